@@ -29,9 +29,6 @@ from gdsload.tools.bench.routes import synchronise
 
 __all__ = ["main"]
 
-_SETTLE_S = 1.0
-"""How long each loader runs before its rounds: on a GPU, until shards are registered."""
-
 
 def _memmap(tokens: np.ndarray[Any, Any], length: int, batch: int, device: torch.device) -> Iterator[torch.Tensor]:
     """Batches as a training script without a loader makes them."""
@@ -86,7 +83,7 @@ def _case(folder: str, batch: int, options: argparse.Namespace, device: torch.de
         }  # fmt: skip
         rates: dict[str, list[float]] = {name: [] for name in runs}
         for batches in runs.values():
-            _rate(batches, batch, _SETTLE_S, device)
+            _rate(batches, batch, options.settle_s, device)
         for _ in range(options.rounds):
             for name, batches in runs.items():
                 rates[name].append(_rate(batches, batch, options.seconds, device))
@@ -131,6 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--length", type=int, default=1025)
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 64, 512])
     parser.add_argument("--seconds", type=float, default=0.7, help="of a trial")
+    parser.add_argument("--settle-s", type=float, default=1.0, help="before them: until a GPU has shards registered")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=None, help="where the JSON record goes (default: nowhere)")
     options = parser.parse_args(arguments)

@@ -170,8 +170,9 @@ def _machine() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    installed = {str(one.name).lower(): one.version for one in importlib.metadata.distributions() if one.name}
-    named = {name: installed[name] for name in sorted(installed) if _PACKAGES.fullmatch(name)}
+    installed = {str(one.name).lower() for one in importlib.metadata.distributions() if one.name}
+    # By name: of several that are installed, the one that is imported.
+    named = {name: importlib.metadata.version(name) for name in sorted(installed) if _PACKAGES.fullmatch(name)}
     return {"python": platform.python_version(), **named}
 
 

@@ -118,7 +118,7 @@ class Epoch(Iterator[Any]):
         park_at_exit()
         if self._over:
             raise self._end()
-        moved = False
+        moved = goes_on = False
         try:
             self._owner.check_usable()  # before the lock, which a fork may have left locked
             with self._turn:
@@ -127,12 +127,13 @@ class Epoch(Iterator[Any]):
                     moved = True
                     return batch
                 except BaseException as error:
-                    if not self._failed:  # before another thread has its turn
+                    goes_on = self._failed  # before another thread has its turn
+                    if not goes_on:
                         self._ended_by = _without_frames(error)
                         self._over = True
                     raise
         except BaseException as error:
-            if self._failed:
+            if goes_on:
                 raise
             self._over = True  # first of all: another Ctrl-C may come
             if moved:  # one has come while the lock was given back

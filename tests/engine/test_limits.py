@@ -10,6 +10,11 @@ from gdsload.engine import limits
 from gdsload.engine.limits import Limits
 
 
+def limits_of_a_loader(*arguments, **options):
+    with gdsload.DataLoader(*arguments, device="cpu", **options) as loader:
+        return loader._life.limits
+
+
 @pytest.mark.parametrize(("processors", "expected"), [(16, 5), (3, 3), (2, 2), (1, 2)])
 def test_threads_that_gather(monkeypatch, processors, expected):
     monkeypatch.setattr(limits, "processors", lambda: processors)
@@ -39,8 +44,7 @@ def test_bytes_of_a_group(tmp_path, monkeypatch, processors, prefetch_mib, shuff
     with gdsload.ShardWriter(tmp_path / "shards") as writer:
         writer.write_batch({"x": np.zeros((8, 2**18), np.uint8)})
     options = {"prefetch_bytes": prefetch_mib * 2**20, "mmap": mmap}
-    with gdsload.DataLoader(tmp_path / "shards", 2, shuffle, device="cpu", **options) as loader:
-        found = loader._life.limits
+    found = limits_of_a_loader(tmp_path / "shards", 2, shuffle, **options)
     assert found.group_bytes == int(expected_mib * 2**20)
     assert found.group() == min(int(expected_mib * 2), prefetch_mib, 64)
     assert found.pool_bytes() >= found.prefetch_bytes + 2 * limits.gatherers() * found.group() * found.batch_bytes
@@ -50,8 +54,7 @@ def test_bytes_of_a_group(tmp_path, monkeypatch, processors, prefetch_mib, shuff
 def test_what_the_objects_of_a_small_batch_take_is_counted(tmp_path, batch_size):
     with gdsload.ShardWriter(tmp_path / "shards") as writer:
         writer.write_batch({name: np.zeros(2**20, np.uint8) for name in "abc"})
-    with gdsload.DataLoader(tmp_path / "shards", batch_size, device="cpu") as loader:
-        beside = loader._life.limits.batch_bytes - 3 * batch_size
+    beside = limits_of_a_loader(tmp_path / "shards", batch_size).batch_bytes - 3 * batch_size
     assert beside == (0 if batch_size == 2**20 else 600 + 3 * 300)
 
 

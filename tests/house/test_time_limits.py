@@ -30,7 +30,7 @@ def test_whatever_hangs_ends(tmp_path, way):
     limits = ["-o", "timeout=0.2", "-o", "faulthandler_timeout=1"]
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), *limits, "-p", "no:cacheprovider",
-         "-p", "tests.at_the_end", "."],
+         "-p", "no:benchmark", "-p", "tests.at_the_end", "."],
         cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip

@@ -10,6 +10,9 @@ import torch
 
 import gdsload
 
+# What torch's own compiler uses of torch, where Python and torch are of certain versions.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
 
 class Counting:
     """A backend that runs what it is given, and counts the graphs that multiply matrices."""

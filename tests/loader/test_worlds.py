@@ -103,9 +103,9 @@ class TestAWorldThatChanges:
         iterator = iter(loader)
         next(iterator)
         join()
-        with pytest.raises(OptionError, match=r"began as rank 0 of 1, and this process is now rank 1 of 3"):
-            next(iterator)
-        assert list(iterator) == []
+        for _ in range(2):
+            with pytest.raises(OptionError, match=r"began as rank 0 of 1, and this process is now rank 1 of 3"):
+                next(iterator)
         assert len(list(loader)) == 34
 
     def test_to_another(self, load, plain, join):

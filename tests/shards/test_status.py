@@ -16,7 +16,7 @@ from gdsload.errors import DatasetNotFoundError, GdsloadError, ReadError
 
 
 def epoch(path, **options):
-    with gdsload.DataLoader(path, 4, **options) as loader:
+    with gdsload.DataLoader(path, 4, device="cpu", **options) as loader:
         list(loader)
 
 

@@ -146,10 +146,12 @@ def test_contexts_are_given_back(tmp_path):
         with open("/proc/sys/fs/aio-nr") as file:
             return int(file.read())
 
-    before, found = count(), Opened(tmp_path)
-    found.holds([(3, 0, 10)])
-    held = count() - before
-    found.close()
-    found.reads.close()
-    assert held > 0
-    assert count() - before < held
+    for _ in range(50):  # the number is the system's: other processes change it meanwhile
+        before, found = count(), Opened(tmp_path)
+        found.holds([(3, 0, 10)])
+        held = count() - before
+        found.close()
+        found.reads.close()
+        if held > 0 and count() - before < held:
+            return
+    pytest.fail("contexts are kept")

@@ -46,7 +46,8 @@ def test_only_what_is_faster_beyond_the_spread_and_nowhere_slower_wins(cold, hot
     assert best_of([cold, hot]) == winner
 
 
-def test_settings_are_searched_within_the_budgets(dataset):
+def test_settings_are_searched_within_the_budgets(dataset, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # default budgets do not follow a GPU's memory
     plan = make_plan(str(dataset), device="cpu")
     found = dict(axes(plan, {"prefetch_bytes": 2**30}))
     assert found == {"read_threads": [4, 8, 16, 32], "prefetch_bytes": [2**30, 2**29]}  # 256 MiB is the default
