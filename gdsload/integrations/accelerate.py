@@ -105,6 +105,8 @@ class _Run:
         try:
             for step in range(self._first, self._steps):
                 yield [(self, step)]
+            if self._batches is not None:
+                next(self._batches, None)  # the end, at which the epoch is finished and its files are looked at
         finally:
             gradients._remove_dataloader(self)  # noqa: SLF001
 

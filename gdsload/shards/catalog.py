@@ -9,7 +9,7 @@ import hashlib
 import os
 import shlex
 import stat
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gdsload.errors import (
     DatasetNotFoundError,
@@ -92,25 +92,24 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
     given, path = path, absolute(path)
     if not stat.S_ISDIR(mode):
         try:
-            return _from_files(path, [os.path.realpath(path)], alone=True, whole=whole)
+            return _from_files(path, [path], alone=True, whole=whole)
         except FormatError as error:
             if not path.endswith(SHARD_SUFFIX):
                 error.remedy = _to_convert(given)
             raise
     if os.path.lexists(os.path.join(path, INDEX_NAME)):
         return _from_index(path, whole=whole)
-    folder = os.path.realpath(path)
     try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(SHARD_SUFFIX))
+        names = sorted(name for name in os.listdir(path) if name.endswith(SHARD_SUFFIX))
     except OSError as error:
         raise read_error("the folder cannot be read", error, path) from None
     if not names:
         raise DatasetNotFoundError(
             f"the folder holds neither {INDEX_NAME} nor {SHARD_SUFFIX} files",
             file=path,
-            remedy=_to_convert(given) if os.listdir(folder) else "Pass the folder that ShardWriter wrote.",
+            remedy=_to_convert(given) if os.listdir(path) else "Pass the folder that ShardWriter wrote.",
         )
-    return _from_files(path, [os.path.join(folder, name) for name in names], alone=False, whole=whole)
+    return _from_files(path, [os.path.join(path, name) for name in names], alone=False, whole=whole)
 
 
 def _to_convert(path: str) -> str:
@@ -128,7 +127,7 @@ def _from_index(path: str, *, whole: bool) -> Catalog:
                 raise DatasetNotFoundError(f"the dataset is gone: {error.strerror}", file=path) from None
             raise read_error("the folder cannot be opened", error, path) from None
         try:
-            found = replace(_from_folder(real, folder, whole=whole), path=path)
+            found = _from_folder(path, folder, real, whole=whole)
             if whole or _is_at(path, folder):
                 return found
         except (GdsloadError, OSError) as error:
@@ -146,8 +145,15 @@ def _is_at(path: str, folder: int) -> bool:
     return os.path.isdir(path) and os.path.samestat(os.stat(path), os.fstat(folder))
 
 
-def _from_folder(path: str, folder: int, *, whole: bool) -> Catalog:
-    """The dataset in an open folder, even if another one is moved to its place meanwhile."""
+def _from_folder(path: str, folder: int, real: str, *, whole: bool) -> Catalog:
+    """The dataset in an open folder, even if another one is moved to its place meanwhile.
+
+    Args:
+        path: where it is, as errors name it.
+        folder: a descriptor of it.
+        real: its path without links.
+        whole: see `open_catalog`.
+    """
     name = os.path.join(path, INDEX_NAME)
     fd = open_regular(name, follow_links=False, folder=folder)
     try:
@@ -165,7 +171,7 @@ def _from_folder(path: str, folder: int, *, whole: bool) -> Catalog:
         _check_present(path, found, astray, index)
     sources = tuple(
         ShardSource(
-            os.path.join(path, shard.file),
+            os.path.join(real, shard.file),
             shard.samples,
             shard.bytes,
             shard.sha256,
@@ -232,7 +238,9 @@ def _from_files(path: str, names: list[str], *, alone: bool, whole: bool) -> Cat
     problems: list[Problem] = []
     stored: StoredSchema | None = None
     ours = []
+    place = os.path.realpath(path)
     for name in names:
+        real = place if alone else os.path.join(place, os.path.basename(name))
         try:
             shard, identity = _read(name)
         except (DatasetNotFoundError, FormatError, ReadError) as error:
@@ -241,14 +249,14 @@ def _from_files(path: str, names: list[str], *, alone: bool, whole: bool) -> Cat
             if whole and not isinstance(error, FormatError):
                 raise
             problems.extend(error.problems if isinstance(error, FormatError) else [Problem(error.message, name)])
-            sources.append(ShardSource(name))
+            sources.append(ShardSource(real))
             continue
         if is_gdsload(shard.header):
             ours.append(name)
         stored = stored or shard.stored
         if shard.stored != stored:
             problems.append(Problem(f"its fields are {shard.stored}, but those of {names[0]} are {stored}", name))
-        sources.append(ShardSource(name, shard.samples, shard.header.file_bytes, shard.header.sha256, True, identity))
+        sources.append(ShardSource(real, shard.samples, shard.header.file_bytes, shard.header.sha256, True, identity))
     if ours and not alone:
         raise UnfinishedDatasetError(
             f"the folder holds {len(ours)} gdsload shards, but no {INDEX_NAME}: its writer never finished, "
@@ -258,7 +266,7 @@ def _from_files(path: str, names: list[str], *, alone: bool, whole: bool) -> Cat
         )
     if (problems and whole) or stored is None:
         raise FormatError("the files cannot be read as one dataset", file=path, problems=problems)
-    return Catalog(path, stored, tuple(sources), _digest(sources))
+    return Catalog(path, stored, tuple(sources), _digest(names, sources))
 
 
 def _read(name: str) -> tuple[Shard, FileIdentity]:
@@ -270,10 +278,10 @@ def _read(name: str) -> tuple[Shard, FileIdentity]:
         os.close(fd)
 
 
-def _digest(sources: list[ShardSource]) -> str:
+def _digest(names: list[str], sources: list[ShardSource]) -> str:
     """Names, lengths and headers: safetensors files that gdsload did not write have no checksums of their data."""
     found = hashlib.sha256()
-    for source in sources:
-        line = f"{os.path.basename(source.path)}\0{source.file_bytes}\0{source.sha256}\n"
+    for name, source in zip(names, sources, strict=True):
+        line = f"{os.path.basename(name)}\0{source.file_bytes}\0{source.sha256}\n"
         found.update(line.encode("utf-8", "surrogateescape"))
     return found.hexdigest()

@@ -56,6 +56,16 @@ def test_a_prepared_loader_gives_the_loaders_batches(path, accelerator, options)
     assert len(two) == STEPS
 
 
+@pytest.mark.parametrize("batch_size", [SAMPLES, BATCH])
+def test_epochs_that_were_run_to_their_end_count(path, accelerator, batch_size):
+    loader = prepare(accelerator, load(path, batch_size=batch_size))
+    for epoch in range(3):
+        assert loader.loader.epoch == epoch
+        list(loader)
+    next(iter(loader))
+    assert loader.loader.epoch == 3
+
+
 def test_the_loader_itself_goes_through_prepare_untouched(path, accelerator):
     loader = load(path)
     assert accelerator.prepare(loader) is loader
