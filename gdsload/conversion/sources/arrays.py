@@ -58,7 +58,8 @@ class ArraySource(FieldChoice):
         self.path = path
         self.each = each
         self._archive = NpzArchive(path) if path.lower().endswith(".npz") else None
-        self._files = self._find(SourceFiles(path, **files))
+        self.files = SourceFiles(path, **files)
+        self._files = self._find(self.files)
 
     def _find(self, files: SourceFiles) -> list[str]:
         if self.each == "file":
