@@ -17,6 +17,7 @@ from gdsload.conversion.combine import publish, put_in_order, shuffle_into
 from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.infer import schema_of
 from gdsload.conversion.keywords import ConvertKeywords, Progress, choose, divided
+from gdsload.conversion.left_out import left_out_notes
 from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import PartTask
 from gdsload.conversion.provenance import metadata_of, notes_of
@@ -161,10 +162,11 @@ class _Count:
         clipped: Counter[str] = Counter()
         for report in self.done.values():
             clipped.update(report.clipped)
-        return tuple(
+        clips = (
             f"{counted(number, 'value')} of {name!r} {'was' if number == 1 else 'were'} clipped"
             for name, number in sorted(clipped.items())
         )
+        return *clips, *left_out_notes(self.done[number].left_out for number in sorted(self.done))
 
     def check(self) -> None:
         """Refuse more bad samples than are allowed."""
