@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gdsload.errors import FormatError
 from gdsload.system.paths import natural
 
-__all__ = ["entries_in", "is_folder", "is_passed_over", "leads_back", "names_below", "names_in"]
+__all__ = ["entries_in", "is_folder", "is_passed_over", "is_path_passed_over", "leads_back", "names_below", "names_in"]
 
 _NAMES = frozenset({
     "__macosx", "__pycache__", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "temporary items",
@@ -36,6 +36,11 @@ def is_passed_over(name: str, *, tables: bool = False) -> bool:
     if lower in _NAMES or lower.startswith(_BEGINNINGS) or lower.endswith(_ENDINGS):
         return True
     return tables and name.startswith("_") and "=" not in name
+
+
+def is_path_passed_over(path: str) -> bool:
+    """Whether a folder in an archive, or one above it there, is none of a dataset's."""
+    return any(is_passed_over(piece) for piece in path.split("/") if piece not in ("", ".", ".."))
 
 
 def entries_in(folder: str) -> list[os.DirEntry[str]]:

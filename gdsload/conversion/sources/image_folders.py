@@ -34,7 +34,7 @@ class ImageFolderSource(ImageSource):
 
     Fields: ``image``, uint8 ``[channels, height, width]``, turned as its EXIF data says, and ``label``, the number of
     the image's class. As in torchvision, classes are numbered in the order of their names as texts (``"10"`` before
-    ``"2"``); images of a class come in the order in which people count. Hidden folders are passed over. A class folder
+    ``"2"``); images of a class come in the order in which people count. A class folder
     without images is a class without samples, and noted.
 
     A folder that holds images, but no folders of them, has no classes: then there is no ``label``.

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Unpack, cast
 
-from gdsload.conversion.folders import is_passed_over
+from gdsload.conversion.folders import is_passed_over, is_path_passed_over
 from gdsload.conversion.input_files import SourceFiles, stamps
 from gdsload.conversion.left_out import leave_out
 from gdsload.conversion.row_source import sample_fields
@@ -43,11 +43,13 @@ class TarSource(FieldChoice, ImageSource):
 
     Members that follow each other and have one name up to the first dot of their base name are one sample. What comes
     after that dot, in lower case and with `_` for further dots, is the field's name, and says how it is decoded:
-    ``npy`` as an array, ``cls``, ``id`` and ``index`` as a whole number, ``txt`` and ``json`` as text, ``jpg``,
-    ``jpeg``, ``png``, ``webp`` and ``ppm`` as an image, uint8 ``[channels, height, width]`` and not turned, ``wav``,
-    ``flac``, ``mp3``, ``ogg``, ``opus`` and ``aiff`` as the samples of a sound, with ``NAME.sampling_rate`` beside
-    them, and anything else as bytes. Of ``left.seg.png`` the last part counts. Nothing is unpickled, nothing is put on
-    disk, and members without an extension, or that are no regular files, are passed over.
+    ``npy`` as an array, ``cls``, ``id`` and ``index`` as a whole number, ``txt`` and ``json`` as text, the endings of
+    image files as an image, uint8 ``[channels, height, width]`` and not turned, ``wav``, ``flac``, ``mp3``, ``ogg``,
+    ``opus`` and ``aiff`` as the samples of a sound, with ``NAME.sampling_rate`` beside them, and anything else as
+    bytes. Of ``left.seg.png`` the last part counts. Nothing is unpickled, and nothing is put on disk.
+
+    All archives in a file are read, and a link is the member that it leads to. Members of one sample that are not side
+    by side are an error. Members that are hidden or have no extension are left out, and noted.
 
     Args:
         path: a tar file (`.tar`, `.tar.gz`, `.tgz`), or a folder of them.
@@ -233,9 +235,7 @@ class _Keys:
         )
 
 
-@lru_cache(1024)
-def _is_beside(folder: str) -> bool:
-    return any(is_passed_over(piece) for piece in folder.split("/") if piece not in ("", ".", ".."))
+_is_beside = lru_cache(1024)(is_path_passed_over)
 
 
 def _key_and_field(name: str) -> tuple[str, str] | None:
