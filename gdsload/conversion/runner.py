@@ -17,10 +17,10 @@ from gdsload.conversion.combine import publish, put_in_order, shuffle_into
 from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.infer import schema_of
 from gdsload.conversion.keywords import ConvertKeywords, Progress, choose, divided
-from gdsload.conversion.left_out import left_out_notes
 from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import PartTask
 from gdsload.conversion.provenance import metadata_of, notes_of
+from gdsload.conversion.reading_notes import noted_in_reading
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.room import Room, part_bytes
 from gdsload.conversion.sizes import ImageSizes, image_sizes, sized
@@ -166,7 +166,7 @@ class _Count:
             f"{counted(number, 'value')} of {name!r} {'was' if number == 1 else 'were'} clipped"
             for name, number in sorted(clipped.items())
         )
-        return *clips, *left_out_notes(self.done[number].left_out for number in sorted(self.done))
+        return *clips, *noted_in_reading(self.done[number].noted for number in sorted(self.done))
 
     def check(self) -> None:
         """Refuse more bad samples than are allowed."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
-from gdsload.conversion.left_out import leave_out, left_out_notes
+from gdsload.conversion.reading_notes import note, noted_in_reading
 from gdsload.conversion.row_source import check_fields, classes_of, runs, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
@@ -27,6 +27,7 @@ from gdsload.errors import FormatError, OptionError
 __all__ = ["ArraySource"]
 
 _EACH = ("row", "file")
+_LEFT_OUT = "members of archives that other programs keep beside arrays are left out"
 _DIGITS = re.compile(r"\d+")
 
 
@@ -84,7 +85,7 @@ class ArraySource(FieldChoice):
     def notes(self) -> list[str]:
         """What users should know of it: members of an archive that other programs keep beside arrays."""
         left_out = [] if self._archive is None or self.each == "file" else self._archive.left_out()
-        return left_out_notes([{"archive member": (len(left_out), left_out[0])}]) if left_out else []
+        return noted_in_reading([{_LEFT_OUT: (len(left_out), left_out[0])}]) if left_out else []
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: rows, or runs of files."""
@@ -171,7 +172,7 @@ def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for entry in archive.infolist():
             if is_left_out(entry.filename):
-                leave_out("archive member", entry.filename)
+                note(_LEFT_OUT, entry.filename)
             else:
                 found[entry.filename.removesuffix(".npy")] = decode_npy(archive.read(entry))
     return found

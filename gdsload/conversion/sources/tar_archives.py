@@ -105,12 +105,16 @@ class TarReader:
         stream: the file, unpacked.
         nbytes: how long it is; -1 if it is packed, so that nobody knows.
         file: its name.
+
+    Attributes:
+        has_end: once all are read, whether a mark came after the last one: otherwise the file may be cut short.
     """
 
     def __init__(self, stream: IO[bytes], nbytes: int, file: str) -> None:
         self._stream = stream
         self._nbytes = nbytes
         self._file = file
+        self.has_end = True
         self._links: dict[tuple[int, str], str] | None = None
         self._places: dict[tuple[int, str], Place | None] = {}
 
@@ -136,6 +140,7 @@ class TarReader:
             except tarfile.EmptyHeaderError:  # type: ignore[attr-defined]
                 if tar.offset == 0:
                     raise tarfile.ReadError("it is empty") from None
+                self.has_end = empty
                 return
             except tarfile.HeaderError as error:
                 after = "after the end of an archive there is something else" if archive and empty else "it is damaged"

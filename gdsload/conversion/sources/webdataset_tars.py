@@ -13,7 +13,7 @@ from typing import Any, Unpack, cast
 
 from gdsload.conversion.folders import is_passed_over, is_path_passed_over
 from gdsload.conversion.input_files import SourceFiles, stamps
-from gdsload.conversion.left_out import leave_out
+from gdsload.conversion.reading_notes import note, noting
 from gdsload.conversion.row_source import sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.npy import decode_npy
@@ -30,7 +30,8 @@ _NUMBERS = frozenset({"cls", "id", "index"})
 _TEXTS = frozenset({"txt", "json"})
 _NO_FILES = frozenset({b"V", b"D", b"A", b"E", b"I"})
 """Types of members that are no files: a label, a list of a folder, and what Solaris tells of the next one."""
-_MEMBER = "tar member"
+_LEFT_OUT = "tar members that are hidden or have no ending are left out"
+_MAYBE_CUT = "tar files without a mark at their end may be cut short"
 
 _MAX_MEMBERS = 1024
 _LOOKED_AT = 16
@@ -112,24 +113,16 @@ class TarSource(FieldChoice, ImageSource):
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         file = str(part.where[0])
-        sample, keys = _Sample("", 0), _Keys(file)
+        sample: _Sample | None = None
         with opened_tar(file) as tar:
-            for member in tar:
-                if member.header.isdir() or member.header.type in _NO_FILES:
-                    continue
-                found = _key_and_field(member.header.name)
-                if found is None:
-                    leave_out(_MEMBER, member.header.name)
-                    continue
-                key, name = found
-                if key != sample.key or (member.archive != sample.archive and name in sample.members):
-                    if sample.members:
-                        keys.check(sample)
-                        yield self._item(sample, file)
-                    sample = keys.begin(member, key)
+            for found, member, name in _grouped(tar, _Keys(file)):
+                if sample is not None and found is not sample and sample.members:
+                    yield self._item(sample, file)
+                sample = found
                 self._take(tar, member, name, sample)
-        if sample.members:
-            keys.check(sample)
+            if not tar.has_end:
+                note(_MAYBE_CUT, os.path.basename(file))
+        if sample is not None and sample.members:
             yield self._item(sample, file)
 
     def _take(self, tar: TarReader, member: Member, name: str, sample: _Sample) -> None:
@@ -183,8 +176,10 @@ class _Keys:
     members of such a sample are called as none of the earlier archives are, they belong to the sample there.
     """
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, *, looked_over: bool = False) -> None:
         self._file = file
+        self._looked_over = looked_over
+        self._usual: set[str] = set()
         self._archive = 0
         self._here: set[int] = set()  # hashes: a file may have millions of samples
         self._before: set[int] = set()
@@ -208,7 +203,7 @@ class _Keys:
         return _Sample(key, member.archive, member.header.name)
 
     def check(self, sample: _Sample) -> None:
-        """Refuse a sample that is the rest of one in an earlier archive.
+        """Refuse a sample that is the rest of one in an earlier archive, or of which the rest comes later.
 
         Raises:
             FormatError: if it is one.
@@ -216,6 +211,16 @@ class _Keys:
         if hash(sample.key) in self._before and self._names_before.isdisjoint(sample.members):
             raise self._apart(sample.key, sample.archive, sample.first)
         self._names.update(sample.members)
+        self._usual = self._usual or set(sample.members)
+        if not self._looked_over and self._usual != sample.members.keys():
+            self._looked_over = True
+            self._look_over()
+
+    def _look_over(self) -> None:
+        """Look at all names, since a sample with other members than the first one may be half of one."""
+        with opened_tar(self._file) as tar, noting():
+            for sample, _, name in _grouped(tar, _Keys(self._file, looked_over=True)):
+                sample.members[name] = b""
 
     def _apart(self, key: str, archive: int, name: str) -> FormatError:
         with opened_tar(self._file) as tar:
@@ -233,6 +238,32 @@ class _Keys:
             remedy=f"Sort them, which loses none: mkdir files && tar -xif {quoted} -C files && tar --sort=name "
             "--transform='s,^[.]/,,' -cf sorted.tar -C files .",
         )
+
+
+def _grouped(tar: TarReader, keys: _Keys) -> Iterator[tuple[_Sample, Member, str]]:
+    """Each member of a tar file that is of a sample, with that sample and the name of its field.
+
+    Whoever iterates adds the member to the sample before the next one is asked for.
+
+    Raises:
+        FormatError: if members of one sample are not side by side.
+    """
+    sample: _Sample | None = None
+    for member in tar:
+        if member.header.isdir() or member.header.type in _NO_FILES:
+            continue
+        found = _key_and_field(member.header.name)
+        if found is None:
+            note(_LEFT_OUT, member.header.name)
+            continue
+        key, name = found
+        if sample is None or key != sample.key or (member.archive != sample.archive and name in sample.members):
+            if sample is not None:
+                keys.check(sample)
+            sample = keys.begin(member, key)
+        yield sample, member, name
+    if sample is not None:
+        keys.check(sample)
 
 
 _is_beside = lru_cache(1024)(is_path_passed_over)

@@ -183,4 +183,6 @@ def test_what_macos_packs_beside_arrays_is_left_out_and_said(tmp_path, each):
             archive.writestr(name, b"\0\5\x16\7")
     report = gdsload.convert(tmp_path / "a.npz", tmp_path / "out", each=each, workers=1)
     assert list(gdsload.ShardDataset(tmp_path / "out").schema) == ["_tmp", "y"]
-    assert report.notes == ("2 archive members are left out, hidden or without an ending: '__MACOSX/._x.npy' first.",)
+    assert report.notes == (
+        "members of archives that other programs keep beside arrays are left out: '__MACOSX/._x.npy' and 1 more.",
+    )

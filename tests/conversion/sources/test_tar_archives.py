@@ -195,6 +195,16 @@ def test_members_apart_are_refused_with_a_command_that_loses_none(tmp_path, monk
     assert dataset.column("txt") == [str(n) for n in dataset.column("cls").tolist()] == [str(n) for n in range(100)]
 
 
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_members_apart_among_whole_samples(tmp_path, packed, on_error):
+    """The first halves are unlike the other samples, and the second ones may come late: half of one is not left out."""
+    members = [(f"{n:03}.{name}", b"%d" % n) for n in range(300) for name in ("txt", "cls")]
+    path = written(tmp_path, archive([*members[:7], *members[8:], members[7]]), packed)
+    with pytest.raises(FormatError, match="sample '003' are not side by side: '003.cls' comes after other samples"):
+        gdsload.convert(path, tmp_path / "no", on_error=on_error, workers=1)
+
+
 def test_images_in_one_archive_and_labels_in_the_next(tmp_path):
     """They are no two halves of a dataset; but archives with samples that are called alike are."""
     images, labels = ([(f"{n}.{name}", b"%d" % n) for n in range(3)] for name in ("txt", "cls"))
@@ -231,7 +241,7 @@ def test_what_is_left_out_is_said_once(tmp_path):
     (tmp_path / "in" / "a.tar").write_bytes(archive(members))
     (tmp_path / "in" / "b.tar").write_bytes(archive([("2.txt", b"c"), *members[:6]]))
     report = gdsload.convert(tmp_path / "in", tmp_path / "out", workers=2)
-    assert report.notes == ("11 tar members are left out, hidden or without an ending: 'README' first.",)
+    assert report.notes == ("tar members that are hidden or have no ending are left out: 'README' and 10 more.",)
     assert gdsload.ShardDataset(tmp_path / "out").column("txt") == ["a", "b", "c"]
 
 
@@ -252,3 +262,12 @@ def test_pictures_are_those_that_are_read_as_files(tmp_path, ending):
     pictures.new("L", (3, 2)).save(stream, form)
     (item,) = read(written(tmp_path, archive([(f"0.{ending}", stream.getvalue())])), mode="L")
     assert item.make()[ending.lower()].shape == (1, 2, 3)
+
+
+@pytest.mark.parametrize("end", [0, 512])
+def test_a_file_without_a_mark_at_its_end_is_said(tmp_path, end):
+    """It may be cut short between two members, and nobody knows."""
+    path = written(tmp_path, archive([("0.txt", b"a"), ("1.txt", b"b")])[: 2048 + end])
+    report = gdsload.convert(path, tmp_path / "out", workers=1)
+    assert report.samples == 2
+    assert report.notes == (() if end else ("tar files without a mark at their end may be cut short: 'a.tar'.",))
