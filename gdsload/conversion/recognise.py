@@ -254,7 +254,10 @@ def _by_folder(path: str) -> set[str]:
         if deeper != found:
             return deeper
         seen += inner
-    return found or _texts(seen)
+    if found:
+        return found
+    deep = (_by_file(name) for _, name in islice(names_below(path), _LOOKED_AT))  # columns may be folders, too
+    return set().union(*deep) - {"csv"} or _texts(seen)
 
 
 def _is_picture(name: str) -> bool:

@@ -21,6 +21,7 @@ FOLDERS = {
     "mds": ["index.json", "shard.00000.mds.zstd"],
     "litdata": ["index.json", "chunk-0-0.bin"],
     "tokens": ["train.bin", "more.jsonl"],
+    "jsonl": ["year=2024/month=1/day=1/hour=1/a.jsonl.gz", "year=2024/month=1/day=2/hour=1/a.jsonl.gz"],
     "csv": ["part-0.csv", "part-1.tsv"],
 }
 
@@ -28,7 +29,7 @@ FOLDERS = {
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_folders(tmp_path, kind):
     for name in FOLDERS[kind]:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     assert recognise(str(tmp_path)) == kind
 
