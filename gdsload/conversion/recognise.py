@@ -64,7 +64,7 @@ _OBJECTS = {
 _SUFFIXES = {
     ".npy": "numpy", ".npz": "numpy", ".tar": "webdataset", ".tar.gz": "webdataset", ".tgz": "webdataset",
     ".parquet": "parquet", ".arrow": "parquet", ".feather": "parquet", ".safetensors": "safetensors",
-    ".h5": "hdf5", ".hdf5": "hdf5", ".csv": "csv", ".tsv": "csv", ".mds": "mds", ".mds.zstd": "mds",
+    ".h5": "hdf5", ".hdf5": "hdf5", ".hdf": "hdf5", ".csv": "csv", ".tsv": "csv", ".mds": "mds", ".mds.zstd": "mds",
     ".csv.gz": "csv", ".tsv.gz": "csv",
     ".mds.gz": "mds", ".mds.bz2": "mds", ".mds.br": "mds", ".mds.snappy": "mds", ".bin": "tokens", ".jsonl": "jsonl",
     ".jsonl.gz": "jsonl", ".ndjson": "jsonl", ".ndjson.gz": "jsonl",
@@ -77,6 +77,7 @@ _MARKS = {
     "state.json": "huggingface", "dataset_dict.json": "huggingface",
     "zarr.json": "zarr", ".zgroup": "zarr", ".zarray": "zarr",
 }  # fmt: skip
+_IDX = re.compile(r"idx\d-(?:u?byte|short|int|float|double)(?:\.gz)?$", re.ASCII)
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$", re.ASCII)
 _BRACES = "Patterns are written with braces: 'part-{0..9}.csv', '{a,b}.csv'. Of a folder all files are taken."
 _ANNOTATIONS = re.compile(r"(^instances_.+|_annotations\.coco)\.json$", re.IGNORECASE)
@@ -199,12 +200,13 @@ def _by_object(source: object) -> str:
 
 def _texts(names: Iterable[str]) -> set[str]:
     """Texts are a dataset where there is nothing else; beside other files they are notes."""
-    return {"text"} if any(name.lower().endswith(".txt") for name in names) else set()
+    return {"text"} if any(name.lower().endswith((".txt", ".text")) for name in names) else set()
 
 
 def _by_file(name: str) -> set[str]:
     name = _NUMBERED.sub("", name.lower())  # name.tfrecord-00000-of-00010
-    return {kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)}
+    found = {kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)}
+    return found | {"idx"} if _IDX.search(name) else found
 
 
 def _has_tokens(paths: Iterable[str]) -> bool:

@@ -22,7 +22,7 @@ def _delta(table: str) -> str:
 
 
 def _hudi(table: str) -> str:
-    rows = f"hudi.HudiTableBuilder.from_base_uri({table!r}).build().read_snapshot()"
+    rows = f"hudi.HudiTableBuilder.from_base_uri({table!r}).build().read()"
     return f"import hudi, pyarrow; gdsload.convert(pyarrow.Table.from_batches({rows}), 'shards/')"
 
 
