@@ -183,8 +183,7 @@ class _Keys:
         self._archive = 0
         self._here: set[int] = set()  # hashes: a file may have millions of samples
         self._before: set[int] = set()
-        self._names: set[str] = set()
-        self._names_before: set[str] = set()
+        self._names: dict[int, set[str]] = {}
 
     def begin(self, member: Member, key: str) -> _Sample:
         """A sample that begins with a member.
@@ -195,12 +194,15 @@ class _Keys:
         if member.archive != self._archive:
             self._archive = member.archive
             self._before |= self._here
-            self._names_before |= self._names
-            self._here, self._names = set(), set()
+            self._here = set()
         if hash(key) in self._here:
             raise self._apart(key, member.archive, member.header.name)
         self._here.add(hash(key))
         return _Sample(key, member.archive, member.header.name)
+
+    def named(self, archive: int, name: str) -> None:
+        """Remember the name of a field that an archive has."""
+        self._names.setdefault(archive, set()).add(name)
 
     def check(self, sample: _Sample) -> None:
         """Refuse a sample that is the rest of one in an earlier archive, or of which the rest comes later.
@@ -208,9 +210,10 @@ class _Keys:
         Raises:
             FormatError: if it is one.
         """
-        if hash(sample.key) in self._before and self._names_before.isdisjoint(sample.members):
-            raise self._apart(sample.key, sample.archive, sample.first)
-        self._names.update(sample.members)
+        if hash(sample.key) in self._before:
+            before = (names for archive, names in self._names.items() if archive < sample.archive)
+            if not any(sample.members.keys() & names for names in before):
+                raise self._apart(sample.key, sample.archive, sample.first)
         self._usual = self._usual or set(sample.members)
         if not self._looked_over and self._usual != sample.members.keys():
             self._looked_over = True
@@ -261,6 +264,7 @@ def _grouped(tar: TarReader, keys: _Keys) -> Iterator[tuple[_Sample, Member, str
             if sample is not None:
                 keys.check(sample)
             sample = keys.begin(member, key)
+        keys.named(member.archive, name)
         yield sample, member, name
     if sample is not None:
         keys.check(sample)

@@ -210,6 +210,8 @@ def test_images_in_one_archive_and_labels_in_the_next(tmp_path):
     images, labels = ([(f"{n}.{name}", b"%d" % n) for n in range(3)] for name in ("txt", "cls"))
     with pytest.raises(FormatError, match="sample '0' are not side by side: '0.cls' comes after other samples"):
         read(written(tmp_path, archive(images) + archive(labels)))
+    with pytest.raises(FormatError, match="sample '1' are not side by side: '1.cls' comes after other samples"):
+        read(written(tmp_path, archive(images[::-1]) + archive(labels)))
     assert len(read(written(tmp_path, archive(images) * 2))) == 6
     whole = read(written(tmp_path, archive(images[:1]) + archive(labels[:1])))  # an archive for each member
     assert [item.make() for item in whole] == [{"key": "0", "txt": "0", "cls": 0}]
