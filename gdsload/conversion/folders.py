@@ -1,4 +1,4 @@
-"""What is in a folder of a source: the one rule of what is not the dataset's, and the order of what is."""
+"""Folders of a source: one rule says which files are not the dataset's, and one order is that of the others."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _NAMES = frozenset({
     "_success", "_failure", "_metadata", "_common_metadata", "_spark_metadata", "_logs", "_delta_log", "_delta_index",
     "_change_data", "_symlink_format_manifest", "_impala_insert_staging",
 })  # fmt: skip
-"""Names, in lower case, of what archives, NAS systems, Windows, Spark, Hive and Delta keep beside data."""
+"""Names, in lower case, that archives, NAS systems, Windows, Spark, Hive and Delta give to files beside data."""
 _BEGINNINGS = (".", "~$", "_temporary", "_tmp", "_task_tmp", "_started", "_committed")
 _ENDINGS = ("@synoeastream", "@synoresource")
 
 
 def is_passed_over(name: str, *, tables: bool = False) -> bool:
-    """Whether a file or folder of this name is none of a dataset's, wherever it is: the rule of all sources.
+    """Whether a file or folder of this name is passed over, wherever it is: the one rule of all sources.
 
-    It is hidden, or what other programs keep beside data. Any other name that begins with ``_`` may be a class's or a
-    sample's. Only among tables it is none, as for Spark, Hive and Arrow, unless it is a column (``_x=1``).
+    Such a file is hidden, or another program keeps it beside data. Any other name that begins with ``_`` may be that of
+    a class or a sample. Only among tables it is passed over, as by Spark, Hive and Arrow, unless it is a column
+    (``_x=1``).
 
     Args:
         name: the name of the file or folder alone.
@@ -39,12 +40,12 @@ def is_passed_over(name: str, *, tables: bool = False) -> bool:
 
 
 def is_path_passed_over(path: str) -> bool:
-    """Whether a folder in an archive, or one above it there, is none of a dataset's."""
+    """Whether a folder in an archive, or one above it there, is passed over."""
     return any(is_passed_over(piece) for piece in path.split("/") if piece not in ("", ".", ".."))
 
 
 def entries_in(folder: str) -> list[os.DirEntry[str]]:
-    """All that is in a folder, in natural order.
+    """All entries of a folder, in natural order.
 
     Raises:
         FormatError: if it cannot be read.
@@ -62,7 +63,7 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def names_in(folder: str) -> list[str]:
-    """The names of what is the dataset's in a folder, in natural order.
+    """Names of the dataset's files and folders in a folder, in natural order.
 
     Raises:
         FormatError: if it cannot be read.

@@ -197,7 +197,7 @@ class SourceFiles:
             return self.chosen([path]) if splits else [path]
         found = list(self.walk(path, wanted, below=below, bad=bad))
         if not found:
-            remedy = f"{self.notes()[0]} What is named itself is taken." if self._left else None
+            remedy = f"{self.notes()[0]} A path that you name is always taken." if self._left else None
             raise FormatError(f"there is no file with {' or '.join(wanted)}", file=path, remedy=remedy)
         return self.chosen(found, path) if splits else found
 
@@ -242,7 +242,7 @@ class SourceFiles:
         return [entry.path for entry in found]
 
     def notes(self) -> list[str]:
-        """What users should know of them: what was passed over that might have been the dataset's, said once."""
+        """Notes for users: one that counts the files and folders that were passed over."""
         if not self._left:
             return []
         count = f"{len(self._left)} files or folders are" if len(self._left) > 1 else "1 file or folder is"
@@ -254,7 +254,7 @@ class SourceFiles:
     ) -> Iterator[os.DirEntry[str]]:
         """All files of the dataset's in a folder, and then below it, by name alone: a link may lead anywhere.
 
-        What is passed over is noted: folders, and files with these suffixes.
+        Folders that are passed over are noted, and so are files with these suffixes.
 
         Raises:
             FormatError: if a folder cannot be read, or a link to one leads out of the source.

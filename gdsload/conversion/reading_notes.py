@@ -1,4 +1,4 @@
-"""What users should know of a source, and only who reads it finds out: counted where parts are converted, said once."""
+"""Notes on a source that are found while it is read: counted where parts are converted, and said once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextvars import ContextVar
 __all__ = ["Noted", "note", "noted_in_reading", "noting"]
 
 Noted = dict[str, tuple[int, str]]
-"""What is to be said, of how many things, and the first of them."""
+"""Texts, each with the number of things that it is about and the name of the first one."""
 _noted: ContextVar[Noted | None] = ContextVar("_noted", default=None)
 
 
@@ -17,8 +17,8 @@ def note(what: str, name: str) -> None:
     """Note something that is no error.
 
     Args:
-        what: what is to be said, of all such things together: "tar files without an end may be cut short".
-        name: of which of them.
+        what: a text on all such things together: "tar files without an end may be cut short".
+        name: the name of this one.
     """
     if (noted := _noted.get()) is not None:
         number, first = noted.get(what, (0, name))
@@ -27,7 +27,7 @@ def note(what: str, name: str) -> None:
 
 @contextmanager
 def noting() -> Iterator[Noted]:
-    """Give what is noted in here; it grows while that is read."""
+    """Collect the notes of this context; the result grows with each of them."""
     noted: Noted = {}
     before = _noted.set(noted)
     try:
@@ -37,7 +37,7 @@ def noting() -> Iterator[Noted]:
 
 
 def noted_in_reading(found: Iterable[Mapping[str, tuple[int, str]]]) -> list[str]:
-    """One text for all that is to be said alike, of what several parts noted, in order."""
+    """One text for all notes that are alike, from the notes of several parts in order."""
     together: Noted = {}
     for noted in found:
         for what, (number, first) in noted.items():

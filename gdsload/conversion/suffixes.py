@@ -1,8 +1,8 @@
-"""Endings of names that more than one source knows its files by."""
+"""Endings of file names that several sources share."""
 
 from __future__ import annotations
 
 __all__ = ["PICTURES"]
 
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".pgm", ".pbm", ".pnm", ".bmp", ".tif", ".tiff")
-"""What pictures end in that are read, as files or as members of tar files: the one list of it."""
+"""Endings of the pictures that are read, as files or as members of tar files."""

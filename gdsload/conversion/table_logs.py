@@ -35,7 +35,7 @@ def refuse_logged(folder: str) -> None:
     """Refuse a folder that is such a table: its files hold removed rows, too, and some rows twice.
 
     Raises:
-        FormatError: with what reads the table.
+        FormatError: with the line that converts the table.
     """
     kinds: tuple[tuple[str, str, Callable[[str], str]], ...] = (
         ("a Delta", "_delta_log", _delta), ("a Hudi", ".hoodie", _hudi),
@@ -66,5 +66,5 @@ def _logged(kind: str, folder: str, mark: str, remedy: str) -> FormatError:
     return FormatError(
         f"it is {kind} table: `{mark}` says which rows of its files count, and these are not all",
         file=folder,
-        remedy=f"Convert what its own library reads: {remedy}",
+        remedy=f"Read it by its own library: {remedy}",
     )

@@ -36,7 +36,7 @@ def unknown(path: str) -> str:
     names = [name for _, name in islice(names_below(path), _LOOKED_AT)] if is_folder else [os.path.basename(path)]
     endings = Counter(_ending(name) for name in names)
     if not names:
-        return "all in it is hidden, or kept by other programs beside data" if entries_in(path) else "it is empty"
+        return "all its files are hidden, or kept by other programs beside data" if entries_in(path) else "it is empty"
     common = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(_SHOWN))
     more = ", …" if len(endings) > _SHOWN else ""
     hints = [hint for hint, suffixes in _HINTS.items() if any(name.lower().endswith(suffixes) for name in names)]

@@ -91,10 +91,10 @@ def test_a_folder_of_nothing_else_is_refused(tmp_path, name):
     folder = tmp_path / "in"
     (folder / name).mkdir(parents=True)
     np.save(folder / name / "x.npy", np.zeros(3))
-    with pytest.raises(OptionError, match="all in it is hidden, or kept by other programs beside data"):
+    with pytest.raises(OptionError, match="all its files are hidden, or kept by other programs beside data"):
         recognise(str(folder))
     with pytest.raises(
-        FormatError, match=r"no file with .npy.* 1 file or folder is passed over.*named itself is taken"
+        FormatError, match=r"no file with .npy.* 1 file or folder is passed over.*you name is always taken"
     ):
         source_for(str(folder), "numpy", {"each": "file"})
     assert len(samples(source_for(str(folder / name), None))) == 1  # it is named itself

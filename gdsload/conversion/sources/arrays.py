@@ -83,7 +83,7 @@ class ArraySource(FieldChoice):
         return {"classes": {"label": self._classes}} if self._classes else {}
 
     def notes(self) -> list[str]:
-        """What users should know of it: members of an archive that other programs keep beside arrays."""
+        """Notes for users: members of an archive that other programs keep beside arrays."""
         left_out = [] if self._archive is None or self.each == "file" else self._archive.left_out()
         return noted_in_reading([{_LEFT_OUT: (len(left_out), left_out[0])}]) if left_out else []
 

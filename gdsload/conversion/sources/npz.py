@@ -84,9 +84,9 @@ class NpzArchive:
 
 
 def is_left_out(name: str) -> bool:
-    """Whether a member of this name is what another program keeps beside arrays, as macOS does when it packs them.
+    """Whether another program keeps a member of this name beside arrays, as macOS does when it packs them.
 
-    An array may be called as anything: its name alone says that only if it begins with ``._``.
+    An array may have any name, so the name alone says that only if it begins with ``._``.
     """
     folder, _, base = name.rpartition("/")
     return base.startswith("._") or is_path_passed_over(folder)
