@@ -14,7 +14,8 @@ from gdsload.system.paths import absolute, natural
 __all__ = ["refuse_logged", "refuse_logged_above"]
 
 _ICEBERG = "metadata"
-_STATE = re.compile(r"(?:v\d+|\d+-.+)(?:\.gz)?\.metadata\.json(?:\.gz)?$", re.ASCII)
+_STATES = (".metadata.json", ".metadata.json.gz")
+_STATE = re.compile(r"v\d+\.|\d+-", re.ASCII)
 
 
 def _delta(table: str) -> str:
@@ -45,8 +46,8 @@ def refuse_logged(folder: str) -> None:
             raise _logged(kind, folder, mark, remedy(absolute(folder)))
     states = []
     with suppress(OSError):  # in most folders there is none
-        states = [name for name in os.listdir(os.path.join(folder, _ICEBERG)) if _STATE.match(name)]
-    if states:
+        states = [name for name in os.listdir(os.path.join(folder, _ICEBERG)) if name.endswith(_STATES)]
+    if any(map(_STATE.match, states)) or (states and os.path.isdir(os.path.join(folder, "data"))):
         newest = os.path.join(absolute(folder), _ICEBERG, max(states, key=natural))
         raise _logged("an Iceberg", folder, _ICEBERG, _iceberg(newest))
 
