@@ -68,6 +68,17 @@ def test_other_kinds_below_it_are_its_users_own(table):
     assert source_for(str(folder / "notes"), "text").describe()["files"]
 
 
+@pytest.mark.parametrize("name", ["v3.metadata.json", "00001-9c.gz.metadata.json", "orders.metadata.json"])
+def test_states_of_iceberg_have_several_names(tmp_path, out, name):
+    for folder in ("metadata", "data"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "metadata" / name).write_bytes(b"{}")
+    (tmp_path / "data" / "a.parquet").write_bytes(b"")
+    for place in (tmp_path, tmp_path / "data", tmp_path / "data" / "a.parquet"):
+        with pytest.raises(FormatError, match=f"an Iceberg table.*{name}"):
+            gdsload.convert(place, out, workers=1)
+
+
 @pytest.mark.parametrize(
     "name", ["metadata/info.json", "metadata/images.metadata.json", "delta_log/0.json", "metadata"]
 )
