@@ -1,26 +1,100 @@
-"""What is in a folder of a source."""
+"""Folders of a source: one rule says which files are not the dataset's, and one order is that of the others."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from gdsload.errors import FormatError
+from gdsload.system.paths import natural
 
-__all__ = ["names_in", "unreadable"]
+__all__ = ["entries_in", "is_folder", "is_passed_over", "is_path_passed_over", "leads_back", "names_below", "names_in"]
+
+_NAMES = frozenset({
+    "__macosx", "__pycache__", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "temporary items",
+    "network trash folder", "system volume information", "$recycle.bin", "lost+found", "~snapshot",
+    "@eadir", "@recycle", "@recently-snapshot", "@tmp", "#recycle", "#snapshot",
+    "_success", "_failure", "_metadata", "_common_metadata", "_spark_metadata", "_logs", "_delta_log", "_delta_index",
+    "_change_data", "_symlink_format_manifest", "_impala_insert_staging",
+})  # fmt: skip
+"""Names, in lower case, that archives, NAS systems, Windows, Spark, Hive and Delta give to files beside data."""
+_BEGINNINGS = (".", "~$", "_temporary", "_tmp", "_task_tmp", "_started", "_committed")
+_ENDINGS = ("@synoeastream", "@synoresource")
 
 
-def names_in(folder: str) -> list[str]:
-    """The names of all that is in a folder, in no order.
+def is_passed_over(name: str, *, tables: bool = False) -> bool:
+    """Whether a file or folder of this name is passed over, wherever it is: the one rule of all sources.
+
+    Such a file is hidden, or another program keeps it beside data. Any other name that begins with ``_`` may be that of
+    a class or a sample. Only among tables it is passed over, as by Spark, Hive and Arrow, unless it is a column
+    (``_x=1``).
+
+    Args:
+        name: the name of the file or folder alone.
+        tables: whether it is among tables.
+    """
+    lower = name.lower()
+    if lower in _NAMES or lower.startswith(_BEGINNINGS) or lower.endswith(_ENDINGS):
+        return True
+    return tables and name.startswith("_") and "=" not in name
+
+
+def is_path_passed_over(path: str) -> bool:
+    """Whether a folder in an archive, or one above it there, is passed over."""
+    return any(is_passed_over(piece) for piece in path.split("/") if piece not in ("", ".", ".."))
+
+
+def entries_in(folder: str) -> list[os.DirEntry[str]]:
+    """All entries of a folder, in natural order.
 
     Raises:
         FormatError: if it cannot be read.
     """
     try:
-        return os.listdir(folder)
+        with os.scandir(folder) as opened:
+            return sorted(opened, key=lambda entry: natural(entry.name))
     except OSError as error:
-        raise unreadable(folder, error) from None
+        raise FormatError(f"the folder cannot be read: {error.strerror}", file=folder) from None
 
 
-def unreadable(folder: str, error: OSError) -> FormatError:
-    """The error for a folder that cannot be read."""
-    return FormatError(f"the folder cannot be read: {error.strerror}", file=folder)
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder, or a link to one; its own method raises for a link to itself."""
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
+
+
+def names_in(folder: str) -> list[str]:
+    """Names of the dataset's files and folders in a folder, in natural order.
+
+    Raises:
+        FormatError: if it cannot be read.
+    """
+    return [entry.name for entry in entries_in(folder) if not is_passed_over(entry.name)]
+
+
+def names_below(folder: str) -> Iterator[tuple[str, str]]:
+    """Folder and name of each file of the dataset's in a folder, and then below it; links to folders are not followed.
+
+    Raises:
+        FormatError: if a folder cannot be read.
+    """
+    folders = []
+    for entry in entries_in(folder):
+        if is_passed_over(entry.name):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            folders.append(entry.path)
+        elif not is_folder(entry):
+            yield folder, entry.name
+    for below in folders:
+        yield from names_below(below)
+
+
+def leads_back(link: str) -> bool:
+    """Whether a link leads back to a folder on its own way: to follow it would never end."""
+    target, folder = os.path.realpath(link), os.path.dirname(link)
+    while folder != os.path.dirname(folder):
+        here = os.path.realpath(folder)
+        if os.path.commonpath([target, here]) == target:
+            return True
+        folder = os.path.dirname(folder)
+    return False

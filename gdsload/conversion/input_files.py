@@ -8,15 +8,16 @@ and that nothing is opened but regular files: a pipe would be waited on for ever
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import IO, TypedDict
 
-from gdsload.conversion.folders import names_in, unreadable
+from gdsload.conversion.brace_patterns import expanded
+from gdsload.conversion.folders import entries_in, is_folder, is_passed_over, leads_back, names_in
 from gdsload.conversion.splits import ALL, level_splits, split_words, splits_of
+from gdsload.conversion.table_logs import refuse_logged, refuse_logged_above
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.paths import absolute
 
@@ -25,9 +26,6 @@ __all__ = [
     "SourceFiles",
     "Stamp",
     "check_file",
-    "expanded",
-    "is_folder",
-    "natural",
     "noted_by",
     "open_file",
     "stamps",
@@ -35,48 +33,16 @@ __all__ = [
 
 Stamp = list[str | int]
 _note: ContextVar[Callable[[Stamp], None] | None] = ContextVar("_note", default=None)
-_BRACES = re.compile(r"\{(?:(\d{1,12})\.\.(\d{1,12})|([^{},]*(?:,[^{},]*)+))\}", re.ASCII)
-_MAX_EXPANDED = 1_000_000
+_LOGGED = ".parquet"
+_TABLES = frozenset(
+    ending + packed
+    for ending in (_LOGGED, ".arrow", ".feather", ".csv", ".tsv", ".jsonl", ".ndjson")
+    for packed in ("", ".gz")
+)
 _KINDS = {
     stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }  # fmt: skip
-
-
-def natural(name: str) -> list[tuple[int, int, str]]:
-    """A key that sorts names as people count: ``part-9`` before ``part-10``."""
-    return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in re.split(r"(\d+)", name) if piece]
-
-
-def expanded(path: str) -> list[str] | None:
-    """The files that a pattern of braces stands for, in its order; None if it has none, or is a path itself.
-
-    ``{000..002}`` are numbers of so many digits, ``{a,b}`` those words.
-
-    Raises:
-        OptionError: if they are none, or too many.
-    """
-    if os.path.lexists(path) or not _BRACES.search(path):
-        return None
-    names, end = [""], 0
-    for match in _BRACES.finditer(path):
-        options = _alternatives(match)
-        if not 1 <= len(names) * len(options) <= _MAX_EXPANDED:
-            raise OptionError(f"{path!r:.200} stands for no file, or for more than {_MAX_EXPANDED}")
-        names = [name + path[end : match.start()] + option for name in names for option in options]
-        end = match.end()
-    return [name + path[end:] for name in names]
-
-
-def _alternatives(match: re.Match[str]) -> Sequence[str]:
-    low, high, words = match.groups()
-    if words is not None:
-        return str(words).split(",")
-    count = int(high) - int(low) + 1
-    if count > _MAX_EXPANDED:
-        return ()
-    width = len(low) if low.startswith("0") else 0
-    return [f"{int(low) + number:0{width}}" for number in range(count)]
 
 
 def stamps(files: Iterable[str]) -> list[Stamp]:
@@ -157,11 +123,6 @@ def _check_target(path: str) -> None:
         raise FormatError(what, file=path, remedy="Put the file there, or remove the link.")
 
 
-def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder, or a link to one; its own method raises for a link to itself."""
-    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
-
-
 def _check_mode(mode: int, path: str) -> None:
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "something else")
@@ -197,6 +158,10 @@ class SourceFiles:
         self.path = path
         self.split = split
         self.follow_links = follow_links
+        self._left: set[str] = set()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_left": set()}
 
     @classmethod
     def of(cls, path: str, options: FileOptions) -> SourceFiles:
@@ -224,16 +189,21 @@ class SourceFiles:
         if folder is None and (files := expanded(path)):
             for file in files:
                 check_file(file)
+            _refuse_logged_above(files, wanted)
             return self.chosen(files, os.path.commonpath([os.path.dirname(absolute(file)) for file in files]))
         if not os.path.isdir(path):
             check_file(path)
+            _refuse_logged_above([path], wanted)
             return self.chosen([path]) if splits else [path]
         found = list(self.walk(path, wanted, below=below, bad=bad))
         if not found:
-            raise FormatError(f"there is no file with {' or '.join(wanted)}", file=path)
+            remedy = f"{self.notes()[0]} A path that you name is always taken." if self._left else None
+            raise FormatError(f"there is no file with {' or '.join(wanted)}", file=path, remedy=remedy)
         return self.chosen(found, path) if splits else found
 
-    def walk(self, folder: str, suffixes: tuple[str, ...], *, below: bool = True, bad: bool = False) -> Iterator[str]:
+    def walk(
+        self, folder: str, suffixes: tuple[str, ...], *, below: bool = True, bad: bool = False, whole: bool = False
+    ) -> Iterator[str]:
         """The files with these suffixes in a folder, and below it, one by one.
 
         Args:
@@ -241,41 +211,76 @@ class SourceFiles:
             suffixes: see `find`.
             below: see `find`.
             bad: also give what is no regular file. Where each file is a sample, it is a bad one: `open_file` says why.
+            whole: pass nothing over: all in the folder is the dataset's.
 
         Raises:
             FormatError: as `find`.
         """
-        for entry in self.entries(folder, below=below):
+        if _LOGGED in suffixes:
+            refuse_logged_above(folder)
+        for entry in self.entries(folder, suffixes, below=below, whole=whole):
             if entry.name.lower().endswith(suffixes):
                 if entry.is_symlink():
                     self.check_link(entry.path)
+                    _refuse_logged_above([entry.path], suffixes)
                 if not bad and not entry.is_file(follow_symlinks=False):
                     check_file(entry.path)
                 yield entry.path
 
-    def entries(self, folder: str, *, below: bool = True) -> Iterator[os.DirEntry[str]]:
-        """All in a folder that is no folder, and then what is below it, by name alone: a link may lead anywhere.
+    def folders(self, folder: str) -> list[str]:
+        """The folders of the dataset's in a folder.
+
+        Raises:
+            FormatError: if it cannot be read, or a link to one leads out of the source.
+        """
+        found = [entry for entry in entries_in(folder) if is_folder(entry)]
+        self._left.update(entry.path for entry in found if is_passed_over(entry.name))
+        found = [entry for entry in found if not is_passed_over(entry.name)]
+        for entry in found:
+            if entry.is_symlink():
+                self.check_link(entry.path)
+        return [entry.path for entry in found]
+
+    def notes(self) -> list[str]:
+        """Notes for users: one that counts the files and folders that were passed over."""
+        if not self._left:
+            return []
+        count = f"{len(self._left)} files or folders are" if len(self._left) > 1 else "1 file or folder is"
+        first = os.path.relpath(min(self._left), self.path)
+        return [f"{count} passed over, hidden or kept by other programs beside data: {first!r:.200} first."]
+
+    def entries(
+        self, folder: str, suffixes: tuple[str, ...] = (), *, below: bool = True, whole: bool = False
+    ) -> Iterator[os.DirEntry[str]]:
+        """All files of the dataset's in a folder, and then below it, by name alone: a link may lead anywhere.
+
+        Folders that are passed over are noted, and so are files with these suffixes.
 
         Raises:
             FormatError: if a folder cannot be read, or a link to one leads out of the source.
         """
-        try:
-            with os.scandir(folder) as opened:
-                entries = sorted(opened, key=lambda entry: natural(entry.name))
-        except OSError as error:
-            raise unreadable(folder, error) from None
-        folders = []
-        for entry in entries:
-            if entry.name.startswith("._"):  # what macOS puts beside each file where it cannot keep its attributes
-                continue
-            if is_folder(entry):
+        folders, tables = [], bool(suffixes) and _TABLES.issuperset(suffixes)
+        for entry in entries_in(folder):
+            inner = is_folder(entry)
+            if not whole and is_passed_over(entry.name, tables=tables):
+                if below if inner else suffixes and entry.name.lower().endswith(suffixes):
+                    self._left.add(entry.path)
+            elif inner:
                 folders.append(entry)
             else:
                 yield entry
         for entry in folders if below else []:
-            # What is in a folder that a link stays in is found there.
-            if not entry.is_symlink() or not (self.check_link(entry.path) or _returns(entry.path)):
-                yield from self.entries(entry.path)
+            if not entry.is_symlink() or not (self._found_elsewhere(entry.path) or leads_back(entry.path)):
+                if _LOGGED in suffixes:
+                    (refuse_logged_above if entry.is_symlink() else refuse_logged)(entry.path)
+                yield from self.entries(entry.path, suffixes, whole=whole)
+
+    def _found_elsewhere(self, link: str) -> bool:
+        """Whether what is in a folder that a link leads to is found without the link."""
+        if not self.check_link(link):
+            return False
+        inner = os.path.relpath(os.path.realpath(link), os.path.realpath(self.path))
+        return not any(map(is_passed_over, inner.split(os.sep)))
 
     def check_link(self, link: str) -> bool:
         """Refuse a symbolic link that leads out of the source, if that was not asked for.
@@ -334,8 +339,7 @@ class SourceFiles:
         if not os.path.isdir(self.path) or _has(self.path, marks):
             self.chosen([self.path])
             return self.path
-        names = sorted(names_in(self.path), key=natural)
-        folders = [folder for name in names if _has(folder := os.path.join(self.path, name), marks)]
+        folders = [folder for name in names_in(self.path) if _has(folder := os.path.join(self.path, name), marks)]
         if len(folders) < (2 if self.split is None else self.split == ALL):
             return self.path
         found = self.chosen(folders, self.path)
@@ -385,16 +389,12 @@ class SourceFiles:
         return mine
 
 
+def _refuse_logged_above(files: Iterable[str], suffixes: Sequence[str]) -> None:
+    if _LOGGED in suffixes:
+        both = (os.path.dirname(one) for file in files for one in (absolute(file), os.path.realpath(file)))
+        for folder in dict.fromkeys(both):
+            refuse_logged_above(folder)
+
+
 def _has(folder: str, marks: Iterable[str]) -> bool:
     return any(os.path.lexists(os.path.join(folder, mark)) for mark in marks)
-
-
-def _returns(link: str) -> bool:
-    """Whether a link leads back to a folder on its own way: to follow it would never end."""
-    target, folder = os.path.realpath(link), os.path.dirname(link)
-    while folder != os.path.dirname(folder):
-        here = os.path.realpath(folder)
-        if os.path.commonpath([target, here]) == target:
-            return True
-        folder = os.path.dirname(folder)
-    return False

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
+from gdsload.conversion.reading_notes import noting
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.conversion.sources.audio_folders import AudioFolderSource
 from gdsload.conversion.sources.pictures import ImageSource
@@ -79,7 +80,7 @@ def convert_part(task: PartTask) -> PartReport:
         shard_bytes=options.shard_bytes, pack_fields=options.pack_fields, spread_over=task.spread_over,
     )  # fmt: skip
     told = time.monotonic()
-    with writer:
+    with writer, noting() as noted:
         for part in task.parts:
             for item in task.source.read(part):
                 if task.stopped is not None and task.stopped():
@@ -90,9 +91,9 @@ def convert_part(task: PartTask) -> PartReport:
                     task.noted(task.number, writer.samples)
     samples, nbytes = writer.samples, _bytes_in(folder)
     listed = [{"key": one.key, "reason": one.reason} for one in skipped]
-    made = {"samples": samples, "nbytes": nbytes, "skipped": listed, "clipped": change.clipped}
+    made = {"samples": samples, "nbytes": nbytes, "skipped": listed, "clipped": change.clipped, "noted": noted}
     write_json(folder + ".json", made)
-    return PartReport(task.number, samples, nbytes, tuple(skipped), change.clipped)
+    return PartReport(task.number, samples, nbytes, tuple(skipped), change.clipped, noted)
 
 
 @dataclass(frozen=True, slots=True)

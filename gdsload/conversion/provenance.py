@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gdsload.conversion.conversion_options import ConvertOptions
+from gdsload.conversion.input_files import SourceFiles
 from gdsload.conversion.source import Source
 from gdsload.errors import OptionError
 from gdsload.shards.format.metadata import checked_metadata
@@ -100,8 +101,9 @@ def _told(
 
 def notes_of(source: Source) -> tuple[str, ...]:
     """What users should know of a source, and no error says: what is left out of it, say."""
-    notes = getattr(source, "notes", None)
-    return () if notes is None else tuple(notes())
+    notes, files = getattr(source, "notes", None), getattr(source, "files", None)
+    own = () if notes is None else tuple(notes())
+    return (*own, *files.notes()) if isinstance(files, SourceFiles) else own
 
 
 def _provenance(source: Source, options: ConvertOptions, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,11 +11,14 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
-from gdsload.conversion.folders import names_in
-from gdsload.conversion.input_files import check_file, expanded, open_file
+from gdsload.conversion.brace_patterns import expanded
+from gdsload.conversion.folders import names_below, names_in
+from gdsload.conversion.input_files import check_file, open_file
 from gdsload.conversion.option_types import check_values
 from gdsload.conversion.source import Source
 from gdsload.conversion.splits import split_words
+from gdsload.conversion.suffixes import PICTURES
+from gdsload.conversion.table_logs import refuse_logged
 from gdsload.conversion.unknown_sources import WAYS_OUT, unknown
 from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
 from gdsload.system.paths import refuse_no_path
@@ -61,7 +64,7 @@ _OBJECTS = {
 _SUFFIXES = {
     ".npy": "numpy", ".npz": "numpy", ".tar": "webdataset", ".tar.gz": "webdataset", ".tgz": "webdataset",
     ".parquet": "parquet", ".arrow": "parquet", ".feather": "parquet", ".safetensors": "safetensors",
-    ".h5": "hdf5", ".hdf5": "hdf5", ".csv": "csv", ".tsv": "csv", ".mds": "mds", ".mds.zstd": "mds",
+    ".h5": "hdf5", ".hdf5": "hdf5", ".hdf": "hdf5", ".csv": "csv", ".tsv": "csv", ".mds": "mds", ".mds.zstd": "mds",
     ".csv.gz": "csv", ".tsv.gz": "csv",
     ".mds.gz": "mds", ".mds.bz2": "mds", ".mds.br": "mds", ".mds.snappy": "mds", ".bin": "tokens", ".jsonl": "jsonl",
     ".jsonl.gz": "jsonl", ".ndjson": "jsonl", ".ndjson.gz": "jsonl",
@@ -74,7 +77,7 @@ _MARKS = {
     "state.json": "huggingface", "dataset_dict.json": "huggingface",
     "zarr.json": "zarr", ".zgroup": "zarr", ".zarray": "zarr",
 }  # fmt: skip
-_PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".bmp", ".tif", ".tiff", ".gif")
+_IDX = re.compile(r"idx\d-(?:u?byte|short|int|float|double)(?:\.gz)?$", re.ASCII)
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$", re.ASCII)
 _BRACES = "Patterns are written with braces: 'part-{0..9}.csv', '{a,b}.csv'. Of a folder all files are taken."
 _ANNOTATIONS = re.compile(r"(^instances_.+|_annotations\.coco)\.json$", re.IGNORECASE)
@@ -197,24 +200,23 @@ def _by_object(source: object) -> str:
 
 def _texts(names: Iterable[str]) -> set[str]:
     """Texts are a dataset where there is nothing else; beside other files they are notes."""
-    return {"text"} if any(name.lower().endswith(".txt") for name in names) else set()
+    return {"text"} if any(name.lower().endswith((".txt", ".text")) for name in names) else set()
 
 
 def _by_file(name: str) -> set[str]:
     name = _NUMBERED.sub("", name.lower())  # name.tfrecord-00000-of-00010
-    return {kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)}
+    found = {kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)}
+    return found | {"idx"} if _IDX.search(name) else found
 
 
 def _has_tokens(paths: Iterable[str]) -> bool:
     """Whether lines of JSON are lists, or objects that have nothing but one: the first line tells, if there is one."""
     for path in paths:
-        folders = os.walk(path) if os.path.isdir(path) else [(os.path.dirname(path), (), [os.path.basename(path)])]
-        for folder, _, names in folders:
-            for name in sorted(names):
-                if name.lower().endswith((".jsonl", ".ndjson")):
-                    line = _first_line(os.path.join(folder, name))
-                    only = next(iter(line.values())) if isinstance(line, dict) and list(line) == ["tokens"] else line
-                    return line is None or isinstance(only, list)
+        for folder, name in names_below(path) if os.path.isdir(path) else [os.path.split(path)]:
+            if name.lower().endswith((".jsonl", ".ndjson")):
+                line = _first_line(os.path.join(folder, name))
+                only = next(iter(line.values())) if isinstance(line, dict) and list(line) == ["tokens"] else line
+                return line is None or isinstance(only, list)
     return False
 
 
@@ -226,8 +228,9 @@ def _first_line(path: str) -> Any:
 
 
 def _by_folder(path: str) -> set[str]:
+    refuse_logged(path)
     names = names_in(path)
-    marks = {_MARKS[name] for name in names if name in _MARKS}
+    marks = {kind for mark, kind in _MARKS.items() if os.path.lexists(os.path.join(path, mark))}
     if "index.json" in names and any(name.startswith("chunk-") and name.endswith(".bin") for name in names):
         marks.add("litdata")
     if "meta" in names and os.path.exists(os.path.join(path, "meta", "info.json")):
@@ -246,18 +249,21 @@ def _by_folder(path: str) -> set[str]:
     seen = list(names)
     for depth in (1, 2):  # there may be folders of splits, with folders in them
         inner = list(islice(_inner(path, depth), _LOOKED_AT))
-        if any(name.lower().endswith(_PICTURES) for name in inner):
+        if any(name.lower().endswith(PICTURES) for name in inner):
             tables = [os.path.join(path, name) for name in names if _by_file(name) == {"csv"}]
             return found if any(map(_names_pictures, tables)) else found | {"images"}
         deeper = found.union(*(_by_file(name) for name in inner))
         if deeper != found:
             return deeper
         seen += inner
-    return found or _texts(seen)
+    if found:
+        return found
+    deep = (_by_file(name) for _, name in islice(names_below(path), _LOOKED_AT))  # columns may be folders, too
+    return set().union(*deep) - {"csv"} or _texts(seen)
 
 
 def _is_picture(name: str) -> bool:
-    return name.lower().endswith(_PICTURES) and not name.startswith(".")
+    return name.lower().endswith(PICTURES)
 
 
 def _of_objects(path: str, names: list[str]) -> set[str]:
@@ -275,10 +281,12 @@ def _of_objects(path: str, names: list[str]) -> set[str]:
 def _has_boxes(folder: str) -> bool:
     """Whether some texts below `labels` are called as images below `images` are, and their first lines are boxes."""
     labels, seen = os.path.join(folder, "labels"), 0
-    walked = ((place, name) for place, _, names in os.walk(labels) for name in names if name.lower().endswith(".txt"))
-    for place, name in islice(walked, _LOOKED_AT):
+    if not os.path.isdir(labels):
+        return False
+    texts = ((place, name) for place, name in names_below(labels) if name.lower().endswith(".txt"))
+    for place, name in islice(texts, _LOOKED_AT):
         image = os.path.join(folder, "images", os.path.relpath(place, labels), os.path.splitext(name)[0])
-        if any(os.path.exists(image + ending) for one in _PICTURES for ending in (one, one.upper())):
+        if any(os.path.exists(image + ending) for one in PICTURES for ending in (one, one.upper())):
             with suppress(OSError, FormatError), open_file(os.path.join(place, name)) as file:
                 line = file.readline(_LOOKED_AT_BYTES)  # an image without objects has an empty text
                 if line.strip() and not _BOX.match(line):
@@ -294,14 +302,14 @@ def _names_pictures(table: str) -> bool:
     with suppress(OSError, FormatError), open_file(table) as file:
         cells = re.split(r'[,;\t\r\n"]+', file.read(_LOOKED_AT_BYTES).decode("utf-8", "replace"))
         # A name in an untrusted table is only asked for here, never opened.
-        named = (cell for cell in cells if cell.lower().endswith(_PICTURES) and "\0" not in cell)
+        named = (cell for cell in cells if cell.lower().endswith(PICTURES) and "\0" not in cell)
         return any(os.path.isfile(os.path.join(os.path.dirname(table), cell)) for cell in islice(named, _LOOKED_AT))
     return False
 
 
 def _inner(path: str, depth: int = 1) -> Iterator[str]:
     """Names in the folders of a folder, or as many folders deeper."""
-    for name in sorted(names_in(path)):
+    for name in names_in(path):
         folder = os.path.join(path, name)
         if os.path.isdir(folder):
             yield from names_in(folder) if depth == 1 else _inner(folder, depth - 1)

@@ -20,6 +20,7 @@ from gdsload.conversion.keywords import ConvertKeywords, Progress, choose, divid
 from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import PartTask
 from gdsload.conversion.provenance import metadata_of, notes_of
+from gdsload.conversion.reading_notes import noted_in_reading
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.room import Room, part_bytes
 from gdsload.conversion.sizes import ImageSizes, image_sizes, sized
@@ -161,10 +162,11 @@ class _Count:
         clipped: Counter[str] = Counter()
         for report in self.done.values():
             clipped.update(report.clipped)
-        return tuple(
+        clips = (
             f"{counted(number, 'value')} of {name!r} {'was' if number == 1 else 'were'} clipped"
             for name, number in sorted(clipped.items())
         )
+        return *clips, *noted_in_reading(self.done[number].noted for number in sorted(self.done))
 
     def check(self) -> None:
         """Refuse more bad samples than are allowed."""

@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
+from gdsload.conversion.reading_notes import Noted
 from gdsload.conversion.source import Part
 from gdsload.errors import GdsloadError, OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Schema
@@ -54,6 +55,7 @@ class PartReport:
         nbytes: bytes of their shards.
         skipped: those that were left out.
         clipped: how many values of each field a cast has clipped.
+        noted: what is to be said of what was read.
     """
 
     number: int
@@ -61,6 +63,7 @@ class PartReport:
     nbytes: int
     skipped: tuple[Skipped, ...]
     clipped: Mapping[str, int] = field(default_factory=dict)
+    noted: Noted = field(default_factory=dict)
 
 
 class StagingFolder:
@@ -307,7 +310,8 @@ def part_report(stage: str, number: int) -> PartReport | None:
     if found is None or not os.path.isdir(folder):
         return None
     skipped = tuple(Skipped(one["key"], one["reason"]) for one in found["skipped"])
-    return PartReport(number, found["samples"], found["nbytes"], skipped, found.get("clipped", {}))
+    noted = {what: (one[0], one[1]) for what, one in found.get("noted", {}).items()}
+    return PartReport(number, found["samples"], found["nbytes"], skipped, found.get("clipped", {}), noted)
 
 
 def write_json(path: str, tree: dict[str, Any]) -> None:

@@ -6,6 +6,8 @@ import os
 from collections import Counter
 from itertools import islice
 
+from gdsload.conversion.folders import entries_in, names_below
+
 __all__ = ["WAYS_OUT", "unknown"]
 
 WAYS_OUT = (
@@ -19,6 +21,7 @@ _HINTS = {
         (".mp4", ".mkv", ".avi", ".mov", ".webm", ".m4v"),
     "audio of this form is not decoded: a torch dataset that returns samples can be converted":
         (".m4a", ".aac", ".wma"),
+    "GIF images are not decoded: save them as PNG": (".gif",),
     "archives other than tar are not read: unpack them first":
         (".zip", ".rar", ".7z", ".tar.bz2", ".tar.xz", ".tar.zst"),
     "unpack it first (gunzip)": (".json.gz", ".txt.gz", ".npy.gz"),
@@ -29,18 +32,15 @@ _HINTS = {
 
 def unknown(path: str) -> str:
     """What lies at a path of which no file is known: the endings of names there, and what to do about some."""
-    names = list(islice(_names(path), _LOOKED_AT)) if os.path.isdir(path) else [os.path.basename(path)]
+    is_folder = os.path.isdir(path)
+    names = [name for _, name in islice(names_below(path), _LOOKED_AT)] if is_folder else [os.path.basename(path)]
     endings = Counter(_ending(name) for name in names)
     if not names:
-        return "it is empty"
+        return "all its files are hidden, or kept by other programs beside data" if entries_in(path) else "it is empty"
     common = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(_SHOWN))
     more = ", …" if len(endings) > _SHOWN else ""
     hints = [hint for hint, suffixes in _HINTS.items() if any(name.lower().endswith(suffixes) for name in names)]
     return "; ".join([f"none of its files is known; it has {common}{more}", *hints])
-
-
-def _names(path: str) -> list[str]:
-    return [name for _, _, names in islice(os.walk(path), _LOOKED_AT) for name in sorted(names)]
 
 
 def _ending(name: str) -> str:

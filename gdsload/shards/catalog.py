@@ -29,7 +29,7 @@ from gdsload.shards.identity import FileIdentity, ShardSource, identity_of
 from gdsload.shards.opening import load_shard, wrong_length
 from gdsload.shards.shard_folders import link_target
 from gdsload.shards.status import NO_DESCRIPTORS, is_absent, read_error, status_of
-from gdsload.system.paths import absolute, refuse_no_path
+from gdsload.system.paths import absolute, natural, refuse_no_path
 
 __all__ = ["SHARD_SUFFIX", "Catalog", "open_catalog"]
 
@@ -100,7 +100,8 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
     if os.path.lexists(os.path.join(path, INDEX_NAME)):
         return _from_index(path, whole=whole)
     try:
-        names = sorted(name for name in os.listdir(path) if name.endswith(SHARD_SUFFIX))
+        # Hidden ones are copies half made, and what macOS puts beside each file.
+        names = [name for name in os.listdir(path) if name.endswith(SHARD_SUFFIX) and not name.startswith(".")]
     except OSError as error:
         raise read_error("the folder cannot be read", error, path) from None
     if not names:
@@ -109,7 +110,9 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
             file=path,
             remedy=_to_convert(given) if os.listdir(path) else "Pass the folder that ShardWriter wrote.",
         )
-    return _from_files(path, [os.path.join(path, name) for name in names], alone=False, whole=whole)
+    return _from_files(
+        path, [os.path.join(path, name) for name in sorted(names, key=natural)], alone=False, whole=whole
+    )
 
 
 def _to_convert(path: str) -> str:

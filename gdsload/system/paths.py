@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from gdsload.errors import OptionError
 
-__all__ = ["absolute", "listed_paths", "refuse_empty", "refuse_no_path"]
+__all__ = ["absolute", "listed_paths", "natural", "refuse_empty", "refuse_no_path"]
 
 _HERE = "'.' is the folder that the program is in."
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -68,6 +68,11 @@ def absolute(path: str | os.PathLike[str]) -> str:
     if name in (".", ".."):
         return os.path.realpath(whole)
     return os.path.join(os.path.realpath(parent), name)
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """A key that sorts names as people count: ``part-9`` before ``part-10``."""
+    return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in re.split(r"(\d+)", name) if piece]
 
 
 def listed_paths(what: str, given: Iterable[object]) -> list[str]:

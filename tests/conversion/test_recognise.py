@@ -7,6 +7,7 @@ import os
 import pytest
 
 from gdsload.conversion.recognise import KINDS, recognise, source_for
+from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
 
 FOLDERS = {
@@ -21,6 +22,7 @@ FOLDERS = {
     "mds": ["index.json", "shard.00000.mds.zstd"],
     "litdata": ["index.json", "chunk-0-0.bin"],
     "tokens": ["train.bin", "more.jsonl"],
+    "jsonl": ["year=2024/month=1/day=1/hour=1/a.jsonl.gz", "year=2024/month=1/day=2/hour=1/a.jsonl.gz"],
     "csv": ["part-0.csv", "part-1.tsv"],
 }
 
@@ -28,13 +30,25 @@ FOLDERS = {
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_folders(tmp_path, kind):
     for name in FOLDERS[kind]:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     assert recognise(str(tmp_path)) == kind
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("A.TAR", "webdataset"), ("x.tar.gz", "webdataset"), ("t.npz", "numpy"), ("T.CSV", "csv")]
+    ("name", "kind"),
+    [
+        ("A.TAR", "webdataset"),
+        ("x.tar.gz", "webdataset"),
+        ("t.npz", "numpy"),
+        ("T.CSV", "csv"),
+        ("a.hdf", "hdf5"),
+        ("train-images-idx3-float.gz", "idx"),
+        ("x.idx1-int", "idx"),
+        ("t10k-labels-idx1-ubyte", "idx"),
+        ("a.text", "text"),
+        ("b.AIFF", "audio"),
+    ],
 )
 def test_files(tmp_path, name, kind):
     (tmp_path / name).write_bytes(b"")
@@ -117,3 +131,12 @@ def test_folders_that_cannot_be_read_are_named(tmp_path, locked, folder, kind):
     with pytest.raises(FormatError, match="the folder cannot be read: Permission denied") as raised:
         source_for(tmp_path, kind).describe()
     assert raised.value.file == str(tmp_path / folder).rstrip("/")
+
+
+@pytest.mark.parametrize("ending", PICTURES)
+@pytest.mark.parametrize("place", ["cat", "."])
+def test_pictures_that_are_read_are_recognised(tmp_path, ending, place):
+    for name in (f"1{ending}", f"2{ending.upper()}"):
+        (tmp_path / place).mkdir(exist_ok=True)
+        (tmp_path / place / name).write_bytes(b"")
+    assert recognise(str(tmp_path)) == "images"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload.conversion.input_files import expanded
+from gdsload.conversion.brace_patterns import expanded
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.unknown_sources import WAYS_OUT
 from gdsload.errors import FormatError, OptionError

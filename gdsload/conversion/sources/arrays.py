@@ -16,16 +16,18 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
+from gdsload.conversion.reading_notes import note, noted_in_reading
 from gdsload.conversion.row_source import check_fields, classes_of, runs, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.npy import decode_npy, map_npy
-from gdsload.conversion.sources.npz import NpzArchive
+from gdsload.conversion.sources.npz import NpzArchive, is_left_out
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["ArraySource"]
 
 _EACH = ("row", "file")
+_LEFT_OUT = "members of archives that other programs keep beside arrays are left out"
 _DIGITS = re.compile(r"\d+")
 
 
@@ -58,7 +60,8 @@ class ArraySource(FieldChoice):
         self.path = path
         self.each = each
         self._archive = NpzArchive(path) if path.lower().endswith(".npz") else None
-        self._files = self._find(SourceFiles(path, **files))
+        self.files = SourceFiles(path, **files)
+        self._files = self._find(self.files)
 
     def _find(self, files: SourceFiles) -> list[str]:
         if self.each == "file":
@@ -78,6 +81,11 @@ class ArraySource(FieldChoice):
     def metadata(self) -> dict[str, Any]:
         """What the dataset's metadata have of the source: the names of classes, if it has labels."""
         return {"classes": {"label": self._classes}} if self._classes else {}
+
+    def notes(self) -> list[str]:
+        """Notes for users: members of an archive that other programs keep beside arrays."""
+        left_out = [] if self._archive is None or self.each == "file" else self._archive.left_out()
+        return noted_in_reading([{_LEFT_OUT: (len(left_out), left_out[0])}]) if left_out else []
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: rows, or runs of files."""
@@ -160,8 +168,14 @@ def _mapped(file: str) -> NDArray[Any]:
 
 def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
     """The arrays of an archive; the checksum of each is compared."""
+    found = {}
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        return {entry.filename.removesuffix(".npy"): decode_npy(archive.read(entry)) for entry in archive.infolist()}
+        for entry in archive.infolist():
+            if is_left_out(entry.filename):
+                note(_LEFT_OUT, entry.filename)
+            else:
+                found[entry.filename.removesuffix(".npy")] = decode_npy(archive.read(entry))
+    return found
 
 
 def _unreadable(file: str, error: Exception) -> FormatError:

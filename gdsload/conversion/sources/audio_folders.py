@@ -62,7 +62,8 @@ class AudioFolderSource(FieldChoice):
         self.keep_encoded = keep_encoded
         self.with_key = with_key
         self.dtype = dtype
-        self._files = SourceFiles(path, **files).find(SOUNDS, bad=True)
+        self.files = SourceFiles(path, **files)
+        self._files = self.files.find(SOUNDS, bad=True)
         self._classes = classes_of(self._files)
 
     def describe(self) -> dict[str, Any]:

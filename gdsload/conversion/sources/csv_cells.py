@@ -16,8 +16,8 @@ import numpy as np
 
 from gdsload.conversion.sources.csv_lines import Row, Stretch, check_text, other_delimiter
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import SUFFIXES as PICTURES
 from gdsload.conversion.sources.pictures import put
+from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError, OptionError
 
 __all__ = [

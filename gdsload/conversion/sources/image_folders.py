@@ -13,11 +13,11 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from gdsload.conversion.folders import unreadable
-from gdsload.conversion.input_files import SourceFiles, is_folder, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.pictures import SUFFIXES, ImageFileOptions, ImageForm, ImageSource, put
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import ALL, level_splits, split_words
+from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.units import counted
 
@@ -34,7 +34,7 @@ class ImageFolderSource(ImageSource):
 
     Fields: ``image``, uint8 ``[channels, height, width]``, turned as its EXIF data says, and ``label``, the number of
     the image's class. As in torchvision, classes are numbered in the order of their names as texts (``"10"`` before
-    ``"2"``); images of a class come in the order in which people count. Hidden folders are passed over. A class folder
+    ``"2"``); images of a class come in the order in which people count. A class folder
     without images is a class without samples, and noted.
 
     A folder that holds images, but no folders of them, has no classes: then there is no ``label``.
@@ -85,7 +85,7 @@ class ImageFolderSource(ImageSource):
         for name, places in folders.items():
             if not any(map(self._has_image, places)):
                 names = [entry.name for folder in places for entry in self.files.entries(folder)]
-                ends = sorted({os.path.splitext(one)[1].lower() for one in names if not one.startswith(".")})
+                ends = sorted({os.path.splitext(one)[1].lower() for one in names})
                 seen = f"its files end in {', '.join(ends[:5])}" if ends else "it is empty"
                 found.append(f"class {name!r} has no image that can be read: {seen}. It keeps its number.")
         stray = [os.path.basename(one) for one in self._images_in(self.path, below=False)] if folders else []
@@ -105,15 +105,15 @@ class ImageFolderSource(ImageSource):
         """Files that may tell something of the images: tables, and those that are called as an image is."""
         found = []
         for root in self._roots(self._split_folders()):
-            below = (self.files.entries(folder) for folder in sorted(self._folders_in(root)))
+            below = (self.files.entries(folder) for folder in sorted(self.files.folders(root)))
             files = (entry.path for entry in chain(self.files.entries(root, below=False), *below))
             for folder, paths in groupby(files, os.path.dirname):
                 names = [os.path.basename(path) for path in paths]
-                images = {os.path.splitext(name)[0] for name in names if name.lower().endswith(SUFFIXES)}
+                images = {os.path.splitext(name)[0] for name in names if name.lower().endswith(PICTURES)}
                 for name in names:
                     stem, ending = os.path.splitext(name)
-                    tells = ending.lower() in _TABLES or (stem in images and ending.lower() not in SUFFIXES)
-                    if tells and not name.startswith("."):
+                    tells = ending.lower() in _TABLES or (stem in images and ending.lower() not in PICTURES)
+                    if tells:
                         found.append(os.path.relpath(os.path.join(folder, name), self.path))
         return found
 
@@ -174,7 +174,7 @@ class ImageFolderSource(ImageSource):
         splits = self._split_folders()
         found: dict[str, list[str]] = {}
         for root in self._roots(splits):
-            for folder in self._folders_in(root):
+            for folder in self.files.folders(root):
                 found.setdefault(os.path.basename(folder), []).append(folder)
         if any(self._has_image(folder) for folders in found.values() for folder in folders):
             return found
@@ -186,7 +186,7 @@ class ImageFolderSource(ImageSource):
                 file=self.path,
                 remedy="Put the images of each class in a folder of its own, or all into this one.",
             )
-        raise FormatError(f"there is no file with {' or '.join(SUFFIXES)}", file=self.path)
+        raise FormatError(f"there is no file with {' or '.join(PICTURES)}", file=self.path)
 
     def _roots(self, splits: list[str] | None) -> list[str]:
         return [self.path] if splits is None else splits
@@ -195,11 +195,11 @@ class ImageFolderSource(ImageSource):
         return next(self._images_in(folder, below=below), None) is not None
 
     def _images_in(self, folder: str, *, below: bool = True) -> Iterator[str]:
-        return self.files.walk(folder, SUFFIXES, below=below, bad=True)
+        return self.files.walk(folder, PICTURES, below=below, bad=True)
 
     def _split_folders(self) -> list[str] | None:
         """The folders of the split, if splits have folders here."""
-        folders = self._folders_in(self.path)
+        folders = self.files.folders(self.path)
         if sum(bool(split_words(os.path.basename(folder))) for folder in folders) < 2:
             return None
         # What has no image in it, as `annotations` of COCO, is not asked.
@@ -210,17 +210,6 @@ class ImageFolderSource(ImageSource):
         splits = level_splits([os.path.basename(folder) for folder in folders])
         classes = splits is None or None in splits or any(self._has_image(one, below=False) for one in folders)
         return None if classes else folders
-
-    def _folders_in(self, folder: str) -> list[str]:
-        try:
-            with os.scandir(folder) as entries:
-                found = [entry for entry in entries if is_folder(entry) and not entry.name.startswith(".")]
-        except OSError as error:
-            raise unreadable(folder, error) from None
-        for entry in found:
-            if entry.is_symlink():
-                self.files.check_link(entry.path)
-        return [entry.path for entry in found]
 
     def _files(self) -> list[tuple[int, str]]:
         """Label and name below the folder of each image, in order."""

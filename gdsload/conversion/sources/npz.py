@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.conversion.folders import is_path_passed_over
 from gdsload.conversion.input_files import check_file, open_file
 from gdsload.conversion.sources.npy import decode_npy, npy_header
 
-__all__ = ["NpzArchive"]
+__all__ = ["NpzArchive", "is_left_out"]
 
 _SUFFIX = ".npy"
 _SMALL_BYTES = 2**20
@@ -40,9 +41,16 @@ class NpzArchive:
 
     def names(self) -> list[str]:
         """The names of its arrays; of a member that is none its own."""
+        return [name.removesuffix(_SUFFIX) for name in self._members() if not is_left_out(name)]
+
+    def left_out(self) -> list[str]:
+        """The names of members that other programs keep beside arrays."""
+        return [name for name in self._members() if is_left_out(name)]
+
+    def _members(self) -> list[str]:
         check_file(self._path)
         with zipfile.ZipFile(self._path) as archive:
-            return [name.removesuffix(_SUFFIX) for name in archive.namelist()]
+            return archive.namelist()
 
     def arrays(self, names: Iterable[str], *, compare: bool) -> dict[str, NDArray[Any]]:
         """Some of its arrays, by name.
@@ -73,6 +81,15 @@ class NpzArchive:
 
     def __reduce__(self) -> tuple[object, ...]:
         return NpzArchive, (self._path,)
+
+
+def is_left_out(name: str) -> bool:
+    """Whether another program keeps a member of this name beside arrays, as macOS does when it packs them.
+
+    An array may have any name, so the name alone says that only if it begins with ``._``.
+    """
+    folder, _, base = name.rpartition("/")
+    return base.startswith("._") or is_path_passed_over(folder)
 
 
 def _mapped(path: str, entry: zipfile.ZipInfo) -> NDArray[Any]:

@@ -23,7 +23,6 @@ from gdsload.shards.format.image_header import image_codec, read_image_header
 from gdsload.shards.pictures import channels_first, of_8_bits
 
 __all__ = [
-    "SUFFIXES",
     "ImageFileOptions",
     "ImageForm",
     "ImageSource",
@@ -32,8 +31,6 @@ __all__ = [
     "image_sizes",
     "put",
 ]  # fmt: skip
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".pgm", ".pbm", ".bmp", ".tif", ".tiff")
 
 # Not all that Pillow knows: some of its readers start other programs.
 _ORIENTATION, _QUARTERS = 0x0112, range(5, 9)  # EXIF's tag, and what of it turns an image by a quarter

@@ -2,46 +2,38 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import os
+import shlex
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
-from typing import IO, Any, Unpack, cast
+from typing import Any, Unpack, cast
 
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.folders import is_passed_over, is_path_passed_over
+from gdsload.conversion.input_files import SourceFiles, stamps
+from gdsload.conversion.reading_notes import note, noting
 from gdsload.conversion.row_source import sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
+from gdsload.conversion.sources.tar_archives import BadMemberError, Member, TarReader, opened_tar
+from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["TarSource"]
 
 _SUFFIXES = (".tar", ".tar.gz", ".tgz")
-_IMAGES = frozenset({"jpg", "jpeg", "png", "webp", "ppm"})
 _NUMBERS = frozenset({"cls", "id", "index"})
 _TEXTS = frozenset({"txt", "json"})
+_NO_FILES = frozenset({b"V", b"D", b"A", b"E", b"I"})
+"""Types of members that are no files: a label, a list of a folder, and what Solaris tells of the next one."""
+_LEFT_OUT = "tar members that are hidden or have no ending are left out"
+_MAYBE_CUT = "tar files without a mark at their end may be cut short"
 
-# Long names and the like are read whole before anyone sees how long they are.
-_EXTENDED = (
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-)
-_MAX_EXTENDED_BYTES = 2**20
-_MOST_EMPTY_READS = 8
-_PIECE_BYTES = 2**22
 _MAX_MEMBERS = 1024
-_TAIL_BYTES = 2**20
 _LOOKED_AT = 16
 _BYTES_BESIDE = tarfile.BLOCKSIZE * 3 // 2
 """Of a member: its header, and what fills its last block, in the mean."""
@@ -52,11 +44,13 @@ class TarSource(FieldChoice, ImageSource):
 
     Members that follow each other and have one name up to the first dot of their base name are one sample. What comes
     after that dot, in lower case and with `_` for further dots, is the field's name, and says how it is decoded:
-    ``npy`` as an array, ``cls``, ``id`` and ``index`` as a whole number, ``txt`` and ``json`` as text, ``jpg``,
-    ``jpeg``, ``png``, ``webp`` and ``ppm`` as an image, uint8 ``[channels, height, width]`` and not turned, ``wav``,
-    ``flac``, ``mp3``, ``ogg``, ``opus`` and ``aiff`` as the samples of a sound, with ``NAME.sampling_rate`` beside
-    them, and anything else as bytes. Of ``left.seg.png`` the last part counts. Nothing is unpickled, nothing is put on
-    disk, and members without an extension, or that are no regular files, are passed over.
+    ``npy`` as an array, ``cls``, ``id`` and ``index`` as a whole number, ``txt`` and ``json`` as text, the endings of
+    image files as an image, uint8 ``[channels, height, width]`` and not turned, ``wav``, ``flac``, ``mp3``, ``ogg``,
+    ``opus`` and ``aiff`` as the samples of a sound, with ``NAME.sampling_rate`` beside them, and anything else as
+    bytes. Of ``left.seg.png`` the last part counts. Nothing is unpickled, and nothing is put on disk.
+
+    All archives in a file are read, and a link is the member that it leads to. Members of one sample that are not side
+    by side are an error. Members that are hidden or have no extension are left out, and noted.
 
     Args:
         path: a tar file (`.tar`, `.tar.gz`, `.tgz`), or a folder of them.
@@ -119,36 +113,41 @@ class TarSource(FieldChoice, ImageSource):
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         file = str(part.where[0])
-        sample = _Sample("")
-        with _opened(file) as (tar, nbytes):
-            for key, name, member in _members(tar, nbytes):
-                if key != sample.key:
-                    if sample.members:
-                        yield self._item(sample, file)
-                    sample = _Sample(key)
+        sample: _Sample | None = None
+        with opened_tar(file) as tar:
+            for found, member, name in _grouped(tar, _Keys(file)):
+                if sample is not None and found is not sample and sample.members:
+                    yield self._item(sample, file)
+                sample = found
                 self._take(tar, member, name, sample)
-        if sample.members:
+            if not tar.has_end:
+                note(_MAYBE_CUT, os.path.basename(file))
+        if sample is not None and sample.members:
             yield self._item(sample, file)
 
-    def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, sample: _Sample) -> None:
-        unwanted = self.fields is not None and name not in self._wanted
-        sample.nbytes += 0 if unwanted else member.size
+    def _take(self, tar: TarReader, member: Member, name: str, sample: _Sample) -> None:
         if name in sample.members:
             sample.trouble = f"two members are called {name!r}"
         elif len(sample.members) >= _MAX_MEMBERS:
             sample.trouble = f"it has more than {_MAX_MEMBERS} members"
-        elif unwanted:
+        elif self.fields is not None and name not in self._wanted:
             sample.left_out.add(name)
             sample.members[name] = b""
-        elif sample.nbytes > self.max_member_bytes:
-            sample.members[name] = b""
-            sample.trouble = f"it has more than {self.max_member_bytes} bytes, with {member.name!r:.200}"
         else:
-            # In pieces: of a packed file nobody knows beforehand whether so many bytes are there.
-            content = b"".join(iter(partial(cast("IO[bytes]", tar.extractfile(member)).read, _PIECE_BYTES), b""))
-            if len(content) != member.size:
-                raise tarfile.ReadError(f"{member.name!r:.200} has {member.size} bytes, but {len(content)} are there")
-            sample.members[name] = content
+            try:
+                place = tar.place(member)
+            except BadMemberError as error:
+                sample.members[name] = b""
+                sample.trouble = f"{member.header.name!r:.200} is {error}"
+                return
+            if place is None:  # a link to a folder, and what is in that is found there
+                return
+            sample.nbytes += place.nbytes
+            sample.members[name] = b""
+            if sample.nbytes > self.max_member_bytes:
+                sample.trouble = f"it has more than {self.max_member_bytes} bytes, with {member.header.name!r:.200}"
+            else:
+                sample.members[name] = tar.content(place)
 
     @property
     def _wanted(self) -> frozenset[str]:
@@ -162,86 +161,125 @@ class TarSource(FieldChoice, ImageSource):
 @dataclass(slots=True)
 class _Sample:
     key: str
+    archive: int
+    first: str = ""
     members: dict[str, bytes] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
     nbytes: int = 0
     trouble: str | None = None
 
 
-class _Header(tarfile.TarInfo):
-    """A member's header, which is looked at before tarfile acts on it."""
+class _Keys:
+    """The keys of a file's samples so far, to tell when members of one are not side by side.
 
-    @classmethod
-    def frombuf(cls, buf: Any, encoding: Any, errors: str) -> _Header:
-        header = super().frombuf(buf, encoding, errors)
-        if header.type in _EXTENDED and not 0 <= header.size <= _MAX_EXTENDED_BYTES:
-            raise tarfile.ReadError(f"a header of {header.size} bytes is no header")
-        if header.type == tarfile.GNUTYPE_SPARSE:
-            raise _sparse(header)
-        return header
-
-
-def _sparse(member: tarfile.TarInfo) -> tarfile.ReadError:
-    """A few bytes of a sparse file would unpack to any number of zeros."""
-    return tarfile.ReadError(f"{member.name!r:.200} is a sparse file")
-
-
-class _Ending(io.RawIOBase):
-    """A stream that does not end for ever: to skip what a header promises, tarfile reads on and on behind the end."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        super().__init__()
-        self._stream = stream
-        self._empty = 0
-
-    def read(self, size: int = -1) -> bytes:
-        found = self._stream.read(size)
-        self._empty = 0 if found else self._empty + 1
-        if self._empty > _MOST_EMPTY_READS:
-            raise tarfile.ReadError("it ends in the middle of a member")
-        return found
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[tuple[tarfile.TarFile, int]]:
-    """A tar file, read from its beginning to its end, and the bytes that it has, or -1 if it is packed.
-
-    Whatever is wrong with it is a FormatError. tarfile's own reader of compressed streams does not check their
-    checksums, so it is not used.
+    Of several archives in a file each may have samples of its own that are called as those of another one. If all
+    members of such a sample are called as none of the earlier archives are, they belong to the sample there.
     """
-    try:
-        with open_file(file) as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            nbytes = -1 if packed else os.fstat(raw.fileno()).st_size
-            stream = cast("IO[bytes]", _Ending(cast("IO[bytes]", gzip.GzipFile(fileobj=raw)))) if packed else raw
-            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header, errors="strict") as tar:
-                yield tar, nbytes
-            left = len(stream.read(_TAIL_BYTES))  # to the checksum at the very end
-            if not packed and not left and nbytes % tarfile.BLOCKSIZE:
-                raise tarfile.ReadError("it ends in the middle of a block")
-    except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, RecursionError, OverflowError) as error:
-        if isinstance(error, FormatError | OptionError):
-            raise
-        raise FormatError(f"the tar file cannot be read: {error}", file=file, remedy="Copy it again, whole.") from None
 
+    def __init__(self, file: str, *, looked_over: bool = False) -> None:
+        self._file = file
+        self._looked_over = looked_over
+        self._usual: set[str] = set()
+        self._archive = 0
+        self._here: set[int] = set()  # hashes: a file may have millions of samples
+        self._before: set[int] = set()
+        self._names: dict[int, set[str]] = {}
 
-def _members(tar: tarfile.TarFile, nbytes: int) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-    """Key, field and header of each member that is part of a sample."""
-    while (member := tar.next()) is not None:
-        tar.members.clear()  # type: ignore[attr-defined]  # it would remember them all
-        if any(name.startswith("GNU.sparse.") for name in member.pax_headers):
-            raise _sparse(member)
-        has_content = member.isreg() or member.type not in tarfile.SUPPORTED_TYPES
-        if has_content and (member.size < 0 or 0 <= nbytes < member.offset_data + member.size):
-            raise tarfile.ReadError(
-                f"the header of {member.name!r:.200} (byte {member.offset}) promises {member.size} bytes, but the file "
-                f"has {nbytes} in all"
+    def begin(self, member: Member, key: str) -> _Sample:
+        """A sample that begins with a member.
+
+        Raises:
+            FormatError: if there was one with its key before.
+        """
+        if member.archive != self._archive:
+            self._archive = member.archive
+            self._before |= self._here
+            self._here = set()
+        if hash(key) in self._here:
+            raise self._apart(key, member.archive, member.header.name)
+        self._here.add(hash(key))
+        return _Sample(key, member.archive, member.header.name)
+
+    def named(self, archive: int, name: str) -> None:
+        """Remember the name of a field that an archive has."""
+        self._names.setdefault(archive, set()).add(name)
+
+    def check(self, sample: _Sample) -> None:
+        """Refuse a sample that is the rest of one in an earlier archive, or of which the rest comes later.
+
+        Raises:
+            FormatError: if it is one.
+        """
+        if hash(sample.key) in self._before:
+            before = (names for archive, names in self._names.items() if archive < sample.archive)
+            if not any(sample.members.keys() & names for names in before):
+                raise self._apart(sample.key, sample.archive, sample.first)
+        self._usual = self._usual or set(sample.members)
+        if not self._looked_over and self._usual != sample.members.keys():
+            self._looked_over = True
+            self._look_over()
+
+    def _look_over(self) -> None:
+        """Look at all names, since a sample with other members than the first one may be half of one."""
+        with opened_tar(self._file) as tar, noting():
+            for sample, _, name in _grouped(tar, _Keys(self._file, looked_over=True)):
+                sample.members[name] = b""
+
+    def _apart(self, key: str, archive: int, name: str) -> FormatError:
+        with opened_tar(self._file) as tar:
+            again = sum(one.archive == archive and one.header.name == name for one in tar) > 1
+        if again:
+            return FormatError(
+                f"member {name!r:.200} is in the tar file twice, with other samples between",
+                file=self._file,
+                remedy="Pack the files again, each with a name of its own.",
             )
-        folder, slash, name = member.name.rpartition("/")
-        stem, _, extension = name.partition(".")
-        if member.isreg() and stem and extension:
-            yield folder + slash + stem, extension.lower().replace(".", "_"), member
+        quoted = shlex.quote(self._file)
+        return FormatError(
+            f"the members of sample {key!r:.200} are not side by side: {name!r:.200} comes after other samples",
+            file=self._file,
+            remedy=f"Sort them, which loses none: mkdir files && tar -xif {quoted} -C files && tar --sort=name "
+            "--transform='s,^[.]/,,' -cf sorted.tar -C files .",
+        )
+
+
+def _grouped(tar: TarReader, keys: _Keys) -> Iterator[tuple[_Sample, Member, str]]:
+    """Each member of a tar file that is of a sample, with that sample and the name of its field.
+
+    Whoever iterates adds the member to the sample before the next one is asked for.
+
+    Raises:
+        FormatError: if members of one sample are not side by side.
+    """
+    sample: _Sample | None = None
+    for member in tar:
+        if member.header.isdir() or member.header.type in _NO_FILES:
+            continue
+        found = _key_and_field(member.header.name)
+        if found is None:
+            note(_LEFT_OUT, member.header.name)
+            continue
+        key, name = found
+        if sample is None or key != sample.key or (member.archive != sample.archive and name in sample.members):
+            if sample is not None:
+                keys.check(sample)
+            sample = keys.begin(member, key)
+        keys.named(member.archive, name)
+        yield sample, member, name
+    if sample is not None:
+        keys.check(sample)
+
+
+_is_beside = lru_cache(1024)(is_path_passed_over)
+
+
+def _key_and_field(name: str) -> tuple[str, str] | None:
+    """The key and the field that a member's name says; None if it is of no sample."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, extension = base.partition(".")
+    if not stem or not extension or is_passed_over(base) or _is_beside(folder):
+        return None
+    return folder + slash + stem, extension.lower().replace(".", "_")
 
 
 def _decoded(
@@ -272,7 +310,7 @@ def _decoded(
 
 
 def _fields(name: str, extension: str, content: bytes, look: ImageForm, where: str) -> dict[str, Any]:
-    if extension in _IMAGES:
+    if f".{extension}" in PICTURES:
         return look.fields(name, content, where)
     if f".{extension}" in SOUNDS and not look.keep_encoded:
         return sound_fields(name, content, where)

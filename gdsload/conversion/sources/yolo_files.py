@@ -17,7 +17,8 @@ from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxForm, batch_of_one, image_of, mean_bytes, some
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import SUFFIXES, ImageFileOptions, ImageForm, ImageSource
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
+from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError
 
 __all__ = ["YoloSource"]
@@ -161,7 +162,7 @@ class YoloSource(ImageSource):
                     file=self.path,
                     remedy="Put the images of each split in a folder of its own.",
                 )
-        names = (os.path.relpath(file, self.path) for file in self.files.walk(self.path, SUFFIXES, bad=True))
+        names = (os.path.relpath(file, self.path) for file in self.files.walk(self.path, PICTURES, bad=True))
         found = [os.path.join(self.path, name) for name in names if _IMAGES in name.split(os.sep)[:-1]]
         if not found:
             raise FormatError("there is no image in a folder `images`", file=self.path)

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from gdsload.conversion.folders import is_passed_over
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
 from gdsload.conversion.row_source import (
     BATCH_BYTES,
@@ -87,7 +88,7 @@ class ZarrSource(FieldChoice):
         return folder
 
     def _files(self) -> list[str]:
-        return self.files.find(("",), folder=self._folder(), splits=False)
+        return list(self.files.walk(self._folder(), ("",), whole=True))
 
     def _listed(self) -> tuple[dict[str, Any], list[str]]:
         """The arrays at the path, and the names of groups beside them."""
@@ -97,7 +98,8 @@ class ZarrSource(FieldChoice):
             found = zarr.open(folder, mode="r", use_consolidated=False)
             if isinstance(found, zarr.Array):
                 return {os.path.basename(absolute(folder)).removesuffix(".zarr"): found}, []
-            return dict(sorted(found.arrays())), sorted(found.group_keys())
+            arrays = {name: array for name, array in sorted(found.arrays()) if not is_passed_over(name)}
+            return arrays, [name for name in sorted(found.group_keys()) if not is_passed_over(name)]
         except Exception as error:  # damaged metadata raises anything
             raise FormatError(f"the arrays cannot be opened: {str(error)[:200]}", file=self.path) from None
 

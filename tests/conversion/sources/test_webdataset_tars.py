@@ -96,18 +96,41 @@ def test_names(tmp_path):
     assert found == [{"key": "./a", "json": "{ }", "x_y_cls": 7}, {"key": "d.e/b", "txt": "t"}]
 
 
-def test_what_is_no_regular_file_is_passed_over_and_nothing_is_put_on_disk(tmp_path):
+def test_what_has_no_content_spoils_its_sample_and_nothing_is_put_on_disk(tmp_path):
     file = tmp_path / "a.tar"
+    kinds = (
+        tarfile.SYMTYPE,
+        tarfile.LNKTYPE,
+        tarfile.CHRTYPE,
+        tarfile.BLKTYPE,
+        tarfile.FIFOTYPE,
+        b"Z",
+        tarfile.DIRTYPE,
+    )
     with tarfile.open(file, "w") as tar:
-        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE):
-            info = tarfile.TarInfo("0.txt")
+        for number, kind in enumerate(kinds):
+            info = tarfile.TarInfo(f"{number}.txt")
             info.type, info.linkname = kind, "/etc/passwd"
             tar.addfile(info)
         info = tarfile.TarInfo("../../evil.txt")
         info.size = 2
         tar.addfile(info, io.BytesIO(b"ok"))
-    found = [item.make() for item in read_all(TarSource(str(file)))]
-    assert found == [{"key": "../../evil", "txt": "ok"}]
+    *bad, good = read_all(TarSource(str(file)))
+    for item, why in zip(
+        bad,
+        [
+            "a link to '/etc/passwd', which is out of the archive",
+            "a link to 'etc/passwd', which is not in the archive",
+            "a device",
+            "a device",
+            "a named pipe",
+            "of type b'Z', which is not known",
+        ],
+        strict=True,
+    ):
+        with pytest.raises(FormatError, match=f"'{item.key}.txt' is {why}"):
+            item.make()
+    assert good.make() == {"key": "../../evil", "txt": "ok"}
     assert os.listdir(tmp_path) == ["a.tar"]
 
 
@@ -174,11 +197,15 @@ def test_cut_short_anywhere(tmp_path, packed):
     rng = np.random.default_rng(1)
     file = pack(tmp_path / "a.tar", [(f"{n}.bin", rng.bytes(700)) for n in range(4)])
     whole = pathlib.Path(file).read_bytes()
+    contents = -(-len(whole.rstrip(b"\0")) // 512) * 512 + 512
     whole = gzip.compress(whole) if packed else whole
     for end in [*range(0, len(whole), 97), len(whole) - 3]:
         with open(file, "wb") as out:
             out.write(whole[:end])
         if end % 512 == 0 and not packed and end:
+            continue
+        if end > contents and not packed:  # of the zeros at the end
+            assert len(read_all(TarSource(file))) == 4
             continue
         with pytest.raises(FormatError, match="cannot be read"):
             read_all(TarSource(file))

@@ -1,0 +1,302 @@
+"""Tar files, read from the beginning to the end: all archives in a file, and links as the members that they lead to."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import posixpath
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+from gdsload.conversion.input_files import open_file
+from gdsload.errors import FormatError, OptionError
+
+__all__ = ["BadMemberError", "Member", "Place", "TarReader", "opened_tar"]
+
+# Long names and the like are read whole before anyone sees how long they are.
+_EXTENDED = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+_FURTHER_VOLUME = b"M"
+_MAX_EXTENDED_BYTES = 2**20
+_PIECE_BYTES = 2**22
+_MAX_LINKED_BYTES = 2**28
+_MAX_LINKS = 40
+_TWICE = -1
+_KINDS = {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a named pipe"}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a tar file.
+
+    Attributes:
+        archive: in which archive of the file it is, from 0 on.
+        header: its header.
+    """
+
+    archive: int
+    header: tarfile.TarInfo
+
+    @property
+    def is_link(self) -> bool:
+        """Whether it has no content, but leads to another member."""
+        return self.header.islnk() or self.header.issym()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a member's content is.
+
+    Attributes:
+        offset: where it begins.
+        nbytes: how long it is.
+        content: itself, of a packed file, which is not read twice.
+    """
+
+    offset: int
+    nbytes: int
+    content: bytes | None = None
+
+
+class BadMemberError(Exception):
+    """A member that has no content; its text says what it is: "a device", "a link to ..."."""
+
+
+class _Header(tarfile.TarInfo):
+    """A member's header, which is looked at before tarfile acts on it."""
+
+    @classmethod
+    def frombuf(cls, buf: Any, encoding: Any, errors: str) -> _Header:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _EXTENDED and not 0 <= header.size <= _MAX_EXTENDED_BYTES:
+            raise tarfile.ReadError(f"a header of {header.size} bytes is no header")
+        if header.type == tarfile.GNUTYPE_SPARSE:
+            raise _sparse(header)
+        if header.type == _FURTHER_VOLUME:
+            raise FormatError(
+                f"the tar file continues {header.name!r:.200} of another volume",
+                remedy="Unpack all volumes (tar -xM), and pack the files again.",
+            )
+        return header
+
+
+def _sparse(member: tarfile.TarInfo) -> FormatError:
+    """A few bytes of a sparse file would unpack to any number of zeros."""
+    return FormatError(
+        f"the tar file cannot be read: {member.name!r:.200} is a sparse file",
+        remedy="Unpack it, and pack the files again without --sparse.",
+    )
+
+
+class TarReader:
+    """The members of a tar file, in order. The content of one is read before the next one is asked for, or not at all.
+
+    Args:
+        stream: the file, unpacked.
+        nbytes: how long it is; -1 if it is packed, so that nobody knows.
+        file: its name.
+
+    Attributes:
+        has_end: once all are read, whether a mark came after the last one: otherwise the file may be cut short.
+    """
+
+    def __init__(self, stream: IO[bytes], nbytes: int, file: str) -> None:
+        self._stream = stream
+        self._nbytes = nbytes
+        self._file = file
+        self.has_end = True
+        self._links: dict[tuple[int, str], str] | None = None
+        self._places: dict[tuple[int, str], Place | None] = {}
+
+    def __iter__(self) -> Iterator[Member]:
+        """All members of all archives.
+
+        Raises:
+            TarError: if it is damaged, or what comes after an archive is none.
+        """
+        # Its constructor would read the first header, by rules that end at a damaged one as at the end.
+        tar = tarfile.TarFile(fileobj=io.BytesIO(bytes(2 * tarfile.BLOCKSIZE)), errors="strict")
+        tar.fileobj, tar.offset = self._stream, 0
+        archive, empty = 0, True
+        while True:
+            self._go_to(tar.offset)
+            try:
+                header = _Header.fromtarfile(tar)
+            except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+                if not self._skip_zeros():
+                    return
+                archive, empty, tar.pax_headers, tar.offset = archive + (not empty), True, {}, self._stream.tell()
+                continue
+            except tarfile.EmptyHeaderError:  # type: ignore[attr-defined]
+                if tar.offset == 0:
+                    raise tarfile.ReadError("it is empty") from None
+                self.has_end = empty
+                return
+            except tarfile.HeaderError as error:
+                after = "after the end of an archive there is something else" if archive and empty else "it is damaged"
+                raise tarfile.ReadError(f"{after} at byte {tar.offset}: {error}") from None
+            empty = False
+            self._check(header)
+            yield Member(archive, header)
+
+    def _check(self, header: tarfile.TarInfo) -> None:
+        if any(name.startswith("GNU.sparse.") for name in header.pax_headers):
+            raise _sparse(header)
+        has_content = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES
+        if has_content and (header.size < 0 or 0 <= self._nbytes < header.offset_data + header.size):
+            raise tarfile.ReadError(
+                f"the header of {header.name!r:.200} (byte {header.offset}) promises {header.size} bytes, but the file "
+                f"has {self._nbytes} in all"
+            )
+
+    def _go_to(self, offset: int) -> None:
+        if 0 <= self._nbytes < offset:
+            raise tarfile.ReadError("it ends in the middle of a block")
+        if self._stream.tell() != offset and self._stream.seek(offset) != offset:
+            raise tarfile.ReadError("it ends in the middle of a member")
+
+    def _skip_zeros(self) -> bool:
+        """Go to the first byte that is not zero, and whether there is one: what fills an archive up may be long."""
+        while piece := cast("io.BufferedReader", self._stream).peek(_PIECE_BYTES):
+            rest = piece.lstrip(b"\0")
+            self._stream.read(len(piece) - len(rest))
+            if rest:
+                return True
+        return False
+
+    def place(self, member: Member) -> Place | None:
+        """Where the content of a member is, of a link that of what it leads to, maybe by other links; None: a folder.
+
+        Raises:
+            BadMemberError: if it has none.
+        """
+        header = member.header
+        if header.isreg():
+            return Place(header.offset_data, header.size)
+        if not member.is_link:
+            raise BadMemberError(_KINDS.get(header.type, f"of type {header.type!r}, which is not known"))
+        if self._links is None:  # most files have none
+            self._links = self._find_links()
+            self._places = self._find_places()
+        name = _followed(self._links, member.archive, _normal(header.name))
+        if (member.archive, name) not in self._places:
+            raise BadMemberError(f"a link to {name!r:.200}, which is not in the archive")
+        place = self._places[member.archive, name]
+        if place is not None and place.offset == _TWICE:
+            raise BadMemberError(f"a link to {name!r:.200}, which is in the archive twice")
+        return place
+
+    def content(self, place: Place) -> bytes:
+        """The content at a place: of the member that was given last, or of one that a link leads to."""
+        if place.content is not None:
+            return place.content
+        if place.offset == self._stream.tell():
+            return _read(self._stream, place.nbytes)
+        with open_file(self._file) as again:
+            again.seek(place.offset)
+            return _read(again, place.nbytes)
+
+    def _find_links(self) -> dict[tuple[int, str], str]:
+        """What each link of the file leads to."""
+        with opened_tar(self._file) as again:
+            return {(one.archive, _normal(one.header.name)): _target(one.header) for one in again if one.is_link}
+
+    def _find_places(self) -> dict[tuple[int, str], Place | None]:
+        """Where the members are that links lead to; None for folders."""
+        links, wanted = self._links or {}, set()
+        for archive, name in links:
+            try:
+                wanted.add((archive, _followed(links, archive, name)))
+            except BadMemberError:
+                continue
+        found: dict[tuple[int, str], Place | None] = {}
+        kept = 0
+        with opened_tar(self._file) as again:
+            for one in again:
+                name, header = _normal(one.header.name), one.header
+                if header.isreg() and (key := (one.archive, name)) in wanted:
+                    kept += header.size if self._nbytes < 0 else 0
+                    if kept > _MAX_LINKED_BYTES:
+                        raise FormatError(
+                            f"links of the packed tar file lead to more than {_MAX_LINKED_BYTES} bytes",
+                            remedy="Unpack it first (gunzip): then it is read with its links.",
+                        )
+                    place = Place(header.offset_data, header.size)
+                    content = again.content(place) if self._nbytes < 0 else None
+                    found[key] = Place(_TWICE if key in found else place.offset, place.nbytes, content)
+                folder = name if header.isdir() else posixpath.dirname(name)
+                while folder:
+                    if (one.archive, folder) in wanted:
+                        found.setdefault((one.archive, folder), None)
+                    folder = posixpath.dirname(folder)
+        return found
+
+
+def _read(stream: IO[bytes], nbytes: int) -> bytes:
+    """So many bytes, in pieces: of a packed file nobody knows beforehand whether they are there."""
+    pieces, left = [], nbytes
+    while left and (piece := stream.read(min(left, _PIECE_BYTES))):
+        pieces.append(piece)
+        left -= len(piece)
+    if left:
+        raise tarfile.ReadError(f"a member has {nbytes} bytes, but {nbytes - left} are there")
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _normal(name: str) -> str:
+    """The name of a member by which links find it."""
+    return posixpath.normpath(name).lstrip("/")
+
+
+def _target(link: tarfile.TarInfo) -> str:
+    """The name that a link leads to: of a hard link from the root of the archive on, of a symbolic one from itself."""
+    if link.islnk():
+        return _normal(link.linkname)
+    return posixpath.normpath(posixpath.join(posixpath.dirname(_normal(link.name)), link.linkname))
+
+
+def _followed(links: dict[tuple[int, str], str], archive: int, name: str) -> str:
+    """The name that is left once all links are followed, those of its folders as well."""
+    for _ in range(_MAX_LINKS):
+        pieces = name.split("/")
+        for end in range(len(pieces), 0, -1):
+            if (key := (archive, "/".join(pieces[:end]))) in links:
+                if links[key].split("/", 1)[0] in ("", ".."):
+                    raise BadMemberError(f"a link to {links[key]!r:.200}, which is out of the archive")
+                name = posixpath.normpath("/".join([links[key], *pieces[end:]]))
+                break
+        else:
+            return name
+    raise BadMemberError("a link to itself, by other links")
+
+
+@contextmanager
+def opened_tar(file: str) -> Iterator[TarReader]:
+    """Open a tar file, packed by gzip or not.
+
+    Raises:
+        FormatError: whatever is wrong with it.
+    """
+    try:
+        with open_file(file) as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            nbytes = -1 if packed else os.fstat(raw.fileno()).st_size
+            unpacked = gzip.GzipFile(fileobj=raw) if packed else raw
+            yield TarReader(cast("IO[bytes]", unpacked), nbytes, file)
+    except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, RecursionError, OverflowError) as error:
+        if isinstance(error, FormatError | OptionError):
+            if isinstance(error, FormatError) and error.file is None:
+                raise FormatError(error.message, file=file, remedy=error.remedy) from None
+            raise
+        raise FormatError(f"the tar file cannot be read: {error}", file=file, remedy="Copy it again, whole.") from None

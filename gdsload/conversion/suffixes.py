@@ -1,0 +1,8 @@
+"""Endings of file names that several sources share."""
+
+from __future__ import annotations
+
+__all__ = ["PICTURES"]
+
+PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".pgm", ".pbm", ".pnm", ".bmp", ".tif", ".tiff")
+"""Endings of the pictures that are read, as files or as members of tar files."""

@@ -1,0 +1,170 @@
+"""What other programs keep beside data is no sample, no class and no kind, in whatever source and however deep."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload.conversion.folders import is_passed_over, names_below, names_in
+from gdsload.conversion.provenance import notes_of
+from gdsload.conversion.recognise import recognise, source_for
+from gdsload.errors import FormatError, OptionError
+
+KEPT_BESIDE = [
+    ".ipynb_checkpoints", ".git", ".hidden", ".hive-staging_hive_2024", ".Trash-1000", ".snapshot", ".cache",
+    "__MACOSX", "__pycache__", "@eaDir", "#recycle", "#snapshot", "~snapshot", "lost+found", "$RECYCLE.BIN",
+    "System Volume Information", "_temporary", "_spark_metadata", "_started_17", "_committed_17", "_tmp.x",
+    "_delta_index", "_impala_insert_staging",
+]  # fmt: skip
+DATA = ["_background_noise_", "_x=1", "__init", "tmp", "snapshot", "x.hidden", "metadata", "temporary", "a_tmp", "@a"]
+LIBRARIES_OWN = ("huggingface", "mds", "litdata")
+
+
+def samples(source):
+    return [str(item.make()) for part in source.parts(2**20) for item in source.read(part)]
+
+
+def told_by(source):
+    with suppress(OptionError):  # the one of h5ad is too small for it
+        return source.metadata() if hasattr(source, "metadata") else None
+
+
+def beside(folder, names):
+    """Keep copies of all that is in each folder of a source in folders beside it, and hidden copies of files."""
+    walked = [(place, inner, files) for place, inner, files in os.walk(folder)]
+    for place, _, files in walked:
+        for name in names:
+            os.makedirs(os.path.join(place, name))
+            for file in files:
+                shutil.copy(os.path.join(place, file), os.path.join(place, name, file))
+        for file in files if "zarr.json" not in files else ():  # zarr warns of any other file
+            shutil.copy(os.path.join(place, file), os.path.join(place, f"._{file}"))
+        for file in (
+            ()
+            if os.path.exists(os.path.join(folder, "zarr.json"))
+            else ("_SUCCESS", "Thumbs.db", "desktop.ini", "_metadata", ".DS_Store", "_common_metadata")
+        ):
+            with open(os.path.join(place, file), "wb") as opened:
+                opened.write(b"\0\1")
+
+
+def test_no_source_takes_what_is_kept_beside_its_files(source_of_files):
+    kind, folder, _, options = source_of_files
+    source = source_for(str(folder), kind, options)
+    expected, said, told = samples(source), notes_of(source), told_by(source)
+    beside(folder, [".ipynb_checkpoints", "__MACOSX", "@eaDir", "_temporary"])
+    source = source_for(str(folder), kind, options)
+    source.describe()
+    assert samples(source) == expected
+    assert told_by(source) == told
+    more = [note for note in notes_of(source) if note not in said]
+    assert len(more) <= 1  # and not one for each
+    if kind not in (*LIBRARIES_OWN, "zarr"):  # which say by themselves what is theirs
+        assert "passed over, hidden or kept by other programs beside data: '" in more[0]
+
+
+@pytest.mark.parametrize("kind", ["images", "parquet", "webdataset", "text", "lerobot", "coco", "jsonl", "tokens"])
+def test_recognition_does_not_look_at_it(make_source, tmp_path, kind):
+    make_source(kind, tmp_path / "source")
+    if kind == "tokens":
+        for name in ("b.npy", "c.jsonl"):
+            (tmp_path / "source" / name).unlink()
+    assert recognise(str(tmp_path / "source")) == kind
+    for name in KEPT_BESIDE:
+        (tmp_path / "source" / name).mkdir()
+        for other in ("a.npy", "b.h5", "1.png", "c.parquet", "d.jsonl"):
+            (tmp_path / "source" / name / other).write_bytes(b"[1]")
+    for other in (".a.h5", "._b.npy", "~$c.csv"):
+        (tmp_path / "source" / other).write_bytes(b"")
+    assert recognise(str(tmp_path / "source")) == kind
+
+
+@pytest.mark.parametrize("name", KEPT_BESIDE)
+def test_a_folder_of_nothing_else_is_refused(tmp_path, name):
+    folder = tmp_path / "in"
+    (folder / name).mkdir(parents=True)
+    np.save(folder / name / "x.npy", np.zeros(3))
+    with pytest.raises(OptionError, match="all its files are hidden, or kept by other programs beside data"):
+        recognise(str(folder))
+    with pytest.raises(
+        FormatError, match=r"no file with .npy.* 1 file or folder is passed over.*you name is always taken"
+    ):
+        source_for(str(folder), "numpy", {"each": "file"})
+    assert len(samples(source_for(str(folder / name), None))) == 1  # it is named itself
+
+
+@given(st.sampled_from(KEPT_BESIDE), st.booleans())
+def test_the_rule_holds_for_names_in_any_case(name, tables):
+    assert is_passed_over(name, tables=tables)
+    assert is_passed_over(name.upper(), tables=tables)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_other_names_are_data(name):
+    assert not is_passed_over(name)
+
+
+def test_among_tables_an_underscore_hides_all_but_columns():
+    assert [is_passed_over(name, tables=True) for name in ("_x", "_old.parquet", "_x=1", "x_")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_class_and_a_column_may_begin_with_an_underscore(tmp_path):
+    pictures = pytest.importorskip("PIL.Image")
+    tables, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    for name in ("_other", "cat", ".git", "__MACOSX"):
+        (tmp_path / "p" / name).mkdir(parents=True)
+        pictures.new("L", (2, 2)).save(tmp_path / "p" / name / "_1.png")
+    gdsload.convert(tmp_path / "p", tmp_path / "images", workers=1)
+    found = gdsload.ShardDataset(tmp_path / "images")
+    assert found.metadata["classes"]["label"] == ["_other", "cat"]
+    assert found.column("label").tolist() == [0, 1]
+    for number in range(2):
+        (tmp_path / "t" / f"_x={number}").mkdir(parents=True)
+        tables.write_table(arrow.table({"y": [number]}), tmp_path / "t" / f"_x={number}" / "a.parquet")
+    (tmp_path / "t" / "_backup").mkdir()
+    tables.write_table(arrow.table({"y": [9]}), tmp_path / "t" / "_backup" / "a.parquet")
+    report = gdsload.convert(tmp_path / "t", tmp_path / "tables", workers=1)
+    assert gdsload.ShardDataset(tmp_path / "tables").column("_x").tolist() == [0, 1]
+    assert report.notes[-1].endswith(
+        "1 file or folder is passed over, hidden or kept by other programs beside data: '_backup' first."
+    )
+
+
+def test_a_link_to_a_folder_in_a_hidden_one_is_followed(tmp_path):
+    (tmp_path / ".store" / "v1").mkdir(parents=True)
+    np.save(tmp_path / ".store" / "v1" / "a.npy", np.arange(2))
+    (tmp_path / "data").symlink_to(".store/v1")
+    source = source_for(str(tmp_path), "numpy", {"each": "file"})
+    assert samples(source) == [str({"array": np.arange(2)})]
+
+
+def test_names_come_in_natural_order(tmp_path):
+    for name in ("10", "9", "b/2", "b/11", ".x"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "again").symlink_to("b")
+    assert names_in(str(tmp_path)) == ["9", "10", "again", "b"]
+    assert [name for _, name in names_below(str(tmp_path))] == ["9", "10", "2", "11"]
+
+
+def test_numbered_files_have_one_order_in_all_sources(tmp_path, out):
+    """Tables, tar files and safetensors files alike; and a dataset of such files has it, too."""
+    save = pytest.importorskip("safetensors.numpy").save_file
+    for number in (1, 2, 10):
+        save({"x": np.array([number])}, tmp_path / f"part-{number}.safetensors")
+    (tmp_path / "._part-1.safetensors").write_bytes(b"\0")
+    gdsload.convert(tmp_path, out, workers=1)
+    for path in (tmp_path, out):
+        assert gdsload.ShardDataset(path).column("x").tolist() == [1, 2, 10]
