@@ -14,6 +14,7 @@ from typing import Any
 
 from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.source import Source
+from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.errors import OptionError
 from gdsload.shards.format.metadata import checked_metadata
 from gdsload.shards.format.schema import Schema
@@ -101,7 +102,8 @@ def _told(
 def notes_of(source: Source) -> tuple[str, ...]:
     """What users should know of a source, and no error says: what is left out of it, say."""
     notes = getattr(source, "notes", None)
-    return () if notes is None else tuple(notes())
+    told = () if notes is None else tuple(notes())
+    return (*told, *source.picture_notes) if isinstance(source, ImageSource) else told
 
 
 def _provenance(source: Source, options: ConvertOptions, given: Mapping[str, Any]) -> dict[str, Any]:

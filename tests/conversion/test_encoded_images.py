@@ -337,7 +337,7 @@ def test_notes_that_are_none_do_no_harm(tmp_path, noted):
     arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = arrow.table({"image": [{"bytes": FILES[0], "path": None}], "x": [1]})
     tables.write_table(table.replace_schema_metadata({b"huggingface": noted}), tmp_path / "a.parquet")
-    assert schema_of(tmp_path / "a.parquet") == {"image": (3, 8, 12), "x": ()}
+    assert schema_of(tmp_path / "a.parquet") == {"image": (3, 12, 8), "x": ()}
 
 
 def test_files_of_macos_are_passed_over(tmp_path):

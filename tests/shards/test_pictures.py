@@ -56,6 +56,22 @@ def test_what_does_not_fit_is_refused(tmp_path):
         writer.write({"x": np.asarray(picture("I"))})  # as the error says
 
 
+def test_a_file_that_has_more_than_pillow_reads_is_refused(tmp_path):
+    """A picture that is opened, and not loaded, is one of a file; another is what a user has made."""
+    pages = [picture("L", number) for number in range(3)]
+    pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
+    with gdsload.ShardWriter(tmp_path / "d") as writer, Image.open(tmp_path / "a.tif") as image:
+        with pytest.raises(
+            SchemaError, match=r"3 pictures .*Pass it as an array, np.stack\(\[np.array\(page\) for page"
+        ):
+            writer.write({"x": image})
+        writer.write({"x": image.convert("L")})
+        image.seek(1)
+        writer.write({"x": image})
+    wanted = [np.asarray(pages[number])[None].tolist() for number in (0, 1)]
+    assert [sample["x"].tolist() for sample in gdsload.ShardDataset(tmp_path / "d")] == wanted
+
+
 def test_pillow_is_not_imported_for_them(tmp_path):
     program = f"import gdsload, sys\nwith gdsload.ShardWriter({str(tmp_path / 'd')!r}) as w: w.write({{'x': [1]}})\n"
     subprocess.run([sys.executable, "-c", f"{program}assert 'PIL' not in sys.modules"], check=True)

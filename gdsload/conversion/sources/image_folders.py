@@ -61,7 +61,7 @@ class ImageFolderSource(ImageSource):
         self.path = path
         self.with_key = with_key
         self.files = SourceFiles.of(path, options)
-        self.look = ImageForm.of(options, upright=True)
+        self.look = ImageForm.of(options)
         self._listed: list[tuple[int, str]] | None = None
 
     @property

@@ -56,7 +56,7 @@ def pixels(value: Any, where: str) -> torch.Tensor:
     """
     if not isinstance(value, bytes):
         return cast("torch.Tensor", value)
-    return torch.from_numpy(decode_image(value, ImageForm("RGB", upright=True), where))
+    return torch.from_numpy(decode_image(value, ImageForm("RGB"), where))
 
 
 def as_picture(image: torch.Tensor, limits: tuple[float, float], *, first: bool | None) -> NDArray[np.uint8]:
