@@ -38,18 +38,26 @@ class Levels(NamedTuple):
 
 
 def levels(image: Any) -> Levels:
-    """The numbers of the file that an image was opened from; once it is loaded, Pillow does not know them."""
-    if image.mode in ("1", "P", "PA") or not getattr(image, "tile", None):
+    """The numbers of the file that an image was opened from; once it is loaded, Pillow knows them of a TIFF alone."""
+    if image.mode in ("1", "P", "PA"):
+        return Levels()
+    if image.format == "TIFF":
+        tags = _tags(image)
+        inverted = image.mode == "L" and tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+        return Levels(2 ** max(tags.get(_BITS, (8,))) - 1, inverted)
+    if not getattr(image, "tile", None):
         return Levels()
     decoder, details = image.tile[0][0], image.tile[0][3]
-    if image.format == "TIFF":
-        bits = max(image.tag_v2.get(_BITS, (8,)))
-        return Levels(2**bits - 1, image.mode == "L" and image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
     if image.format == "PNG" and (match := re.search(r";(\d+)", str(details))):
         return Levels(2 ** int(match[1]) - 1)
     if image.format == "PPM" and decoder in ("ppm", "ppm_plain"):
         return Levels(int(details[1]))
     return Levels()
+
+
+def _tags(image: Any) -> Any:
+    """The tags of a TIFF; none if the image was pickled, which loses them."""
+    return getattr(image, "tag_v2", {})
 
 
 def is_picture(value: object) -> bool:
@@ -84,7 +92,7 @@ class Lost(NamedTuple):
 def what_is_lost(image: Any) -> Lost | None:
     """What an image has that no array of 8 bits a channel can hold; None if there is nothing.
 
-    If the image was opened and is not loaded, its file is looked at, else Pillow's mode alone.
+    If the image was opened and is not loaded, its file is looked at, else what Pillow still knows of that.
     """
     read = "tifffile.imread(file)" if image.format == "TIFF" else "cv2.imread(file, cv2.IMREAD_UNCHANGED)"
     top, deep = levels(image).top, image.mode.startswith(("I", "F"))
@@ -96,10 +104,10 @@ def what_is_lost(image: Any) -> Lost | None:
     if (pages := _pages(image)) > 1:
         what = f"the image file has {pages} pictures (pages or frames), of which a field holds one"
         return Lost(what, "np.stack([np.array(page) for page in PIL.ImageSequence.Iterator(image)])")
-    if image.format == "TIFF" and image.tile:
-        if _SIGNED in image.tag_v2.get(_SAMPLE_FORMAT, ()):
+    if image.format == "TIFF":
+        if _SIGNED in _tags(image).get(_SAMPLE_FORMAT, ()):
             return Lost("the image has values below 0, which Pillow does not read", read)
-        if _UNSPECIFIED in image.tag_v2.get(_EXTRA_SAMPLES, ()):
+        if _UNSPECIFIED in _tags(image).get(_EXTRA_SAMPLES, ()):
             return Lost(f"the image has more channels than the {image.mode} that Pillow reads", read)
     return None
 
@@ -116,7 +124,7 @@ def _pages(image: Any) -> int:
     if image.format == "TIFF":
         for page in range(1, count):
             image.seek(page)
-            found -= image.tag_v2.get(_SUBFILE, 0) & _REDUCED
+            found -= _tags(image).get(_SUBFILE, 0) & _REDUCED
         image.seek(0)
     return int(found)
 
