@@ -154,3 +154,36 @@ def test_images_of_a_users_dataset_are_as_it_returns_them(out, turn):
         True
     ] * 8
     assert [("exif_transpose" in note) for note in notes] == ([] if turn else [True])
+
+
+XMP = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="6"/>'
+
+
+def in_a_segment(content):
+    """A JPEG of 16 × 8 pixels with a segment of an application at its start."""
+    stream = io.BytesIO()
+    Image.new("RGB", (16, 8)).save(stream, "JPEG")
+    return b"\xff\xd8\xff\xe1" + (len(content) + 2).to_bytes(2, "big") + content + stream.getvalue()[2:]
+
+
+@pytest.mark.parametrize("content", [XMP, b"Exif\0\0no such thing", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0"])
+def test_what_is_no_exif_turns_nothing_by_any_way(root, out, content):
+    folder(root, [in_a_segment(content)])
+    gdsload.convert(root, out, workers=1)
+    assert gdsload.ShardDataset(out).schema["image"].shape == (3, 8, 16)
+    gdsload.convert(root, out, workers=1, keep_encoded=True, overwrite=True)
+    with gdsload.DataLoader(out, decode={"image": DecodeImage()}, device="cpu") as loader:
+        assert next(iter(loader))["image"][0].shape == (3, 8, 16)
+
+
+def test_a_png_may_have_it_after_its_pixels(root, out):
+    raw = encoded("PNG", 6)
+    at = raw.index(b"eXIf") - 4
+    end = at + 12 + int.from_bytes(raw[at : at + 4], "big")
+    last = len(raw) - 12
+    moved = raw[:at] + raw[end:last] + raw[at:end] + raw[last:]
+    folder(root, [raw, moved])
+    gdsload.convert(root, out, workers=1)
+    images = [sample["image"] for sample in gdsload.ShardDataset(out)]
+    assert torch.equal(*images)
+    assert np.array_equal(images[0], shown(raw))
