@@ -322,7 +322,8 @@ def image_array(image: Any, look: ImageForm, where: str, name: str = "") -> NDAr
     numbers = levels(image)
     image = _channels(upright(image), numbers, look, name, where)
     if look.size is not None and image.size != (look.size, look.size):
-        image = _resized(image, look, look.size, where)
+        exact = image.mode == "P" or (numbers != Levels() and look.mode_of(name) == "keep")
+        image = _resized(image, look, look.size, where, mixed=not exact)
     return channels_first(image)
 
 
@@ -351,16 +352,16 @@ def _check_one(image: Any, numbers: Levels, palette: bytes, name: str, where: st
     raise FormatError(f"the image {what}", file=where, remedy=f"Say what all are to be: {either}.")
 
 
-def _resized(image: Any, look: ImageForm, size: int, where: str) -> Any:
+def _resized(image: Any, look: ImageForm, size: int, where: str, *, mixed: bool) -> Any:
     if look.resize == "none":
         raise FormatError(
             f"the image has {image.height} × {image.width} pixels, not {size} × {size}",
             file=where,
             remedy='Leave resize="none" out, or pass resize="squash".',
         )
-    # Indices of a palette must not be mixed.
+    # Indices of a palette, and numbers that may be classes, must not be mixed.
     by = need("PIL.Image").Resampling
-    by = by.NEAREST if image.mode == "P" else by.BILINEAR
+    by = by.BILINEAR if mixed else by.NEAREST
     if look.resize == "squash":
         return image.resize((size, size), by)
     return need("PIL.ImageOps").fit(image, (size, size), by)

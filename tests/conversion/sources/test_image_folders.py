@@ -155,6 +155,13 @@ def test_more_than_8_bits(tmp_path):
         read_all(ImageFolderSource(str(tmp_path)))[0].make()
 
 
+def test_pictures_of_other_formats_are_left_out_and_said(folder):
+    for name in ("2/a.GIF", "cat/more/b.heic"):
+        (folder / name).write_bytes(b"a picture")
+    (note,) = (one for one in ImageFolderSource(str(folder)).notes() if "left out" in one)
+    assert note == "2 pictures are left out, '2/a.GIF' first, since .gif, .heic is not read: save them as PNG."
+
+
 def test_what_pillow_would_hand_to_other_programs(tmp_path):
     (tmp_path / "it").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
     said = "it: the image cannot be decoded: cannot identify image file$"

@@ -159,6 +159,12 @@ def test_grey_whose_numbers_may_be_classes_is_kept_or_scaled_as_is_asked_for(con
         assert decode_image(content, ImageForm(mode), "it").flatten().tolist() == wanted
 
 
+def test_numbers_of_a_file_are_not_mixed_where_it_is_resized():
+    content = b"P5\n4 4\n20\n" + bytes([0, 0, 20, 20] * 4)
+    assert set(decode_image(content, ImageForm("keep", size=6), "it").flatten().tolist()) == {0, 20}
+    assert len(set(decode_image(content, ImageForm("L", size=6), "it").flatten().tolist())) > 2
+
+
 @pytest.mark.parametrize("top", [2, 3, 20, 100, 127, 254])
 def test_every_number_of_a_file_is_restored(top):
     content = b"P5\n%d 1\n%d\n" % (top + 1, top) + bytes(range(top + 1))
