@@ -38,7 +38,7 @@ class Levels(NamedTuple):
 
 
 def levels(image: Any) -> Levels:
-    """The numbers of the file that an image was opened from; once it is loaded, Pillow knows them of a TIFF alone."""
+    """The numbers of the file that an image was opened from. Of a loaded image Pillow knows them for a TIFF alone."""
     if image.mode in ("1", "P", "PA"):
         return Levels()
     if image.format == "TIFF":
@@ -81,8 +81,8 @@ class Lost(NamedTuple):
     """What an image has that no array of 8 bits a channel can hold.
 
     Attributes:
-        what: it, for people.
-        array: what makes an array that has it, in Python.
+        what: what it is, in words.
+        array: the Python expression for an array that has it.
     """
 
     what: str
@@ -92,7 +92,8 @@ class Lost(NamedTuple):
 def what_is_lost(image: Any) -> Lost | None:
     """What an image has that no array of 8 bits a channel can hold; None if there is nothing.
 
-    If the image was opened and is not loaded, its file is looked at, else what Pillow still knows of that.
+    If the image was opened and not yet loaded, its file decides. Of a loaded image Pillow knows the mode, and of a TIFF
+    the tags.
     """
     read = "tifffile.imread(file)" if image.format == "TIFF" else "cv2.imread(file, cv2.IMREAD_UNCHANGED)"
     top, deep = levels(image).top, image.mode.startswith(("I", "F"))
@@ -113,9 +114,9 @@ def what_is_lost(image: Any) -> Lost | None:
 
 
 def _pages(image: Any) -> int:
-    """How many pictures the file of an image has; 1 if it is not the first one, which somebody has chosen then.
+    """How many pictures the file of an image has; 1 if the image is not the first: then somebody has chosen it.
 
-    Smaller copies in a TIFF do not count, nor what a photo in the format MPO has beside itself.
+    Smaller copies in a TIFF do not count, and neither do further pictures in the format MPO, whose first is the photo.
     """
     count = getattr(image, "n_frames", 1)
     if count == 1 or image.format == "MPO" or image.tell():

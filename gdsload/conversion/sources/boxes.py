@@ -15,6 +15,7 @@ from gdsload.conversion.source import Item
 from gdsload.conversion.sources.opened_images import image_size
 from gdsload.conversion.sources.pictures import ImageForm
 from gdsload.errors import FormatError, OptionError
+from gdsload.shards.format.image_header import REVERSED_COLUMNS, REVERSED_ROWS
 
 __all__ = ["BOX_FORMS", "BOX_WAYS_OUT", "BoxForm", "BoxedImage", "batch_of_one", "image_of", "mean_bytes", "some"]
 
@@ -29,9 +30,7 @@ BOX_WAYS_OUT = (
 
 _LOOKED_AT = 16
 _USUAL_BYTES = 3 * 640 * 480
-# Of EXIF's orientations the first that turns by a quarter, and those whose left, or top, is where the right, or lower
-# end of the stored rows or columns is.
-_FIRST_QUARTER, _FROM_RIGHT, _FROM_BELOW = 5, (2, 3, 6, 7), (3, 4, 7, 8)
+_FIRST_QUARTER = 5  # of EXIF's orientations, of which those before it leave width and height as they are
 
 
 class BoxForm:
@@ -105,9 +104,9 @@ class BoxedImage:
         (left, top, across, down), (width, height) = boxes.T, self.upright
         if self.orientation >= _FIRST_QUARTER:
             left, top, across, down = top, left, down, across
-        if self.orientation in _FROM_RIGHT:
+        if self.orientation in REVERSED_COLUMNS:
             left = width - left - across
-        if self.orientation in _FROM_BELOW:
+        if self.orientation in REVERSED_ROWS:
             top = height - top - down
         return np.stack([left, top, across, down], 1)
 

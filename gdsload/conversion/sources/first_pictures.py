@@ -55,7 +55,7 @@ class FirstPictures:
         """What users should know of the pictures.
 
         Args:
-            modes: of each field what was chosen for it by its pictures, ``"one"`` or ``"RGB"``; others were told.
+            modes: ``"one"`` or ``"RGB"`` for each field whose mode its first pictures have decided.
         """
         return tuple(note for name, seen in self._seen.items() for note in _notes(name, seen, modes.get(name)))
 

@@ -345,7 +345,10 @@ def _check_one(image: Any, numbers: Levels, palette: bytes, name: str, where: st
         what, ways = f"has another palette than the first pictures of field {name!r}", ("RGB", "keep")
     elif numbers != Levels():
         white = ", where 0 is white" if numbers.inverted else ""
-        what, ways = f"has numbers from 0 to {numbers.top}{white}: classes, or grey to be scaled to 255", ("keep", "L")
+        what, ways = (
+            f"has numbers from 0 to {numbers.top}{white}, which may be classes or a grey to be scaled",
+            ("keep", "L"),
+        )
     else:
         return
     either = " or ".join(f"mode={{{name!r}: {way!r}}}" for way in ways)

@@ -17,10 +17,22 @@ from typing import Literal, NoReturn
 
 from gdsload.errors import FormatError
 
-__all__ = ["IMAGE_CODECS", "ImageHeader", "exif_orientation", "image_codec", "read_image_header"]
+__all__ = [
+    "IMAGE_CODECS",
+    "REVERSED_COLUMNS",
+    "REVERSED_ROWS",
+    "ImageHeader",
+    "exif_orientation",
+    "image_codec",
+    "read_image_header",
+]
 
 IMAGE_CODECS = ("jpeg", "png", "webp")
 """The codecs of a field of encoded images, sorted."""
+
+REVERSED_COLUMNS, REVERSED_ROWS = (2, 3, 6, 7), (3, 4, 7, 8)
+"""EXIF's orientations whose upright picture has the columns, or rows, in reverse order; from 5 on both are exchanged
+before that."""
 
 JpegCoding = Literal["baseline", "extended", "progressive", "other"]
 
