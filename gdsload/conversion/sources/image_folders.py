@@ -110,8 +110,8 @@ class ImageFolderSource(ImageSource):
         walks = (self.files.walk(root, _NOT_READ, bad=True) for root in self._roots(self._split_folders()))
         if others := [os.path.relpath(path, self.path) for path in chain(*walks)]:
             are = f"{counted(len(others), 'picture')} {'is' if len(others) == 1 else 'are'}"
-            ends = ", ".join(sorted({os.path.splitext(name)[1].lower() for name in others}))
-            found.append(f"{are} left out, {others[0]!r} first, since {ends} is not read: save them as PNG.")
+            formats = ", ".join(sorted({os.path.splitext(name)[1].lower() for name in others}))
+            found.append(f"{are} left out, {others[0]!r} first, since {formats} is not read: save them as PNG.")
         if told := self._told_beside():
             are = f"{counted(len(told), 'file')} {'is' if len(told) == 1 else 'are'}"
             found.append(

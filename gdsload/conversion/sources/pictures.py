@@ -238,6 +238,10 @@ class ImageSource:
             self._decided = self.look if self.look.keep_encoded or self.look.seen is not None else self._looked_at()
         return self._decided
 
+    def named_modes(self) -> Mapping[str, str]:
+        """The modes that the source itself names for fields; they count where the user names none."""
+        return {}
+
     def bytes_in_files(self) -> float | None:
         """How many bytes of its files a sample takes, where parts do not say how many samples they have."""
         return None
@@ -252,15 +256,18 @@ class ImageSource:
         return other
 
     def _looked_at(self) -> ImageForm:
-        seen = FirstPictures()
-        for item in islice(self._with(replace(self.look, seen=seen)).first_items(), _LOOKED_AT):
+        seen, look = FirstPictures(), self.look
+        given = look.mode if isinstance(look.mode, Mapping) else {"": look.mode}
+        if given.get("", "auto") == "auto" and (named := self.named_modes()):
+            look = replace(look, mode={**named, "": "auto", **given})
+        for item in islice(self._with(replace(look, seen=seen)).first_items(), _LOOKED_AT):
             try:
                 item.make()
             except OptionError:
                 raise
             except Exception:  # noqa: S112 - said when it is its turn
                 continue
-        return self.look.decided(seen)
+        return look.decided(seen)
 
     @property
     def picture_notes(self) -> tuple[str, ...]:
