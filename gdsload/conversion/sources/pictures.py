@@ -6,6 +6,7 @@ import copy
 import io
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import IO, Any, Literal, TypedDict, get_args
@@ -35,7 +36,7 @@ __all__ = [
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".pgm", ".pbm", ".bmp", ".tif", ".tiff")
 
-_LOOKED_AT, _PART_BYTES = 64, 2**26
+_LOOKED_AT, _PART_BYTES, _BITS = 64, 2**26, 8
 
 Mode = Literal["auto", "RGB", "RGBA", "L", "keep"]
 Resize = Literal["none", "squash", "crop"]
@@ -271,8 +272,23 @@ class ImageSource:
 
     @property
     def picture_notes(self) -> tuple[str, ...]:
-        """What users should know of its images, as far as it has looked at them."""
+        """What users should know of its first images."""
+        if self.look.keep_encoded:
+            return tuple(
+                f"{name!r} has images of more than 8 bits a channel, of which decode= takes the upper 8"
+                for name in sorted(self._kept_of_more_bits())
+            )
         return () if self._decided is None else self._decided.notes
+
+    def _kept_of_more_bits(self) -> set[str]:
+        found = set()
+        for item in islice(self.first_items(), _LOOKED_AT):
+            with suppress(Exception):  # said when it is its turn
+                for name, value in item.make().items():
+                    one = value[0] if isinstance(value, list) else value
+                    if isinstance(one, EncodedImage) and read_image_header(one).bits > _BITS:
+                        found.add(name)
+        return found
 
     def first_items(self) -> Iterator[Item]:
         """Items whose images tell what those of the others will be."""

@@ -13,6 +13,7 @@ import pytest
 import gdsload
 from gdsload.conversion.sources.pictures import ImageForm, decode_image
 from gdsload.errors import ConversionError, FormatError
+from gdsload.transforms import DecodeImage
 
 Image = pytest.importorskip("PIL.Image")
 TiffImagePlugin = pytest.importorskip("PIL.TiffImagePlugin")
@@ -84,14 +85,16 @@ def short(value):
 
 @pytest.fixture
 def converted(tmp_path):
-    """A function that converts files in one class folder; returns all images, and what the report says."""
+    """A function that converts files in one class folder; returns all images, or the folder if they are kept, and the notes."""
 
     def convert(*files, **options):
         (tmp_path / "s" / "c").mkdir(parents=True)
         for number, content in enumerate(files):
             (tmp_path / "s" / "c" / f"{number}.png").write_bytes(content)
         report = gdsload.convert(tmp_path / "s", tmp_path / "out", kind="images", workers=1, **options)
-        return [sample["image"].numpy() for sample in gdsload.ShardDataset(tmp_path / "out")], report.notes
+        dataset = gdsload.ShardDataset(tmp_path / "out")
+        kept = dataset.schema["image"].kind == "image"
+        return (tmp_path / "out" if kept else [sample["image"].numpy() for sample in dataset]), report.notes
 
     return convert
 
@@ -235,6 +238,13 @@ def test_of_an_mpo_the_photo_is_taken_and_that_is_said(converted):
     (image,), notes = converted(content)
     assert notes == ("'image' has files of several pictures (MPO), of which the first, the photo, is taken",)
     assert image.max() == 0
+
+
+def test_of_kept_pictures_of_16_bits_it_is_said_what_a_loader_takes(converted):
+    images, notes = converted(png(in_colour(GREY.astype("u2") + 0x5A00), 16), keep_encoded=True)
+    assert notes == ("'image' has images of more than 8 bits a channel, of which decode= takes the upper 8",)
+    with gdsload.DataLoader(images, decode={"image": DecodeImage()}, device="cpu") as loader:
+        assert set(next(iter(loader))["image"][0].flatten().tolist()) == {0x5A}
 
 
 def test_animations_are_not_kept(converted):
