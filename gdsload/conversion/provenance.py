@@ -15,6 +15,7 @@ from typing import Any
 from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.input_files import SourceFiles
 from gdsload.conversion.source import Source
+from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.errors import OptionError
 from gdsload.shards.format.metadata import checked_metadata
 from gdsload.shards.format.schema import Schema
@@ -102,8 +103,10 @@ def _told(
 def notes_of(source: Source) -> tuple[str, ...]:
     """What users should know of a source, and no error says: what is left out of it, say."""
     notes, files = getattr(source, "notes", None), getattr(source, "files", None)
-    own = () if notes is None else tuple(notes())
-    return (*own, *files.notes()) if isinstance(files, SourceFiles) else own
+    found = () if notes is None else tuple(notes())
+    if isinstance(source, ImageSource):
+        found += tuple(source.picture_notes)
+    return (*found, *files.notes()) if isinstance(files, SourceFiles) else found
 
 
 def _provenance(source: Source, options: ConvertOptions, given: Mapping[str, Any]) -> dict[str, Any]:

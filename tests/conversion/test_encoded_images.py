@@ -286,6 +286,26 @@ def test_a_mode_for_a_field_and_one_for_all_others(tmp_path):
         plan(path, source_options={"mode.a_png": "CMYK"})
 
 
+@pytest.mark.parametrize("form", ["memory", "saved", "parquet"])
+def test_a_mode_that_features_name_counts_where_none_is_given(tmp_path, form):
+    library = pytest.importorskip("datasets")
+    library.disable_progress_bars()
+    features = library.Features({"image": library.Image(mode="L"), "other": library.Image(mode="CMYK")})
+    rows = [{"bytes": encoded("png", seed=seed), "path": None} for seed in range(2)]
+    made = library.Dataset.from_dict({"image": rows, "other": rows}, features)
+    where = made if form == "memory" else tmp_path / "d"
+    if form == "saved":
+        made.save_to_disk(str(where))
+    elif form == "parquet":
+        where = tmp_path / "a.parquet"
+        made.to_parquet(str(where))
+    convert(where, tmp_path / "out", workers=1)
+    found = ShardDataset(tmp_path / "out")
+    assert np.array_equal(found[1]["image"][0], np.asarray(made[1]["image"]))
+    assert found.schema["other"].shape == (3, 8, 12)
+    assert schema_of(where, mode="RGBA") == {"image": (4, 8, 12), "other": (4, 8, 12)}
+
+
 def test_a_dataset_with_a_transform_gives_what_that_makes(tmp_path):
     dataset = in_memory().with_transform(lambda rows: {"x": [np.float32(1)] * len(rows["label"])})
     convert(dataset, tmp_path / "out", workers=1)
@@ -337,7 +357,7 @@ def test_notes_that_are_none_do_no_harm(tmp_path, noted):
     arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = arrow.table({"image": [{"bytes": FILES[0], "path": None}], "x": [1]})
     tables.write_table(table.replace_schema_metadata({b"huggingface": noted}), tmp_path / "a.parquet")
-    assert schema_of(tmp_path / "a.parquet") == {"image": (3, 8, 12), "x": ()}
+    assert schema_of(tmp_path / "a.parquet") == {"image": (3, 12, 8), "x": ()}
 
 
 def test_files_of_macos_are_passed_over(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 
@@ -54,6 +55,34 @@ def test_what_does_not_fit_is_refused(tmp_path):
         with pytest.raises(SchemaError, match="more than 8 bits"):
             writer.write({"x": picture("I")})
         writer.write({"x": np.asarray(picture("I"))})  # as the error says
+
+
+def test_a_file_that_has_more_than_pillow_reads_is_refused(tmp_path):
+    """A picture that is opened, and not loaded, is one of a file; another is what a user has made."""
+    pages = [picture("L", number) for number in range(3)]
+    pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
+    with gdsload.ShardWriter(tmp_path / "d") as writer, Image.open(tmp_path / "a.tif") as image:
+        with pytest.raises(
+            SchemaError, match=r"3 pictures .*Pass it as an array, np.stack\(\[np.array\(page\) for page"
+        ):
+            writer.write({"x": image})
+        writer.write({"x": image.convert("L")})
+        image.seek(1)
+        writer.write({"x": image})
+    wanted = [np.asarray(pages[number])[None].tolist() for number in (0, 1)]
+    assert [sample["x"].tolist() for sample in gdsload.ShardDataset(tmp_path / "d")] == wanted
+
+
+@pytest.mark.parametrize("codec", ["TIFF", "PNG", "WEBP", "JPEG"])
+def test_pictures_that_were_pickled_are_taken(tmp_path, codec):
+    """They have the class of a file's, and not what that has."""
+    picture("RGB").save(tmp_path / "a", codec)
+    with Image.open(tmp_path / "a") as image:
+        pickled = pickle.loads(pickle.dumps(image))
+        wanted = np.asarray(image).transpose(2, 0, 1)
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        writer.write({"x": pickled})
+    assert np.array_equal(gdsload.ShardDataset(tmp_path / "d")[0]["x"], wanted)
 
 
 def test_pillow_is_not_imported_for_them(tmp_path):

@@ -16,7 +16,7 @@ from gdsload.conversion.sources.pictures import ImageForm, put
 from gdsload.conversion.sources.sounds import sound_fields
 from gdsload.errors import FormatError
 
-__all__ = ["ImageColumns", "class_names", "image_columns", "sound_columns"]
+__all__ = ["ImageColumns", "class_names", "image_columns", "image_modes", "sound_columns"]
 
 _FEATURES = b"huggingface"
 
@@ -110,6 +110,13 @@ def image_columns(schema: Any) -> frozenset[str]:
         if shaped and kind == "Image":
             found.add(column.name)
     return frozenset(found)
+
+
+def image_modes(schema: Any) -> dict[str, str]:
+    """The mode of each column of images for which `datasets` has noted one that a field can have."""
+    noted = _features(schema)
+    modes = {name: noted[name].get("mode") for name in sorted(image_columns(schema)) if name in noted}
+    return {name: mode for name, mode in modes.items() if mode in ("RGB", "RGBA", "L")}
 
 
 def sound_columns(schema: Any) -> frozenset[str]:

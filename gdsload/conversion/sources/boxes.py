@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file
 from gdsload.conversion.source import Item
-from gdsload.conversion.sources.pictures import ImageForm, image_sizes
+from gdsload.conversion.sources.opened_images import image_size
+from gdsload.conversion.sources.pictures import ImageForm
 from gdsload.errors import FormatError, OptionError
+from gdsload.shards.format.image_header import REVERSED_COLUMNS, REVERSED_ROWS
 
-__all__ = ["BOX_FORMS", "BOX_WAYS_OUT", "BoxForm", "batch_of_one", "image_of", "mean_bytes", "some"]
+__all__ = ["BOX_FORMS", "BOX_WAYS_OUT", "BoxForm", "BoxedImage", "batch_of_one", "image_of", "mean_bytes", "some"]
 
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 """Left, top, right, bottom, or left, top, width, height, in pixels; or centre, width, height as shares of the image."""
@@ -28,6 +30,7 @@ BOX_WAYS_OUT = (
 
 _LOOKED_AT = 16
 _USUAL_BYTES = 3 * 640 * 480
+_FIRST_QUARTER = 5  # of EXIF's orientations, of which those before it leave width and height as they are
 
 
 class BoxForm:
@@ -77,35 +80,48 @@ class BoxForm:
         return found.astype(np.float32)
 
 
-def image_of(file: str, look: ImageForm, size: tuple[int, int] | None = None) -> tuple[dict[str, Any], tuple[int, int]]:
-    """The fields that a sample has of an image file, and the width and height in pixels that its boxes are given for.
+@dataclass(frozen=True, slots=True)
+class BoxedImage:
+    """An image file that boxes are given for.
 
-    Args:
-        file: the file.
-        look: what it is made into.
-        size: the width and height that the image must have, as it is or turned as its EXIF data says, which is done
-            then. None: any, turned as `look` says.
+    Attributes:
+        fields: what a sample has of it.
+        size: its width and height as they are stored.
+        orientation: how it is turned then: see `opened_images.upright`.
+    """
+
+    fields: dict[str, Any]
+    size: tuple[int, int]
+    orientation: int
+
+    @property
+    def upright(self) -> tuple[int, int]:
+        """Width and height of the turned image."""
+        return self.size[::-1] if self.orientation >= _FIRST_QUARTER else self.size
+
+    def turned(self, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Boxes in the turned image, of boxes in the stored one: left, top, width, height, all in pixels."""
+        (left, top, across, down), (width, height) = boxes.T, self.upright
+        if self.orientation >= _FIRST_QUARTER:
+            left, top, across, down = top, left, down, across
+        if self.orientation in REVERSED_COLUMNS:
+            left = width - left - across
+        if self.orientation in REVERSED_ROWS:
+            top = height - top - down
+        return np.stack([left, top, across, down], 1)
+
+
+def image_of(file: str, look: ImageForm) -> BoxedImage:
+    """An image file, made into what is wanted.
 
     Raises:
-        FormatError: if it cannot be read, or has another size.
+        FormatError: if it cannot be read.
     """
     try:
         with open_file(file) as opened:
-            plain, turned = image_sizes(opened, file)
-            if size is not None and size not in (plain, turned):
-                what = f"{plain[0]} × {plain[1]} pixels, but {size[0]} × {size[1]} where its boxes are"
-                raise FormatError(f"the image has {what}", file=file)
-            if size is not None:
-                look = replace(look, upright=size != plain)
+            width, height, orientation = image_size(opened, file)
             opened.seek(0)
-            fields = look.fields("image", opened, file)
-            if fields.get("image.orientation", 1) != 1 and not look.upright:
-                raise FormatError(
-                    "its boxes are those of the image as it is, but its EXIF data turns it, which a loader follows",
-                    file=file,
-                    remedy="Decode images: leave keep_encoded out.",
-                )
-            return fields, turned if look.upright else plain
+            return BoxedImage(look.fields("image", opened, file), (width, height), orientation)
     except OSError as error:
         raise FormatError(f"the image cannot be read: {error.strerror}", file=file) from None
 

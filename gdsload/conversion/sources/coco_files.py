@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxForm, batch_of_one, image_of, mean_bytes, some
+from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxedImage, BoxForm, batch_of_one, image_of, mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, OptionError
 
 __all__ = ["CocoSource"]
 
@@ -32,8 +32,9 @@ class CocoSource(ImageSource):
     A sample is an image, in the order of the file, also one without objects. Fields: ``image``, uint8 ``[channels,
     height, width]``; ``boxes``, ragged float32 ``[objects, 4]``; ``labels``, ragged int64 ``[objects]``, positions in
     the list of categories in the order of their ids; ``area``, ragged float32, as it stands there; ``iscrowd``, ragged
-    bool; ``image_id``, int64. Outlines, key points and captions are not read. An image is turned as its EXIF data says
-    if its width and height in the file of annotations are those of the turned one.
+    bool; ``image_id``, int64. Outlines, key points and captions are not read. An image is turned as its EXIF data say,
+    and its boxes with it, unless its width and height in the file of annotations say that they are those of the turned
+    image.
 
     Args:
         path: the folder.
@@ -41,6 +42,8 @@ class CocoSource(ImageSource):
             bottom), both in pixels of the image as it is made, or ``"cxcywh"``: centre, width and height as shares of
             the image's.
         images: the folder of the images, below `path`. None: looked for under the names that it usually has.
+        upright: of images that EXIF data turn, whether boxes are those of the turned image, where width and height do
+            not say it. None: such an image is an error.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
@@ -58,13 +61,16 @@ class CocoSource(ImageSource):
         *,
         boxes: str = "xywh",
         images: str | None = None,
+        upright: bool | None = None,
         **options: Unpack[ImageFileOptions],
     ) -> None:
         self.path = path
         self.files = SourceFiles.of(path, options)
         self.look = ImageForm.of(options)
         self.boxes = BoxForm(boxes, self.look)
-        self.images = images
+        self.images, self.upright = images, upright
+        if upright not in (None, True, False):
+            raise OptionError(f"upright is {upright!r:.200}", remedy="Supported are true and false.")
 
     @property
     def classes(self) -> list[str]:
@@ -98,6 +104,7 @@ class CocoSource(ImageSource):
             "sha256": digest.hexdigest(),
             "boxes": self.boxes.wanted,
             "images": self.images,
+            "upright": self.upright,
             **self.form.to_json(),
         }
 
@@ -134,15 +141,34 @@ class CocoSource(ImageSource):
         return Item(image.name, partial(self._sample, image, folder), 1)
 
     def _sample(self, image: _Image, folder: str) -> dict[str, Any]:
-        fields, size = image_of(self.files.inside(folder, image.name), self.form, image.size)
-        boxes = self.boxes.made(image.boxes, "xywh", *size)
+        file = self.files.inside(folder, image.name)
+        found = image_of(file, self.form)
+        boxes = self.boxes.made(self._upright_boxes(image, found, file), "xywh", *found.upright)
         ragged: dict[str, NDArray[Any]] = {
             "boxes": boxes,
             "labels": image.labels,
             "area": image.area,
             "iscrowd": image.crowd,
         }
-        return batch_of_one({**fields, "image_id": np.int64(image.number)}, ragged)
+        return batch_of_one({**found.fields, "image_id": np.int64(image.number)}, ragged)
+
+    def _upright_boxes(self, image: _Image, found: BoxedImage, file: str) -> NDArray[np.float64]:
+        """The boxes of an image as they are in the turned one."""
+        sizes = (found.size, found.upright)
+        if image.size is not None and image.size not in sizes:
+            what = f"{sizes[0][0]} × {sizes[0][1]} pixels, but {image.size[0]} × {image.size[1]} where its boxes are"
+            raise FormatError(f"the image has {what}", file=file)
+        if found.orientation == 1 or not len(image.boxes):
+            return image.boxes
+        told = image.size is not None and sizes[0] != sizes[1]
+        upright = image.size == sizes[1] if told else self.upright
+        if upright is None:
+            raise FormatError(
+                "its EXIF data turn it, and width and height do not say whether its boxes are those of the turned one",
+                file=file,
+                remedy="Pass upright=True if they are, upright=False if they are those of the stored one.",
+            )
+        return image.boxes if upright else found.turned(image.boxes)
 
     def _files(self) -> list[str]:
         found = [file for file in self.files.walk(self.path, (".json",)) if _NAMES.search(os.path.basename(file))]

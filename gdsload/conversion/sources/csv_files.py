@@ -80,7 +80,7 @@ class CsvSource(FieldChoice, ImageSource):
         self.path = path
         self.types, self.fill = (dict(_mapping(name, options.get(name))) for name in ("types", "fill"))
         delimiter = options.get("delimiter")
-        self.look, self.files = ImageForm.of(options, upright=True), SourceFiles.of(path, options)
+        self.look, self.files = ImageForm.of(options), SourceFiles.of(path, options)
         for name, kind in self.types.items():
             if kind not in CELL_TYPES:
                 raise OptionError(f"the type of {name!r} is {kind!r}", remedy=f"Supported are {', '.join(CELL_TYPES)}.")

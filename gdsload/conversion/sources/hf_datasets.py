@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.arrow_images import ImageColumns
+from gdsload.conversion.sources.arrow_images import ImageColumns, image_modes
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.parquet_files import TableFileOptions
@@ -176,6 +176,10 @@ class HuggingFaceSource(FieldChoice, ImageSource):
         found = found.select_columns(columns) if list(columns) != list(found.column_names) else found
         found = found.with_format("arrow")
         return found.select_columns(list(dict.fromkeys(leaf.path[0] for leaf in self._leaves(found))))
+
+    def named_modes(self) -> Mapping[str, str]:
+        """See `ImageSource.named_modes`."""
+        return image_modes(self._open().features.arrow_schema)
 
     def _leaves(self, dataset: Any) -> list[Leaf]:
         return self.table_form.leaves(

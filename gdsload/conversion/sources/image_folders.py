@@ -26,6 +26,21 @@ __all__ = ["ImageFolderSource"]
 _LOOKED_AT = 16
 _USUAL_BYTES = 3 * 224 * 224
 _NO_CLASS = -1
+_NOT_READ = (
+    ".gif",
+    ".apng",
+    ".avif",
+    ".heic",
+    ".heif",
+    ".jp2",
+    ".jxl",
+    ".jfif",
+    ".jpe",
+    ".ico",
+    ".tga",
+    ".exr",
+    ".dng",
+)
 _TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".json", ".xml")
 
 
@@ -61,7 +76,7 @@ class ImageFolderSource(ImageSource):
         self.path = path
         self.with_key = with_key
         self.files = SourceFiles.of(path, options)
-        self.look = ImageForm.of(options, upright=True)
+        self.look = ImageForm.of(options)
         self._listed: list[tuple[int, str]] | None = None
 
     @property
@@ -92,6 +107,11 @@ class ImageFolderSource(ImageSource):
         if stray:
             are = f"{counted(len(stray), 'image')} {'is' if len(stray) == 1 else 'are'}"
             found.append(f"{are} in no class folder and left out, {stray[0]!r} first.")
+        walks = (self.files.walk(root, _NOT_READ, bad=True) for root in self._roots(self._split_folders()))
+        if others := [os.path.relpath(path, self.path) for path in chain(*walks)]:
+            are = f"{counted(len(others), 'picture')} {'is' if len(others) == 1 else 'are'}"
+            formats = ", ".join(sorted({os.path.splitext(name)[1].lower() for name in others}))
+            found.append(f"{are} left out, {others[0]!r} first, since {formats} is not read: save them as PNG.")
         if told := self._told_beside():
             are = f"{counted(len(told), 'file')} {'is' if len(told) == 1 else 'are'}"
             found.append(

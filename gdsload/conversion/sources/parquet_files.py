@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.arrow_images import ImageColumns, class_names, image_columns, sound_columns
+from gdsload.conversion.sources.arrow_images import ImageColumns, class_names, image_columns, image_modes, sound_columns
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, units_of
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hive import partitioned_schema, partitions_of, with_partition
@@ -87,6 +87,10 @@ class ParquetSource(FieldChoice, ImageSource):
         """The columns of images, of the first file."""
         schema, leaves = self._first()
         return image_columns(schema) & {leaf.name for leaf in leaves}
+
+    def named_modes(self) -> Mapping[str, str]:
+        """See `ImageSource.named_modes`."""
+        return image_modes(self._first()[0])
 
     @property
     def _sounds(self) -> frozenset[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
-import re
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import IO, Any, Literal, TypedDict, get_args
@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from gdsload.conversion.input_files import FileOptions
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.first_pictures import ONE_CHANNEL, FirstPictures, palettes_agree
+from gdsload.conversion.sources.opened_images import opened_image, upright, what_pillow_says
 from gdsload.errors import FormatError, GdsloadError, OptionError
 from gdsload.shards.encode import EncodedImage
 from gdsload.shards.format.image_header import image_codec, read_image_header
-from gdsload.shards.pictures import channels_first, of_8_bits
+from gdsload.shards.pictures import Levels, channels_first, levels, of_8_bits, what_is_lost
 
 __all__ = [
     "ImageFileOptions",
@@ -28,16 +30,10 @@ __all__ = [
     "ImageSource",
     "decode_image",
     "image_array",
-    "image_sizes",
     "put",
 ]  # fmt: skip
 
-# Not all that Pillow knows: some of its readers start other programs.
-_ORIENTATION, _QUARTERS = 0x0112, range(5, 9)  # EXIF's tag, and what of it turns an image by a quarter
-_FORMATS = ("JPEG", "PNG", "WEBP", "PPM", "BMP", "TIFF")
-_STREAM = re.compile(r" <_io\.[^>]*>")
-_ONE_CHANNEL = frozenset({"1", "L", "P"})
-_LOOKED_AT, _PART_BYTES = 64, 2**26
+_LOOKED_AT, _PART_BYTES, _BITS = 64, 2**26, 8
 
 Mode = Literal["auto", "RGB", "RGBA", "L", "keep"]
 Resize = Literal["none", "squash", "crop"]
@@ -58,20 +54,22 @@ class ImageFileOptions(FileOptions, ImageOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ImageForm:
-    """What images are made into.
+    """What images are made into. They are turned as their EXIF data say: see `opened_images.upright`.
 
     Attributes:
-        mode: their channels: ``"RGB"``, ``"RGBA"``, ``"L"`` (grey), or ``"keep"``: each as it is, palettes as indices.
-            ``"auto"``, the default: one channel, palettes as indices, if all of the first pictures of a field have but
-            one, else RGB. Or a mapping from fields to these, in which ``""`` stands for all others.
+        mode: their channels: ``"RGB"``, ``"RGBA"``, ``"L"`` (grey), or ``"keep"``: each as it is, palettes as indices,
+            and numbers that end before 255 as the file has them. ``"auto"``, the default: one channel, palettes as
+            indices, if all of the first pictures of a field have but one, and equal palettes, else RGB. Or a mapping
+            from fields to these, in which ``""`` stands for all others.
         size: height and width. None: as they are.
         resize: how it gets there: ``"crop"``, the default, by scaling and cutting off what is too much on both sides
             alike, ``"squash"`` by scaling each side, ``"none"`` not at all: an image of another size is an error.
-        upright: turn it as its EXIF data says.
         keep_encoded: leave it as the file is that it comes in: a JPEG, PNG or WebP, with width, height and orientation
             in fields beside it.
-        one_channel: of the fields in mode ``"auto"`` those whose first pictures have but one channel.
-        seen: if not None, pictures are not made into anything, and only their Pillow modes noted here, field by field.
+        one_channel: of the fields in mode ``"auto"`` those whose first pictures have but one channel, with the colours
+            that its values stand for; see `FirstPictures.one_channel`.
+        notes: what users should know of the first pictures.
+        seen: if not None, pictures are not made into anything, and only noted here.
 
     Raises:
         OptionError: if that cannot be done.
@@ -80,10 +78,10 @@ class ImageForm:
     mode: str | Mapping[str, str] = "auto"
     size: int | None = None
     resize: str | None = None
-    upright: bool = False
     keep_encoded: bool = False
-    one_channel: frozenset[str] = frozenset()
-    seen: dict[str, set[str]] | None = field(default=None, compare=False)
+    one_channel: Mapping[str, bytes] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    seen: FirstPictures | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         modes = dict(self.mode) if isinstance(self.mode, Mapping) else {"": self.mode}
@@ -107,16 +105,25 @@ class ImageForm:
             )
 
     @classmethod
-    def of(cls, options: ImageFileOptions, *, upright: bool = False) -> ImageForm:
+    def of(cls, options: ImageFileOptions) -> ImageForm:
         """The form that options of a source name."""
         given = {name: options[name] for name in ImageOptions.__annotations__ if name in options}  # type: ignore[literal-required]
-        return cls(upright=upright, **given)
+        return cls(**given)
 
     def mode_of(self, name: str) -> str:
         """The mode of a field's images; ``"one"``: whatever has one channel."""
-        modes = self.mode if isinstance(self.mode, Mapping) else {"": self.mode}
-        found = modes.get(name, modes.get("", "auto"))
+        found = self._asked(name)
         return found if found != "auto" else "one" if name in self.one_channel else "RGB"
+
+    def _asked(self, name: str) -> str:
+        modes = self.mode if isinstance(self.mode, Mapping) else {"": self.mode}
+        return modes.get(name, modes.get("", "auto"))
+
+    def decided(self, seen: FirstPictures) -> ImageForm:
+        """The form of images whose first ones are known."""
+        found = replace(self, one_channel=seen.one_channel(), seen=None)
+        modes = {name: found.mode_of(name) for name in seen.fields if self._asked(name) == "auto"}
+        return replace(found, notes=seen.notes(modes))
 
     def to_json(self) -> dict[str, Any]:
         """What the result depends on."""
@@ -142,8 +149,8 @@ class ImageForm:
             OptionError: if Pillow is missing, where it is needed.
         """
         if self.seen is not None:
-            with _opened(content, where) as image:
-                self.seen.setdefault(name, set()).add(image.mode)
+            with opened_image(content, where) as image:
+                self.seen.add(name, image)
             return {}
         if not self.keep_encoded:
             return {name: decode_image(content, self, where, name)}
@@ -152,7 +159,7 @@ class ImageForm:
     def picture(self, name: str, image: Any, where: str) -> dict[str, Any]:
         """What a sample has of a Pillow image that comes out of no file; to be kept, it is encoded as PNG."""
         if self.seen is not None:
-            self.seen.setdefault(name, set()).add(image.mode)
+            self.seen.add(name, image)
             return {}
         if not self.keep_encoded:
             return {name: image_array(image, self, where, name)}
@@ -186,7 +193,7 @@ def _kept(name: str, content: bytes, where: str) -> dict[str, Any]:
     try:
         header = read_image_header(content)
     except FormatError as error:
-        raise FormatError(error.message, file=where) from None
+        raise FormatError(error.message, file=where, remedy=error.remedy) from None
     return {
         name: EncodedImage(content),
         f"{name}.width": np.int32(header.width),
@@ -229,14 +236,17 @@ class ImageSource:
             self._decided = self.look if self.look.keep_encoded or self.look.seen is not None else self._looked_at()
         return self._decided
 
+    def named_modes(self) -> Mapping[str, str]:
+        """The modes that the source itself names for fields; they count where the user names none."""
+        return {}
+
     def bytes_in_files(self) -> float | None:
         """How many bytes of its files a sample takes, where parts do not say how many samples they have."""
         return None
 
     def with_images(self, *, kept: bool) -> ImageSource:
         """The same source with its images kept or decoded, for a comparison of the two."""
-        plain = ImageForm(upright=self.look.upright, keep_encoded=True)
-        return self._with(plain if kept else replace(self.look, keep_encoded=False))
+        return self._with(ImageForm(keep_encoded=True) if kept else replace(self.look, keep_encoded=False))
 
     def _with(self, look: ImageForm) -> ImageSource:
         other = copy.copy(self)
@@ -244,15 +254,38 @@ class ImageSource:
         return other
 
     def _looked_at(self) -> ImageForm:
-        seen: dict[str, set[str]] = {}
-        for item in islice(self._with(replace(self.look, seen=seen)).first_items(), _LOOKED_AT):
+        seen, look = FirstPictures(), self.look
+        given = look.mode if isinstance(look.mode, Mapping) else {"": look.mode}
+        if given.get("", "auto") == "auto" and (named := self.named_modes()):
+            look = replace(look, mode={**named, "": "auto", **given})
+        for item in islice(self._with(replace(look, seen=seen)).first_items(), _LOOKED_AT):
             try:
                 item.make()
             except OptionError:
                 raise
             except Exception:  # noqa: S112 - said when it is its turn
                 continue
-        return replace(self.look, one_channel=frozenset(name for name in seen if seen[name] <= _ONE_CHANNEL))
+        return look.decided(seen)
+
+    @property
+    def picture_notes(self) -> tuple[str, ...]:
+        """What users should know of its first images."""
+        if self.look.keep_encoded:
+            return tuple(
+                f"{name!r} has images of more than 8 bits a channel, of which decode= takes the upper 8"
+                for name in sorted(self._kept_of_more_bits())
+            )
+        return () if self._decided is None else self._decided.notes
+
+    def _kept_of_more_bits(self) -> set[str]:
+        found = set()
+        for item in islice(self.first_items(), _LOOKED_AT):
+            with suppress(Exception):  # said when it is its turn
+                for name, value in item.make().items():
+                    one = value[0] if isinstance(value, list) else value
+                    if isinstance(one, EncodedImage) and read_image_header(one).bits > _BITS:
+                        found.add(name)
+        return found
 
     def first_items(self) -> Iterator[Item]:
         """Items whose images tell what those of the others will be."""
@@ -263,12 +296,6 @@ class ImageSource:
             raise
         except GdsloadError:  # said when it is its turn
             return
-
-
-def _opened(content: bytes | IO[bytes], where: str) -> Any:
-    """An image, opened by Pillow; only its header has been read then."""
-    images = need("PIL.Image", file=where)
-    return images.open(io.BytesIO(content) if isinstance(content, bytes) else content, formats=_FORMATS)
 
 
 def decode_image(content: bytes | IO[bytes], look: ImageForm, where: str, name: str = "") -> NDArray[np.uint8]:
@@ -293,81 +320,71 @@ def decode_image(content: bytes | IO[bytes], look: ImageForm, where: str, name: 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", images.DecompressionBombWarning)
-            with _opened(content, where) as image:
+            with opened_image(content, where) as image:
                 return image_array(image, look, where, name)
     except (FormatError, OptionError, MemoryError):
         raise
     except Exception as error:  # readers of damaged images raise anything
-        raise FormatError(f"the image cannot be decoded: {_reason(error)}", file=where) from None
-
-
-def _reason(error: Exception) -> str:
-    """What Pillow says, without the stream that it names."""
-    return _STREAM.sub("", str(error))[:200]
+        raise FormatError(f"the image cannot be decoded: {what_pillow_says(error)}", file=where) from None
 
 
 def image_array(image: Any, look: ImageForm, where: str, name: str = "") -> NDArray[np.uint8]:
     """The pixels of a Pillow image, uint8 ``[channels, height, width]``.
 
     Raises:
-        FormatError: if it has more bits than 8, or another size, or more channels, than it must have.
+        FormatError: if it has more than that in it, or another size, or more channels, than it must have.
     """
-    if image.mode.startswith(("I", "F")):
-        raise FormatError(
-            f"the image has more than 8 bits a channel (mode {image.mode})",
-            file=where,
-            remedy="Save such images as arrays (.npy), which keep their bits.",
-        )
-    if look.upright:
-        image = need("PIL.ImageOps").exif_transpose(image)
-    image = _channels(image, look.mode_of(name), name, where)
+    if lost := what_is_lost(image):
+        pages = getattr(image, "n_frames", 1) > 1
+        kept = " Or keep the files as they are: keep_encoded=True." if image.format == "PNG" and not pages else ""
+        remedy = f"Pass a torch dataset that returns arrays: {lost.array} has all.{kept}"
+        raise FormatError(lost.what, file=where, remedy=remedy)
+    numbers = levels(image)
+    image = _channels(upright(image), numbers, look, name, where)
     if look.size is not None and image.size != (look.size, look.size):
-        image = _resized(image, look, look.size, where)
+        exact = image.mode == "P" or (numbers != Levels() and look.mode_of(name) == "keep")
+        image = _resized(image, look, look.size, where, mixed=not exact)
     return channels_first(image)
 
 
-def _channels(image: Any, mode: str, name: str, where: str) -> Any:
+def _channels(image: Any, numbers: Levels, look: ImageForm, name: str, where: str) -> Any:
+    mode = look.mode_of(name)
     if mode == "one":
-        if image.mode not in _ONE_CHANNEL:
-            raise FormatError(
-                f"the image is {image.mode}, but the first pictures of field {name!r} have one channel",
-                file=where,
-                remedy=f"Say what all are to be: mode={{{name!r}: 'RGB'}} or mode={{{name!r}: 'L'}}.",
-            )
+        _check_one(image, numbers, look.one_channel[name], name, where)
         mode = "keep"
     if mode == "keep":
-        return of_8_bits(image)
+        return of_8_bits(image) if numbers == Levels() else numbers.restored(image)
     return image if image.mode == mode else image.convert(mode)
 
 
-def _resized(image: Any, look: ImageForm, size: int, where: str) -> Any:
+def _check_one(image: Any, numbers: Levels, palette: bytes, name: str, where: str) -> None:
+    """Refuse an image whose values do not mean what those of the first pictures do, or may mean two things."""
+    if image.mode not in ONE_CHANNEL:
+        what, ways = f"is {image.mode}, but the first pictures of field {name!r} have one channel", ("RGB", "L")
+    elif not palettes_agree(image, palette):
+        what, ways = f"has another palette than the first pictures of field {name!r}", ("RGB", "keep")
+    elif numbers != Levels():
+        white = ", where 0 is white" if numbers.inverted else ""
+        what, ways = (
+            f"has numbers from 0 to {numbers.top}{white}, which may be classes or a grey to be scaled",
+            ("keep", "L"),
+        )
+    else:
+        return
+    either = " or ".join(f"mode={{{name!r}: {way!r}}}" for way in ways)
+    raise FormatError(f"the image {what}", file=where, remedy=f"Say what all are to be: {either}.")
+
+
+def _resized(image: Any, look: ImageForm, size: int, where: str, *, mixed: bool) -> Any:
     if look.resize == "none":
         raise FormatError(
             f"the image has {image.height} × {image.width} pixels, not {size} × {size}",
             file=where,
             remedy='Leave resize="none" out, or pass resize="squash".',
         )
-    # Indices of a palette must not be mixed.
+    # Indices of a palette, and numbers that may be classes, must not be mixed.
     by = need("PIL.Image").Resampling
-    by = by.NEAREST if image.mode == "P" else by.BILINEAR
+    by = by.BILINEAR if mixed else by.NEAREST
     if look.resize == "squash":
         return image.resize((size, size), by)
     return need("PIL.ImageOps").fit(image, (size, size), by)
-
-
-def image_sizes(file: IO[bytes], name: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Width and height of an encoded image as it is, and turned as its EXIF data says; its pixels are not read.
-
-    Raises:
-        FormatError: if it is damaged.
-    """
-    images = need("PIL.Image", file=name)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with images.open(file, formats=_FORMATS) as image:
-                width, height = image.size
-                quarter = image.getexif().get(_ORIENTATION, 1) in _QUARTERS
-    except Exception as error:  # readers of damaged images raise anything
-        raise FormatError(f"the image cannot be decoded: {_reason(error)}", file=name) from None
-    return (width, height), (height, width) if quarter else (width, height)

@@ -10,10 +10,10 @@ import torch
 
 from gdsload.conversion.named_objects import find_named
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.pictures import ImageForm, image_array
 from gdsload.errors import FormatError, OptionError
 from gdsload.loader.loader import DataLoader
-from gdsload.shards.pictures import is_picture
+from gdsload.shards.format.image_header import exif_orientation
+from gdsload.shards.pictures import is_picture, picture_array
 from gdsload.system.units import counted
 
 __all__ = ["TorchSource"]
@@ -26,7 +26,7 @@ class TorchSource:
 
     A sample that is a mapping has its keys as fields, a named tuple its names, another tuple or list ``"0"``, ``"1"``
     and so on, and anything else is the field ``"0"``. Of a mapping in it each value becomes a field, ``"meta.id"``.
-    Pillow images become uint8 ``[channels, height, width]``.
+    Pillow images become uint8 ``[channels, height, width]``, as they are: who opened them may have turned them.
 
     What a dataset reads cannot be seen from outside: a conversion that was interrupted is taken for the same if the
     dataset has the same name and length, and the options are the same.
@@ -50,6 +50,7 @@ class TorchSource:
         self.spec = spec
         self.names = None if names is None else tuple(names)
         self._dataset: Any = None
+        self._turned: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -107,12 +108,27 @@ class TorchSource:
 
     def _fields(self, sample: Any) -> dict[str, Any]:
         if isinstance(sample, Mapping):
-            return {str(name): _value(value) for name, value in sample.items()}
+            return {str(name): self._value(str(name), value) for name, value in sample.items()}
         values = list(sample) if isinstance(sample, tuple | list) else [sample]
         names = self.names or getattr(sample, "_fields", None) or [str(number) for number in range(len(values))]
         if len(names) != len(values):
             raise OptionError(f"a sample has {len(values)} values, but names has {len(names)}")
-        return {name: _value(value) for name, value in zip(names, values, strict=True)}
+        return {name: self._value(name, value) for name, value in zip(names, values, strict=True)}
+
+    def _value(self, name: str, value: Any) -> Any:
+        if not is_picture(value):
+            return value
+        if exif_orientation(value.info.get("exif")) != 1 and value.format != "TIFF":
+            self._turned.add(name)
+        return picture_array(value, name)
+
+    def notes(self) -> list[str]:
+        """What users should know of the samples that this process has read, as the first ones are."""
+        return [
+            f"images of {name!r} have EXIF data that turn them, and are taken as the dataset returns them; "
+            "PIL.ImageOps.exif_transpose(image) in it turns them"
+            for name in sorted(self._turned)
+        ]
 
     def _open(self) -> Any:
         if self._dataset is None:
@@ -182,7 +198,3 @@ def _find(spec: str) -> Any:
         raise OptionError(
             f"the dataset {spec!r} cannot be found: {error}", remedy='Write it as "package.module:name".'
         ) from None
-
-
-def _value(value: Any) -> Any:
-    return image_array(value, ImageForm("keep"), "an image of the dataset") if is_picture(value) else value

@@ -34,9 +34,9 @@ class YoloSource(ImageSource):
 
     Of ``images/train/1.jpg`` the boxes are in ``labels/train/1.txt``, of ``train/images/1.jpg`` in
     ``train/labels/1.txt``; without such a file it has none. Fields: ``image``, uint8 ``[channels, height, width]``,
-    turned as its EXIF data says; ``boxes``, ragged float32 ``[objects, 4]``; ``labels``, ragged int64 ``[objects]``.
-    The names of classes are those of the YAML file at the path. Which images there are, is seen in the folders; a YAML
-    file that names lists of them is refused. Outlines and key points are refused.
+    turned as its EXIF data say; ``boxes``, ragged float32 ``[objects, 4]``, those of the turned image; ``labels``,
+    ragged int64 ``[objects]``. The names of classes are those of the YAML file at the path. Which images there are, is
+    seen in the folders; a YAML file that names lists of them is refused. Outlines and key points are refused.
 
     Args:
         path: the folder.
@@ -62,7 +62,7 @@ class YoloSource(ImageSource):
     ) -> None:
         self.path = path
         self.files = SourceFiles.of(path, options)
-        self.look = ImageForm.of(options, upright=True)
+        self.look = ImageForm.of(options)
         self.boxes = BoxForm(boxes, self.look)
 
     @property
@@ -125,9 +125,9 @@ class YoloSource(ImageSource):
         return self.read(Part("some", tuple(some(self._images()))))
 
     def _sample(self, name: str, classes: int) -> dict[str, Any]:
-        fields, size = image_of(os.path.join(self.path, name), self.form)
+        image = image_of(os.path.join(self.path, name), self.form)
         boxes, labels = self._objects(_label_of(name), classes)
-        return batch_of_one(fields, {"boxes": self.boxes.made(boxes, "cxcywh", *size), "labels": labels})
+        return batch_of_one(image.fields, {"boxes": self.boxes.made(boxes, "cxcywh", *image.upright), "labels": labels})
 
     def _objects(self, name: str, classes: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Boxes, float64 ``[objects, 4]``, and classes of a file, which need not be there."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import OptionError
-from gdsload.shards.format.image_header import ImageHeader
+from gdsload.shards.format.image_header import REVERSED_COLUMNS, REVERSED_ROWS, ImageHeader
 
 __all__ = ["Pixels", "decode_image", "refuse_without_decoder", "upright"]
 
@@ -61,8 +61,8 @@ def decode_image(data: memoryview, header: ImageHeader, buffer: bytearray | memo
 def upright(pixels: Pixels, orientation: int) -> Pixels:
     """A view of an image, turned as EXIF's orientation, from 1 to 8, says."""
     turned = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
-    down = -1 if orientation in (3, 4, 7, 8) else 1
-    across = -1 if orientation in (2, 3, 6, 7) else 1
+    down = -1 if orientation in REVERSED_ROWS else 1
+    across = -1 if orientation in REVERSED_COLUMNS else 1
     return turned[::down, ::across]
 
 

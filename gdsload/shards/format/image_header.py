@@ -17,10 +17,22 @@ from typing import Literal, NoReturn
 
 from gdsload.errors import FormatError
 
-__all__ = ["IMAGE_CODECS", "ImageHeader", "image_codec", "read_image_header"]
+__all__ = [
+    "IMAGE_CODECS",
+    "REVERSED_COLUMNS",
+    "REVERSED_ROWS",
+    "ImageHeader",
+    "exif_orientation",
+    "image_codec",
+    "read_image_header",
+]
 
 IMAGE_CODECS = ("jpeg", "png", "webp")
 """The codecs of a field of encoded images, sorted."""
+
+REVERSED_COLUMNS, REVERSED_ROWS = (2, 3, 6, 7), (3, 4, 7, 8)
+"""EXIF's orientations whose upright picture has the columns, or rows, in reverse order; from 5 on both are exchanged
+before that."""
 
 JpegCoding = Literal["baseline", "extended", "progressive", "other"]
 
@@ -29,6 +41,8 @@ _MOST_PIECES = 2**16
 """Segments or chunks; a real image has some, and 64 KiB each would be 4 GiB."""
 _ORIENTATION, _SHORT = 0x0112, 3
 _TIFF_ENTRY_BYTES = 12
+_ANIMATION = "the image is an animation, of which a field has a place for one picture"
+_STILLS = "Save each picture of it as a file."
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +148,7 @@ def _jpeg(data: memoryview) -> ImageHeader:
         if marker == _SCAN:
             if frame is None:
                 _damaged("the first scan comes before any frame header")
-            return _frame(*frame, orientation=_orientation(exif))
+            return _frame(*frame, orientation=exif_orientation(exif))
         if marker in _FRAMES:
             frame = segment, _FRAMES[marker]
         elif marker == _APP1 and exif is None and bytes(segment[:6]) == b"Exif\0\0":
@@ -186,9 +200,11 @@ def _png(data: memoryview) -> ImageHeader:
             _damaged("it ends inside a chunk, or before the last one")
         if header is None:
             header = _png_size(kind, data[at + 8 : end - 4], data[at + 4 : end])
+        elif kind == b"acTL" and _big(data, 4, at + 8) > 1:
+            raise FormatError(_ANIMATION, remedy=_STILLS)
         elif kind == b"eXIf":
             _check_crc(data[at + 4 : end])
-            orientation = _orientation(data[at + 8 : end - 4])
+            orientation = exif_orientation(data[at + 8 : end - 4])
         pixels = pixels or kind == b"IDAT"
         if kind == b"IEND":
             if not pixels:
@@ -234,14 +250,14 @@ def _webp(data: memoryview) -> ImageHeader:
     if len(first) < 10:
         _damaged(f"its chunk b'VP8X' has {len(first)} bytes")
     if first[0] & _ANIMATED:
-        raise FormatError("the image is an animation, of which no field has a place for more than one picture")
+        raise FormatError(_ANIMATION, remedy=_STILLS)
     frame = next((_webp_frame(kind, chunk) for kind, chunk in chunks if kind in (b"VP8 ", b"VP8L")), None)
     width, height = 1 + _little(first, 3, 4), 1 + _little(first, 3, 7)
     if frame is None or (frame.width, frame.height) != (width, height):
         _damaged(f"it has no picture of {width} × {height} pixels, which it says")
     exif = next((chunk for kind, chunk in chunks if kind == b"EXIF"), None)
     alpha = bool(first[0] & _ALPHA) or frame.channels == 4
-    return ImageHeader("webp", width, height, 4 if alpha else 3, orientation=_orientation(exif))
+    return ImageHeader("webp", width, height, 4 if alpha else 3, orientation=exif_orientation(exif))
 
 
 def _riff_chunks(data: memoryview) -> list[tuple[bytes, memoryview]]:
@@ -268,8 +284,8 @@ def _webp_frame(kind: bytes, chunk: memoryview) -> ImageHeader:
     return ImageHeader("webp", width, height, channels)
 
 
-def _orientation(exif: memoryview | None) -> int:
-    """The orientation in a TIFF structure; 1 if it has none, or cannot be read."""
+def exif_orientation(exif: bytes | memoryview | None) -> int:
+    """The orientation in EXIF data, 1 to 8; 1, upright, if they have none, cannot be read, or are not there."""
     if exif is None:
         return 1
     if bytes(exif[:6]) == b"Exif\0\0":  # some writers of WebP and PNG keep what JPEG needs

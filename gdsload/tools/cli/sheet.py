@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageForm, decode_image
-from gdsload.errors import OptionError, WriteError
+from gdsload.engine.images.host_decoders import decode_image, refuse_without_decoder
+from gdsload.errors import FormatError, OptionError, WriteError
+from gdsload.shards.format.image_header import read_image_header
 from gdsload.shards.format.schema import Field
 
 __all__ = ["Layout", "as_picture", "channels_first", "pixels", "save_sheet"]
@@ -48,7 +49,7 @@ def channels_first(name: str, field: Field, layout: Layout | None) -> bool | Non
 
 
 def pixels(value: Any, where: str) -> torch.Tensor:
-    """A sample's picture as a tensor: of an encoded image its pixels, uint8 ``[3, height, width]``, turned upright.
+    """A sample's picture as a tensor: of an encoded image uint8 ``[3, height, width]``, as a loader decodes it.
 
     Raises:
         FormatError: if that is damaged.
@@ -56,7 +57,12 @@ def pixels(value: Any, where: str) -> torch.Tensor:
     """
     if not isinstance(value, bytes):
         return cast("torch.Tensor", value)
-    return torch.from_numpy(decode_image(value, ImageForm("RGB", upright=True), where))
+    refuse_without_decoder()
+    try:
+        found = decode_image(memoryview(value), read_image_header(value))
+    except Exception as error:  # Pillow's decoders have many
+        raise FormatError(f"the image cannot be decoded: {str(error)[:200]}", file=where) from None
+    return torch.from_numpy(found).permute(2, 0, 1)
 
 
 def as_picture(image: torch.Tensor, limits: tuple[float, float], *, first: bool | None) -> NDArray[np.uint8]:

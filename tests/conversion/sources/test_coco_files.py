@@ -14,6 +14,7 @@ from gdsload.conversion.sources.coco_files import CocoSource
 from gdsload.errors import FormatError, OptionError
 
 pictures = pytest.importorskip("PIL.Image")
+ImageOps = pytest.importorskip("PIL.ImageOps")
 CATEGORIES = [{"id": 90, "name": "zebra"}, {"id": 2, "name": "cat"}]
 
 
@@ -98,20 +99,12 @@ def test_shards_have_ragged_boxes_whatever_the_first_images_have(tmp_path, out):
 
 
 def test_images_kept_as_they_are(tmp_path, out):
-    """But for one that a loader would turn away from its boxes."""
     write(tmp_path)
     gdsload.convert(tmp_path, out, keep_encoded=True, workers=1)
     dataset = gdsload.ShardDataset(out)
     names = [f"{number:012}.png" for number in (5, 3, 4)]
     assert dataset.column("image") == [(tmp_path / "val2017" / name).read_bytes() for name in names]
     assert dataset[2]["boxes"].tolist() == [[0.5, 1, 2.25, 3], [0, 0, 8, 6]]
-    exif = pictures.Exif()
-    exif[0x0112] = 3
-    picture(tmp_path / "val2017" / names[0], 8, 6, exif=exif)
-    source = CocoSource(str(tmp_path), keep_encoded=True)
-    first = next(item for part in source.parts(1) for item in source.read(part))
-    with pytest.raises(FormatError, match="its EXIF data turns it, which a loader follows"):
-        first.make()
 
 
 @pytest.mark.parametrize(
@@ -131,21 +124,63 @@ def test_forms_of_boxes(tmp_path, samples_in, options, expected):
     assert found["image"].shape == (3, 24, 24) if "size" in options else (3, 6, 8)
 
 
-def test_images_turned_by_exif(tmp_path, samples_in):
-    """Boxes are those of the turned image if the file says so, by its width and height."""
-    for width, height in ((8, 6), (6, 8)):
-        root = tmp_path / f"{width}"
+def of_one_image(root, orientation, stored, said, codec="PNG"):
+    """A picture with a white rectangle of 3 × 2 pixels as stored, and the box of that in the stored or turned one."""
+    width, height = stored
+    pixels, exif = np.zeros((height, width, 3), np.uint8), pictures.Exif()
+    pixels[1:3, 2:5] = 255
+    exif[0x0112] = orientation
+    how = {"tiffinfo": {0x0112: orientation}} if codec == "TIFF" else {"exif": exif}
+    image = pictures.fromarray(pixels)
+    (root / "val2017").mkdir(parents=True)
+    image.save(root / "val2017" / "t.png", codec, **how)
+    if said == "turned":
+        image = ImageOps.exif_transpose(pictures.open(root / "val2017" / "t.png"))
+    left, top, right, bottom = image.getbbox()
+    image.close()
 
-        def turned(tree, width=width, height=height):
-            tree["images"] = [{"id": 5, "file_name": "t.jpg", "width": width, "height": height}]
-            tree["annotations"] = [tree["annotations"][1]]
+    def change(tree):
+        tree["images"] = [{"id": 5, "file_name": "t.png", "width": image.width, "height": image.height}]
+        tree["annotations"] = [
+            {"id": 1, "image_id": 5, "category_id": 2, "bbox": [left, top, right - left, bottom - top]}
+        ]
 
-        write(root, change=turned)
-        exif = pictures.Exif()
-        exif[0x0112] = 6
-        picture(root / "val2017" / "t.jpg", 8, 6, exif=exif)
-        (found,) = samples_in(CocoSource(str(root)))
-        assert found["image"].shape == (3, height, width)
+    write(root, images="others", change=change)
+    return root
+
+
+def agrees(sample):
+    """Whether the one box of a sample is around what is white."""
+    rows, columns = np.nonzero(np.asarray(sample["image"])[0])
+    wanted = [columns.min(), rows.min(), np.ptp(columns) + 1, np.ptp(rows) + 1]
+    return np.asarray(sample["boxes"])[0].tolist() == wanted
+
+
+@pytest.mark.parametrize("codec", ["PNG", "TIFF"])
+@pytest.mark.parametrize("said", ["stored", "turned"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_that_exif_turns_have_their_boxes_turned_with_them(tmp_path, samples_in, orientation, said, codec):
+    root = of_one_image(tmp_path, orientation, (8, 6), said, codec)
+    told = {} if orientation in (1, 5, 6, 7, 8) else {"upright": said == "turned"}
+    (found,) = samples_in(CocoSource(str(root), **told))
+    assert found["image"].shape == ((3, 8, 6) if orientation >= 5 else (3, 6, 8))
+    assert agrees(found)
+
+
+@pytest.mark.parametrize(("orientation", "stored"), [(2, (8, 6)), (3, (8, 6)), (4, (8, 6)), (5, (8, 8)), (6, (8, 8))])
+def test_boxes_of_which_nothing_says_in_which_image_they_are_are_refused(tmp_path, samples_in, orientation, stored):
+    root = of_one_image(tmp_path, orientation, stored, "turned")
+    with pytest.raises(FormatError, match=r"EXIF data turn it, and width and height do not say .*upright=True if"):
+        samples_in(CocoSource(str(root)))
+    assert agrees(samples_in(CocoSource(str(root), upright=True))[0])
+    with pytest.raises(OptionError, match="upright is 3"):
+        CocoSource(str(root), upright=3)
+
+
+def test_images_that_are_kept_have_their_boxes_turned_as_a_loader_turns_them(tmp_path, samples_in):
+    root = of_one_image(tmp_path, 6, (8, 6), "stored")
+    boxes = [samples_in(CocoSource(str(root), keep_encoded=kept))[0]["boxes"].tolist() for kept in (True, False)]
+    assert boxes[0] == boxes[1]
 
 
 def test_splits(tmp_path, samples_in):

@@ -144,7 +144,7 @@ def test_damaged_anywhere_is_decoded_or_refused():
     for position in range(0, len(whole), 7):
         for hurt in (whole[:position], whole[:position] + b"\xff" + whole[position + 1 :]):
             try:
-                assert decode_image(io.BytesIO(hurt), ImageForm(upright=True), "it").dtype == np.uint8
+                assert decode_image(io.BytesIO(hurt), ImageForm(), "it").dtype == np.uint8
             except FormatError as error:
                 assert error.file == "it"
 
@@ -153,6 +153,13 @@ def test_more_than_8_bits(tmp_path):
     save(tmp_path / "a" / "0.png", np.full((2, 2), 60_000, np.uint16))
     with pytest.raises(FormatError, match="more than 8 bits"):
         read_all(ImageFolderSource(str(tmp_path)))[0].make()
+
+
+def test_pictures_of_other_formats_are_left_out_and_said(folder):
+    for name in ("2/a.GIF", "cat/more/b.heic"):
+        (folder / name).write_bytes(b"a picture")
+    (note,) = (one for one in ImageFolderSource(str(folder)).notes() if "left out" in one)
+    assert note == "2 pictures are left out, '2/a.GIF' first, since .gif, .heic is not read: save them as PNG."
 
 
 def test_what_pillow_would_hand_to_other_programs(tmp_path):

@@ -60,6 +60,20 @@ def test_label_files_tell_what_it_is_where_no_yaml_file_does(tmp_path, pattern):
     assert recognise(str(tmp_path)) == "images"
 
 
+@pytest.mark.parametrize("codec", ["JPEG", "TIFF"])
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_boxes_are_those_of_the_turned_image(tmp_path, samples_in, orientation, codec):
+    write(tmp_path)
+    exif = pictures.Exif()
+    exif[0x0112] = orientation
+    how = {"tiffinfo": {0x0112: orientation}} if codec == "TIFF" else {"exif": exif}
+    pictures.fromarray(np.zeros((6, 8, 3), np.uint8)).save(tmp_path / "images/train/1.png", codec, **how)
+    found = samples_in(YoloSource(str(tmp_path), boxes="xywh"))[1]
+    height, width = found["image"].shape[1:]
+    assert (width, height) == ((6, 8) if orientation >= 5 else (8, 6))
+    assert found["boxes"].tolist() == [[0.4375 * width, 0, 0.125 * width, 0.5 * height]]
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

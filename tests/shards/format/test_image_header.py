@@ -189,11 +189,17 @@ def test_what_is_no_image_of_a_codec():
         read_image_header(b"")
 
 
-def test_animations_are_refused():
-    stream = io.BytesIO()
-    image("RGB", (4, 4)).save(stream, "webp", save_all=True, append_images=[image("RGB", (4, 4), 1)])
+@pytest.mark.parametrize("codec", ["webp", "png"])
+def test_animations_are_refused(codec):
+    pages = []
+    for count in (2, 1):
+        stream = io.BytesIO()
+        others = [image("RGB", (4, 4), number) for number in range(1, count)]
+        image("RGB", (4, 4)).save(stream, codec, save_all=True, append_images=others)
+        pages.append(stream.getvalue())
     with pytest.raises(FormatError, match="the image is an animation"):
-        read_image_header(stream.getvalue())
+        read_image_header(pages[0])
+    assert read_image_header(pages[1]).width == 4
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -186,6 +187,18 @@ def test_a_sheet_of_encoded_images_has_their_classes(named, tmp_path, capsys):
     with pictures.open(out) as sheet:
         found = {colour for _, colour in sheet.convert("RGB").getcolors(10**6)}
     assert {(number * 60, 255, 0) for number in range(4)} <= found
+
+
+def test_a_sheet_has_what_a_loader_decodes(tmp_path):
+    """Of 16 bits the upper 8."""
+    pictures, out = pytest.importorskip("PIL.Image"), tmp_path / "sheet.png"
+    stream = io.BytesIO()
+    pictures.fromarray(np.full((4, 4), 0x5A00, np.uint16)).save(stream, "PNG")
+    with gdsload.ShardWriter(tmp_path / "d", {"x": gdsload.Field("image")}) as writer:
+        writer.write({"x": stream.getvalue()})
+    assert main(["inspect", str(tmp_path / "d"), "--image", "x", "--out", str(out)]) == 0
+    with pictures.open(out) as sheet:
+        assert (0x5A, 0x5A, 0x5A) in {colour for _, colour in sheet.convert("RGB").getcolors(10**6)}
 
 
 def test_captions():

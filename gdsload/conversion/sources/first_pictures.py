@@ -1,0 +1,97 @@
+"""The first pictures of each field: what they say of its channels, and what users should know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gdsload.shards.pictures import Levels, levels
+
+__all__ = ["ONE_CHANNEL", "FirstPictures", "palettes_agree"]
+
+ONE_CHANNEL = frozenset({"1", "L", "P"})
+"""The modes of Pillow's images of one channel."""
+
+_WITH_ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
+_PLAIN = ONE_CHANNEL | _WITH_ALPHA | {"RGB"}
+_GREY = bytes(value for value in range(256) for _ in "RGB")
+
+
+class _Picture(NamedTuple):
+    mode: str
+    palette: bytes
+    levels: Levels
+    alpha: bool
+    beside: bool
+
+
+class FirstPictures:
+    """Notes on the first pictures of each field."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, set[_Picture]] = {}
+
+    @property
+    def fields(self) -> Sequence[str]:
+        """The fields that have pictures."""
+        return list(self._seen)
+
+    def add(self, name: str, image: Any) -> None:
+        """Note a picture of a field: an image of Pillow's that is opened and not loaded."""
+        numbers, alpha = levels(image), image.mode in _WITH_ALPHA or "transparency" in image.info
+        seen = _Picture(image.mode, _palette(image), numbers, alpha, image.format == "MPO")
+        self._seen.setdefault(name, set()).add(seen)
+
+    def one_channel(self) -> dict[str, bytes]:
+        """The fields whose pictures have one channel that means the same in all of them, and the longest palette."""
+        found = {}
+        for name, seen in self._seen.items():
+            palette = max((one.palette for one in seen), key=len)
+            if _all_one(seen) and all(palette.startswith(one.palette) for one in seen):
+                found[name] = palette
+        return found
+
+    def notes(self, modes: Mapping[str, str]) -> tuple[str, ...]:
+        """What users should know of the pictures.
+
+        Args:
+            modes: ``"one"`` or ``"RGB"`` for each field whose mode its first pictures have decided.
+        """
+        return tuple(note for name, seen in self._seen.items() for note in _notes(name, seen, modes.get(name)))
+
+
+def _notes(name: str, seen: set[_Picture], mode: str | None) -> list[str]:
+    def choose(other: str) -> str:
+        return f"mode={{{name!r}: {other!r}}}"
+
+    found = []
+    if mode == "RGB" and _all_one(seen):
+        found.append(f"palettes of {name!r} differ, so its pictures are RGB; {choose('keep')} keeps the indices")
+    if mode == "one" and not all(_GREY.startswith(one.palette) for one in seen):
+        found.append(f"{name!r} has indices into the palette of its pictures; {choose('RGB')} gives colours")
+    if mode == "one" and any(one.mode == "1" for one in seen):
+        found.append(f"{name!r} has pictures of 1 bit: black is 0, white is 255")
+    if mode == "RGB" and any(one.levels.top < 255 for one in seen):
+        found.append(f"{name!r} has numbers that end before 255, which are scaled to it; {choose('keep')} keeps them")
+    if mode is not None and any(one.alpha for one in seen):
+        found.append(f"alpha (transparency) of {name!r} is left out; {choose('RGBA')} keeps it")
+    if others := sorted({one.mode for one in seen} - _PLAIN):
+        found.append(f"{name!r} has pictures in {', '.join(others)}, which Pillow converts")
+    if any(one.beside for one in seen):
+        found.append(f"{name!r} has files of several pictures (MPO), of which the first, the photo, is taken")
+    return found
+
+
+def _all_one(seen: set[_Picture]) -> bool:
+    return all(one.mode in ONE_CHANNEL for one in seen)
+
+
+def palettes_agree(image: Any, palette: bytes) -> bool:
+    """Whether indices of an image mean what they do in a palette, as far as both go."""
+    own = _palette(image)
+    return own.startswith(palette) or palette.startswith(own)
+
+
+def _palette(image: Any) -> bytes:
+    """The colours of an image's values, RGB; of greys, these."""
+    return bytes(image.getpalette("RGB") or _GREY) if image.mode == "P" else _GREY

@@ -1,0 +1,66 @@
+"""Image files as Pillow opens them: which formats, which way up, and of what size."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from typing import IO, Any
+
+from gdsload.conversion.sources.extras import need
+from gdsload.errors import FormatError, OptionError
+from gdsload.shards.format.image_header import exif_orientation
+
+__all__ = ["image_size", "opened_image", "upright", "what_pillow_says"]
+
+_TIFF_TAGS = 256, 257, 274  # width, height, orientation
+
+# Not all that Pillow knows: some of its readers start other programs.
+_FORMATS = ("JPEG", "PNG", "WEBP", "PPM", "BMP", "TIFF")
+_STREAM = re.compile(r" <_io\.[^>]*>")
+
+
+def opened_image(content: bytes | IO[bytes], where: str) -> Any:
+    """An image, opened by Pillow; only its header has been read then."""
+    images = need("PIL.Image", file=where)
+    return images.open(io.BytesIO(content) if isinstance(content, bytes) else content, formats=_FORMATS)
+
+
+def upright(image: Any) -> Any:
+    """An image as it is shown: turned as the orientation in its EXIF data says.
+
+    This is the rule for the files of all sources, and for encoded images in a loader. XMP is not read. A Pillow image
+    that a user's dataset returns is taken as it is: who opened it may have turned it.
+    """
+    image.load()  # a PNG may have them after its pixels
+    if image.format == "TIFF":  # Pillow has turned it
+        return image
+    orientation = exif_orientation(image.info.get("exif"))
+    return image if orientation == 1 else need("PIL.ImageOps").exif_transpose(image)
+
+
+def image_size(file: IO[bytes], name: str) -> tuple[int, int, int]:
+    """Width and height of an encoded image as it is stored, and its orientation as `upright` follows it.
+
+    Raises:
+        FormatError: if it is damaged.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with opened_image(file, name) as image:
+                if image.format == "TIFF":  # Pillow gives the size of the turned one
+                    width, height, turn = (image.tag_v2.get(tag, 1) for tag in _TIFF_TAGS)
+                    return width, height, turn if turn in range(1, 9) else 1
+                if image.format == "PNG":
+                    image.load()
+                return *image.size, exif_orientation(image.info.get("exif"))
+    except OptionError:
+        raise
+    except Exception as error:  # readers of damaged images raise anything
+        raise FormatError(f"the image cannot be decoded: {what_pillow_says(error)}", file=name) from None
+
+
+def what_pillow_says(error: Exception) -> str:
+    """What Pillow says, without the stream that it names."""
+    return _STREAM.sub("", str(error))[:200]

@@ -1,0 +1,252 @@
+"""Pictures keep their values: what files hold is what samples have, or it is refused, or said."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.conversion.sources.pictures import ImageForm, decode_image
+from gdsload.errors import ConversionError, FormatError
+from gdsload.transforms import DecodeImage
+
+Image = pytest.importorskip("PIL.Image")
+TiffImagePlugin = pytest.importorskip("PIL.TiffImagePlugin")
+GREY = np.array([[0, 1, 2, 3]], np.uint8)
+COLOURS = bytes([*(9, 8, 7), *(6, 5, 4), *(3, 2, 1), *(0, 0, 99)])
+PNG_KINDS = {1: 0, 2: 4, 3: 2, 4: 6}
+
+
+def png(values, depth=8, palette=None):
+    """A PNG of values ``[height, width]`` or ``[height, width, channels]``, of one row where they have few bits."""
+
+    def chunk(kind, content):
+        checked = kind + content
+        return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    height, width = values.shape[:2]
+    kind = 3 if palette else PNG_KINDS[values.shape[2] if values.ndim == 3 else 1]
+    if depth < 8:
+        assert height == 1
+        bits = "".join(f"{value:0{depth}b}" for value in values.flatten())
+        rows = [int(bits.ljust(-(-len(bits) // 8) * 8, "0"), 2).to_bytes(-(-len(bits) // 8), "big")]
+    else:
+        rows = [row.astype(">u2" if depth == 16 else "u1").tobytes() for row in values]
+    head = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)
+    pixels = chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows)))
+    colours = chunk(b"PLTE", palette) if palette else b""
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + colours + pixels + chunk(b"IEND", b"")
+
+
+def tiff(values, photometric=1, sample_format=1, extra=(), order="<"):
+    """A TIFF of values ``[height, width]`` or ``[height, width, channels]``."""
+    (height, width), channels = values.shape[:2], values.shape[2] if values.ndim == 3 else 1
+    pixels = values.astype(values.dtype.newbyteorder(order)).tobytes()
+    end = 8 + len(pixels) + len(pixels) % 2
+    tags = [
+        (256, "I", [width]), (257, "I", [height]), (258, "H", [values.dtype.itemsize * 8] * channels),
+        (262, "H", [photometric]), (273, "I", [8]), (277, "H", [channels]), (278, "I", [height]),
+        (279, "I", [len(pixels)]), *([(338, "H", list(extra))] if extra else []),
+        (339, "H", [sample_format] * channels),
+    ]  # fmt: skip
+    entries, behind, begin = struct.pack(order + "H", len(tags)), b"", end + 6 + 12 * len(tags)
+    for tag, kind, numbers in tags:
+        raw = struct.pack(f"{order}{len(numbers)}{kind}", *numbers)
+        if len(raw) > 4:
+            behind, raw = (
+                behind + raw.ljust(len(raw) + len(raw) % 2, b"\0"),
+                struct.pack(order + "I", begin + len(behind)),
+            )
+        entries += struct.pack(order + "HHI", tag, {"H": 3, "I": 4}[kind], len(numbers)) + raw.ljust(4, b"\0")
+    start = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", end)
+    return start + pixels.ljust(end - 8, b"\0") + entries + bytes(4) + behind
+
+
+def of_several(codec, mode="RGB"):
+    pages = [Image.new(mode, (64, 64), 40 * number if mode == "L" else (40 * number,) * 3) for number in range(3)]
+    stream = io.BytesIO()
+    pages[0].save(stream, codec, save_all=True, append_images=pages[1:])
+    return stream.getvalue()
+
+
+def in_colour(values):
+    return np.dstack([values] * 3)
+
+
+def short(value):
+    """What a file is called in a test's name."""
+    return value[:2].decode(errors="replace") if isinstance(value, bytes) else None
+
+
+@pytest.fixture
+def converted(tmp_path):
+    """A function that converts files in one class folder; returns all images, or the folder if they are kept, and the notes."""
+
+    def convert(*files, **options):
+        (tmp_path / "s" / "c").mkdir(parents=True)
+        for number, content in enumerate(files):
+            (tmp_path / "s" / "c" / f"{number}.png").write_bytes(content)
+        report = gdsload.convert(tmp_path / "s", tmp_path / "out", kind="images", workers=1, **options)
+        dataset = gdsload.ShardDataset(tmp_path / "out")
+        kept = dataset.schema["image"].kind == "image"
+        return (tmp_path / "out" if kept else [sample["image"].numpy() for sample in dataset]), report.notes
+
+    return convert
+
+
+@pytest.mark.parametrize("mode", ["auto", "keep", "RGB", "RGBA", "L"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *[
+            png(in_colour(GREY.astype("u2")), 16),
+            png(GREY.astype("u2"), 16),
+            png(np.dstack([GREY.astype("u2")] * 2), 16),
+        ],
+        *[png(np.dstack([GREY.astype("u2")] * 4), 16), tiff(GREY.astype("u2")), tiff(GREY.astype("u2"), order=">")],
+        *[tiff(in_colour(GREY.astype("u2")), 2), tiff(in_colour(GREY.astype("u2")), 2, order=">")],
+        *[tiff(GREY.astype("i2"), 1, 2), tiff(GREY.astype("f4"), 1, 3), b"P5\n2 1\n256\n\0\0\0\0"],
+        *[b"P6\n1 1\n65535\n\0\0\0\0\0\0", b"P2\n2 1\n1000\n7 1000\n", b"P3\n1 1\n1000\n7 8 9\n"],
+    ],
+    ids=short,
+)
+def test_more_than_8_bits_are_refused_whatever_pillow_makes_of_them(content, mode):
+    with pytest.raises(FormatError, match="more than 8 bits a channel .*Pass a torch dataset that returns arrays"):
+        decode_image(content, ImageForm(mode), "it")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (tiff(GREY.astype("i1"), 1, 2), "values below 0"),
+        (tiff(np.dstack([GREY] * 5), 2, extra=(0, 0)), "more channels than the RGB"),
+        (tiff(np.dstack([GREY] * 2), 1, extra=(0,)), "more channels than the L|cannot be decoded"),
+        (tiff(in_colour(GREY.astype("f4")), 2, 3), "cannot be decoded"),
+        *[(of_several(codec), r"has 3 pictures \(pages or frames\).*Iterator") for codec in ("TIFF", "PNG", "WEBP")],
+    ],
+    ids=short,
+)
+def test_what_pillow_would_leave_out_is_refused(content, says):
+    with pytest.raises(FormatError, match=says):
+        decode_image(content, ImageForm("keep"), "it")
+
+
+def test_smaller_copies_in_a_tiff_are_no_pages(tmp_path):
+    with TiffImagePlugin.AppendingTiffWriter(str(tmp_path / "a.tif"), new=True) as writer:
+        for size, kind in ((8, 0), (4, 1)):
+            Image.new("L", (size, size), size).save(writer, "TIFF", tiffinfo={254: kind})
+            writer.newFrame()
+    with open(tmp_path / "a.tif", "rb") as file:
+        assert decode_image(file, ImageForm("keep"), "it").shape == (1, 8, 8)
+
+
+NUMBERS = [
+    (png(GREY % 4, 2), [0, 1, 2, 3], [0, 85, 170, 255]),
+    (png(GREY, 4), [0, 1, 2, 3], [0, 17, 34, 51]),
+    (b"P5\n4 1\n20\n" + bytes([0, 1, 7, 20]), [0, 1, 7, 20], [0, 13, 89, 255]),
+    (b"P2\n4 1\n20\n0 1 7 20\n", [0, 1, 7, 20], [0, 13, 89, 255]),
+    (tiff(GREY, photometric=0), [0, 1, 2, 3], [255, 254, 253, 252]),
+]
+
+
+@pytest.mark.parametrize(("content", "stored", "shown"), NUMBERS, ids=short)
+def test_grey_whose_numbers_may_be_classes_is_kept_or_scaled_as_is_asked_for(converted, content, stored, shown):
+    with pytest.raises(ConversionError, match=r"numbers from 0 to .*mode={'image': 'keep'} or mode={'image': 'L'}"):
+        converted(content)
+    for mode, wanted in (("keep", stored), ("L", shown)):
+        assert decode_image(content, ImageForm(mode), "it").flatten().tolist() == wanted
+
+
+def test_numbers_of_a_file_are_not_mixed_where_it_is_resized():
+    content = b"P5\n4 4\n20\n" + bytes([0, 0, 20, 20] * 4)
+    assert set(decode_image(content, ImageForm("keep", size=6), "it").flatten().tolist()) == {0, 20}
+    assert len(set(decode_image(content, ImageForm("L", size=6), "it").flatten().tolist())) > 2
+
+
+@pytest.mark.parametrize("top", [2, 3, 20, 100, 127, 254])
+def test_every_number_of_a_file_is_restored(top):
+    content = b"P5\n%d 1\n%d\n" % (top + 1, top) + bytes(range(top + 1))
+    assert decode_image(content, ImageForm("keep"), "it").flatten().tolist() == list(range(top + 1))
+
+
+def test_numbers_that_end_before_255_are_scaled_among_colours_and_that_is_said(converted):
+    images, notes = converted(png(in_colour(GREY)), png(GREY, 4))
+    assert images[1][0, 0].tolist() == [0, 17, 34, 51]
+    assert notes == (
+        "'image' has numbers that end before 255, which are scaled to it; mode={'image': 'keep'} keeps them",
+    )
+
+
+@pytest.mark.parametrize("codec", ["PNG", "BMP", "TIFF"])
+def test_pictures_whose_palettes_differ_have_their_colours(converted, codec):
+    files = []
+    for place in (5, 9):
+        image, stream = Image.new("P", (4, 4), place), io.BytesIO()
+        image.putpalette(bytes(3 * place) + bytes([200, 30, 30]) + bytes(3 * (255 - place)))
+        image.save(stream, codec)
+        files.append(stream.getvalue())
+    images, notes = converted(*files)
+    assert [image[:, 0, 0].tolist() for image in images] == [[200, 30, 30]] * 2
+    assert notes == ("palettes of 'image' differ, so its pictures are RGB; mode={'image': 'keep'} keeps the indices",)
+
+
+def test_masks_of_one_palette_are_its_indices_also_where_a_file_has_only_the_first_colours(converted):
+    images, notes = converted(png(GREY[:, :2], palette=COLOURS[:6]), png(GREY[:, :2], palette=COLOURS))
+    assert [image.flatten().tolist() for image in images] == [[0, 1]] * 2
+    assert notes == ("'image' has indices into the palette of its pictures; mode={'image': 'RGB'} gives colours",)
+
+
+def test_a_palette_of_greys_is_grey(converted):
+    ramp = bytes(value for value in range(4) for _ in "RGB")
+    images, notes = converted(png(GREY, palette=ramp), png(GREY))
+    assert [image.flatten().tolist() for image in images] == [[0, 1, 2, 3]] * 2
+    assert not notes
+
+
+@pytest.mark.parametrize("other", [png(GREY, palette=bytes(12)), png(GREY)], ids=short)
+def test_another_palette_after_the_first_pictures_is_refused(converted, other):
+    with pytest.raises(ConversionError, match=r"another palette than the first .*mode={'image': 'RGB'} or .*'keep'"):
+        converted(*[png(GREY, palette=COLOURS)] * 21, other)  # every second one is looked at first
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (png(np.dstack([GREY] * 4)), r"alpha \(transparency\) of 'image' is left out; mode={'image': 'RGBA'} keeps it"),
+        (b"P4\n4 1\n\x50", "'image' has pictures of 1 bit: black is 0, white is 255"),
+        (tiff(np.dstack([GREY] * 4), 5), "'image' has pictures in CMYK, which Pillow converts"),
+    ],
+    ids=short,
+)
+def test_what_is_chosen_for_pictures_is_said(converted, content, says):
+    _, notes = converted(content)
+    assert len(notes) == 1
+    with pytest.raises(FormatError, match=f"^{says}$"):
+        raise FormatError(notes[0])
+
+
+def test_of_an_mpo_the_photo_is_taken_and_that_is_said(converted):
+    content = of_several("MPO")
+    with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content)) as image:
+        if image.format != "MPO":
+            pytest.skip("this Pillow writes none that it reads")
+    (image,), notes = converted(content)
+    assert notes == ("'image' has files of several pictures (MPO), of which the first, the photo, is taken",)
+    assert image.max() == 0
+
+
+def test_of_kept_pictures_of_16_bits_it_is_said_what_a_loader_takes(converted):
+    images, notes = converted(png(in_colour(GREY.astype("u2") + 0x5A00), 16), keep_encoded=True)
+    assert notes == ("'image' has images of more than 8 bits a channel, of which decode= takes the upper 8",)
+    with gdsload.DataLoader(images, decode={"image": DecodeImage()}, device="cpu") as loader:
+        assert set(next(iter(loader))["image"][0].flatten().tolist()) == {0x5A}
+
+
+def test_animations_are_not_kept(converted):
+    with pytest.raises(ConversionError, match="is an animation.*Save each picture of it as a file"):
+        converted(of_several("PNG"), keep_encoded=True)
