@@ -296,6 +296,9 @@ def _trouble(leaf: Leaf) -> str | None:
         return None
     if extended(kind) and None in (getattr(kind, "shape", None) or ()):
         return f"its tensors of shape {list(kind.shape)} vary"
+    order = list(getattr(kind, "permutation", None) or ())
+    if any(order[order[place]] != place for place in order):  # pyarrow writes the inverse of what it reads
+        return f"the order of its tensors' dimensions, {order}, is read in two ways"
     if types.is_dictionary(kind):
         kind = kind.value_type
     if is_text(kind):

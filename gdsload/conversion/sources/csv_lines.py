@@ -1,6 +1,7 @@
 """Rows of CSV files: one by one as Python's own module reads them, or many at once where all is ordinary.
 
-A stretch of a file is ordinary if each quote opens or closes a cell, and no carriage return or NUL is in it. Then its rows are found by their line ends, and Arrow reads them as Python would. All else is read row by row.
+A stretch of a file is ordinary if each quote opens or closes a cell, and no carriage return or NUL is in it. Then its
+rows are found by their line ends, and Arrow reads them as Python would. All else is read row by row.
 """
 
 from __future__ import annotations
