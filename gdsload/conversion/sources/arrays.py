@@ -18,7 +18,7 @@ from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
 from gdsload.conversion.row_source import check_fields, classes_of, runs, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import array_items, array_parts
+from gdsload.conversion.sources.array_rows import array_items, array_parts, padding_notes
 from gdsload.conversion.sources.npy import decode_npy, map_npy
 from gdsload.conversion.sources.npz import NpzArchive
 from gdsload.errors import FormatError, OptionError
@@ -26,6 +26,7 @@ from gdsload.errors import FormatError, OptionError
 __all__ = ["ArraySource"]
 
 _EACH = ("row", "file")
+_SPARSE = {"data", "format", "shape"}  # of scipy.sparse.save_npz, beside indices of either form
 _DIGITS = re.compile(r"\d+")
 
 
@@ -74,6 +75,10 @@ class ArraySource(FieldChoice):
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
         return {"kind": self.kind, "files": stamps(self._files), "each": self.each}
+
+    def notes(self) -> list[str]:
+        """What users should know of it: where zeros at the end of bytes are left out."""
+        return [] if self.each == "file" else padding_notes(self._open())
 
     def metadata(self) -> dict[str, Any]:
         """What the dataset's metadata have of the source: the names of classes, if it has labels."""
@@ -130,7 +135,14 @@ class ArraySource(FieldChoice):
             check_file(file)
         try:
             if self._archive is not None:
-                names = check_fields(self.fields, self._archive.names(), self.path)
+                found = self._archive.names()
+                if self.fields is None and set(found) >= _SPARSE:
+                    raise FormatError(
+                        "it is a sparse matrix of scipy's, whose arrays are not of its rows",
+                        file=self.path,
+                        remedy="Convert its rows: np.save('x.npy', scipy.sparse.load_npz(path).toarray()), say.",
+                    )
+                names = check_fields(self.fields, found, self.path)
                 return self._archive.arrays(names, compare=compare)
             files = {os.path.basename(file).removesuffix(".npy"): file for file in self._files}
             names = check_fields(self.fields, files, self.path)

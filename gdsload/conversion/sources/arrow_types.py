@@ -270,11 +270,13 @@ def _unit_of(leaf: Leaf) -> str | None:
     kind = inner_type(leaf.kind)
     if need("pyarrow").types.is_decimal(kind) and leaf.decimals == "scaled":
         return f"units of 10 to the power of {-kind.scale}"
-    return _unit(kind)
+    return _unit(leaf.kind)
 
 
 def _unit(kind: Any) -> str | None:
     """What whole numbers of a temporal type count, if it is one."""
+    if getattr(kind, "extension_name", None) == "pandas.period":
+        return f"periods of pandas' frequency {kind.freq!r} since 1970-01-01"
     types, kind = need("pyarrow").types, inner_type(kind)
     if types.is_timestamp(kind):
         zone = "UTC" if kind.tz else "no time zone"

@@ -59,7 +59,8 @@ _WAYS_OUT = {
     "datetime64": _TIMES,
     "timedelta64": _TIMES,
     "complex128": "Round it to complex64, or store its parts: x.real and x.imag. ",
-    "void": "Store each part of a structured array as an array of its own: x['a'], say. ",
+    "void": "Store each part of a structured array as an array of its own, x['a'], say; raw bytes as numbers, "
+    "x.view('uint8'), say. ",
 }
 """What to do about element types of numpy's that are none of these."""
 
