@@ -1,4 +1,4 @@
-"""Arrow's own tensors, whose dimensions may lie in memory in another order, and large whole numbers with holes."""
+"""Columns of Arrow: its tensors, whose dimensions may be in another order in memory; holes in numbers; no class."""
 
 from __future__ import annotations
 
@@ -61,3 +61,24 @@ def test_large_whole_numbers_with_holes_in_lists(tmp_path):
     gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", workers=1, fill={"n": -1})
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert [sample["n"].tolist() for sample in dataset] == [[2**53 + 1, -1, -(2**53) - 1], [-1, 2**53 + 1]]
+
+
+@pytest.mark.parametrize("form", ["memory", "disk", "parquet"])
+@pytest.mark.parametrize("labels", [[0, 1, 1], [0, -1, 1], [0, None, 1]])
+def test_samples_without_a_class_are_said_or_refused(tmp_path, form, labels):
+    """A negative number is how `datasets` has them; a missing one is a missing value as any other."""
+    library = pytest.importorskip("datasets")
+    features = library.Features({"label": library.ClassLabel(names=["a", "b"]), "n": library.Value("int64")})
+    source = library.Dataset.from_dict({"label": labels, "n": [1, 2, -3]}, features=features)
+    if form == "disk":
+        source.save_to_disk(tmp_path / "in")
+    elif form == "parquet":
+        source.to_parquet(tmp_path / "in.parquet")
+    place = {"memory": source, "disk": tmp_path / "in", "parquet": tmp_path / "in.parquet"}[form]
+    if None in labels:
+        with pytest.raises(gdsload.GdsloadError, match="column 'label' has no value"):
+            gdsload.convert(place, tmp_path / "out", workers=1)
+        return
+    report = gdsload.convert(place, tmp_path / "out", workers=1)
+    note = "'label' has negative numbers, which stand for samples without a class"
+    assert report.notes == ((note,) if -1 in labels else ())
