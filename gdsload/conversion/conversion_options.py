@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 from typing import cast as typed
@@ -16,7 +15,7 @@ from gdsload.order.checks import check_whole
 from gdsload.shards.casts import cast, clip
 from gdsload.shards.format.dtypes import DTYPES, dtype_of
 from gdsload.shards.format.stored import PackRule, pack_rule
-from gdsload.shards.values import is_array, numbers_of
+from gdsload.shards.values import is_array, unrounded
 from gdsload.system.units import parse_bytes
 
 __all__ = ["Change", "ConvertOptions"]
@@ -111,7 +110,7 @@ class Change:
             changed[name] = self._cast(changed[name], kind, name)
         for name in self._fixed:
             changed[name] = _even(changed[name], name)
-        return {name: _unrounded(value, name) for name, value in changed.items()}
+        return {name: unrounded(value, name) for name, value in changed.items()}
 
     def _check_scales(self, values: Mapping[str, Any]) -> None:
         """Refuse to cast sounds of whole numbers: these are in the scale of their type, which nothing tells then."""
@@ -174,22 +173,6 @@ def _or_clipped(lost: SchemaError, value: Any, kind: str, field: str) -> SchemaE
         return lost
     remedy = f"Cast it to a type that holds it; or clip and count such values: casts={{{field!r}: {kind + _CLIP!r}}}."
     return SchemaError(lost.message, field=field, remedy=remedy)
-
-
-def _unrounded(value: Any, field: str) -> Any:
-    """A value whose Python floats, if it has any, have the type float64: in a narrower field they are refused then.
-
-    The writer rounds them to its schema. A conversion's schema comes from other samples, and `casts` is how to round.
-    """
-    first = value
-    while isinstance(first, list | tuple) and first:
-        first = first[0]
-    pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], list | tuple)
-    if isinstance(first, float | int) and not pair:
-        with suppress(SchemaError):  # lists of several lengths are a batch, or are refused later
-            found = numbers_of(value, field)
-            return found if found.dtype == np.float64 else value
-    return value
 
 
 def _even(value: Any, field: str) -> Any:

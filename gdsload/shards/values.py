@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CONVERT", "as_bytes", "bounds", "check_dense", "checked", "converted", "element_type", "fitted", "held",
     "is_array", "is_tensor", "memory_of", "no_inference", "numbers_of", "numpy_dtype", "torch_dtype", "torch_dtypes",
+    "unrounded",
 ]  # fmt: skip
 
 
@@ -212,6 +213,22 @@ def numbers_of(value: object, field: str) -> NDArray[Any]:
     # What numpy does not have is narrower than float32.
     found: NDArray[Any] = (plain if plain.dtype in _in_numpy() else plain.float()).numpy()
     return found
+
+
+def unrounded(value: object, field: str) -> object:
+    """A value whose Python floats, if it has any, have the type float64: a narrower field refuses them then.
+
+    For fields whose type other samples have decided. One that a schema names rounds them, and so does a cast.
+    """
+    first = value
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], list | tuple)
+    if isinstance(first, float | int) and not pair:
+        with suppress(SchemaError):  # lists of several lengths are a batch, or are refused later
+            found = numbers_of(value, field)
+            return found if found.dtype == np.float64 else value
+    return value
 
 
 @cache

@@ -57,6 +57,22 @@ def test_schema_of_a_first_sample(tmp_path, value, field):
     assert Schema({"x": field}) == ShardDataset(tmp_path / "d").schema
 
 
+def test_python_floats_are_rounded_by_a_schema_alone(tmp_path):
+    """A narrower field that the first sample has made refuses them."""
+    with ShardWriter(tmp_path / "inferred") as writer:
+        writer.write({"x": np.float32(0.5), "y": torch.ones(2)})
+        for value in ({"x": 0.1, "y": [0.5, 1]}, {"x": np.float32(1), "y": [1, 0.1]}):
+            with pytest.raises(SchemaError, match="it is float64, but the schema says float32"):
+                writer.write(value)
+        with pytest.raises(SchemaError, match="it is float64, but the schema says float32"):
+            writer.write_batch({"x": [0.1, 0.2], "y": torch.ones(2, 2)})
+        writer.write({"x": 1, "y": [1, 2]})
+    with ShardWriter(tmp_path / "given", {"x": Field("float32")}) as writer:
+        writer.write({"x": 0.1})
+        writer.write_batch({"x": [0.1, 0.2]})
+    assert ShardDataset(tmp_path / "given").column("x").tolist() == np.float32([0.1, 0.1, 0.2]).tolist()
+
+
 @pytest.mark.parametrize("value", [[], np.zeros((0, 3), np.int16)], ids=["list", "array"])
 def test_a_first_sample_without_rows_does_not_say_whether_they_vary(tmp_path, value):
     """Told at once, and not when the second sample comes; a schema says it."""

@@ -21,6 +21,7 @@ from gdsload.conversion.row_source import (
     spans,
 )
 from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.sources.array_rows import padding_notes, plain_rows
 from gdsload.conversion.sources.cf_conventions import (
     ATTRIBUTES,
     StoredNumbers,
@@ -66,6 +67,7 @@ class ZarrSource(FieldChoice):
         arrays, found = self._open(), list[str]()
         if not self.unpack:
             found += [note for name, array in arrays.items() for note in _meaning(array).notes(name)]
+        found += padding_notes(arrays)
         if self.fields is None:
             listed, groups = self._listed()
             folder = self._folder()
@@ -164,7 +166,8 @@ def _check(name: str, array: Any, file: str) -> None:
             file=file,
             remedy="Save numbers, with a codec for numbers.",
         )
-    if np.dtype(array.dtype).kind not in "biufc":
+    dtype = np.dtype(array.dtype)
+    if dtype.kind not in "biufc" and not (dtype.kind in "SV" and dtype.names is None and array.ndim == 1):
         raise FormatError(f"array {name!r} is of type {array.dtype!s:.200}, which no field can have", file=file)
 
 
@@ -178,9 +181,10 @@ def _chunk_rows(arrays: dict[str, Any]) -> int:
 
 def _rows(arrays: dict[str, Any], begin: int, end: int, file: str, *, unpack: bool) -> dict[str, Any]:
     try:
-        found = {name: np.asarray(array[begin:end]) for name, array in arrays.items()}
+        found = {name: plain_rows(np.asarray(array[begin:end])) for name, array in arrays.items()}
         if unpack:
-            found = {name: _meaning(arrays[name]).unpacked(values, name) for name, values in found.items()}
+            for name in [name for name, array in arrays.items() if _meaning(array).formula]:
+                found[name] = _meaning(arrays[name]).unpacked(found[name], name)
         return found
     except (MemoryError, SchemaError):
         raise
