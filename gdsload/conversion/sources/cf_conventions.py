@@ -85,6 +85,31 @@ class StoredNumbers:
             return {}
         return {"": self.units if unpack or not self.formula else f"{self.units}, where a value is {self.formula}"}
 
+    def check_same(self, other: StoredNumbers, name: str, files: tuple[str, str], *, unpack: bool) -> None:
+        """Refuse numbers of another file that mean something else.
+
+        Args:
+            other: what they mean there.
+            name: the array.
+            files: where these are, and those.
+            unpack: whether values are made of both.
+
+        Raises:
+            FormatError: if they do.
+        """
+        here, there = ("" if unpack else one.formula for one in (self, other))
+        if here != there or self.units != other.units:
+            shown = (self.formula, other.formula) if here != there else (self.units, other.units)
+            before, found = (one or "the number" for one in shown)
+            raise FormatError(
+                f"by the attributes of {name!r} a value is {found}, but {before} in {files[0]}: one number would mean "
+                "two things",
+                file=files[1],
+                remedy="Pass unpack=True, which makes values of both."
+                if here != there
+                else "Convert each file by itself; or choose other fields: fields=[...].",
+            )
+
     def unpacked(self, numbers: NDArray[Any], name: str) -> NDArray[Any]:
         """The values: float64 if they are scaled, or some whole ones are missing, which become NaN.
 

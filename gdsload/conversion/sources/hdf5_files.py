@@ -72,21 +72,18 @@ class Hdf5Source(FieldChoice):
 
     def notes(self) -> list[str]:
         """What users should know of it: groups and coordinates that are left out, and what stored numbers mean."""
-        found: list[str] = []
-        for number, file in enumerate(self.files.find(_SUFFIXES)):
-            with opened_hdf5(file) as opened:
-                fields = self._fields(opened, file)
-                if not self.unpack:  # files may differ in it
-                    found += [note for name, one in fields.items() for note in _meaning(one).notes(name)]
-                if number:
-                    continue
-                found += padding_notes({name: one for name, one in fields.items() if not _is_utf8(one)})
-                if self.fields is None:
-                    children = self._children(opened, file)
-                    found += groups_left_out(self._inner(children), lambda name: f"group={name!r}")
-                    datasets = {name: one for name, one in children.items() if _is_variable(one)}
-                    found += other_dimension_notes([name for name in datasets if name not in fields])
-        return list(dict.fromkeys(found))
+        file = self.files.find(_SUFFIXES)[0]
+        with opened_hdf5(file) as opened:
+            fields, children = self._fields(opened, file), self._children(opened, file)
+            stored = {} if self.unpack else fields
+            found = [note for name, one in stored.items() for note in _meaning(one).notes(name)]
+            found += padding_notes({name: one for name, one in fields.items() if not _is_utf8(one)})
+            if self.fields is None:
+                found += other_dimension_notes(
+                    [name for name in children if _is_variable(children[name]) and name not in fields]
+                )
+                found += groups_left_out(self._inner(children), lambda name: f"group={name!r}")
+        return found
 
     def metadata(self) -> dict[str, Any]:
         """What the dataset's metadata have of it: units that attributes tell, of the first file."""
@@ -101,9 +98,13 @@ class Hdf5Source(FieldChoice):
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
         found: list[Part] = []
+        first: dict[str, tuple[StoredNumbers, str]] = {}
         for file in self.files.find(_SUFFIXES):
             with opened_hdf5(file) as opened:
                 fields = self._fields(opened, file)
+                for name, one in fields.items():
+                    known, where = first.setdefault(name, (_meaning(one), file))
+                    known.check_same(_meaning(one), name, (where, file), unpack=self.unpack)
                 count = len(next(iter(fields.values())))
                 row_bytes = _row_bytes(fields)
             step, name = max(target_bytes // row_bytes, 1), os.path.basename(file)

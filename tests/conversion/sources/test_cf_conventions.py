@@ -115,10 +115,22 @@ def test_files_that_are_packed_in_other_ways_are_each_unpacked_as_they_say(tmp_p
         with h5py.File(tmp_path / f"in/{number}.h5", "w") as file:
             file["x"] = np.array([4, 8], np.int16)
             file["x"].attrs["scale_factor"] = scale
-    report = gdsload.convert(tmp_path / "in", tmp_path / "raw", workers=1)
-    assert [note.partition("the number ")[2][:6] for note in report.notes] == ["* 0.5 ", "* 0.25"]
+    with pytest.raises(FormatError, match=r"number \* 0.25 .*, but the number \* 0.5 .* two things. Pass unpack=True"):
+        gdsload.convert(tmp_path / "in", tmp_path / "raw", workers=1)
     gdsload.convert(tmp_path / "in", tmp_path / "out", workers=1, unpack=True)
     assert gdsload.ShardDataset(tmp_path / "out").column("x").tolist() == [2.0, 4.0, 1.0, 2.0]
+
+
+def test_files_whose_numbers_count_other_things_are_refused(tmp_path):
+    (tmp_path / "in").mkdir()
+    for month in (1, 2):
+        with h5py.File(tmp_path / f"in/{month}.h5", "w") as file:
+            file["x"], file["time"] = np.arange(2), np.arange(2)
+            file["time"].attrs["units"] = f"days since 2000-0{month}-01"
+    for unpack in (False, True):
+        with pytest.raises(FormatError, match=r"'time' a value is days since 2000-02-01, but .*-01-01 in .*fields="):
+            gdsload.convert(tmp_path / "in", tmp_path / "out", workers=1, unpack=unpack)
+    gdsload.convert(tmp_path / "in", tmp_path / "out", workers=1, fields=["x"])
 
 
 @pytest.mark.parametrize(
