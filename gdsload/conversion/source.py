@@ -105,6 +105,13 @@ class OfDocuments:
         found.each = "document"
         return found
 
+    def check_shuffle(self) -> None:
+        """Refuse to write the samples in random order, if they are tokens.
+
+        Raises:
+            OptionError: if they are.
+        """
+
 
 class FieldChoice:
     """What makes a source `Selective`: it reads `fields`, None for all."""

@@ -33,7 +33,7 @@ from gdsload.errors import FormatError, OptionError, SchemaError
 
 __all__ = ["Hdf5Source", "opened_hdf5", "own_child"]
 
-_SUFFIXES = (".h5", ".hdf5", ".hdf")
+_SUFFIXES = (".h5", ".hdf5", ".hdf", ".nc", ".nc4")
 _VARYING_BYTES = 1024
 
 
@@ -45,7 +45,7 @@ class Hdf5Source(FieldChoice):
     followed.
 
     Args:
-        path: a `.h5` or `.hdf5` file, or a folder of them, whose samples follow each other.
+        path: a `.h5`, `.hdf5` or netCDF-4's `.nc` file, or a folder of them, whose samples follow each other.
         group: the group, ``"/"`` if the datasets lie at the top. Groups in it are passed over.
         unpack: make the values that attributes tell of (``scale_factor``, ``add_offset``, ``_FillValue``,
             ``missing_value``, ``_Unsigned``), with NaN for missing ones; else numbers are taken as they are stored.

@@ -87,8 +87,19 @@ class TokenSource(OfDocuments):
         listed = stamps([*files, *filter(None, map(self._index, files))])
         return {"kind": self.kind, "files": listed, "dtype": dtype, "end": self.end, "key": self.key, "each": self.each}
 
+    def check_shuffle(self) -> None:
+        """See `OfDocuments`."""
+        if self._one_by_one(self.files.find(_SUFFIXES)):
+            raise OptionError(
+                "shuffle_seed would put single tokens in random order",
+                file=self.path,
+                remedy="Leave it out: a loader shuffles windows of the row. end= and each='document' make documents.",
+            )
+
     def notes(self) -> list[str]:
-        """What users should know of it: keys of the first line that nothing is made of."""
+        """What users should know of it: that tokens are samples, or keys of the first line that are left out."""
+        if self._one_by_one(self.files.find(_SUFFIXES)):
+            return ["each token is a sample: gdsload.Windows takes stretches of them, each='document' makes documents"]
         for file in self.files.find(_SUFFIXES) if os.path.exists(self.path) else []:
             if not file.endswith(".jsonl"):
                 continue

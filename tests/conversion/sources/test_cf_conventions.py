@@ -58,7 +58,7 @@ def xarrays(path, version, latitudes=4):
 
 
 KINDS = {
-    "hdf5": lambda folder, **options: netcdf(folder / "x.h5", **options),
+    "hdf5": lambda folder, **options: netcdf(folder / "x.nc", **options),
     "zarr 2": lambda folder, **options: xarrays(folder / "x.zarr", 2, **options),
     "zarr 3": lambda folder, **options: xarrays(folder / "x.zarr", 3, **options),
 }

@@ -75,7 +75,8 @@ def test_a_flat_file_without_ends_is_packed_as_one_document(documents_of, tmp_pa
     source = TokenSource(str(tmp_path / "t.bin"), dtype="uint32", each="document")
     assert documents_of(source, 8) == [list(range(100))]
     pack = {"field": "tokens", "length": 30}
-    gdsload.convert(tmp_path / "t.bin", tmp_path / "out", pack=pack, source_options={"dtype": "uint32"}, workers=1)
+    how = {"source_options": {"dtype": "uint32"}, "workers": 1, "shuffle_seed": None}
+    assert gdsload.convert(tmp_path / "t.bin", tmp_path / "out", pack=pack, **how).notes == ()
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert [dataset[n]["tokens"].tolist() for n in range(3)] == [list(range(n, n + 30)) for n in (0, 30, 60)]
     assert [dataset[n]["cu_seqlens"].tolist() for n in range(3)] == [[0, 30]] * 3
@@ -87,7 +88,10 @@ def test_a_flat_file_without_ends_is_a_row_of_which_windows_take_every_stretch(t
     tokens = np.random.default_rng(0).integers(0, 50_257, 5000).astype(np.uint16)
     tokens.tofile(tmp_path / "train.bin")
     how = {"dtype": "uint16", "shard_bytes": "3kB", "workers": workers}
+    with pytest.raises(OptionError, match="shuffle_seed would put single tokens in random order. Leave it out"):
+        gdsload.convert(tmp_path / "train.bin", tmp_path / "out", shuffle_seed=1, **how)
     report = gdsload.convert(tmp_path / "train.bin", tmp_path / "out", **how)
+    assert [note[:21] for note in report.notes] == ["each token is a sampl"]
     assert (report.samples, report.shards > 1) == (5000, True)
     windows = gdsload.Windows(tmp_path / "out", 64 + 1)
     assert len(windows) == 5000 - 64
