@@ -67,10 +67,10 @@ class StoredNumbers:
     @property
     def formula(self) -> str:
         """How a value is made of a number; nothing if it is the number."""
-        told = [f"of the type {self.read_as}"] if self.read_as is not None else []
-        told += [f"the number * {self.scale!r} + {self.offset!r}"] if (self.scale, self.offset) != (1, 0) else []
-        told += [f"missing for {', '.join(map(str, self.missing))}"] if self.missing else []
-        return " and ".join(told)
+        parts = [f"of the type {self.read_as}"] if self.read_as is not None else []
+        parts += [f"the number * {self.scale!r} + {self.offset!r}"] if (self.scale, self.offset) != (1, 0) else []
+        parts += [f"missing for {', '.join(map(str, self.missing))}"] if self.missing else []
+        return " and ".join(parts)
 
     def notes(self, name: str) -> list[str]:
         """What users should know of numbers that are taken as they are stored."""
@@ -132,7 +132,7 @@ def of_first_dimension(
     """The arrays that have a row for each sample, and those that are coordinates of another dimension.
 
     Args:
-        dimensions: the first dimension of each array; None where none is told.
+        dimensions: the first dimension of each array; None if it has no name.
         coordinates: the arrays that are values of a dimension.
         file: where they are, for errors.
 

@@ -28,7 +28,7 @@ __all__ = ["CsvForm", "Row", "Stretch", "check_text", "other_delimiter"]
 
 STRETCH_BYTES = 8 * 2**20
 MAX_LINE_BYTES = 2**28
-_LONE_RETURN = "a carriage return alone is in it; if such end its lines, write them anew (dos2unix -c mac)"
+_LONE_RETURN = "a carriage return alone is in it; if such end its lines, convert them (dos2unix -c mac)"
 _BOM = b"\xef\xbb\xbf"
 _NO_TEXT = re.compile("[\udc80-\udcff]")  # how Python has bytes that are not UTF-8
 _QUOTE, _NEWLINE, _RETURN = (ord(mark) for mark in '"\n\r')

@@ -21,7 +21,7 @@ def settled_type(kind: Any, values: Sequence[Any], key: str, file: str) -> Any:
 
     Raises:
         OptionError: if whole numbers of a key are in no type, for as floats different ones would become the same; or if
-            there is no value that tells its type.
+            it has no value.
     """
     arrow, there = need("pyarrow"), [value for value in values if value is not None]
     if arrow.types.is_timestamp(kind):

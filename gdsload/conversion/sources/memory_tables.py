@@ -79,7 +79,7 @@ class TableInMemory(FieldChoice):
                     self._left_out.append("its index has no name and is left out: reset_index() makes a column of it")
                 if named and (both := [name for name in table.index.names if name in table.columns]):
                     self._left_out.append(
-                        f"its index has the name of a column, {both[0]!r}, and is left out: a name of its own takes it"
+                        f"its index has the name of a column, {both[0]!r}, and is left out: by another name it is taken"
                     )
                     named = False
                 return arrow.Table.from_pandas(table, preserve_index=named)

@@ -34,20 +34,20 @@ class TokenSource(OfDocuments):
     that has one.
 
     Any other file (`.bin`) is a row of tokens. With `end` it has documents, each of which ends with that token. Without
-    it, nothing tells where documents end, and each token is a sample: `Windows` takes any stretch of the row then, also
-    from one file to the next. Packed, such a file is one document.
+    it, each token is a sample: `Windows` takes any stretch of the row, also from one file to the next. Packed, such a
+    file is one document.
 
     What llm.c and its like write says itself of what element type it is, and its header is no token; any other row is
     as NumPy's `tofile` writes it, and needs `dtype`. A `.bin` with an index of Megatron-LM's beside it (`.idx`) has the
-    documents and the element type that this tells: a document is all of its sequences.
+    documents and the element type that this says: a document is all of its sequences.
 
     Args:
         path: such a file, or a folder of them.
         dtype: the element type of the tokens of files that do not say it. Of JSON lines it is uint16 by default.
         end: the token that ends a document of a row, and belongs to it.
         key: the key of the list, where lines are objects.
-        each: what a sample is: ``"token"`` (of `.bin` files alone) or ``"document"``. None: a token, if no file tells
-            of documents.
+        each: what a sample is: ``"token"`` (of `.bin` files alone) or ``"document"``. None: a token, if no file has
+            documents.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
@@ -135,16 +135,16 @@ class TokenSource(OfDocuments):
 
     def _one_by_one(self, files: list[str]) -> bool:
         """Whether each token is a sample."""
-        told = next((file for file in files if _has(file, ".npy") or _has(file, ".jsonl")), None)
-        if self.each == "token" and told is not None:
+        document = next((file for file in files if _has(file, ".npy") or _has(file, ".jsonl")), None)
+        if self.each == "token" and document is not None:
             numbers = "Pass kind='numpy', which takes the values of arrays one by one."
             raise OptionError(
                 "each='token' is for flat files of tokens, but this one is a document, or has several",
-                file=told,
-                remedy=numbers if _has(told, ".npy") else "Leave each out: each line is a document.",
+                file=document,
+                remedy=numbers if _has(document, ".npy") else "Leave each out: each line is a document.",
             )
         if self.each is None:
-            return told is None and self.end is None and not any(map(self._index, files))
+            return document is None and self.end is None and not any(map(self._index, files))
         return self.each == "token"
 
     def _tokens(self, file: str, target_bytes: int) -> list[Part]:

@@ -55,7 +55,7 @@ SUB_BYTE_DTYPES = frozenset({"F4", "F6_E2M3", "F6_E3M2"})
 
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 _TIMES = "Store times as whole numbers of their unit: x.astype('int64'). "
-_PARTS = "Store each part of a structured array as an array of its own: x['a'], say. "
+_PARTS = "Store each part of a structured array by itself: x['a'], say. "
 _WAYS_OUT = {
     "datetime64": _TIMES,
     "timedelta64": _TIMES,

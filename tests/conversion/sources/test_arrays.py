@@ -191,7 +191,7 @@ def test_bytes_of_a_fixed_length_lose_zeros_with_a_note_and_raw_ones_none(tmp_pa
 
 def test_structured_arrays_are_refused(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros(3, [("a", "S2"), ("b", "i4")]))
-    with pytest.raises(gdsload.GdsloadError, match=r"Store each part of a structured array as an array of its own"):
+    with pytest.raises(gdsload.GdsloadError, match=r"Store each part of a structured array by itself"):
         gdsload.convert(tmp_path / "x.npy", tmp_path / "out", workers=1)
 
 
