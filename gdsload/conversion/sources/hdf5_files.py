@@ -179,9 +179,11 @@ def own_child(group: Any, name: str, file: str) -> Any:
 
 def _is_variable(child: Any) -> bool:
     """Whether it is a dataset with values, and no mere dimension of netCDF's."""
-    label = child.attrs.get("NAME", b"") if isinstance(child, need("h5py").Dataset) else None
-    text = label.decode("latin-1") if isinstance(label, bytes) else label
-    return text is not None and not str(text).startswith("This is a netCDF dimension but not a netCDF variable")
+    if not isinstance(child, need("h5py").Dataset):
+        return False
+    label = _attribute(child, "NAME")
+    text = label.decode("latin-1") if isinstance(label, bytes) else str(label)
+    return not text.startswith("This is a netCDF dimension but not a netCDF variable")
 
 
 def _first_dimension(field: Any) -> str | None:
@@ -193,7 +195,15 @@ def _first_dimension(field: Any) -> str | None:
 
 
 def _meaning(field: Any) -> StoredNumbers:
-    return StoredNumbers.of({name: field.attrs[name] for name in ATTRIBUTES if name in field.attrs}, field.dtype)
+    return StoredNumbers.of({name: _attribute(field, name) for name in ATTRIBUTES}, field.dtype)
+
+
+def _attribute(field: Any, name: str) -> Any:
+    """An attribute of a dataset; None if there is none, or one of a type that numpy does not have."""
+    try:
+        return field.attrs.get(name)
+    except TypeError:
+        return None
 
 
 def _is_utf8(field: Any) -> bool:

@@ -174,3 +174,12 @@ def test_bytes_of_a_fixed_length_are_noted_and_opaque_ones_whole(tmp_path):
     assert (dataset.column("v"), dataset.column("s")) == (raw, [b"a", b"bcd", b"\0e"])
     assert dataset.column("text") == ["é", "b", "c"]
     assert [note[:33] for note in report.notes] == ["'s' has bytes of a fixed length ("]
+
+
+def test_attributes_of_types_that_numpy_does_not_have(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.arange(3)
+        for name in (b"units", b"NAME", b"scale_factor"):
+            h5py.h5a.create(file["x"].id, name, h5py.h5t.UNIX_D32LE.copy(), h5py.h5s.create(h5py.h5s.SCALAR))
+    assert gdsload.convert(tmp_path / "x.h5", tmp_path / "out", workers=1).notes == ()
+    assert gdsload.ShardDataset(tmp_path / "out").column("x").tolist() == [0, 1, 2]
