@@ -15,7 +15,7 @@ from gdsload.order.checks import check_whole
 from gdsload.shards.casts import cast, clip
 from gdsload.shards.format.dtypes import DTYPES, dtype_of
 from gdsload.shards.format.stored import PackRule, pack_rule
-from gdsload.shards.values import is_array
+from gdsload.shards.values import is_array, unrounded
 from gdsload.system.units import parse_bytes
 
 __all__ = ["Change", "ConvertOptions"]
@@ -110,7 +110,7 @@ class Change:
             changed[name] = self._cast(changed[name], kind, name)
         for name in self._fixed:
             changed[name] = _even(changed[name], name)
-        return changed
+        return {name: unrounded(value, name) for name, value in changed.items()}
 
     def _check_scales(self, values: Mapping[str, Any]) -> None:
         """Refuse to cast sounds of whole numbers: these are in the scale of their type, which nothing tells then."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.part import key_of, place_of, reason_of
 from gdsload.conversion.provenance import notes_of, told_by
-from gdsload.conversion.source import Item, Part, Source
+from gdsload.conversion.source import Item, OfDocuments, Part, Source
 from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.encode import sample_of
 
@@ -106,7 +106,7 @@ class PackedSource:
     """
 
     def __init__(self, inner: Source, packing: Packing) -> None:
-        self.inner = inner
+        self.inner = inner.documents() if isinstance(inner, OfDocuments) else inner
         self.packing = packing
         self.kind = f"{inner.kind}, packed"
         self.threads = inner.threads

@@ -25,7 +25,7 @@ from gdsload.conversion.recognise import source_for
 from gdsload.conversion.room import Room, part_bytes
 from gdsload.conversion.sizes import ImageSizes, image_sizes, sized
 from gdsload.conversion.snapshot import SourceSnapshot, refuse_inside
-from gdsload.conversion.source import Part, Source, taking
+from gdsload.conversion.source import OfDocuments, Part, Source, taking
 from gdsload.conversion.spread import CONVERSION, Spread
 from gdsload.conversion.staging import PartReport, StagingFolder, tidy_up
 from gdsload.conversion.tasks import bytes_of_parts, bytes_of_shards, gathered
@@ -372,6 +372,8 @@ def _source(source: object, options: ConvertKeywords) -> Source:
         source = absolute(source)
     found, pack = source_for(source, options.get("kind"), options.get("source_options")), options.get("pack")
     if pack is None:
+        if options.get("shuffle_seed") is not None and isinstance(found, OfDocuments):
+            found.check_shuffle()
         return taking(found, options.get("fields"))
     if not isinstance(pack, Mapping):
         raise OptionError(f"pack is {pack!r:.200}", remedy='Pass {"field": name, "length": n}, say.')

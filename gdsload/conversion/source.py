@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
-__all__ = ["ExactParts", "FieldChoice", "Item", "Part", "Selective", "Source", "taking"]
+__all__ = ["ExactParts", "FieldChoice", "Item", "OfDocuments", "Part", "Selective", "Source", "taking"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,26 @@ class Selective(Protocol):
 
         Args:
             fields: their names. It raises an `OptionError` for one that it does not have when it is read.
+        """
+
+
+class OfDocuments:
+    """What makes a source give documents of tokens to be packed, where its samples may be the tokens themselves."""
+
+    each: str | None = None
+    """``"token"``, ``"document"``, or None: what its files tell."""
+
+    def documents(self) -> Self:
+        """The same source, whose samples are documents."""
+        found = copy.copy(self)
+        found.each = "document"
+        return found
+
+    def check_shuffle(self) -> None:
+        """Refuse to write the samples in random order, if they are tokens.
+
+        Raises:
+            OptionError: if they are.
         """
 
 

@@ -47,7 +47,8 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         starts: first sample of each window; int64, shape ``[len(self)]``, read-only.
 
     Raises:
-        OptionError: if `length` or `stride` is no whole number from 1 to 2**48, or there is no field `within`.
+        OptionError: if `length` or `stride` is no whole number from 1 to 2**48, there is no field `within`, or no field
+            that is neither ragged nor a text.
         DatasetNotFoundError, FormatError: see `ShardDataset`.
     """
 
@@ -55,6 +56,12 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         self, dataset: ShardDataset | str | os.PathLike[str], length: int, stride: int = 1, *, within: str | None = None
     ) -> None:
         self.dataset = dataset if isinstance(dataset, ShardDataset) else _opened(dataset)
+        if len(self.dataset) and all(field.ragged for field in self.dataset.schema.values()):
+            raise OptionError(
+                "windows need fields of one shape, but all of the dataset's are ragged or texts",
+                file=self.dataset.path,
+                remedy="Convert files of tokens so that each token is a sample: each='token'.",
+            )
         self.length = check_whole(length, "length", 1, MAX_SAMPLES)
         self.stride = check_whole(stride, "stride", 1, MAX_SAMPLES)
         self.within = within

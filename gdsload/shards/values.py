@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from gdsload.errors import SchemaError
 from gdsload.shards.format.dtypes import DTYPES, DType, dtype_of
 from gdsload.shards.pictures import is_picture, picture_array
+from gdsload.shards.python_numbers import check_masks, python_numbers
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CONVERT", "as_bytes", "bounds", "check_dense", "checked", "converted", "element_type", "fitted", "held",
     "is_array", "is_tensor", "memory_of", "no_inference", "numbers_of", "numpy_dtype", "torch_dtype", "torch_dtypes",
+    "unrounded",
 ]  # fmt: skip
 
 
@@ -155,7 +156,7 @@ def _stacked(value: object, field: str) -> object:
     """
     if is_picture(value):
         return picture_array(value, field)
-    _check_masks(value, field)
+    check_masks(value, field)
     if not isinstance(value, list | tuple) or not value:
         return value
     if is_picture(value[0]):
@@ -163,11 +164,15 @@ def _stacked(value: object, field: str) -> object:
     if not is_array(value[0]):
         return value
     for one in value:
-        _check_masks(one, field)
+        check_masks(one, field)
     try:
-        return _stack_tensors(value) if is_tensor(value[0]) else np.stack(value)
+        found = _stack_tensors(value) if is_tensor(value[0]) else np.stack(value)
     except (RuntimeError, TypeError, ValueError) as error:
         raise SchemaError(f"the list cannot be made one tensor: {str(error)[:200]}", field=field) from None
+    for one in value:
+        if getattr(one, "dtype", None) != found.dtype:  # they have become of one type: as a cast, which loses none
+            checked(numbers_of(one, field), one, dtype_of(found.dtype, field), field)
+    return found
 
 
 def _stack_tensors(value: Sequence[Any]) -> torch.Tensor:
@@ -176,70 +181,22 @@ def _stack_tensors(value: Sequence[Any]) -> torch.Tensor:
     return torch.stack(tuple(value))
 
 
-def _check_masks(value: object, field: str) -> None:
-    if np.ma.is_masked(value):
-        raise SchemaError(
-            "a value of it is masked, and a shard holds no masks",
-            field=field,
-            remedy="Fill such values (array.filled(0)), and keep the mask in a field of its own if it matters.",
-        )
-
-
 def _as_array(value: object, field: str) -> NDArray[Any]:
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
-    array = _numbers(value, field)
+    array = python_numbers(value, field)
     if array.dtype.kind not in "biufc":
         raise SchemaError(f"{str(value)[:80]!r} is no number or list of numbers", field=field, remedy=_PARTS)
-    # As torch.tensor does for Python's own numbers.
-    return array.astype(_TORCH_DEFAULTS.get(array.dtype.name, array.dtype))
-
-
-_TORCH_DEFAULTS = {"float64": np.dtype(np.float32), "complex128": np.dtype(np.complex64)}
+    return array
 
 
 def _convert(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor:
     """Python numbers and lists, converted when the element type can hold them."""
-    source = _numbers(value, field)
+    source = python_numbers(value, field)
     if source.dtype.kind == "f" and _is_whole(dtype) and (np.abs(source) >= _EXACT["float64"]).any():
         # numpy has made floats of whole numbers among them, so what they were is not certain.
         raise SchemaError(f"{str(value)[:80]} does not fit {dtype.name}: it has no exact value", field=field)
     return checked(source, value, dtype, field)
-
-
-def _numbers(value: object, field: str) -> NDArray[Any]:
-    """Python numbers as an array."""
-    try:
-        array = np.asarray(value)
-    except (UserWarning, ValueError):  # where warnings are errors, numpy's of a masked number is one
-        _check_masked_numbers(value, field)
-        raise SchemaError("nested lists of different lengths have no shape", field=field) from None
-    except OverflowError:
-        raise _too_long(field) from None
-    if array.dtype.kind == "f" and np.isnan(array).any():
-        _check_masked_numbers(value, field)
-    if array.dtype == np.float64 and isinstance(value, list | tuple) and (np.abs(array) >= 2**53).any():
-        # numpy takes floats for whole numbers of which some need 64 bits and others could be negative.
-        exact = np.array(value, dtype=object)
-        if all(isinstance(number, Integral) for number in exact.flat):
-            try:
-                return exact.astype(np.uint64)
-            except OverflowError:
-                raise _too_long(field) from None
-    return array
-
-
-def _too_long(field: str) -> SchemaError:
-    return SchemaError("its numbers fit neither 64 bits with a sign nor without", field=field)
-
-
-def _check_masked_numbers(value: object, field: str) -> None:
-    """Refuse masked numbers in lists, of which numpy only warns, and makes them NaN."""
-    if isinstance(value, list | tuple):
-        for one in value:
-            _check_masked_numbers(one, field)
-    else:
-        _check_masks(value, field)
 
 
 def numbers_of(value: object, field: str) -> NDArray[Any]:
@@ -250,12 +207,28 @@ def numbers_of(value: object, field: str) -> NDArray[Any]:
     """
     value = _stacked(value, field)
     if not is_tensor(value):
-        return _numbers(value, field)
+        return python_numbers(value, field)
     check_dense(value, field)
     plain = value.detach().cpu().resolve_conj().resolve_neg()
     # What numpy does not have is narrower than float32.
     found: NDArray[Any] = (plain if plain.dtype in _in_numpy() else plain.float()).numpy()
     return found
+
+
+def unrounded(value: object, field: str) -> object:
+    """A value whose Python floats, if it has any, have the type float64: a narrower field refuses them then.
+
+    For fields whose type other samples have decided. One that a schema names rounds them, and so does a cast.
+    """
+    first = value
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], list | tuple)
+    if isinstance(first, float | int) and not pair:
+        with suppress(SchemaError):  # lists of several lengths are a batch, or are refused later
+            found = numbers_of(value, field)
+            return found if found.dtype == np.float64 else value
+    return value
 
 
 @cache

@@ -22,6 +22,7 @@ from gdsload.shards.format.shard import OFFSETS_PREFIX
 from gdsload.shards.format.stored import PackRule, StoredSchema, pack_rule, packed_by
 from gdsload.shards.publish import Publication, fsync_path, write_error
 from gdsload.shards.shard_folders import shard_name
+from gdsload.shards.values import unrounded
 from gdsload.system.units import parse_bytes
 
 __all__ = ["ShardWriter"]
@@ -80,6 +81,7 @@ class ShardWriter:
         self._pack_rule = pack_rule(pack_fields)
         self._shard_bytes = parse_bytes(shard_bytes, "shard_bytes", at_least=1)
         self._stored: StoredSchema | None = None
+        self._inferred = schema is None
         if schema is not None:
             self._stored = self._packed(schema if isinstance(schema, Schema) else Schema(schema))
         self._columns: dict[str, _Column] = {}
@@ -112,7 +114,13 @@ class ShardWriter:
         """
         self._check_open()
         stored = self._stored or self._packed(unambiguous(infer_schema(sample, batch=False)))
-        self._append(stored, sample_rows(stored.schema, sample))
+        self._append(stored, sample_rows(stored.schema, self._typed(sample)))
+
+    def _typed(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Values whose Python floats are refused where the first sample has made a field narrower, and not rounded."""
+        if not self._inferred or not isinstance(values, Mapping):
+            return values
+        return {name: unrounded(value, name) for name, value in values.items()}
 
     def write_batch(self, batch: Mapping[str, Any]) -> None:
         """Write many samples, much faster than one by one.
@@ -128,7 +136,7 @@ class ShardWriter:
         """
         self._check_open()
         stored = self._stored or self._packed(infer_schema(batch, batch=True))
-        self._append(stored, batch_rows(stored.schema, batch))
+        self._append(stored, batch_rows(stored.schema, self._typed(batch)))
 
     def close(self) -> None:
         """Finish the dataset and make it appear. Leaving the context does this.

@@ -278,4 +278,4 @@ def test_the_command_says_what_to_pass(tmp_path, out, capsys):
     assert main(["convert", str(tmp_path), str(out), *options]) == 2
     assert "--split train" in capsys.readouterr().err
     assert main(["convert", str(tmp_path), str(out), *options, "--option", "split=val"]) == 0
-    assert len(gdsload.ShardDataset(out)) == 1
+    assert len(gdsload.ShardDataset(out)) == 9

@@ -180,6 +180,14 @@ def test_of_no_samples_there_are_none(tmp_path, shape):
     assert len(Windows(tmp_path / "none", 2, within="episode")) == 0
 
 
+def test_a_dataset_of_documents_has_no_windows(tmp_path):
+    """Not none without a word: of one long document they were 0."""
+    with gdsload.ShardWriter(tmp_path / "d", {"tokens": gdsload.Field("uint16", (None,)), "text": "str"}) as writer:
+        writer.write({"tokens": np.arange(100, dtype=np.uint16), "text": "a"})
+    with pytest.raises(OptionError, match="but all of the dataset's are ragged or texts. Convert .* each='token'"):
+        Windows(tmp_path / "d", 8)
+
+
 def test_ragged_fields_are_left_out(tmp_path):
     with gdsload.ShardWriter(
         tmp_path / "texts", {"x": gdsload.Field("int64", ()), "text": gdsload.Field("str")}

@@ -125,3 +125,30 @@ def test_bytes_are_a_view_where_they_can_be():
 def test_what_has_no_element_type(value, message):
     with pytest.raises(SchemaError, match=f"field 'x': .*{message}"):
         element_type(value, "x")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [0.5, 2**53 + 1],
+        [2**53 + 1, float("nan")],
+        [[1, 2**53 + 1], [0.5, 1]],
+        [np.int64(2**53 + 1), 0.5],
+        [0.5, np.array(2**53 + 1)],
+        [torch.tensor(2**24 + 1), torch.tensor(0.5)],
+        [np.array([2**53 + 1]), np.array([0.5])],
+    ],
+)
+def test_whole_numbers_among_floats_are_never_rounded(value):
+    with pytest.raises(SchemaError, match=r"9007199254740993 (is among|at \[0\])|16777217 does not fit float32"):
+        element_type(value, "x")
+
+
+def test_whole_numbers_among_floats_that_have_them():
+    assert as_bytes([0.5, 2**53], dtype_of("float64"), "x").view("<f8").tolist() == [[0.5], [2.0**53]]
+
+
+@given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=3))
+def test_python_floats_are_what_they_were(values):
+    dtype, _ = element_type(values, "x")
+    assert as_bytes(values, dtype, "x").view("<f8")[:, 0].tolist() == values

@@ -30,8 +30,9 @@ from gdsload.shards import writer as writer_module
 INFERRED = [
     (3, Field("int64")),
     (True, Field("bool")),
-    (1.5, Field("float32")),
-    (1j, Field("complex64")),
+    (1.5, Field("float64")),
+    (np.float32(1.5), Field("float32")),
+    (np.complex64(1j), Field("complex64")),
     (2**63, Field("uint64")),
     (np.float64(1.5), Field("float64")),
     (np.uint16(3), Field("uint16")),
@@ -39,7 +40,7 @@ INFERRED = [
     (b"raw", Field("bytes")),
     ([1, 2, 3], Field("int64", (3,))),
     ([2**63 + 1, 5], Field("uint64", (2,))),
-    ([[1.0, 2.0]], Field("float32", (1, 2))),
+    ([[1.0, 2.0]], Field("float64", (1, 2))),
     ([np.zeros(2), np.ones(2)], Field("float64", (2, 2))),
     ([torch.zeros(2, dtype=torch.bfloat16)] * 3, Field("bfloat16", (3, 2))),
     (np.zeros((2, 3), ">i2"), Field("int16", (2, 3))),
@@ -54,6 +55,22 @@ def test_schema_of_a_first_sample(tmp_path, value, field):
         writer.write({"x": value})
         assert Schema({"x": field}) == writer.schema
     assert Schema({"x": field}) == ShardDataset(tmp_path / "d").schema
+
+
+def test_python_floats_are_rounded_by_a_schema_alone(tmp_path):
+    """A narrower field that the first sample has made refuses them."""
+    with ShardWriter(tmp_path / "inferred") as writer:
+        writer.write({"x": np.float32(0.5), "y": torch.ones(2)})
+        for value in ({"x": 0.1, "y": [0.5, 1]}, {"x": np.float32(1), "y": [1, 0.1]}):
+            with pytest.raises(SchemaError, match="it is float64, but the schema says float32"):
+                writer.write(value)
+        with pytest.raises(SchemaError, match="it is float64, but the schema says float32"):
+            writer.write_batch({"x": [0.1, 0.2], "y": torch.ones(2, 2)})
+        writer.write({"x": 1, "y": [1, 2]})
+    with ShardWriter(tmp_path / "given", {"x": Field("float32")}) as writer:
+        writer.write({"x": 0.1})
+        writer.write_batch({"x": [0.1, 0.2]})
+    assert ShardDataset(tmp_path / "given").column("x").tolist() == np.float32([0.1, 0.1, 0.2]).tolist()
 
 
 @pytest.mark.parametrize("value", [[], np.zeros((0, 3), np.int16)], ids=["list", "array"])

@@ -11,7 +11,7 @@ import numpy as np
 from gdsload.conversion.row_source import BATCH_BYTES, common_length, row_parts, spans
 from gdsload.conversion.source import Item, Part
 
-__all__ = ["array_items", "array_parts"]
+__all__ = ["array_items", "array_parts", "padding_notes", "plain_rows"]
 
 
 def array_parts(
@@ -46,4 +46,20 @@ def array_items(arrays: Mapping[str, Any], low: int, high: int) -> Iterator[Item
 def _rows(arrays: Mapping[str, Any], begin: int, end: int) -> dict[str, Any]:
     rows = {name: array[begin:end] for name, array in arrays.items()}
     # What is mapped comes as a type of its own.
-    return {name: np.asarray(some) if isinstance(some, np.ndarray) else some for name, some in rows.items()}
+    return {name: plain_rows(np.asarray(some)) if isinstance(some, np.ndarray) else some for name, some in rows.items()}
+
+
+def plain_rows(rows: Any) -> Any:
+    """Rows as a field takes them: texts and bytes of an array as a list, all else as it is."""
+    texts = isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "USV" and rows.dtype.names is None
+    return rows.tolist() if texts else rows
+
+
+def padding_notes(arrays: Mapping[str, Any]) -> list[str]:
+    """What users should know of arrays, by field, of bytes of a fixed length, which zeros fill up."""
+    return [
+        f"{name!r} has bytes of a fixed length ({array.dtype.itemsize}), of which zeros at the end are left out: where "
+        "they are part of the value, store it as numpy's V type, or as rows of uint8"
+        for name, array in arrays.items()
+        if getattr(getattr(array, "dtype", None), "kind", None) == "S"
+    ]

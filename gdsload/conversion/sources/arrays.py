@@ -19,7 +19,7 @@ from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file,
 from gdsload.conversion.reading_notes import note, noted_in_reading
 from gdsload.conversion.row_source import check_fields, classes_of, runs, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import array_items, array_parts
+from gdsload.conversion.sources.array_rows import array_items, array_parts, padding_notes
 from gdsload.conversion.sources.npy import decode_npy, map_npy
 from gdsload.conversion.sources.npz import NpzArchive, is_left_out
 from gdsload.errors import FormatError, OptionError
@@ -28,6 +28,7 @@ __all__ = ["ArraySource"]
 
 _EACH = ("row", "file")
 _LEFT_OUT = "members of archives that other programs keep beside arrays are left out"
+_SPARSE = {"data", "format", "shape"}  # of scipy.sparse.save_npz, beside indices of either form
 _DIGITS = re.compile(r"\d+")
 
 
@@ -83,9 +84,12 @@ class ArraySource(FieldChoice):
         return {"classes": {"label": self._classes}} if self._classes else {}
 
     def notes(self) -> list[str]:
-        """Notes for users: members of an archive that other programs keep beside arrays."""
-        left_out = [] if self._archive is None or self.each == "file" else self._archive.left_out()
-        return noted_in_reading([{_LEFT_OUT: (len(left_out), left_out[0])}]) if left_out else []
+        """Notes for users: zeros that bytes lose, and members of an archive that other programs keep beside arrays."""
+        if self.each == "file":
+            return []
+        left_out = [] if self._archive is None else self._archive.left_out()
+        noted = noted_in_reading([{_LEFT_OUT: (len(left_out), left_out[0])}]) if left_out else []
+        return [*padding_notes(self._open()), *noted]
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: rows, or runs of files."""
@@ -138,7 +142,14 @@ class ArraySource(FieldChoice):
             check_file(file)
         try:
             if self._archive is not None:
-                names = check_fields(self.fields, self._archive.names(), self.path)
+                found = self._archive.names()
+                if self.fields is None and set(found) >= _SPARSE:
+                    raise FormatError(
+                        "it is a sparse matrix of scipy's, whose arrays are not of its rows",
+                        file=self.path,
+                        remedy="Convert its rows: np.save('x.npy', scipy.sparse.load_npz(path).toarray()), say.",
+                    )
+                names = check_fields(self.fields, found, self.path)
                 return self._archive.arrays(names, compare=compare)
             files = {os.path.basename(file).removesuffix(".npy"): file for file in self._files}
             names = check_fields(self.fields, files, self.path)

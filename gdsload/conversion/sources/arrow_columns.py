@@ -159,9 +159,11 @@ def _holes(array: Any, *, filled: bool) -> NDArray[np.bool_]:
 def _fixed(array: Any, leaf: Leaf, file: str) -> NDArray[Any]:
     """Numbers, or lists of them that are all of one length, as an array."""
     shape: list[int] = [len(array)]
+    order: list[int] | None = None
     if extended(array.type):
         # That of Arrow's own tensors, and of those of `datasets`.
         shape += list(getattr(array.type, "shape", None) or ())
+        order = getattr(array.type, "permutation", None)
         array = array.storage
         while is_list(array.type):
             array = array.flatten()
@@ -170,9 +172,11 @@ def _fixed(array: Any, leaf: Leaf, file: str) -> NDArray[Any]:
         array = array.flatten()
     numbers = _numbers(array, leaf, file)
     try:
-        return numbers.reshape(shape)
+        found = numbers.reshape(shape)
     except ValueError:
         raise FormatError(f"column {leaf.name!r} has values that are not of shape {shape[1:]}", file=file) from None
+    # The shape is that in memory; the permutation makes the dimensions of it that the tensor has.
+    return found if order is None else found.transpose(0, *(place + 1 for place in order))
 
 
 def _list_size(array: Any, leaf: Leaf, file: str) -> int:

@@ -270,11 +270,13 @@ def _unit_of(leaf: Leaf) -> str | None:
     kind = inner_type(leaf.kind)
     if need("pyarrow").types.is_decimal(kind) and leaf.decimals == "scaled":
         return f"units of 10 to the power of {-kind.scale}"
-    return _unit(kind)
+    return _unit(leaf.kind)
 
 
 def _unit(kind: Any) -> str | None:
     """What whole numbers of a temporal type count, if it is one."""
+    if getattr(kind, "extension_name", None) == "pandas.period":
+        return f"periods of pandas' frequency {kind.freq!r} since 1970-01-01"
     types, kind = need("pyarrow").types, inner_type(kind)
     if types.is_timestamp(kind):
         zone = "UTC" if kind.tz else "no time zone"
@@ -296,6 +298,9 @@ def _trouble(leaf: Leaf) -> str | None:
         return None
     if extended(kind) and None in (getattr(kind, "shape", None) or ()):
         return f"its tensors of shape {list(kind.shape)} vary"
+    order = list(getattr(kind, "permutation", None) or ())
+    if any(order[order[place]] != place for place in order):  # pyarrow writes the inverse of what it reads
+        return f"the order of its tensors' dimensions, {order}, is read in two ways"
     if types.is_dictionary(kind):
         kind = kind.value_type
     if is_text(kind):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -25,8 +26,10 @@ __all__ = [
     "NUMBERS",
     "CellReader",
     "Column",
+    "beyond",
     "beyond_whole",
     "is_float",
+    "kept_or_rounded",
     "missing_among_numbers",
     "type_of",
 ]
@@ -36,6 +39,9 @@ CELL_TYPES = (*NUMBERS, "str", "file")
 # Not all that int() and float() take: "1_000" is a text.
 _INT = re.compile(r"[+-]?0*[0-9]{1,20}")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
+_WHOLE_FLOAT = re.compile(r"[+-]?[0-9]+(\.0*)?")
+_EXACT = 2**53  # up to which float64 has all whole numbers
+_DIGITS = len(str(_EXACT))
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _LIMITS = {"int": (-(2**63), 2**63 - 1), "uint": (0, 2**64 - 1)}
@@ -46,11 +52,19 @@ _HEX = (b"0x", b"0X")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: the field's name, the type of its cells, and its place in a row."""
+    """A column.
+
+    Attributes:
+        name: the field's.
+        kind: the type of its cells.
+        place: its place in a row.
+        rounds: whether a float may be another number than the whole one in its cell, as the user has named the type.
+    """
 
     name: str
     kind: str
     place: int
+    rounds: bool = False
 
 
 def type_of(cells: Sequence[str]) -> str:
@@ -64,14 +78,22 @@ def type_of(cells: Sequence[str]) -> str:
 
 
 def beyond_whole(cells: Sequence[str]) -> str | None:
-    """A cell of a column of whole numbers alone that int64 does not hold, where uint64 does not hold all; else None.
+    """A cell of a column of floats that is a whole number which these may round; None if there is none.
 
-    As floats such numbers would be rounded, and different names become the same.
+    Rounded, different names become the same. In a column of whole numbers alone it is one that int64 does not hold,
+    where uint64 does not hold all.
     """
     stripped = [cell.strip() for cell in cells]
-    if type_of(stripped) != "float" or not all(map(_WHOLE.fullmatch, stripped)):
+    if type_of(stripped) != "float":
         return None
+    if not all(map(_WHOLE.fullmatch, stripped)):
+        return next((cell for cell in cells if _is_rounded(cell.strip())), None)
     return next(cell for cell in cells if _number(cell.strip(), "int") is None)
+
+
+def _is_rounded(cell: str) -> bool:
+    """Whether a cell is a whole number that float64 does not have."""
+    return len(cell) >= _DIGITS and bool(_WHOLE_FLOAT.fullmatch(cell)) and Decimal(cell) != Decimal(float(cell))
 
 
 def missing_among_numbers(cells: Sequence[str]) -> str | None:
@@ -161,6 +183,8 @@ class CellReader:
                 file=where,
                 remedy=_way_out(cell.strip(), column),
             )
+        if column.kind == "float" and not column.rounds and _is_rounded(cell.strip()):
+            raise FormatError(f"column {column.name!r} {beyond(cell)}", file=where, remedy=kept_or_rounded(column.name))
         return value
 
     def batch(self, stretch: Stretch) -> dict[str, Any] | None:
@@ -171,10 +195,22 @@ class CellReader:
         if table is None or table.num_rows != len(stretch.begins):
             return None
         found = {column.name: self._values(table.column(number), column) for number, column in enumerate(self.columns)}
-        return None if any(values is None for values in found.values()) else found
+        if any(values is None for values in found.values()) or self._has_rounded(stretch, found):
+            return None
+        return found
 
-    def _read(self, stretch: Stretch) -> Any:
-        """The columns of a stretch, or None if Arrow does not take it, or may take what is no number."""
+    def _has_rounded(self, stretch: Stretch, found: Mapping[str, Any]) -> bool:
+        """Whether a whole number has been rounded: the cells of large numbers are read again, as texts."""
+        for column in self.columns:
+            if column.kind == "float" and not column.rounds:
+                large = np.flatnonzero(np.abs(found[column.name]) >= _EXACT)
+                texts = self._read(stretch, replace(column, kind="str")).column(0).take(large) if len(large) else []
+                if any(_is_rounded(str(text).strip()) for text in texts):
+                    return True
+        return False
+
+    def _read(self, stretch: Stretch, column: Column | None = None) -> Any:
+        """The columns of a stretch, or one; None if Arrow does not take it, or may take what is no number."""
         arrow, reader = need("pyarrow"), need("pyarrow.csv")
         kinds = {column.kind for column in self.columns}
         content = stretch.content
@@ -182,7 +218,7 @@ class CellReader:
             return None
         if "float" in kinds and b"(" in content and b"nan(" in content.lower():
             return None
-        parse, convert = self._options
+        parse, convert = self._options if column is None else self._options_for([column])
         try:
             return reader.read_csv(
                 arrow.py_buffer(content),
@@ -199,16 +235,18 @@ class CellReader:
 
     @cached_property
     def _options(self) -> tuple[Any, Any]:
+        return self._options_for(self.columns)
+
+    def _options_for(self, columns: Sequence[Column]) -> tuple[Any, Any]:
         arrow, reader = need("pyarrow"), need("pyarrow.csv")
         kinds = {"int": arrow.int64(), "uint": arrow.uint64(), "float": arrow.float64(), "bool": arrow.bool_()}
-        names = [str(column.place) for column in self.columns]
+        names = [str(column.place) for column in columns]
         return (
             reader.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
             reader.ConvertOptions(
                 include_columns=names,
                 column_types={
-                    name: kinds.get(column.kind, arrow.string())
-                    for name, column in zip(names, self.columns, strict=True)
+                    name: kinds.get(column.kind, arrow.string()) for name, column in zip(names, columns, strict=True)
                 },
                 null_values=[""],
                 strings_can_be_null=False,
@@ -231,11 +269,22 @@ class CellReader:
         return array.to_numpy(zero_copy_only=False)
 
 
+def beyond(cell: str) -> str:
+    """What is wrong with a whole number that no type of a column of numbers has."""
+    return f"has the whole number {cell.strip():.100}, which would be rounded: int64 and uint64 do not hold all cells"
+
+
+def kept_or_rounded(name: str) -> str:
+    """What users can do about it."""
+    return f"Keep them as texts, types={{{name!r}: 'str'}}; or round them, types={{{name!r}: 'float'}}."
+
+
 def _filling(value: Any, column: Column) -> Any:
     """The value that fills, as it is in the column."""
     text = value if isinstance(value, str) else str(value)
     found = text if column.kind == "str" else None if column.kind == "file" else _number(text, column.kind)
-    if found is None or (column.kind == "str" and not isinstance(value, str)):
+    lost = column.kind == "float" and not column.rounds and _is_rounded(text)
+    if found is None or lost or (column.kind == "str" and not isinstance(value, str)):
         raise OptionError(
             f"fill has {value!r:.100} for column {column.name!r}, which is {column.kind}",
             remedy=f"Pass a value of that type, or another type: types={{{column.name!r}: ...}}.",

@@ -19,8 +19,10 @@ from gdsload.conversion.sources.csv_cells import (
     NUMBERS,
     CellReader,
     Column,
+    beyond,
     beyond_whole,
     is_float,
+    kept_or_rounded,
     missing_among_numbers,
     type_of,
 )
@@ -244,15 +246,14 @@ class CsvSource(FieldChoice, ImageSource):
             check_text(name, f"the name of column {places[name] + 1}", file)
             if name not in self.types and (cell := beyond_whole(values[places[name]])) is not None:
                 self._refuse_beyond(name, places[name], cell, file)
-        return [Column(name, self.types.get(name) or type_of(values[places[name]]), places[name]) for name in wanted]
+        return [
+            Column(name, self.types.get(name) or type_of(values[places[name]]), places[name], name in self.types)
+            for name in wanted
+        ]
 
     def _refuse_beyond(self, name: str, place: int, cell: str, file: str) -> None:
         line = next(row.line for row in self._rows(file) if cell in row.cells[place : place + 1])
-        raise OptionError(
-            f"column {name!r} has the whole number {cell.strip():.100}; neither int64 nor uint64 holds all that it has",
-            file=f"{file}, line {line}",
-            remedy=f"Keep them as texts, types={{{name!r}: 'str'}}; or round them, types={{{name!r}: 'float'}}.",
-        )
+        raise OptionError(f"column {name!r} {beyond(cell)}", file=f"{file}, line {line}", remedy=kept_or_rounded(name))
 
     def _first_values(self, file: str) -> list[list[str]]:
         """The first cells of each column that are not empty."""

@@ -1,20 +1,21 @@
 """Rows of CSV files: one by one as Python's own module reads them, or many at once where all is ordinary.
 
-A stretch of a file is ordinary if each quote opens or closes a cell, and no carriage return, NUL or very long line is
-in it. Then its rows are found by their line ends, and Arrow reads them as Python would. All else is read row by row.
+A stretch of a file is ordinary if each quote opens or closes a cell, and no carriage return or NUL is in it. Then its
+rows are found by their line ends, and Arrow reads them as Python would. All else is read row by row.
 """
 
 from __future__ import annotations
 
 import codecs
-import csv
 import gzip
+import importlib.util
 import io
 import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import IO
 
 import numpy as np
@@ -26,8 +27,8 @@ from gdsload.errors import FormatError, OptionError
 __all__ = ["CsvForm", "Row", "Stretch", "check_text", "other_delimiter"]
 
 STRETCH_BYTES = 8 * 2**20
-_MAX_LINE_BYTES = 16 * 2**20
-_LONGEST_ORDINARY = 100_000  # Python's reader refuses cells of 131 072
+MAX_LINE_BYTES = 2**28
+_LONE_RETURN = "a carriage return alone is in it; if such end its lines, convert them (dos2unix -c mac)"
 _BOM = b"\xef\xbb\xbf"
 _NO_TEXT = re.compile("[\udc80-\udcff]")  # how Python has bytes that are not UTF-8
 _QUOTE, _NEWLINE, _RETURN = (ord(mark) for mark in '"\n\r')
@@ -193,11 +194,11 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
-        raw = self._file.readline(_MAX_LINE_BYTES)
+        raw = self._file.readline(MAX_LINE_BYTES)
         if not raw:
             raise StopIteration
-        if len(raw) == _MAX_LINE_BYTES:
-            raise FormatError(f"line {self.line} has {_MAX_LINE_BYTES} bytes or more", file=self._name)
+        if len(raw) == MAX_LINE_BYTES:
+            raise FormatError(f"line {self.line} has {MAX_LINE_BYTES} bytes or more", file=self._name)
         # A text that is not UTF-8 is refused with its row: see `check_text`.
         text = raw.decode("utf-8" if self.offset else "utf-8-sig", "surrogateescape")
         self.offset += len(raw)
@@ -205,16 +206,33 @@ class _Lines:
         return text
 
 
+def _own_csv() -> ModuleType:
+    """Python's module for CSV, which nobody else has: its one bound of cells, for all readers of a module, is ours.
+
+    The bound of the usual one is 131 072 characters, and to change it is up to the user's program. There must be a
+    bound: a cell whose quote is never closed goes on to the end of the file.
+    """
+    spec = importlib.util.find_spec("_csv")
+    assert spec is not None and spec.loader is not None  # noqa: S101, PT018 - it is a part of Python
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    made.field_size_limit(MAX_LINE_BYTES)
+    return made
+
+
+_csv = _own_csv()
+
+
 def _parsed(lines: _Lines, delimiter: str) -> Iterator[Row]:
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    reader = _csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         line, offset = lines.line, lines.offset
         try:
             row = Row(line, offset, next(reader))
         except StopIteration:
             return
-        except csv.Error as error:
-            row = Row(line, offset, [], str(error))
+        except _csv.Error as error:
+            row = Row(line, offset, [], _LONE_RETURN if "universal-newline" in str(error) else str(error))
         if row.cells or row.trouble:
             yield row
 
@@ -252,8 +270,6 @@ def _ordinary(content: bytes, offset: int, line: int, delimiter: str, *, whole: 
     if len(quotes) and not _well_quoted(data, quotes, ord(delimiter)):
         return None
     begins = np.concatenate([[0], row_ends[:-1] + 1])
-    if (row_ends + 1 - begins).max() > _LONGEST_ORDINARY:
-        return None
     full = (data[begins] != _NEWLINE) & ~((data[begins] == _RETURN) & (row_ends - begins == 1))
     content = content[: stop - (added if stop == len(content) else 0)]
     return Stretch(content, begins[full], offset, line, ends[ends < stop])

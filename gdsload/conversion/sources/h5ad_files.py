@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Unpack
@@ -39,6 +40,7 @@ class H5adSource(FieldChoice):
         matrix: which one: ``"X"``, ``"raw/X"``, ``"layers/counts"``.
         dense: whether sparse rows become dense ones.
         with_key: add a text field ``key``, the name that the cell has in ``obs``.
+        fill: what stands for a missing value, by field; of categories a code: ``{"kind": -1}``.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
@@ -55,6 +57,7 @@ class H5adSource(FieldChoice):
         matrix: str = "X",
         dense: bool = False,
         with_key: bool = False,
+        fill: Mapping[str, Any] | None = None,
         **files: Unpack[FileOptions],
     ) -> None:
         self.path = path
@@ -62,6 +65,7 @@ class H5adSource(FieldChoice):
         self.matrix = matrix
         self.dense = dense
         self.with_key = with_key
+        self.fill = dict(fill or {})
 
     @property
     def genes(self) -> list[str]:
@@ -95,6 +99,7 @@ class H5adSource(FieldChoice):
             "matrix": self.matrix,
             "dense": self.dense,
             "with_key": self.with_key,
+            "fill": self.fill,
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -121,7 +126,7 @@ class H5adSource(FieldChoice):
             cells = self._cells(opened, file)
             step = max(BATCH_BYTES // cells.row_bytes, 1)
             for begin, end in spans(low, high, step):
-                if not any(mask[begin:end].any() for mask in cells.masks.values()):
+                if not any(mask[begin:end].any() for mask, _ in cells.masks.values()):
                     yield Item(f"cells {begin} to {end - 1}", partial(cells.rows, begin, end), end - begin)
                     continue
                 for row in range(begin, end):
@@ -159,10 +164,15 @@ class H5adSource(FieldChoice):
                 raise FormatError(f"column {name!r} has shape {values.shape}, not {(cells.count,)}", file=file)
             cells.columns[name] = partial(_slice, values)
             cells.row_bytes += _VARYING_BYTES if values.dtype.kind == "O" else values.dtype.itemsize
-            if mask is not None:
-                if mask.shape != (cells.count,) or mask.dtype.kind != "b":
-                    raise FormatError(f"column {name!r} does not say which values it has", file=file)
-                cells.masks[name] = mask
+            if mask is None:
+                continue
+            if mask.shape != (cells.count,) or mask.dtype.kind != "b":
+                raise FormatError(f"column {name!r} does not say which values it has", file=file)
+            if name in self.fill:
+                cells.columns[name] = partial(_filled, values, mask, _filling(self.fill[name], values, name))
+            else:
+                cells.masks[name] = mask, _usual(values)
+        check_fields([*self.fill], order, file)
         return cells
 
 
@@ -175,16 +185,17 @@ class _Cells:
     width: int
     row_bytes: int
     columns: dict[str, Callable[[int, int], Any]]
-    masks: dict[str, Any] = field(default_factory=dict)
+    masks: dict[str, tuple[Any, object]] = field(default_factory=dict)
     of_obs: list[str] = field(default_factory=list)
 
     def rows(self, begin: int, end: int) -> dict[str, Any]:
-        for name, mask in self.masks.items():
+        for name, (mask, usual) in self.masks.items():
             if mask[begin:end].any():
                 raise FormatError(
                     f"column {name!r} has no value in cell {begin}",
                     file=self.file,
-                    remedy="Fill it before, or leave the column out: fields=[...].",
+                    remedy=f"Say what stands for it, fill={{{name!r}: {usual!r}}}, say; or leave the column out: "
+                    "fields=[...].",
                 )
         try:
             found: dict[str, Any] = {}
@@ -286,6 +297,8 @@ def _values(child: Any, name: str, file: str) -> tuple[Any, Any]:
     h5py, encoding, mask = need("h5py"), _encoding(child), None
     if encoding == "categorical":
         child = own_child(child, "codes", file)
+        if isinstance(child, h5py.Dataset) and child.dtype.kind == "i":
+            mask = child[()] < 0
     elif encoding.startswith("nullable-"):
         mask, child = own_child(child, "mask", file), own_child(child, "values", file)
         mask = mask[()] if isinstance(mask, h5py.Dataset) else None
@@ -296,6 +309,36 @@ def _values(child: Any, name: str, file: str) -> tuple[Any, Any]:
         file=file,
         remedy="Choose other columns: fields=[...].",
     )
+
+
+def _usual(values: Any) -> object:
+    """What may stand for a missing value of a column."""
+    kind = values.dtype.kind
+    return False if kind == "b" else -1 if kind in "if" else 0 if kind == "u" else ""
+
+
+def _filling(value: Any, values: Any, name: str) -> Any:
+    """What stands for a missing value, if it is one of the column's type."""
+    if need("h5py").check_string_dtype(values.dtype):
+        if isinstance(value, str):
+            return value
+    elif not isinstance(value, str | bytes):
+        with suppress(TypeError, ValueError, OverflowError):
+            found = np.array(value).astype(values.dtype)
+            if found.shape == () and (found == value or found != found):  # noqa: PLR0124 - NaN
+                return found
+    raise OptionError(
+        f"fill has {value!r:.100} for column {name!r}, which is {values.dtype}",
+        remedy="Pass a value of that type; of categories it is a code.",
+    )
+
+
+def _filled(values: Any, mask: NDArray[np.bool_], filling: Any, begin: int, end: int) -> Any:
+    """The values of some rows, with what stands for those that are missing."""
+    found, missing = _slice(values, begin, end), mask[begin:end]
+    if isinstance(found, list):
+        return [filling if lost else value for value, lost in zip(found, missing.tolist(), strict=True)]
+    return np.where(missing, filling, found)
 
 
 def _slice(values: Any, begin: int, end: int) -> Any:

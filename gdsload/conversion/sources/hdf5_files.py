@@ -21,53 +21,90 @@ from gdsload.conversion.row_source import (
     spans,
 )
 from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.sources.array_rows import padding_notes, plain_rows
+from gdsload.conversion.sources.cf_conventions import (
+    ATTRIBUTES,
+    StoredNumbers,
+    of_first_dimension,
+    other_dimension_notes,
+)
 from gdsload.conversion.sources.extras import need
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError, OptionError, SchemaError
 
 __all__ = ["Hdf5Source", "opened_hdf5", "own_child"]
 
-_SUFFIXES = (".h5", ".hdf5", ".hdf")
+_SUFFIXES = (".h5", ".hdf5", ".hdf", ".nc", ".nc4")
 _VARYING_BYTES = 1024
 
 
 class Hdf5Source(FieldChoice):
     """HDF5 files, in which the datasets of one group are the fields; their first dimension counts the samples.
 
-    Text and lists of numbers of any length are taken, too. Links to other files are never followed.
+    Text and lists of numbers of any length are taken, too. Where datasets have dimension scales, as those of netCDF
+    have, the scale of their first dimension is a field, and others are left out. Links to other files are never
+    followed.
 
     Args:
-        path: a `.h5` or `.hdf5` file, or a folder of them, whose samples follow each other.
+        path: a `.h5`, `.hdf5` or netCDF-4's `.nc` file, or a folder of them, whose samples follow each other.
         group: the group, ``"/"`` if the datasets lie at the top. Groups in it are passed over.
+        unpack: make the values that attributes tell of (``scale_factor``, ``add_offset``, ``_FillValue``,
+            ``missing_value``, ``_Unsigned``), with NaN for missing ones; else numbers are taken as they are stored.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "HDF5 files"
     threads = False
 
-    def __init__(self, path: str, *, group: str = "/", **files: Unpack[FileOptions]) -> None:
+    def __init__(self, path: str, *, group: str = "/", unpack: bool = False, **files: Unpack[FileOptions]) -> None:
         self.path = path
+        self.unpack = unpack
         self.files = SourceFiles(path, **files)
         self.group = group
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        return {"kind": self.kind, "files": stamps(self.files.find(_SUFFIXES)), "group": self.group}
+        return {
+            "kind": self.kind,
+            "files": stamps(self.files.find(_SUFFIXES)),
+            "group": self.group,
+            "unpack": self.unpack,
+        }
 
     def notes(self) -> list[str]:
-        """What users should know of it: groups beside the datasets, of which nothing is made."""
-        if self.fields is not None:
-            return []
+        """What users should know of it: groups and coordinates that are left out, and what stored numbers mean."""
         file = self.files.find(_SUFFIXES)[0]
         with opened_hdf5(file) as opened:
-            groups = self._inner(self._children(opened, file))
-        return groups_left_out(groups, lambda name: f"group={name!r}")
+            fields, children = self._fields(opened, file), self._children(opened, file)
+            stored = {} if self.unpack else fields
+            found = [note for name, one in stored.items() for note in _meaning(one).notes(name)]
+            found += padding_notes({name: one for name, one in fields.items() if not _is_utf8(one)})
+            if self.fields is None:
+                found += other_dimension_notes(
+                    [name for name in children if _is_variable(children[name]) and name not in fields]
+                )
+                found += groups_left_out(self._inner(children), lambda name: f"group={name!r}")
+        return found
+
+    def metadata(self) -> dict[str, Any]:
+        """What the dataset's metadata have of it: units that attributes tell, of the first file."""
+        file = self.files.find(_SUFFIXES)[0]
+        with opened_hdf5(file) as opened:
+            fields = self._fields(opened, file)
+            units = {
+                name: unit for name, one in fields.items() for unit in _meaning(one).unit(unpack=self.unpack).values()
+            }
+        return {"units": units} if units else {}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
         found: list[Part] = []
+        first: dict[str, tuple[StoredNumbers, str]] = {}
         for file in self.files.find(_SUFFIXES):
             with opened_hdf5(file) as opened:
                 fields = self._fields(opened, file)
+                for name, one in fields.items():
+                    known, where = first.setdefault(name, (_meaning(one), file))
+                    known.check_same(_meaning(one), name, (where, file), unpack=self.unpack)
                 count = len(next(iter(fields.values())))
                 row_bytes = _row_bytes(fields)
             step, name = max(target_bytes // row_bytes, 1), os.path.basename(file)
@@ -83,7 +120,8 @@ class Hdf5Source(FieldChoice):
             fields = self._fields(opened, file)
             step = max(BATCH_BYTES // _row_bytes(fields), 1)
             for begin, end in spans(low, high, step):
-                yield Item(f"rows {begin} to {end - 1}", partial(_rows, fields, begin, end, file), end - begin)
+                make = partial(_rows, fields, begin, end, file, unpack=self.unpack)
+                yield Item(f"rows {begin} to {end - 1}", make, end - begin)
 
     def _children(self, opened: Any, file: str) -> dict[str, Any]:
         """What is in the group."""
@@ -106,6 +144,11 @@ class Hdf5Source(FieldChoice):
         h5py = need("h5py")
         children = self._children(opened, file)
         fields = {name: child for name, child in children.items() if isinstance(child, h5py.Dataset)}
+        if self.fields is None:
+            fields = {name: child for name, child in fields.items() if _is_variable(child)}
+            coordinates = [name for name, child in fields.items() if h5py.h5ds.is_scale(child.id)]
+            dimensions = {name: _first_dimension(child) for name, child in fields.items()}
+            fields = {name: fields[name] for name in of_first_dimension(dimensions, coordinates, file)[0]}
         lengths = {name: len(field) if field.shape else -1 for name, field in fields.items()}
         if not fields:
             inner = first_groups(self._inner(children))
@@ -134,11 +177,49 @@ def own_child(group: Any, name: str, file: str) -> Any:
     return child
 
 
+def _is_variable(child: Any) -> bool:
+    """Whether it is a dataset with values, and no mere dimension of netCDF's."""
+    if not isinstance(child, need("h5py").Dataset):
+        return False
+    label = _attribute(child, "NAME")
+    text = label.decode("latin-1") if isinstance(label, bytes) else str(label)
+    return not text.startswith("This is a netCDF dimension but not a netCDF variable")
+
+
+def _first_dimension(field: Any) -> str | None:
+    """The name of the scale of a dataset's first dimension; of a scale it is its own."""
+    h5ds = need("h5py").h5ds
+    if h5ds.is_scale(field.id):
+        return str(field.name)
+    return str(field.dims[0][0].name) if field.shape and h5ds.get_num_scales(field.id, 0) else None
+
+
+def _meaning(field: Any) -> StoredNumbers:
+    return StoredNumbers.of({name: _attribute(field, name) for name in ATTRIBUTES}, field.dtype)
+
+
+def _attribute(field: Any, name: str) -> Any:
+    """An attribute of a dataset; None if there is none, or one of a type that numpy does not have."""
+    try:
+        return field.attrs.get(name)
+    except TypeError:
+        return None
+
+
+def _is_utf8(field: Any) -> bool:
+    string = need("h5py").check_string_dtype(field.dtype)
+    return string is not None and string.encoding == "utf-8"
+
+
 def _check(name: str, field: Any, file: str) -> None:
     h5py = need("h5py")
     varying = h5py.check_vlen_dtype(field.dtype)
     kind = np.dtype(varying).kind if varying is not None and varying not in (str, bytes) else field.dtype.kind
-    if (kind == "O" and h5py.check_string_dtype(field.dtype)) or (kind == "S" and field.ndim == 1):
+    if (
+        (kind == "O" and h5py.check_string_dtype(field.dtype))
+        or kind == "S"
+        or (kind == "V" and field.dtype.names is None)
+    ):
         if field.ndim == 1:
             return
     elif kind in "biufc" and (varying is None or field.ndim == 1):
@@ -157,10 +238,15 @@ def _row_bytes(fields: dict[str, Any]) -> int:
     return found
 
 
-def _rows(fields: dict[str, Any], begin: int, end: int, file: str) -> dict[str, Any]:
+def _rows(fields: dict[str, Any], begin: int, end: int, file: str, *, unpack: bool) -> dict[str, Any]:
     try:
-        return {name: _values(field, begin, end) for name, field in fields.items()}
+        found = {name: _values(field, begin, end) for name, field in fields.items()}
+        for name in [name for name, field in fields.items() if unpack and _meaning(field).formula]:
+            found[name] = _meaning(fields[name]).unpacked(found[name], name)
+        return found
     except (OSError, RuntimeError, ValueError) as error:
+        if isinstance(error, SchemaError):
+            raise
         raise FormatError(f"rows {begin} to {end - 1} cannot be read: {str(error)[:200]}", file=file) from None
 
 
@@ -172,7 +258,7 @@ def _values(field: Any, begin: int, end: int) -> Any:
         return [value.decode() for value in values] if as_text else values
     rows = field[begin:end]
     if field.dtype.kind != "O":
-        return rows
+        return plain_rows(rows)
     offsets = np.cumsum([0, *(len(row) for row in rows)])
     return np.concatenate([np.empty(0, need("h5py").check_vlen_dtype(field.dtype)), *rows]), offsets
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Self, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.arrow_images import ImageColumns, image_modes
+from gdsload.conversion.sources.arrow_images import ImageColumns, image_modes, unlabelled_notes
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.parquet_files import TableFileOptions
@@ -94,12 +95,13 @@ class HuggingFaceSource(FieldChoice, ImageSource):
 
     def metadata(self) -> dict[str, Any]:
         """What the dataset's metadata have of the source: the names of classes, and units."""
-        kind, dataset = need("datasets").ClassLabel, self._open()
-        features = dataset.features.items()
-        classes = {
-            name: list(feature.names) for name, feature in features if isinstance(feature, kind) and feature.names
-        }
-        return ({"classes": classes} if classes else {}) | self.table_form.metadata(self._leaves(dataset))
+        classes = self._classes()
+        return ({"classes": classes} if classes else {}) | self.table_form.metadata(self._leaves(self._open()))
+
+    def _classes(self) -> dict[str, list[str]]:
+        """The names of the classes of each column of them."""
+        kind, features = need("datasets").ClassLabel, self._open().features.items()
+        return {name: list(feature.names) for name, feature in features if isinstance(feature, kind) and feature.names}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
@@ -190,13 +192,23 @@ class HuggingFaceSource(FieldChoice, ImageSource):
         """What users should know of it."""
         dataset = self._open()
         decoded = _images(dataset) | (frozenset() if self.look.keep_encoded else _sounds(dataset))
-        return self.table_form.notes([leaf for leaf in self._leaves(dataset) if leaf.name not in decoded])
+        shown = [leaf for leaf in self._leaves(dataset) if leaf.name not in decoded]
+        return [
+            *self.table_form.notes(shown),
+            *unlabelled_notes(filter(partial(_is_negative, dataset), self._classes())),
+        ]
 
     def only(self, fields: Sequence[str]) -> Self:
         """See `Selective.only`."""
         found = super().only(fields)
         found.table_form = self.table_form.only(fields)
         return found
+
+
+def _is_negative(dataset: Any, name: str) -> bool:
+    """Whether a column of whole numbers has a negative one."""
+    least = need("pyarrow.compute").min(dataset.select_columns([name])[:].column(name)).as_py()
+    return least is not None and least < 0
 
 
 def _images(dataset: Any) -> frozenset[str]:

@@ -20,6 +20,7 @@ from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm
 from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.json_types import check_rounded, has_large_float, named_type, settled_type
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["JSON_LINES", "JsonLinesSource", "JsonOptions"]
@@ -157,6 +158,10 @@ class JsonLinesSource(FieldChoice):
         table = _parsed(b"".join(lines), where, schema, others="error" if self.fields is None else "ignore")
         if len(table) != len(lines):
             raise FormatError("a line is no JSON object", file=where)
+        large = [name for name in table.column_names if name not in self.types and has_large_float(table.column(name))]
+        for row in [_object(line, where) for line in lines] if large else ():
+            for name in large:
+                check_rounded(table.column(name), [row.get(name)], name, where)
         return table
 
     def _taken(self, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,7 +189,7 @@ class JsonLinesSource(FieldChoice):
         if self.fields is not None and not any(map(self._is_wanted, [*keys, *late])):
             check_fields(self.fields, keys, file)
         arrow, taken = need("pyarrow", file=file), list(map(self._taken, rows))
-        given = [(name, _type(name, kind)) for name, kind in self.types.items()]
+        given = [(name, named_type(name, kind)) for name, kind in self.types.items()]
         found = _parsed(b"".join(map(_dumped, taken)), file, arrow.schema(given), others="infer").schema
         return arrow.schema(
             [
@@ -192,7 +197,7 @@ class JsonLinesSource(FieldChoice):
                     one.name,
                     one.type
                     if one.name in self.types
-                    else _settled(one.type, [row.get(one.name) for row in taken], one.name, file),
+                    else settled_type(one.type, [row.get(one.name) for row in taken], one.name, file),
                 )
                 for one in found
                 if self.fields is None or self._is_wanted(one.name)
@@ -288,42 +293,6 @@ def _of_a_late_key(key: str, value: Any, where: str) -> FormatError:
         remedy="Say of what type it is and what stands for it where it is missing, "
         f"types={{{name}: {kind!r}}} and fill={{{name}: {usual!r}}}{text}, say; or choose other fields: fields=[...].",
     )
-
-
-def _settled(kind: Any, values: Sequence[Any], key: str, file: str) -> Any:
-    """The type that Arrow has found, but texts that look like times are texts, and large whole numbers uint64.
-
-    Raises:
-        OptionError: if whole numbers of a key are in no type, for as floats different ones would become the same.
-    """
-    arrow, there = need("pyarrow"), [value for value in values if value is not None]
-    if arrow.types.is_timestamp(kind):
-        return arrow.string()
-    if arrow.types.is_list(kind):
-        return arrow.list_(_settled(kind.value_type, [one for value in there for one in value], key, file))
-    if arrow.types.is_struct(kind):
-        parts = [(one.name, one.type, [value.get(one.name) for value in there]) for one in kind]
-        return arrow.struct([(name, _settled(inner, values, key, file)) for name, inner, values in parts])
-    if not there or not arrow.types.is_floating(kind) or not all(isinstance(value, int) for value in there):
-        return kind
-    if min(there) >= 0 and max(there) < 2**64:
-        return arrow.uint64()
-    beyond = next(value for value in there if not -(2**63) <= value < 2**63)
-    raise OptionError(
-        f"the key {key!r:.100} has the whole number {beyond!s:.100}; neither int64 nor uint64 holds all that it has",
-        file=file,
-        remedy=f"Keep it as a text, as_json=[{key!r:.100}]; or say of what type it is, which may round it, "
-        f"types={{{key!r:.100}: 'float64'}}, say.",
-    )
-
-
-def _type(name: str, given: object) -> Any:
-    try:
-        return need("pyarrow").type_for_alias(given)
-    except (ValueError, TypeError):
-        raise OptionError(
-            f"the type of {name!r} is {given!r:.100}", remedy="Pass int64, uint64, float64, bool or string, say."
-        ) from None
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -58,8 +58,9 @@ class MatSource(FieldChoice):
         """See `Source.parts`: rows of a file."""
         found: list[Part] = []
         for file in self.files.find(_SUFFIXES):
-            prefix = f"{os.path.basename(file)}, rows"
-            found += array_parts(self._arrays(file), target_bytes, file, prefix=prefix, where=(file,))
+            prefix, arrays = f"{os.path.basename(file)}, rows", self._arrays(file)
+            _refuse_row_vectors(arrays, file)
+            found += array_parts(arrays, target_bytes, file, prefix=prefix, where=(file,))
         if not found:
             raise FormatError("there is not one row", file=self.path)
         return found
@@ -113,6 +114,20 @@ class MatSource(FieldChoice):
             names = self._chosen({name: _class_of(child) for name, child in children.items()}, file)
             # MATLAB's first dimension is the one that varies fastest, HDF5's last.
             return {name: _numbers(children[name]).T for name in names}
+
+
+def _refuse_row_vectors(arrays: Mapping[str, NDArray[Any]], file: str) -> None:
+    """Refuse labels that are a row, 1 × N, beside variables of N rows."""
+    lengths = {len(array) for array in arrays.values() if array.ndim}
+    rows = [
+        name for name, array in arrays.items() if array.shape[:1] == (1,) and array.shape[1:] in {(n,) for n in lengths}
+    ]
+    if rows and len(lengths) > 1:
+        raise FormatError(
+            f"variable {rows[0]!r} is a row of {arrays[rows[0]].size} values, as many as other variables have rows",
+            file=file,
+            remedy=f"Pass last={rows}: the last dimension of it counts the samples.",
+        )
 
 
 def _own(opened: Any, name: str) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from array import ArrayType as NumberArray
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 import torch
@@ -12,15 +13,17 @@ import xxhash
 
 from gdsload.conversion.row_source import BATCH_BYTES, check_fields, common_length, row_parts, spans
 from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.sources.array_rows import padding_notes, plain_rows
 from gdsload.conversion.sources.arrow_columns import table_items
-from gdsload.conversion.sources.arrow_types import Leaf, TableForm
+from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError, SchemaError
+from gdsload.shards.pictures import is_picture
 from gdsload.shards.values import check_dense, memory_of
 
 __all__ = ["ArraysInMemory", "TableInMemory", "is_mapping_of_arrays", "is_table"]
 
-_NAME = "the table"
+_NAME, _MAPPING = "the table", "the mapping"
 
 
 def is_table(found: object) -> bool:
@@ -29,10 +32,8 @@ def is_table(found: object) -> bool:
 
 
 def is_mapping_of_arrays(found: object) -> bool:
-    """Whether it has columns by name. A mapping from numbers to samples is a dataset of torch's."""
-    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
-        return False
-    return any(_sized(value) for value in found.values())
+    """Whether it has arrays or columns by name. A mapping from numbers to samples is a dataset of torch's."""
+    return isinstance(found, Mapping) and bool(found) and all(isinstance(name, str) for name in found)
 
 
 class TableInMemory(FieldChoice):
@@ -76,6 +77,11 @@ class TableInMemory(FieldChoice):
                 named = any(name is not None for name in table.index.names)
                 if not named and type(table.index).__name__ != "RangeIndex":
                     self._left_out.append("its index has no name and is left out: reset_index() makes a column of it")
+                if named and (both := [name for name in table.index.names if name in table.columns]):
+                    self._left_out.append(
+                        f"its index has the name of a column, {both[0]!r}, and is left out: by another name it is taken"
+                    )
+                    named = False
                 return arrow.Table.from_pandas(table, preserve_index=named)
             # polars' own way gives texts of a type that older pyarrow can read.
             return arrow.table(table.to_arrow() if hasattr(table, "to_arrow") else table)
@@ -111,38 +117,59 @@ class TableInMemory(FieldChoice):
         self._leaves()
         if not len(self.table):
             raise FormatError("the table has not one row")
-        return row_parts(len(self.table), max(target_bytes // self._row_bytes, 1), self._row_bytes)
+        return row_parts(len(self.table), max(target_bytes // self.row_bytes, 1), self.row_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         leaves = self._leaves()
         table = self.table.select(list(dict.fromkeys(leaf.path[0] for leaf in leaves)))
         low, high = (int(edge) for edge in part.where)
-        for begin, end in spans(low, high, max(BATCH_BYTES // self._row_bytes, 1)):
+        for begin, end in spans(low, high, max(BATCH_BYTES // self.row_bytes, 1)):
             yield from table_items(table.slice(begin, end - begin), leaves, begin, _NAME)
 
     def _leaves(self) -> list[Leaf]:
         return self.form.leaves(self.form.without_index(self.table.schema), _NAME)
 
     @cached_property
-    def _row_bytes(self) -> int:
+    def row_bytes(self) -> int:
+        """About how many bytes a row has."""
         return max(int(self.table.nbytes) // max(len(self.table), 1), 1)
 
 
 class ArraysInMemory(FieldChoice):
-    """Arrays, tensors and lists by name, which are fields; their first dimension counts the samples.
+    """Arrays, tensors, lists and columns by name, which are fields; their first dimension counts the samples.
 
-    A list has a value for each sample: a number, a text, or an array, whose first dimension may vary.
+    A list has a value for each sample: a number, a text, or an array, whose first dimension may vary. Columns are those
+    of pandas, polars and Arrow: their values become what those of tables do, in their order, whatever their index. What
+    else is a sequence, or an array to numpy, is taken as such: a `range`, an `array.array`.
 
     Args:
         arrays: them.
+        **options: `fill`, `as_json` and `decimals`, which all tables have, for columns: see `ColumnOptions`.
+
+    Raises:
+        OptionError: if Arrow cannot take a column, or an option has no such value.
     """
 
     kind = "arrays in memory"
     threads = True
 
-    def __init__(self, arrays: Mapping[str, Any]) -> None:
-        self.arrays = {str(name): value for name, value in arrays.items()}
+    def __init__(self, arrays: Mapping[str, Any], **options: Unpack[ColumnOptions]) -> None:
+        self.order = [str(name) for name in arrays]
+        self.columns = {str(name): _column(name, value) for name, value in arrays.items() if _is_column(value)}
+        self.arrays = {str(name): _as_rows(value) for name, value in arrays.items() if str(name) not in self.columns}
+        self._options = options
+        if options and not self.columns:
+            raise OptionError(
+                f"{next(iter(options))} is for columns of pandas, polars or Arrow, and there is none",
+                remedy="Change the arrays themselves.",
+            )
+        self.table = self._table()
+
+    def _table(self) -> TableInMemory | None:
+        """The columns as a table, if they are of one length; else it is said with the lengths of arrays."""
+        even = len({len(column) for column in self.columns.values()}) == 1
+        return TableInMemory(need("pyarrow").table(self.columns), **self._options) if even else None
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The values are told by a checksum."""
@@ -151,44 +178,131 @@ class ArraysInMemory(FieldChoice):
             digest.update(f"{name} {_shown(array)}".encode())
             for begin, end in spans(0, len(array), self._step(array)) if _sized(array) else ():
                 _digest(digest, array[begin:end])
-        return {"kind": self.kind, "xxh3_128": digest.hexdigest()}
+        table = None if self.table is None else self.table.describe()
+        return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "table": table, "order": self.order}
+
+    def notes(self) -> list[str]:
+        """What users should know of it."""
+        return [*padding_notes(self._chosen()), *([] if self.table is None else self.table.notes())]
+
+    def metadata(self) -> dict[str, Any]:
+        """What the dataset's metadata have of columns: units."""
+        return {} if self.table is None else self.table.metadata()
+
+    def only(self, fields: Sequence[str]) -> Self:
+        """See `Selective.only`."""
+        found = super().only(fields)
+        columns = {name: one for name, one in self.columns.items() if any(_is_of(name, field) for field in fields)}
+        found.arrays = {name: self.arrays[name] for name in self.arrays if name in fields}
+        others = [field for field in fields if field not in found.arrays]
+        check_fields(
+            [field for field in others if not any(_is_of(name, field) for name in columns)], self.order, _MAPPING
+        )
+        if self.table is None:  # those that are wanted may be of one length
+            found.columns = columns
+            found.table = found._table()  # noqa: SLF001 - its own
+        found.columns = columns
+        found.table = found.table.only(others) if found.table is not None and others else None
+        return found
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
         arrays = self._chosen()
-        count = common_length(
-            {name: len(a) if _sized(a) else -1 for name, a in arrays.items()}, "arrays", "the mapping"
-        )
+        lengths = {name: len(one) if name in self.columns or _sized(one) else -1 for name, one in self._all().items()}
+        count = common_length(lengths, "arrays", _MAPPING)
         if not count:
             raise FormatError("the arrays have not one row")
         row_bytes = sum(_row_bytes(array) for array in arrays.values())
+        row_bytes += 0 if self.table is None else self.table.row_bytes
         return row_parts(count, max(target_bytes // row_bytes, 1), row_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         arrays = self._chosen()
         low, high = (int(edge) for edge in part.where)
-        for begin, end in spans(low, high, min(self._step(array) for array in arrays.values())):
-            yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin, end), end - begin)
+        step = min((self._step(array) for array in arrays.values()), default=high - low)
+        for begin, end in spans(low, high, step):
+            if self.table is None:
+                yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin, end), end - begin)
+                continue
+            first = begin
+            for item in self.table.read(Part("", (begin, end))):  # a row in which a value is missing is one by itself
+                count = item.count or 1
+                yield Item(item.key, partial(self._joined, item, first, first + count), count)
+                first += count
+
+    def _joined(self, item: Item, begin: int, end: int) -> dict[str, Any]:
+        """The fields of some rows, of arrays and of columns, in the order of all."""
+        found = {**_rows(self._chosen(), begin, end), **item.make()}
+        places = {name: place for place, name in enumerate(self.fields or self.order)}
+        last = len(places)
+        return dict(sorted(found.items(), key=lambda one: places.get(one[0], places.get(one[0].split(".")[0], last))))
+
+    def _all(self) -> dict[str, Any]:
+        found = {**self.arrays, **self.columns}
+        return {name: found[name] for name in self.order if name in found}
 
     def _chosen(self) -> dict[str, Any]:
-        found = {name: self.arrays[name] for name in check_fields(self.fields, self.arrays, "the mapping")}
-        for name, array in found.items():
+        for name, array in self.arrays.items():
             _check(name, array)
-        return found
+        wanted = [name for name in self.fields or self.order if name in self.arrays]
+        return {name: self.arrays[name] for name in wanted}
 
     def _step(self, array: Any) -> int:
         return max(BATCH_BYTES // _row_bytes(array), 1)
 
 
+def _is_column(found: object) -> bool:
+    """Whether Arrow can take it as a column: of pandas, polars or Arrow."""
+    if isinstance(found, type | np.ndarray | torch.Tensor | list | tuple):
+        return False
+    marks = ("__arrow_c_stream__", "__arrow_c_array__", "__arrow_array__")
+    return any(hasattr(found, mark) for mark in marks) or _is_of_pandas(found)
+
+
+def _is_of_pandas(found: object) -> bool:
+    return type(found).__module__.partition(".")[0] == "pandas" and hasattr(found, "__len__")
+
+
+def _column(name: object, value: Any) -> Any:
+    """A column of pandas, polars or Arrow as one of Arrow."""
+    arrow, shown = need("pyarrow"), f"{type(value).__module__}.{type(value).__qualname__}"
+    if hasattr(value, "columns"):
+        raise OptionError(
+            f"{name!r} is a table, {shown}, where columns by name are expected",
+            remedy="Pass the table itself, or its columns by name.",
+        )
+    try:
+        if _is_of_pandas(value):
+            return arrow.Array.from_pandas(value)  # by position, whatever the index
+        value = value.to_arrow() if hasattr(value, "to_arrow") else value
+        if isinstance(value, arrow.Array | arrow.ChunkedArray):
+            return value
+        return arrow.chunked_array(value) if hasattr(value, "__arrow_c_stream__") else arrow.array(value)
+    except (arrow.ArrowException, TypeError, ValueError) as error:
+        raise OptionError(
+            f"{name!r}, a {shown}, cannot be taken as a column: {str(error)[:300]}",
+            remedy="A column has values of one type. Pass it as an array: np.stack(x), say.",
+        ) from None
+
+
+def _as_rows(value: Any) -> Any:
+    """What is a sequence, or an array to numpy, as a list or an array; all else as it is."""
+    if isinstance(value, np.ndarray | np.generic | torch.Tensor | list | tuple | str | bytes) or is_picture(value):
+        return value
+    if isinstance(value, range | memoryview | NumberArray) or hasattr(value, "__array__"):
+        return np.asarray(value)
+    return list(value) if isinstance(value, Sequence) else value
+
+
+def _is_of(column: str, field: str) -> bool:
+    """Whether a field is made of a column: the field of its name, or a part of a struct."""
+    return field == column or field.startswith(f"{column}.")
+
+
 def _rows(arrays: Mapping[str, Any], begin: int, end: int) -> dict[str, Any]:
     rows = {name: array[begin:end] for name, array in arrays.items()}
-    return {name: list(value) if isinstance(value, tuple) else _texts(value) for name, value in rows.items()}
-
-
-def _texts(value: Any) -> Any:
-    """An array of texts or bytes as a list, as a field of them takes it."""
-    return value.tolist() if isinstance(value, np.ndarray) and value.dtype.kind in "US" and value.ndim == 1 else value
+    return {name: list(value) if isinstance(value, tuple) else plain_rows(value) for name, value in rows.items()}
 
 
 def _sized(array: Any) -> bool:

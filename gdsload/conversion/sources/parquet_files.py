@@ -10,7 +10,14 @@ from typing import Any, Self, Unpack
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.arrow_images import ImageColumns, class_names, image_columns, image_modes, sound_columns
+from gdsload.conversion.sources.arrow_images import (
+    ImageColumns,
+    class_names,
+    image_columns,
+    image_modes,
+    sound_columns,
+    unlabelled_notes,
+)
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, units_of
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hive import partitioned_schema, partitions_of, with_partition
@@ -74,7 +81,12 @@ class ParquetSource(FieldChoice, ImageSource):
         """What users should know of it."""
         schema, leaves = self._first()
         shown = [leaf for leaf in leaves if leaf.name not in self._images | self._sounds]
-        return [*self.table_form.index_notes(schema), *self.table_form.notes(shown)]
+        classes = [name for name in class_names(schema) if name in {leaf.name for leaf in leaves}]
+        return [
+            *self.table_form.index_notes(schema),
+            *self.table_form.notes(shown),
+            *unlabelled_notes(name for name in classes if any(_is_negative(file, name) for file in self._partitions())),
+        ]
 
     def only(self, fields: Sequence[str]) -> Self:
         """See `Selective.only`."""
@@ -167,6 +179,16 @@ def _check_units(before: str, one: Sequence[Leaf], file: str, other: Sequence[Le
 
 def _is_parquet(table: Any) -> bool:
     return hasattr(table, "iter_batches")
+
+
+def _is_negative(file: str, name: str) -> bool:
+    """Whether the statistics of a Parquet file tell of a negative number in a column."""
+    with _opened(file) as table:
+        metadata = table.metadata if _is_parquet(table) else None
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)] if metadata else []
+        columns = [group.column(k) for group in groups for k in range(group.num_columns)]
+        known = [one.statistics for one in columns if one.path_in_schema == name and one.statistics is not None]
+        return any(one.has_min_max and isinstance(one.min, int) and one.min < 0 for one in known)
 
 
 def _schema(table: Any) -> Any:

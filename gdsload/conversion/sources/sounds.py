@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,12 +19,15 @@ _TYPES = {
     "PCM_S8": "int16", "PCM_U8": "int16", "PCM_16": "int16", "ULAW": "int16", "ALAW": "int16",
     "PCM_24": "int32", "PCM_32": "int32", "DOUBLE": "float64",
 }  # fmt: skip
+_ORDERS: dict[bytes, Literal["little", "big"]] = {b"RIFF": "little", b"FORM": "big"}
 _PIECE_FRAMES = 2**18
 _NO_LENGTH = 0xFFFFFFFF  # what writes to a pipe does not know it
 
 
 def sound_fields(name: str, content: bytes, where: str, dtype: str | None = None) -> dict[str, Any]:
     """The fields of a sound: its samples, ``[frames]`` or ``[frames, channels]``, and ``NAME.sampling_rate``, int32.
+
+    A sound without frames is an empty sample.
 
     Samples have the type that holds those of the file: int16 for up to 16 bits (fewer are the upper ones), int32 for 24
     and 32 bits, float64 for such, and float32 for other and for lossy ones.
@@ -43,8 +46,9 @@ def sound_fields(name: str, content: bytes, where: str, dtype: str | None = None
     try:
         _check_length(content)
         with library.SoundFile(io.BytesIO(content)) as file:
-            pieces, rate, frames = list[Any](), int(file.samplerate), int(file.frames)
+            rate, frames = int(file.samplerate), int(file.frames)
             kind = dtype or _TYPES.get(file.subtype, "float32")
+            pieces = [np.empty((0, file.channels)[: file.channels], kind)]
             # What a header promises is not believed before it is there.
             while len(piece := file.read(_PIECE_FRAMES, dtype=kind)):
                 pieces.append(piece)
@@ -54,14 +58,28 @@ def sound_fields(name: str, content: bytes, where: str, dtype: str | None = None
     # An MP3 file says how long it is only in a header that not all have.
     guessed = content[:3] == b"ID3" or content[:1] == b"\xff"
     guessed = guessed and not any(mark in content[:_PIECE_FRAMES] for mark in (b"Xing", b"Info"))
-    if not found or (found != frames and not guessed):
+    if not found and not _is_empty(content):
+        raise FormatError("the sound says that it has no frames, but bytes follow its header", file=where)
+    if found != frames and not guessed:
         raise FormatError(f"the sound has {found} frames, but says that it has {frames}", file=where)
     return {name: np.concatenate(pieces), f"{name}.sampling_rate": np.int32(rate)}
 
 
+def _is_empty(content: bytes) -> bool:
+    """Whether a WAV or AIFF file has nothing but chunks that say their length: a recording that broke off has more."""
+    order = _ORDERS.get(content[:4])
+    place = 12
+    while order and place + 8 <= len(content) and content[place : place + 4].decode("latin-1").isprintable():
+        size = int.from_bytes(content[place + 4 : place + 8], order)
+        place += 8 + size + size % 2
+    return order is None or place >= len(content)
+
+
 def _check_length(content: bytes) -> None:
     """Refuse a WAV or AIFF file that is cut short, of which libsndfile takes what is there."""
-    order = {b"RIFF": "little", b"FORM": "big"}.get(content[:4])
-    size = int.from_bytes(content[4:8], "big" if order == "big" else "little") if order else 0
+    if not content:
+        raise ValueError("the file is empty")
+    order = _ORDERS.get(content[:4])
+    size = int.from_bytes(content[4:8], order) if order else 0
     if len(content) < size + 8 and size != _NO_LENGTH:
         raise ValueError(f"it ends after {len(content)} bytes, but says that it has {size + 8}")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import BATCH_BYTES, runs, spans
-from gdsload.conversion.source import Item, Part
+from gdsload.conversion.source import Item, OfDocuments, Part
 from gdsload.conversion.sources.npy import decode_npy, map_npy
 from gdsload.conversion.sources.token_formats import IndexedTokens, TokenRow, indexed_tokens, is_index, token_row
 from gdsload.errors import FormatError, OptionError
@@ -22,26 +22,32 @@ from gdsload.errors import FormatError, OptionError
 __all__ = ["TokenSource"]
 
 _SUFFIXES = (".npy", ".bin", ".jsonl")
+_EACH = ("token", "document")
 _DEFAULT = np.dtype(np.uint16)  # of JSON lines, whose numbers are looked at one by one
 _MAX_LINE_BYTES = 2**28
 
 
-class TokenSource:
-    """Documents of tokens, ragged: the field ``tokens``. To make blocks of them, pack them.
+class TokenSource(OfDocuments):
+    """Documents of tokens, ragged, or a long row of tokens, each a sample: the field ``tokens``.
 
     A `.npy` file is a document; those come first. Each line of a `.jsonl` file is one: a list of numbers, or an object
     that has one.
 
-    Any other file (`.bin`) is a row of tokens, in which each document ends with the token `end`; without `end` all of
-    it is one document. What llm.c and its like write says itself of what element type it is, and its header is no
-    token; any other row is as NumPy's `tofile` writes it, and needs `dtype`. A `.bin` with an index of Megatron-LM's
-    beside it (`.idx`) has the documents and the element type that this tells: a document is all of its sequences.
+    Any other file (`.bin`) is a row of tokens. With `end` it has documents, each of which ends with that token. Without
+    it, each token is a sample: `Windows` takes any stretch of the row, also from one file to the next. Packed, such a
+    file is one document.
+
+    What llm.c and its like write says itself of what element type it is, and its header is no token; any other row is
+    as NumPy's `tofile` writes it, and needs `dtype`. A `.bin` with an index of Megatron-LM's beside it (`.idx`) has the
+    documents and the element type that this says: a document is all of its sequences.
 
     Args:
         path: such a file, or a folder of them.
         dtype: the element type of the tokens of files that do not say it. Of JSON lines it is uint16 by default.
         end: the token that ends a document of a row, and belongs to it.
         key: the key of the list, where lines are objects.
+        each: what a sample is: ``"token"`` (of `.bin` files alone) or ``"document"``. None: a token, if no file has
+            documents.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
@@ -58,13 +64,19 @@ class TokenSource:
         dtype: str | None = None,
         end: int | None = None,
         key: str = "tokens",
+        each: str | None = None,
         **files: Unpack[FileOptions],
     ) -> None:
+        if each not in (None, *_EACH):
+            raise OptionError(f"each is {each!r:.200}", remedy='Supported are "token" and "document".')
+        if each == "token" and end is not None:
+            raise OptionError("end ends documents, but each='token' makes none", remedy="Pass one of them.")
         self.path = path
         self.files = SourceFiles(path, **files)
         self.dtype = None if dtype is None else _whole(dtype)
         self.end = end
         self.key = key
+        self.each = each
         if self.dtype is not None:
             self._check_end(self.dtype)
 
@@ -73,10 +85,21 @@ class TokenSource:
         files = self.files.find(_SUFFIXES)
         dtype = None if self.dtype is None else self.dtype.name
         listed = stamps([*files, *filter(None, map(self._index, files))])
-        return {"kind": self.kind, "files": listed, "dtype": dtype, "end": self.end, "key": self.key}
+        return {"kind": self.kind, "files": listed, "dtype": dtype, "end": self.end, "key": self.key, "each": self.each}
+
+    def check_shuffle(self) -> None:
+        """See `OfDocuments`."""
+        if self._one_by_one(self.files.find(_SUFFIXES)):
+            raise OptionError(
+                "shuffle_seed would put single tokens in random order",
+                file=self.path,
+                remedy="Leave it out: a loader shuffles windows of the row. end= and each='document' make documents.",
+            )
 
     def notes(self) -> list[str]:
-        """What users should know of it: keys of the first line that nothing is made of."""
+        """What users should know of it: that tokens are samples, or keys of the first line that are left out."""
+        if self._one_by_one(self.files.find(_SUFFIXES)):
+            return ["each token is a sample: gdsload.Windows takes stretches of them, each='document' makes documents"]
         for file in self.files.find(_SUFFIXES) if os.path.exists(self.path) else []:
             if not file.endswith(".jsonl"):
                 continue
@@ -90,6 +113,11 @@ class TokenSource:
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of `.npy` files and documents, and of bytes, in which documents begin."""
         files = self.files.find(_SUFFIXES)
+        if self._one_by_one(files):
+            found = [part for file in files for part in self._tokens(file, target_bytes)]
+            if not found:
+                raise FormatError("there is not one token", file=self.path)
+            return found
         arrays = [file for file in files if _has(file, ".npy")]
         if arrays:
             _check_header(arrays[0])
@@ -104,6 +132,32 @@ class TokenSource:
         if not found:
             raise FormatError("there is not one token", file=self.path)
         return found
+
+    def _one_by_one(self, files: list[str]) -> bool:
+        """Whether each token is a sample."""
+        document = next((file for file in files if _has(file, ".npy") or _has(file, ".jsonl")), None)
+        if self.each == "token" and document is not None:
+            numbers = "Pass kind='numpy', which takes the values of arrays one by one."
+            raise OptionError(
+                "each='token' is for flat files of tokens, but this one is a document, or has several",
+                file=document,
+                remedy=numbers if _has(document, ".npy") else "Leave each out: each line is a document.",
+            )
+        if self.each is None:
+            return document is None and self.end is None and not any(map(self._index, files))
+        return self.each == "token"
+
+    def _tokens(self, file: str, target_bytes: int) -> list[Part]:
+        """Runs of tokens."""
+        row, name = self._flat(file), os.path.basename(file)
+        size = row.dtype.itemsize
+        return [
+            Part(f"{name}, tokens {low} to {high - 1}", (file, low, high, "tokens"), high - low, (high - low) * size)
+            for low, high in spans(0, row.count, max(target_bytes // size, 1))
+        ]
+
+    def _flat(self, file: str) -> TokenRow:
+        return self._indexed(file).row if self._index(file) else self._row(file)
 
     def _ranges(self, file: str, target_bytes: int) -> list[Part]:
         name, step, nbytes = os.path.basename(file), target_bytes, os.path.getsize(file)
@@ -158,7 +212,12 @@ class TokenSource:
             return
         low, high = int(part.where[1]), int(part.where[2])
         try:
-            if _has(first, ".jsonl"):
+            if part.where[3:]:
+                tokens = self._flat(first).tokens()
+                for begin, end in spans(low, high, BATCH_BYTES // tokens.itemsize):
+                    run = np.asarray(tokens[begin:end])
+                    yield Item(f"tokens {begin} to {end - 1}", partial(dict, tokens=run), end - begin)
+            elif _has(first, ".jsonl"):
                 yield from self._lines(first, low, high)
             elif self._index(first):
                 yield from _listed(self._indexed(first), low, high)

@@ -22,8 +22,15 @@ from gdsload.conversion.row_source import (
     spans,
 )
 from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.sources.array_rows import padding_notes, plain_rows
+from gdsload.conversion.sources.cf_conventions import (
+    ATTRIBUTES,
+    StoredNumbers,
+    of_first_dimension,
+    other_dimension_notes,
+)
 from gdsload.conversion.sources.extras import need
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, SchemaError
 from gdsload.system.paths import absolute
 
 __all__ = ["ZarrSource"]
@@ -34,31 +41,46 @@ _METADATA = ("zarr.json", ".zarray", ".zgroup")
 class ZarrSource(FieldChoice):
     """A Zarr array, or a group of arrays, which are the fields; their first dimension counts the samples.
 
-    A single array is a field called after its folder. Nothing is unpickled.
+    A single array is a field called after its folder. Where arrays name their dimensions, as xarray does it, the values
+    of the first dimension are a field, and those of others are left out. Nothing is unpickled.
 
     Args:
         path: the folder.
+        unpack: make the values that attributes tell of (``scale_factor``, ``add_offset``, ``_FillValue``,
+            ``missing_value``, ``_Unsigned``), with NaN for missing ones; else numbers are taken as they are stored.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "Zarr arrays"
     threads = True
 
-    def __init__(self, path: str, **files: Unpack[FileOptions]) -> None:
+    def __init__(self, path: str, *, unpack: bool = False, **files: Unpack[FileOptions]) -> None:
         self.path = path
+        self.unpack = unpack
         self.files = SourceFiles(path, **files)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        return {"kind": self.kind, "files": stamps(self._files())}
+        return {"kind": self.kind, "files": stamps(self._files()), "unpack": self.unpack}
 
     def notes(self) -> list[str]:
-        """What users should know of it: groups beside the arrays, of which nothing is made."""
-        if self.fields is not None:
-            return []
-        _, groups = self._listed()
-        folder = self._folder()
-        return groups_left_out(groups, lambda name: f"the path {os.path.join(folder, name)!r}")
+        """What users should know of it: groups and coordinates that are left out, and what stored numbers mean."""
+        arrays, found = self._open(), list[str]()
+        if not self.unpack:
+            found += [note for name, array in arrays.items() for note in _meaning(array).notes(name)]
+        found += padding_notes(arrays)
+        if self.fields is None:
+            listed, groups = self._listed()
+            folder = self._folder()
+            found += other_dimension_notes([name for name in listed if name not in arrays])
+            found += groups_left_out(groups, lambda name: f"the path {os.path.join(folder, name)!r}")
+        return found
+
+    def metadata(self) -> dict[str, Any]:
+        """What the dataset's metadata have of it: units that attributes tell."""
+        arrays = self._open()
+        units = {name: unit for name, one in arrays.items() for unit in _meaning(one).unit(unpack=self.unpack).values()}
+        return {"units": units} if units else {}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: whole chunks, which would otherwise be decoded twice."""
@@ -79,7 +101,8 @@ class ZarrSource(FieldChoice):
         chunk = _chunk_rows(arrays)
         step = max(BATCH_BYTES // _row_bytes(arrays) // chunk, 1) * chunk
         for begin, end in spans(low, high, step):
-            yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin, end, self.path), end - begin)
+            make = partial(_rows, arrays, begin, end, self.path, unpack=self.unpack)
+            yield Item(f"rows {begin} to {end - 1}", make, end - begin)
 
     def _folder(self) -> str:
         folder = self.files.folder(*_METADATA)
@@ -113,9 +136,27 @@ class ZarrSource(FieldChoice):
                 remedy=f"In it are the groups {inner}: pass the path of one." if groups else None,
             )
         arrays = {name: arrays[name] for name in check_fields(self.fields, arrays, self.path)}
+        if self.fields is None:
+            dimensions = {name: _dimensions(array) for name, array in arrays.items()}
+            firsts = {name: next(iter(names), None) for name, names in dimensions.items()}
+            coordinates = [name for name, names in dimensions.items() if names == [name]]
+            arrays = {name: arrays[name] for name in of_first_dimension(firsts, coordinates, self.path)[0]}
         for name, array in arrays.items():
             _check(name, array, self.path)
         return arrays
+
+
+def _dimensions(array: Any) -> list[str | None]:
+    """The names of an array's dimensions, if it has such: in Zarr 2 they are an attribute of xarray's."""
+    names = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS") or ()
+    return [name if isinstance(name, str) else None for name in names] if isinstance(names, list | tuple) else []
+
+
+def _meaning(array: Any) -> StoredNumbers:
+    found = {name: array.attrs[name] for name in ATTRIBUTES if name in array.attrs}
+    if array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in array.attrs:
+        found.setdefault("_FillValue", array.metadata.fill_value)  # where xarray keeps it in Zarr 2
+    return StoredNumbers.of(found, np.dtype(array.dtype))
 
 
 def _check(name: str, array: Any, file: str) -> None:
@@ -127,7 +168,8 @@ def _check(name: str, array: Any, file: str) -> None:
             file=file,
             remedy="Save numbers, with a codec for numbers.",
         )
-    if np.dtype(array.dtype).kind not in "biufc":
+    dtype = np.dtype(array.dtype)
+    if dtype.kind not in "biufc" and not (dtype.kind in "SV" and dtype.names is None and array.ndim == 1):
         raise FormatError(f"array {name!r} is of type {array.dtype!s:.200}, which no field can have", file=file)
 
 
@@ -139,10 +181,14 @@ def _chunk_rows(arrays: dict[str, Any]) -> int:
     return max(1, *(int(array.chunks[0]) for array in arrays.values()))
 
 
-def _rows(arrays: dict[str, Any], begin: int, end: int, file: str) -> dict[str, Any]:
+def _rows(arrays: dict[str, Any], begin: int, end: int, file: str, *, unpack: bool) -> dict[str, Any]:
     try:
-        return {name: np.asarray(array[begin:end]) for name, array in arrays.items()}
-    except MemoryError:
+        found = {name: plain_rows(np.asarray(array[begin:end])) for name, array in arrays.items()}
+        if unpack:
+            for name in [name for name, array in arrays.items() if _meaning(array).formula]:
+                found[name] = _meaning(arrays[name]).unpacked(found[name], name)
+        return found
+    except (MemoryError, SchemaError):
         raise
     except Exception as error:  # codecs raise anything
         raise FormatError(f"rows {begin} to {end - 1} cannot be read: {str(error)[:200]}", file=file) from None

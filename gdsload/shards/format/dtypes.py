@@ -55,10 +55,15 @@ SUB_BYTE_DTYPES = frozenset({"F4", "F6_E2M3", "F6_E3M2"})
 
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 _TIMES = "Store times as whole numbers of their unit: x.astype('int64'). "
+_PARTS = "Store each part of a structured array by itself: x['a'], say. "
 _WAYS_OUT = {
     "datetime64": _TIMES,
     "timedelta64": _TIMES,
-    "void": "Store each part of a structured array as an array of its own: x['a'], say. ",
+    "bytes": "Pass bytes as a list, x.tolist(), which leaves out zeros at the end; or as numbers, x.view('uint8'). ",
+    "str": "Pass texts as a list, x.tolist(), say. ",
+    "complex128": "Round it to complex64, or store its parts: x.real and x.imag. ",
+    "record": _PARTS,
+    "void": f"{_PARTS}Store raw ones as bytes: x.tobytes(). ",
 }
 """What to do about element types of numpy's that are none of these."""
 

@@ -186,3 +186,31 @@ def test_what_macos_packs_beside_arrays_is_left_out_and_said(tmp_path, each):
     assert report.notes == (
         "members of archives that other programs keep beside arrays are left out: '__MACOSX/._x.npy' and 1 more.",
     )
+
+
+DIGESTS = [bytes([n, 7, 0, 0]) for n in range(1, 4)] + [b"\1\2\3\4"]
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+def test_bytes_of_a_fixed_length_lose_zeros_with_a_note_and_raw_ones_none(tmp_path, name):
+    for kind in "SV":
+        array = np.array(DIGESTS, f"{kind}4")
+        np.save(tmp_path / name, array) if name == "x.npy" else np.savez(tmp_path / name, x=array)
+        report = gdsload.convert(tmp_path / name, tmp_path / kind, workers=1)
+        stored = DIGESTS if kind == "V" else [one.rstrip(b"\0") for one in DIGESTS]
+        assert gdsload.ShardDataset(tmp_path / kind).column("x") == stored
+        assert [note[:42] for note in report.notes] == ["'x' has bytes of a fixed length (4), of wh"] * (kind == "S")
+
+
+def test_structured_arrays_are_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros(3, [("a", "S2"), ("b", "i4")]))
+    with pytest.raises(gdsload.GdsloadError, match=r"Store each part of a structured array by itself"):
+        gdsload.convert(tmp_path / "x.npy", tmp_path / "out", workers=1)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr"])
+def test_a_sparse_matrix_says_what_it_is(tmp_path, form):
+    sparse = pytest.importorskip("scipy.sparse")
+    sparse.save_npz(tmp_path / "x.npz", sparse.random(4, 4, 0.5, form))
+    with pytest.raises(FormatError, match="it is a sparse matrix of scipy's.*toarray"):
+        gdsload.convert(tmp_path / "x.npz", tmp_path / "out", workers=1)

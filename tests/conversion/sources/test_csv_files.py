@@ -21,7 +21,7 @@ from gdsload.conversion.sources import csv_lines
 from gdsload.conversion.sources.csv_cells import CellReader, Column
 from gdsload.conversion.sources.csv_files import CsvSource
 from gdsload.conversion.sources.csv_lines import CsvForm
-from gdsload.errors import FormatError, OptionError, ReadError
+from gdsload.errors import FormatError, GdsloadError, OptionError, ReadError
 
 ROWS = 25
 
@@ -181,7 +181,8 @@ def test_rows_of_other_cells_below_one_name_tell_of_the_delimiter(tmp_path, mark
 
 
 COLUMNS = [
-    Column("i", "int", 0), Column("u", "uint", 1), Column("f", "float", 2), Column("b", "bool", 3), Column("s", "str", 4),
+    Column("i", "int", 0), Column("u", "uint", 1), Column("f", "float", 2, rounds=True), Column("b", "bool", 3),
+    Column("s", "str", 4),
 ]  # fmt: skip
 CELLS = (
     st.integers(-(2**63), 2**64).map(str)
@@ -248,6 +249,17 @@ def test_ordinary_rows_come_many_at_once(tmp_path):
     assert (item.count, item.key) == (2000, "lines 2 to 4000")
     batch = item.make()
     assert (batch["i"].tolist(), batch["f"].tolist(), batch["s"]) == tuple(map(list, zip(*rows, strict=True)))
+
+
+@pytest.mark.parametrize("before", [0, 3000])
+@pytest.mark.parametrize("text", ["x" * 200_000, 'line\n"quoted", ' * 20_000, "\r" * 200_000])
+def test_cells_of_any_length(tmp_path, text, before):
+    """The bound that Python's module has for all its readers stays as the program has it."""
+    bound = csv.field_size_limit()
+    path = write(tmp_path / "t.csv", ["t", "y"], [["a", 1]] * before + [[text, 2], ["b", 3]])
+    found = samples(CsvSource(path))
+    assert ([one["t"] for one in found[-2:]], len(found)) == ([text, "b"], before + 2)
+    assert csv.field_size_limit() == bound
 
 
 def test_whole_numbers_beyond_int64_stay_whole(tmp_path):
@@ -392,10 +404,12 @@ def test_files_that_cannot_be_read(tmp_path, name, reason):
         ("0,1.5\n2,2.5", "are values"),
         ('"a,b', "unexpected end"),
         ("a,b\n", "not one row"),
-        ("a\n" + "x" * 2**24, "line 2 has 16777216 bytes"),
+        ("a\n" + "x" * 5000, "line 2 has 5000 bytes"),
+        ("a,b\r1,2\r", "a carriage return alone is in it"),
     ],
 )
-def test_files_that_are_no_table(tmp_path, content, reason):
+def test_files_that_are_no_table(tmp_path, monkeypatch, content, reason):
+    monkeypatch.setattr(csv_lines, "MAX_LINE_BYTES", 5000)
     (tmp_path / "t.csv").write_text(content)
     with pytest.raises(FormatError, match=reason):
         CsvSource(str(tmp_path / "t.csv")).parts(1)
@@ -439,7 +453,7 @@ class TestLargeWholeNumbers:
     @pytest.mark.parametrize("cells", [["1", str(2**64), str(2**64 + 1)], ["-1", str(2**63)], ["7", "9" * 30]])
     def test_what_no_whole_type_holds_is_refused(self, tmp_path, cells):
         path = write(tmp_path / "t.csv", ["n", "id"], [[0, cell] for cell in cells])
-        with pytest.raises(OptionError, match=f"line .: column 'id' has the whole number {cells[1]};.*texts, types="):
+        with pytest.raises(OptionError, match=f"line .: column 'id' has the whole number {cells[1]}, .*texts, types="):
             CsvSource(path).parts(100)
         assert [one["id"] for one in samples(CsvSource(path, types={"id": "str"}))] == cells
         assert [one["id"] for one in samples(CsvSource(path, types={"id": "float"}))] == list(map(float, cells))
@@ -448,6 +462,33 @@ class TestLargeWholeNumbers:
     def test_floating_point_numbers_may_be_large(self, tmp_path):
         path = write(tmp_path / "t.csv", ["x"], [["0.5"], [str(2**64)]])
         assert [one["x"] for one in samples(CsvSource(path))] == [0.5, 2.0**64]
+
+    @pytest.mark.parametrize("beside", ["nan", "0.5", "1e3", "inf"])
+    @pytest.mark.parametrize("before", [0, 1000])
+    def test_one_among_floats_is_refused(self, tmp_path, beside, before):
+        """Also where it comes late, and rows are read many at once."""
+        cells = [beside] * (before + 1) + ["9007199254740993", "9007199254740992"]
+        path = write(tmp_path / "t.csv", ["id", "n"], [[cell, 1] for cell in cells])
+        with pytest.raises(GdsloadError, match=r"column 'id' has the whole number 9007199254740993, .*round.*'float'"):
+            samples(CsvSource(path))
+        assert [one["id"] for one in samples(CsvSource(path, types={"id": "str"}))] == cells
+        assert samples(CsvSource(path, types={"id": "float"}))[-2]["id"] == 2.0**53
+
+    @pytest.mark.parametrize("cell", ["9007199254740993.", "-9007199254740993.0", "9" * 5000, " 9007199254740993 "])
+    def test_in_other_spellings(self, tmp_path, cell):
+        path = write(tmp_path / "t.csv", ["id", "n"], [["0.5", 1], [cell, 2]])
+        with pytest.raises(OptionError, match="column 'id' has the whole number -?9"):
+            CsvSource(path).parts(100)
+
+    def test_large_floats_come_many_at_once(self, tmp_path):
+        path = write(tmp_path / "t.csv", ["x"], [["0.5"], ["1e300"], ["12345678901234567890.5"], [str(2**80)], [""]])
+        (item,) = read_all(CsvSource(path))
+        assert item.make()["x"].tolist()[:4] == [0.5, 1e300, 12345678901234567890.5, 2.0**80]
+
+    def test_what_fills_is_not_rounded(self, tmp_path):
+        path = write(tmp_path / "t.csv", ["x"], [["0.5"], ["1"]])
+        with pytest.raises(OptionError, match="fill has 9007199254740993 for column 'x', which is float"):
+            CsvSource(path, fill={"x": 2**53 + 1}).parts(1)
 
     def test_a_late_one_is_not_told_to_be_a_float(self, tmp_path):
         path = write(tmp_path / "t.csv", ["id"], [["1"]] * 1000 + [[str(2**70)]])

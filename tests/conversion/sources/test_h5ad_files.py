@@ -48,7 +48,7 @@ COLUMNS = {
     "good": np.arange(CELLS) % 2 == 0,
     "batch": np.array([f"é{n}" for n in range(CELLS)], STRINGS),
     "type": {
-        "type": "categorical", "codes": np.array([0, 1, -1, 0, 1, 0, 1, 0, 1], np.int8),
+        "type": "categorical", "codes": np.array([0, 1, 1, 0, 1, 0, 1, 0, 1], np.int8),
         "categories": np.array(["T", "B"], STRINGS),
     },
 }  # fmt: skip
@@ -148,6 +148,39 @@ def test_a_cell_without_a_number_is_at_fault_alone(tmp_path):
     report = gdsload.convert(path, tmp_path / "out", workers=1, on_error="skip", max_skipped=1)
     assert (report.samples, len(report.skipped)) == (CELLS - 1, 1)
     assert [int(gdsload.ShardDataset(tmp_path / "out")[n]["n"]) for n in (3, 4)] == [3, 5]
+
+
+MISSING = {
+    "kind": ({"type": "categorical", "codes": np.array([0, -1] * 4 + [1], np.int8),
+              "categories": np.array(["T", "B"], STRINGS)}, -1, [0, -1] * 4 + [1]),
+    "n": ({"type": "nullable-integer", "values": np.full(CELLS, 2**53 + 1), "mask": np.arange(CELLS) == 1}, -1,
+          [2**53 + 1, -1] + [2**53 + 1] * 7),
+    "on": ({"type": "nullable-boolean", "values": np.ones(CELLS, bool), "mask": np.arange(CELLS) == 1}, False,
+           [True, False] + [True] * 7),
+    "text": ({"type": "nullable-string-array", "values": np.array(["a"] * CELLS, STRINGS),
+              "mask": np.arange(CELLS) == 1}, "", ["a", ""] + ["a"] * 7),
+}  # fmt: skip
+"""Columns in which a cell has no value: as they are stored, what the error proposes, what is then there."""
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_missing_value_is_refused_or_filled_as_the_error_says(tmp_path, name):
+    column, proposed, wanted = MISSING[name]
+    path = write(tmp_path / "a.h5ad", columns={name: column})
+    with pytest.raises(
+        gdsload.errors.ConversionError, match=rf"'{name}' has no value in cell 1. .*{{'{name}': {proposed!r}}}"
+    ):
+        gdsload.convert(path, tmp_path / "out", workers=1)
+    gdsload.convert(path, tmp_path / "filled", workers=1, fill={name: proposed})
+    found = gdsload.ShardDataset(tmp_path / "filled").column(name)
+    assert (found if isinstance(found, list) else found.tolist()) == wanted
+
+
+@pytest.mark.parametrize("fill", [1.5, "a", 300, None])
+def test_what_cannot_fill_a_column(tmp_path, fill):
+    path = write(tmp_path / "a.h5ad", columns={"kind": MISSING["kind"][0]})
+    with pytest.raises(OptionError, match="fill has .* for column 'kind', which is int8. Pass a value of that type"):
+        H5adSource(path, fill={"kind": fill}).parts(1)
 
 
 @pytest.mark.parametrize(

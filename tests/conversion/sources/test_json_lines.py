@@ -95,7 +95,7 @@ def test_whole_numbers_that_no_whole_type_holds_are_refused(tmp_path, samples_in
     for name, wrap in (("n", lambda n: n), ("l", lambda n: [n]), ("s", lambda n: {"id": n})):
         path = write(tmp_path / f"{name}.jsonl", [{name: wrap(number), "x": 0.5} for number in numbers])
         with pytest.raises(
-            OptionError, match=rf"the key '{name}' has the whole number {numbers[1]};.*as_json=\['{name}'\]"
+            OptionError, match=rf"the key '{name}' has the whole number {numbers[1]}, .*as_json=\['{name}'\]"
         ):
             JsonLinesSource(path).parts(100)
         texts = [one[name] for one in samples_in(JsonLinesSource(path, as_json=[name]))]
@@ -106,6 +106,23 @@ def test_whole_numbers_that_no_whole_type_holds_are_refused(tmp_path, samples_in
     late = write(tmp_path / "late.jsonl", [{"n": 1}] * 1000 + [{"n": numbers[1]}])
     with pytest.raises(ReadError, match="row 1000 of "):
         gdsload.convert(late, tmp_path / "out", workers=1)
+
+
+@pytest.mark.parametrize("before", [1, 1000])
+@pytest.mark.parametrize("wrap", [lambda n: n, lambda n: [n, 1], lambda n: {"id": n}])
+def test_a_whole_number_among_floats_is_refused(tmp_path, samples_in, wrap, before):
+    """At once, or, where it comes after the first lines, as a bad line."""
+    rows = [{"n": wrap(value), "x": 1e300} for value in [0.5] * before + [2**53 + 1, 2**53]]
+    path = write(tmp_path / "a.jsonl", rows)
+    with pytest.raises(
+        (OptionError, ReadError), match=r"the key 'n' has the whole number 9007199254740993, which would"
+    ):
+        gdsload.convert(path, tmp_path / "out", workers=1)
+    if before > 1:
+        report = gdsload.convert(path, tmp_path / "out", workers=1, on_error="skip", restart=True)
+        assert [one.key for one in report.skipped] == ["row 1000"]
+    if not isinstance(wrap(1), dict | list):
+        assert samples_in(JsonLinesSource(path, types={"n": "float64"}))[-2]["n"] == 2.0**53
 
 
 @pytest.mark.parametrize(
@@ -163,6 +180,13 @@ def test_missing_values_are_as_in_tables(tmp_path):
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert dataset[1]["n"] == -1
     assert np.isnan(dataset[1]["x"].item())
+
+
+def test_a_key_without_a_value_wants_its_type(tmp_path, samples_in):
+    path = write(tmp_path / "a.jsonl", [{"n": 1, "x": None}] * 1000 + [{"n": 1, "x": 0.5}])
+    with pytest.raises(OptionError, match=r"'x' has no value in the first lines. Say of what type .*'x': 'float64'"):
+        JsonLinesSource(path).parts(100)
+    assert samples_in(JsonLinesSource(path, types={"x": "float64"}))[-1]["x"] == 0.5
 
 
 def test_a_key_that_comes_late_may_be_a_field(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import pickle
 
 import numpy as np
@@ -64,6 +66,8 @@ def test_a_pandas_index_is_a_field_if_it_has_a_name(tmp_path):
     report = gdsload.convert(frame, tmp_path / "out", workers=1)
     assert plain(gdsload.ShardDataset(tmp_path / "out")) == [{"x": 1}, {"x": 2}, {"x": 4}]
     assert report.notes == ("its index has no name and is left out: reset_index() makes a column of it",)
+    (note,) = gdsload.convert(frame.rename_axis("x"), tmp_path / "same", workers=1).notes
+    assert note.startswith("its index has the name of a column, 'x', and is left out")
     gdsload.convert(frame.rename_axis("n"), tmp_path / "named", workers=1)
     assert plain(gdsload.ShardDataset(tmp_path / "named")) == [{"x": x, "n": x - 1} for x in (1, 2, 4)]
 
@@ -154,6 +158,91 @@ def test_arrays_of_other_lengths_are_left_out_by_name(tmp_path):
     assert list(gdsload.ShardDataset(tmp_path / "out").schema) == ["y", "x"]
     one = ArraysInMemory({"x": [1, 2]}).describe()
     assert one == ArraysInMemory({"x": [1, 2]}).describe() != ArraysInMemory({"x": [1, 3]}).describe()
+
+
+def columns_by_name():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    yield "series", pandas.Series([10, 20, 30], index=[2, 0, 1]), [10, 20, 30]
+    yield "series of names", pandas.Series([1, 2, 3], index=["c", "b", "a"]), [1, 2, 3]
+    yield "index", pandas.Index([5, 6, 7]), [5, 6, 7]
+    yield "categories", pandas.Categorical(["a", "b", "a"]), ["a", "b", "a"]
+    yield "nullable", pandas.Series([2**53 + 1, 2, 3], dtype="Int64"), [2**53 + 1, 2, 3]
+    yield "pandas array", pandas.array([1, 2, 3]), [1, 2, 3]
+    yield "lists", pandas.Series([[1], [1, 2], []]), [[1], [1, 2], []]
+    yield "polars", polars.Series([1, 2, 3]), [1, 2, 3]
+    yield "polars texts", polars.Series(["a", "b", "c"]), ["a", "b", "c"]
+    yield "arrow", pa.array([1, 2, 3], pa.int16()), [1, 2, 3]
+    yield "chunks", pa.chunked_array([[1], [2, 3]]), [1, 2, 3]
+    yield "range", range(30, 0, -10), [30, 20, 10]
+    yield "array", array.array("i", [1, 2, 3]), [1, 2, 3]
+    yield "deque", collections.deque(["a", "b", "c"]), ["a", "b", "c"]
+    yield "bytes of Arrow", pa.array([b"a\0", b"bc", b"\0\0"], pa.binary(2)), [b"a\0", b"bc", b"\0\0"]
+    yield "bytes of numpy", np.array([b"a\0", b"bc", b"\0\0"], "V2"), [b"a\0", b"bc", b"\0\0"]
+
+
+@pytest.mark.parametrize("beside", [{}, {"y": np.arange(3)}, {"z": torch.zeros(3, 2), "y": [0, 1, 2]}])
+def test_columns_by_name_are_taken_in_their_order(tmp_path, beside):
+    for name, column, wanted in columns_by_name():
+        arrays = {"x": column, **beside}
+        gdsload.convert(arrays, tmp_path / name, workers=1)
+        dataset = gdsload.ShardDataset(tmp_path / name)
+        assert list(dataset.schema) == list(arrays)
+        samples = plain(dataset)
+        assert [one["x"] for one in samples] == wanted, name
+        assert [one["y"] for one in samples] == [0, 1, 2] if "y" in beside else True
+
+
+def test_columns_by_name_are_those_of_tables(tmp_path):
+    """Holes, times, structs, fields and what the notes say."""
+    pandas = pytest.importorskip("pandas")
+    arrays = {
+        "y": np.arange(300),
+        "n": pandas.Series([1, None, 3] * 100, dtype="Int64"),
+        "t": pandas.Series(pandas.to_datetime(["2020-01-01"] * 300)).astype("datetime64[s]"),
+        "s": pa.array([{"a": n, "b": "x"} for n in range(300)]),
+    }
+    with pytest.raises(gdsload.GdsloadError, match=r"column 'n' has no value, .* in row 1. Say .*fill=\{'n': 0\}"):
+        gdsload.convert(arrays, tmp_path / "out", workers=1)
+    report = gdsload.convert(arrays, tmp_path / "out", workers=2, fill={"n": 0}, shard_bytes="2kB")
+    assert report.notes == ("'t' is int64, seconds since 1970-01-01 (no time zone)",)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert list(dataset.schema) == ["y", "n", "t", "s.a", "s.b"]
+    wanted = [{"y": n, "n": [1, 0, 3][n % 3], "t": 1577836800, "s.a": n, "s.b": "x"} for n in range(300)]
+    assert plain(dataset) == wanted
+    report = gdsload.convert(arrays, tmp_path / "skipped", workers=1, on_error="skip", max_skipped=100)
+    assert [one.key for one in report.skipped] == [f"row {n}" for n in range(1, 300, 3)]
+    assert gdsload.ShardDataset(tmp_path / "skipped").column("y").tolist() == [n for n in range(300) if n % 3 != 1]
+    gdsload.convert(arrays, tmp_path / "some", workers=1, fields=["s.b", "y"])
+    assert plain(gdsload.ShardDataset(tmp_path / "some"))[7] == {"s.b": "x", "y": 7}
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda pandas: {"x": pandas.DataFrame({"a": [1]})}, "'x' is a table, pandas.*Pass the table itself"),
+        (lambda pandas: {"x": pandas.Series([1, 2]), "y": np.ones(3)}, "different lengths, or none: 'x' 2, 'y' 3"),
+        (lambda pandas: {"x": pandas.Series([1, 2]), "y": pandas.Series([1])}, "lengths, or none: 'x' 2, 'y' 1"),
+        (lambda pandas: {"x": pandas.Series([np.ones((2, 2))] * 2)}, "'x', a pandas.*cannot be taken as a column"),
+        (lambda pandas: {"x": pandas.Series([2**53 + 1, 0.5], dtype=object)}, "Integer value 9007199254740993"),
+        (lambda pandas: {"x": None}, "different lengths, or none: 'x' none. They need a first dimension"),
+        (lambda pandas: {"x": "abc", "y": 5}, "different lengths, or none: 'x' none, 'y' none"),
+    ],
+)
+def test_what_are_no_columns(tmp_path, make, match):
+    with pytest.raises(gdsload.GdsloadError, match=match):
+        gdsload.convert(make(pytest.importorskip("pandas")), tmp_path / "out", workers=1)
+
+
+def test_options_of_columns_want_columns(tmp_path):
+    with pytest.raises(OptionError, match="fill is for columns of pandas, polars or Arrow, and there is none"):
+        gdsload.convert({"x": np.ones(3)}, tmp_path / "out", fill={"x": 1})
+
+
+def test_bytes_of_a_fixed_length_lose_zeros_with_a_note(tmp_path):
+    report = gdsload.convert({"x": np.array([b"ab\0", b"abc"], "S3")}, tmp_path / "out", workers=1)
+    assert gdsload.ShardDataset(tmp_path / "out").column("x") == [b"ab", b"abc"]
+    (note,) = report.notes
+    assert note.startswith("'x' has bytes of a fixed length (3), of which zeros at the end are left out")
 
 
 # What no field can have. Made when asked for: torch warns of some.

@@ -56,6 +56,36 @@ def test_lossy_sounds_are_float32(kind):
     assert (found["a"].dtype, found["a"].shape, found["a.sampling_rate"]) == (np.float32, (8000,), RATE)
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("kind", [("WAV", "PCM_16"), ("WAV", "FLOAT"), ("AIFF", "PCM_24"), ("OGG", "VORBIS")])
+def test_a_sound_of_no_frames_is_an_empty_sample(tmp_path, kind, channels):
+    values = {n: np.zeros((n, channels)[:channels]) for n in (100, 0)}
+    for n, sound in values.items():
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / f"{n:03}.{kind[0].lower()}").write_bytes(encoded(sound, *kind))
+    gdsload.convert(tmp_path / "in", tmp_path / "out", workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert [tuple(sample["audio"].shape) for sample in dataset] == [values[n].shape for n in (0, 100)]
+    assert dataset.column("audio.sampling_rate").tolist() == [RATE, RATE]
+
+
+@pytest.mark.parametrize("riff", [0, 36, None])
+@pytest.mark.parametrize("sound", [samples(), np.zeros(100, np.int16)], ids=["noise", "silence"])
+def test_a_recording_that_broke_off_is_not_empty(riff, sound):
+    """Its header says that there is nothing, since nobody came back to write how much."""
+    content = bytearray(encoded(sound, "WAV"))
+    size = content.index(b"data") + 4
+    content[size : size + 4] = bytes(4)
+    content[4:8] = content[4:8] if riff is None else riff.to_bytes(4, "little")
+    with pytest.raises(FormatError, match="no frames, but bytes follow its header"):
+        sound_fields("a", bytes(content), "x")
+
+
+def test_a_file_of_no_bytes_is_empty():
+    with pytest.raises(FormatError, match="cannot be decoded: the file is empty"):
+        sound_fields("a", b"", "x")
+
+
 @pytest.mark.parametrize("kind", ["WAV", "FLAC", "AIFF"])
 def test_a_file_that_is_cut_short_is_refused(kind):
     content = encoded(samples(), kind)

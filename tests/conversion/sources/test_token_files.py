@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,14 +70,52 @@ def test_arrays_are_documents(documents_of, tmp_path, out):
     assert dataset[5]["tokens"].tolist() == documents[5]
 
 
-def test_a_flat_file_without_ends_is_one_document(documents_of, tmp_path):
+def test_a_flat_file_without_ends_is_packed_as_one_document(documents_of, tmp_path):
     np.arange(100, dtype=np.uint32).tofile(tmp_path / "t.bin")
-    assert documents_of(TokenSource(str(tmp_path / "t.bin"), dtype="uint32"), 8) == [list(range(100))]
+    source = TokenSource(str(tmp_path / "t.bin"), dtype="uint32", each="document")
+    assert documents_of(source, 8) == [list(range(100))]
     pack = {"field": "tokens", "length": 30}
-    gdsload.convert(tmp_path / "t.bin", tmp_path / "out", pack=pack, source_options={"dtype": "uint32"}, workers=1)
+    how = {"source_options": {"dtype": "uint32"}, "workers": 1, "shuffle_seed": None}
+    assert gdsload.convert(tmp_path / "t.bin", tmp_path / "out", pack=pack, **how).notes == ()
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert [dataset[n]["tokens"].tolist() for n in range(3)] == [list(range(n, n + 30)) for n in (0, 30, 60)]
     assert [dataset[n]["cu_seqlens"].tolist() for n in range(3)] == [[0, 30]] * 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_flat_file_without_ends_is_a_row_of_which_windows_take_every_stretch(tmp_path, workers):
+    """nanoGPT's train.bin: x is a stretch of it, y the same one token later."""
+    tokens = np.random.default_rng(0).integers(0, 50_257, 5000).astype(np.uint16)
+    tokens.tofile(tmp_path / "train.bin")
+    how = {"dtype": "uint16", "shard_bytes": "3kB", "workers": workers}
+    with pytest.raises(OptionError, match="shuffle_seed would put single tokens in random order. Leave it out"):
+        gdsload.convert(tmp_path / "train.bin", tmp_path / "out", shuffle_seed=1, **how)
+    report = gdsload.convert(tmp_path / "train.bin", tmp_path / "out", **how)
+    assert [note[:21] for note in report.notes] == ["each token is a sampl"]
+    assert (report.samples, report.shards > 1) == (5000, True)
+    windows = gdsload.Windows(tmp_path / "out", 64 + 1)
+    assert len(windows) == 5000 - 64
+    cast = gdsload.transforms.Cast("tokens", torch.int64)
+    loader = gdsload.DataLoader(windows, 100, shuffle=True, device="cpu", device_transform=cast, with_index=True)
+    seen = []
+    for batch in loader:
+        x, y = batch["tokens"][:, :-1], batch["tokens"][:, 1:]
+        assert (x.dtype, x[:, 1:].tolist()) == (torch.int64, y[:, :-1].tolist())
+        seen += [tuple(row) for row in batch["tokens"].tolist()]
+    assert sorted(seen) == sorted(tuple(tokens[n : n + 65].tolist()) for n in range(5000 - 64))
+
+
+def test_rows_of_several_files_follow_each_other_and_documents_stay_documents(documents_of, tmp_path):
+    for number in range(3):
+        np.arange(10 * number, 10 * number + 10, dtype=np.int32).tofile(tmp_path / f"{number}.bin")
+    source = TokenSource(str(tmp_path), dtype="int32")
+    assert documents_of(source, 12) == list(range(30))
+    assert {part.samples for part in source.parts(12)} == {3, 1}
+    assert source.describe() != TokenSource(str(tmp_path), dtype="int32", each="document").describe()
+    np.save(tmp_path / "a.npy", np.array([7, 8], np.int32))
+    assert documents_of(source) == [[7, 8], *(list(range(n, n + 10)) for n in (0, 10, 20))]
+    with pytest.raises(OptionError, match=r"a\.npy: each='token' is for flat files.*Pass kind='numpy'"):
+        TokenSource(str(tmp_path), dtype="int32", each="token").parts(1)
 
 
 def test_the_same_blocks_from_every_kind_of_source(tmp_path):
@@ -189,6 +228,8 @@ def test_options(tmp_path):
         ({"dtype": "float32"}, "dtype"),
         ({"dtype": "token"}, "dtype"),
         ({"dtype": "uint16", "end": 70_000}, "end"),
+        ({"each": "line"}, "each is 'line'. Supported are"),
+        ({"each": "token", "end": 1}, "end ends documents, but each='token' makes none"),
     ):
         with pytest.raises(OptionError, match=reason):
             TokenSource(str(tmp_path), **options)
@@ -199,7 +240,7 @@ def test_describes_files_and_options(tmp_path):
     path.write_text("[1]")
     one = TokenSource(str(path)).describe()
     assert json.loads(json.dumps(one)) == one
-    for options in ({"dtype": "int32"}, {"end": 1}, {"key": "ids"}):
+    for options in ({"dtype": "int32"}, {"end": 1}, {"key": "ids"}, {"each": "document"}):
         assert one != TokenSource(str(path), **options).describe()
     os.utime(path, ns=(1, 1))
     assert one != TokenSource(str(path)).describe()

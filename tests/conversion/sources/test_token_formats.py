@@ -143,13 +143,14 @@ def test_an_index_of_an_older_form(tmp_path):
 def test_another_idx_file_is_none_of_ours(documents_of, tmp_path):
     np.arange(4, dtype=np.uint16).tofile(tmp_path / "t.bin")
     (tmp_path / "t.idx").write_bytes(b"something else")
-    assert documents_of(TokenSource(str(tmp_path / "t.bin"), dtype="uint16")) == [[0, 1, 2, 3]]
+    assert documents_of(TokenSource(str(tmp_path / "t.bin"), dtype="uint16")) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("uint16", 50_256), ("uint32", 128_255)])
 def test_headers_are_no_tokens(documents_of, tmp_path, dtype, most):
     path = llmc(tmp_path / "t.bin", [most, 1, 2, most, 3], dtype)
-    assert documents_of(TokenSource(str(path))) == [[most, 1, 2, most, 3]]
+    assert documents_of(TokenSource(str(path)), 4) == [most, 1, 2, most, 3]
+    assert documents_of(TokenSource(str(path), each="document")) == [[most, 1, 2, most, 3]]
     assert documents_of(TokenSource(str(path), end=most), 2) == [[most], [1, 2, most], [3]]
     with pytest.raises(OptionError, match=f"dtype is int64, but the file itself says {dtype}"):
         TokenSource(str(path), dtype="int64").parts(1)
@@ -179,7 +180,7 @@ def test_a_bare_file_wants_its_type(tmp_path, capsys):
         assert main(["convert", str(tmp_path / "t.bin"), str(tmp_path / "out"), "--workers", "1", *command]) == 2
         assert "Pass --dtype uint16, say: " in capsys.readouterr().err
     gdsload.convert(tmp_path / "t.bin", tmp_path / "out", dtype="uint32", workers=1)
-    assert gdsload.ShardDataset(tmp_path / "out")[0]["tokens"].tolist() == [1, 70_000, 128_255, 5]
+    assert gdsload.ShardDataset(tmp_path / "out").column("tokens").tolist() == [1, 70_000, 128_255, 5]
 
 
 @pytest.mark.parametrize("name", ["cars.json", "a.txt", "README.md"])

@@ -180,3 +180,32 @@ def test_loaders_are_refused(tmp_path, loader):
         writer.write({"x": 1})
     with pytest.raises(OptionError, match="a loader, which gives batches, not samples. Pass its dataset"):
         gdsload.convert(loader(gdsload.ShardDataset(tmp_path / "d")), tmp_path / "out")
+
+
+class OneLate(Dataset):
+    """float32, and after the first samples a float of Python's."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        return {"t": np.float32(index) if index < 90 else self.value}
+
+
+@pytest.mark.parametrize("values", [0.1, [0.1, 2], (1, 1700000000.5), 1700000000.5])
+def test_python_floats_are_float64_as_torchs_loader_has_them(tmp_path, values):
+    dataset = [{"t": values}] * 3
+    gdsload.convert(dataset, tmp_path / "d", workers=1)
+    assert gdsload.ShardDataset(tmp_path / "d")[1]["t"].tolist() == (
+        list(values) if isinstance(values, tuple) else values
+    )
+
+
+def test_a_late_python_float_is_refused_or_rounded_by_a_cast(tmp_path):
+    with pytest.raises(GdsloadError, match="it is float64, but the schema says float32"):
+        gdsload.convert(OneLate(1700000000.5), tmp_path / "d", workers=1)
+    gdsload.convert(OneLate(0.1), tmp_path / "d", workers=1, casts={"t": "float32"}, restart=True)
+    assert gdsload.ShardDataset(tmp_path / "d").column("t")[95] == torch.tensor(0.1)

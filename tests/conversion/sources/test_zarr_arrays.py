@@ -122,3 +122,15 @@ def test_describe_sees_a_changed_chunk(tmp_path):
     assert before == ZarrSource(str(path)).describe()
     os.utime(path / "c" / "1", ns=(1, 1))
     assert before != ZarrSource(str(path)).describe()
+
+
+def test_bytes_of_a_fixed_length(tmp_path):
+    raw = [b"a\0", b"bc", b"\0d"]
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=2)
+    for kind in "SV":
+        group.create_array(kind, data=np.array(raw, f"{kind}2"))
+    source = ZarrSource(str(tmp_path / "a.zarr"))
+    (found,) = read_all(source)
+    assert found == {"S": [b"a", b"bc", b"\0d"], "V": raw}
+    (note,) = source.notes()
+    assert note.startswith("'S' has bytes of a fixed length (2), of which zeros at the end are left out")

@@ -1,0 +1,184 @@
+"""What attributes of arrays say of numbers and dimensions, by the conventions of netCDF (CF), as xarray has them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from collections import Counter
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.conversion.row_source import choice_of
+from gdsload.errors import FormatError
+from gdsload.shards.casts import cast
+from gdsload.shards.format.dtypes import dtype_of
+
+__all__ = ["ATTRIBUTES", "StoredNumbers", "of_first_dimension", "other_dimension_notes"]
+
+ATTRIBUTES = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "units", "calendar")
+_FLOAT64 = struct.Struct("<d")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredNumbers:
+    """What numbers of an array mean.
+
+    Attributes:
+        dtype: the element type that they are stored in.
+        scale: a value is number * scale + offset.
+        offset: see above.
+        missing: the numbers that stand for no value.
+        read_as: the whole type of the same bytes that they are of; None: the one they are stored in.
+        units: what values count.
+    """
+
+    dtype: np.dtype[Any]
+    scale: float = 1.0
+    offset: float = 0.0
+    missing: tuple[float, ...] = ()
+    read_as: np.dtype[Any] | None = None
+    units: str | None = None
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> StoredNumbers:
+        """What attributes say of the numbers of a type; what is in them is not trusted."""
+        if dtype.kind not in "iuf":
+            return cls(dtype)
+        scale, offset = (_numbers(attributes.get(name), dtype) for name in ("scale_factor", "add_offset"))
+        lost = [*_numbers(attributes.get("_FillValue"), dtype), *_numbers(attributes.get("missing_value"), dtype)]
+        word, whole = _text(attributes.get("_Unsigned")), {"i": "u", "u": "i"}.get(dtype.kind)
+        turned = whole is not None and word == {"i": "true", "u": "false"}[dtype.kind]
+        units, calendar = _text(attributes.get("units")), _text(attributes.get("calendar"))
+        return cls(
+            dtype,
+            float(scale[0]) if scale else 1.0,
+            float(offset[0]) if offset else 0.0,
+            tuple(dict.fromkeys(number for number in lost if number == number)),  # noqa: PLR0124 - NaN is none anyway
+            np.dtype(f"{dtype.byteorder}{whole}{dtype.itemsize}") if turned else None,
+            f"{units} ({calendar})" if units and calendar else units or None,
+        )
+
+    @property
+    def formula(self) -> str:
+        """How a value is made of a number; nothing if it is the number."""
+        parts = [f"of the type {self.read_as}"] if self.read_as is not None else []
+        parts += [f"the number * {self.scale!r} + {self.offset!r}"] if (self.scale, self.offset) != (1, 0) else []
+        parts += [f"missing for {', '.join(map(str, self.missing))}"] if self.missing else []
+        return " and ".join(parts)
+
+    def notes(self, name: str) -> list[str]:
+        """What users should know of numbers that are taken as they are stored."""
+        if self.formula:
+            meaning = f"by its attributes a value is {self.formula}"
+            return [f"{name!r} has the numbers as they are stored; {meaning}: unpack=True makes values of them"]
+        return [f"{name!r} is in {self.units}"] if self.units and " since " in self.units else []
+
+    def unit(self, *, unpack: bool) -> dict[str, str]:
+        """What numbers count, if attributes say it, under ``""``; stored numbers count it once they are unpacked."""
+        if not self.units:
+            return {}
+        return {"": self.units if unpack or not self.formula else f"{self.units}, where a value is {self.formula}"}
+
+    def check_same(self, other: StoredNumbers, name: str, files: tuple[str, str], *, unpack: bool) -> None:
+        """Refuse numbers of another file that mean something else.
+
+        Args:
+            other: what they mean there.
+            name: the array.
+            files: where these are, and those.
+            unpack: whether values are made of both.
+
+        Raises:
+            FormatError: if they do.
+        """
+        here, there = ("" if unpack else one.formula for one in (self, other))
+        if here != there or self.units != other.units:
+            shown = (self.formula, other.formula) if here != there else (self.units, other.units)
+            before, found = (one or "the number" for one in shown)
+            raise FormatError(
+                f"by the attributes of {name!r} a value is {found}, but {before} in {files[0]}: one number would mean "
+                "two things",
+                file=files[1],
+                remedy="Pass unpack=True, which makes values of both."
+                if here != there
+                else "Convert each file by itself; or choose other fields: fields=[...].",
+            )
+
+    def unpacked(self, numbers: NDArray[Any], name: str) -> NDArray[Any]:
+        """The values: float64 if they are scaled, or some whole ones are missing, which become NaN.
+
+        Raises:
+            SchemaError: if float64 does not have a number.
+        """
+        lost = np.isin(numbers, np.array(self.missing).astype(self.dtype)) if self.missing else None
+        found = numbers if self.read_as is None else numbers.view(self.read_as)
+        scaled = (self.scale, self.offset) != (1, 0)
+        if not scaled and (lost is None or found.dtype.kind == "f"):
+            return found if lost is None else np.where(lost, np.array(np.nan, found.dtype), found)
+        found = np.asarray(cast(found if lost is None else np.where(lost, 0, found), dtype_of("float64"), name))
+        found = found * self.scale + self.offset
+        return found if lost is None else np.where(lost, np.nan, found)
+
+
+def of_first_dimension(
+    dimensions: Mapping[str, str | None], coordinates: Collection[str], file: str
+) -> tuple[list[str], list[str]]:
+    """The arrays that have a row for each sample, and those that are coordinates of another dimension.
+
+    Args:
+        dimensions: the first dimension of each array; None if it has no name.
+        coordinates: the arrays that are values of a dimension.
+        file: where they are, for errors.
+
+    Raises:
+        FormatError: if the first dimensions of arrays differ.
+    """
+    counted = Counter(one for name, one in dimensions.items() if one is not None and name not in coordinates)
+    if len(counted) > 1:
+        usual = counted.most_common(1)[0][0]
+        listed = ", ".join(f"{name!r} {one!r}" for name, one in dimensions.items() if name not in coordinates)
+        together = [name for name, one in dimensions.items() if one in (usual, None)]
+        raise FormatError(
+            f"the first dimensions of the arrays differ: {listed:.500}",
+            file=file,
+            remedy=f"Choose those that go together: {choice_of(together)}.",
+        )
+    rows = {*counted, None} if counted else {None, *dimensions.values()}
+    kept = [name for name, one in dimensions.items() if one in rows]
+    return kept, [name for name in dimensions if name not in kept]
+
+
+def other_dimension_notes(left_out: Collection[str]) -> list[str]:
+    """What users should know of coordinates that are left out."""
+    return [
+        f"{name!r} is left out: it has the values of another dimension than the first, which metadata={{...}} may keep"
+        for name in left_out
+    ]
+
+
+def _numbers(given: Any, dtype: np.dtype[Any]) -> list[Any]:
+    """The numbers of an attribute; xarray writes those of floats to Zarr in base64."""
+    if isinstance(given, str) and dtype.kind == "f":
+        with suppress(binascii.Error, struct.error, ValueError):
+            return list(_FLOAT64.unpack(base64.b64decode(given, validate=True)))
+    with suppress(TypeError, ValueError, OverflowError):
+        found = np.asarray(given).reshape(-1)
+        if found.dtype.kind in "SU":
+            found = found.astype(np.float64)
+        return found.tolist() if found.dtype.kind in "iuf" else []
+    return []
+
+
+def _text(given: Any) -> str:
+    """The text of an attribute."""
+    if isinstance(given, np.ndarray) and given.size == 1:
+        given = given.reshape(-1)[0]
+    if isinstance(given, bytes):
+        given = given.decode("utf-8", "replace")
+    return str(given)[:200] if isinstance(given, str) else ""

@@ -1,0 +1,80 @@
+"""Python's numbers, and lists of them, as arrays: none of them is rounded on the way."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.errors import SchemaError
+
+__all__ = ["check_masks", "python_numbers"]
+
+
+def python_numbers(value: object, field: str) -> NDArray[Any]:
+    """Python numbers as an array: whole ones are int64 or uint64, others float64 or complex128.
+
+    Raises:
+        SchemaError: if lists have no shape, a number is masked, or a whole one is among floats that do not have it.
+    """
+    try:
+        array = np.asarray(value)
+    except (UserWarning, ValueError):  # where warnings are errors, numpy's of a masked number is one
+        _check_masked_numbers(value, field)
+        raise SchemaError("nested lists of different lengths have no shape", field=field) from None
+    except OverflowError:
+        raise _too_long(field) from None
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        _check_masked_numbers(value, field)
+    if array.dtype.kind in "fc" and isinstance(value, list | tuple) and (np.abs(array) >= 2**53).any():
+        return _with_large_ones(value, array, field)
+    return array
+
+
+def _with_large_ones(value: object, array: NDArray[Any], field: str) -> NDArray[Any]:
+    """Numbers that numpy has made floats of, which round whole ones beyond 2**53: as whole numbers if all are such."""
+    exact = np.array(value, dtype=object)
+    # Whole numbers of which some need 64 bits and others could be negative are floats to numpy, too.
+    if all(isinstance(number, Integral) for number in exact.flat):
+        try:
+            return exact.astype(np.uint64)
+        except OverflowError:
+            raise _too_long(field) from None
+    for one, became in zip(exact.flat, array.real.flat, strict=True):
+        number = one.item() if hasattr(one, "item") else one
+        if isinstance(number, Integral) and int(number) != int(became):
+            raise SchemaError(
+                f"{number!s:.80} is among floating-point numbers, which do not have it exactly",
+                field=field,
+                remedy="Keep whole numbers and others in fields of their own, or make it a float: float(x).",
+            )
+    return array
+
+
+def _too_long(field: str) -> SchemaError:
+    return SchemaError("its numbers fit neither 64 bits with a sign nor without", field=field)
+
+
+def _check_masked_numbers(value: object, field: str) -> None:
+    """Refuse masked numbers in lists, of which numpy only warns, and makes them NaN."""
+    if isinstance(value, list | tuple):
+        for one in value:
+            _check_masked_numbers(one, field)
+    else:
+        check_masks(value, field)
+
+
+def check_masks(value: object, field: str) -> None:
+    """Refuse an array with masked values.
+
+    Raises:
+        SchemaError: if a value is masked.
+    """
+    if np.ma.is_masked(value):
+        raise SchemaError(
+            "a value of it is masked, and a shard holds no masks",
+            field=field,
+            remedy="Fill such values (array.filled(0)), and keep the mask in a field of its own if it matters.",
+        )
