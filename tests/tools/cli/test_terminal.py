@@ -151,7 +151,7 @@ def test_commands_do_their_work_without_streams(tmp_path, dataset, monkeypatch, 
     assert (tmp_path / "o").exists() == (code == 0 and "/o" in words and "--dry-run" not in words)
 
 
-def test_files_do_not_get_the_numbers_of_closed_streams(quick_python, tmp_path):
+def test_files_do_not_get_the_numbers_of_closed_streams(tmp_path):
     """What a C library prints would be written into them."""
     (tmp_path / "own.py").write_text(
         "import os\ndef f(sample):\n    return {'n': ' '.join(os.readlink(f'/proc/self/fd/{n}') for n in range(3))}\n"
