@@ -10,15 +10,19 @@ from typing import Any, TypedDict, cast
 from gdsload.conversion.conversion_options import ConvertOptions, OnError
 from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import source_class
+from gdsload.conversion.sources.arrow_types import ColumnOptions
+from gdsload.conversion.sources.pictures import ImageFileOptions
 from gdsload.errors import OptionError
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import PackRule
 from gdsload.system.names import check_list, check_names
 
 __all__ = [
+    "AllKeywords",
     "ConvertKeywords",
     "Progress",
     "RearrangeKeywords",
+    "SourceKeywords",
     "check_rearranging",
     "choose",
     "divided",
@@ -55,10 +59,38 @@ class RearrangeKeywords(TypedDict, total=False):
 
 
 class ConvertKeywords(RearrangeKeywords, total=False):
-    """The keywords of `convert`."""
+    """The keywords of `convert` that are not a kind's own."""
 
     kind: str | None
     source_options: Mapping[str, Any] | None
+
+
+class SourceKeywords(ImageFileOptions, ColumnOptions, total=False):
+    """The options of all kinds of sources, for type checkers; what they mean, and which kind has which, a kind says."""
+
+    boxes: str
+    database: str | None
+    decode: str
+    delimiter: str | None
+    dense: bool
+    dtype: str | None
+    each: str | None
+    encoding: str
+    end: int | None
+    group: str
+    images: str | None
+    key: str
+    last: Sequence[str]
+    matrix: str
+    max_member_bytes: int
+    names: Sequence[str] | None
+    prefix: str
+    types: Mapping[str, str] | None
+    with_key: bool
+
+
+class AllKeywords(ConvertKeywords, SourceKeywords, total=False):
+    """The keywords of `convert`, and those of the kinds of sources, which it takes as well."""
 
 
 _REARRANGING = RearrangeKeywords.__annotations__.keys()

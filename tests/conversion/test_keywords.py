@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from types import NoneType, UnionType
+from typing import get_args, get_origin, get_type_hints
+
 import numpy as np
 import pytest
 
 import gdsload
-from gdsload.conversion.keywords import ConvertKeywords, RearrangeKeywords, choose, divided
+from gdsload.conversion.keywords import ConvertKeywords, RearrangeKeywords, SourceKeywords, choose, divided
 from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import KINDS, source_class
 from gdsload.conversion.runner import plan
@@ -133,3 +137,26 @@ def test_values_that_cannot_be_used_are_refused_before_anything_is_done(arrays, 
 def test_no_such_number_of_workers(arrays, tmp_path, workers):
     with pytest.raises(OptionError, match="workers is"):
         gdsload.convert(arrays, tmp_path / "out", workers=workers)
+
+
+def types_of(annotation):
+    return {*(get_args(annotation) if get_origin(annotation) is UnionType else [annotation])} - {NoneType}
+
+
+def test_type_checkers_know_the_options_of_all_kinds():
+    found = {}
+    for kind in KINDS:
+        for name, option in source_parameters(source_class("", kind)[1]).items():
+            found.setdefault(name, set()).update(types_of(option.annotation))
+    assert found == {name: types_of(one) for name, one in get_type_hints(SourceKeywords).items()}
+
+
+def test_help_lists_the_options():
+    for function, own in (
+        (gdsload.convert, ["source", "out"]), (gdsload.merge, ["paths", "out"]), (gdsload.reshard, ["path", "out"]),
+        (gdsload.split, ["path", "outs", "sizes", "seed"]),
+    ):  # fmt: skip
+        shown = list(inspect.signature(function).parameters)
+        assert shown[: len(own)] == own
+        assert {*shown[len(own) :]} >= {"shuffle_seed", "workers", "overwrite"}
+        assert ("size" in shown) == ("delimiter" in shown) == (function is gdsload.convert)

@@ -171,7 +171,8 @@ def _convert(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
         with run_with_bar(chosen) as how:
             from gdsload.conversion.runner import convert
 
-            report = convert(chosen.source, chosen.out, **{**options, **how})
+            both: ConvertKeywords = {**options, **how}
+            report = convert(chosen.source, chosen.out, **both)
     except ConversionError as error:
         _write_report(chosen, error.skipped)
         _tell(chosen, error.skipped)
