@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
+from gdsload.conversion.box_texts import base_of, has_boxes
 from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import check_file, expanded, open_file
 from gdsload.conversion.option_types import check_values
@@ -78,9 +79,9 @@ _PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".bmp", ".tif", ".tiff", 
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$", re.ASCII)
 _BRACES = "Patterns are written with braces: 'part-{0..9}.csv', '{a,b}.csv'. Of a folder all files are taken."
 _ANNOTATIONS = re.compile(r"(^instances_.+|_annotations\.coco)\.json$", re.IGNORECASE)
-_BOX = re.compile(rb"\s*+\d++(?:\.0*+)?+(?:\s++[-\d.]++(?:e[-+]?\d++)?+){4,}+\s*+$", re.IGNORECASE)
 _LOOKED_AT = 1000
 _TEXTS_LOOKED_AT = 4
+_FOLDERS_LOOKED_AT = 20
 _LOOKED_AT_BYTES = 2**16
 _MAX_LINE_BYTES = 2**28
 
@@ -267,23 +268,46 @@ def _of_objects(path: str, names: list[str]) -> set[str]:
     found = {"coco" for listed in (names, *inner.values()) if any(_ANNOTATIONS.search(name) for name in listed)}
     described = any(name.lower().endswith((".yaml", ".yml")) for name in names)
     for name, listed in ("", names), *inner.items():
-        if {"images", "labels"} <= set(listed) and (described or _has_boxes(os.path.join(path, name))):
+        folder = os.path.join(path, name)
+        texts = _in_labels(folder) if (layout := {"images", "labels"} <= set(listed)) else _beside(folder, listed)
+        if (layout and described) or _are_boxes(texts):
             found.add("yolo")
+    base = base_of(path)
+    if base != path and _are_boxes(_in_labels(base)):  # a folder of images, whose labels are in the folder beside it
+        found.add("yolo")
     return found
 
 
-def _has_boxes(folder: str) -> bool:
-    """Whether some texts below `labels` are called as images below `images` are, and their first lines are boxes."""
-    labels, seen = os.path.join(folder, "labels"), 0
-    walked = ((place, name) for place, _, names in os.walk(labels) for name in names if name.lower().endswith(".txt"))
-    for place, name in islice(walked, _LOOKED_AT):
-        image = os.path.join(folder, "images", os.path.relpath(place, labels), os.path.splitext(name)[0])
+def _in_labels(folder: str) -> Iterator[tuple[str, str]]:
+    """The texts below `labels` of a folder, each with the path of its image below `images`, less the ending."""
+    labels = os.path.join(folder, "labels")
+    for place, _, names in os.walk(labels):
+        images = os.path.join(folder, "images", os.path.relpath(place, labels))
+        yield from _with_images(place, images, names)
+
+
+def _beside(folder: str, names: list[str]) -> Iterator[tuple[str, str]]:
+    """The same of texts that are beside their images: in the folder, in its `images`, and in folders in that."""
+    yield from _with_images(folder, folder, names)
+    images = os.path.join(folder, "images")
+    for place, _, listed in islice(os.walk(images), _FOLDERS_LOOKED_AT):
+        yield from _with_images(place, place, listed)
+
+
+def _with_images(place: str, images: str, names: list[str]) -> Iterator[tuple[str, str]]:
+    texts = (name for name in names if name.lower().endswith(".txt"))
+    return ((os.path.join(place, name), os.path.join(images, os.path.splitext(name)[0])) for name in texts)
+
+
+def _are_boxes(texts: Iterable[tuple[str, str]]) -> bool:
+    """Whether some of these texts are called as images are, and their first lines are boxes."""
+    seen = 0
+    for text, image in islice(texts, _LOOKED_AT):
         if any(os.path.exists(image + ending) for one in _PICTURES for ending in (one, one.upper())):
-            with suppress(OSError, FormatError), open_file(os.path.join(place, name)) as file:
-                line = file.readline(_LOOKED_AT_BYTES)  # an image without objects has an empty text
-                if line.strip() and not _BOX.match(line):
-                    return False
-                seen += bool(line.strip())
+            boxes = has_boxes(text)  # None: an image without objects has an empty text
+            if boxes is False:
+                return False
+            seen += boxes is True
         if seen == _TEXTS_LOOKED_AT:
             break
     return seen > 0
