@@ -82,9 +82,10 @@ class YoloLayout:
         every, texts = self._walked()
         named = {} if self.files.split == ALL else self._named(every, texts)
         inside = [name for name in every if _IMAGES in name.split(os.sep)[:-1]] or every
-        if (split := self.files.split) is not None and split not in named:
-            if any(split in split_words(name) for name in inside):  # a folder `valid`, which the YAML file calls `val`
-                named = {}
+        split = self.files.split
+        # A folder may be called `valid`, which the YAML file calls `val`.
+        if split is not None and split not in named and any(split in split_words(name) for name in inside):
+            named = {}
         found = self._chosen(named) if named else self._of_split(inside)
         if not found:
             raise FormatError("there is no image", file=self.path)
