@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
-from gdsload.conversion.part import failed, made, one_scale, place_of, reason_of
+from gdsload.conversion.part import failed, made, one_scale, place_of
+from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.source import Part, Source
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.errors import FormatError, SchemaError

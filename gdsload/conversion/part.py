@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
+from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.conversion.sources.audio_folders import AudioFolderSource
 from gdsload.conversion.sources.pictures import ImageSource
@@ -22,10 +23,9 @@ from gdsload.shards.values import CONVERT
 from gdsload.shards.writer import ShardWriter
 
 __all__ = [
-    "PartTask", "convert_part", "failed", "key_of", "made", "one_scale", "place_of", "reason_of", "samples_of",
+    "PartTask", "convert_part", "failed", "key_of", "made", "one_scale", "place_of", "samples_of",
 ]  # fmt: skip
 
-_LONGEST_REASON = 500
 _EVERY_S = 0.2
 
 
@@ -143,11 +143,6 @@ def one_scale(source: Source) -> str:
     if isinstance(source, AudioFolderSource):
         return "A cast leaves each in its scale; dtype='float32' makes all samples floats from -1 to 1."
     return "A cast leaves each in its scale; pass a map= that divides int16 by 2**15 and int32 by 2**31."
-
-
-def reason_of(trouble: Exception) -> str:
-    """What is wrong with a sample, for people, of bounded length."""
-    return f"{type(trouble).__name__}: {trouble}"[:_LONGEST_REASON].rstrip(".")
 
 
 def place_of(key: str, part: Part) -> str:

@@ -14,11 +14,12 @@ from typing import Any, cast
 from gdsload.conversion.box_texts import base_of, has_boxes
 from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import check_file, expanded, open_file
-from gdsload.conversion.option_types import check_values
+from gdsload.conversion.option_types import check_values, source_parameters
 from gdsload.conversion.source import Source
 from gdsload.conversion.splits import split_words
 from gdsload.conversion.unknown_sources import WAYS_OUT, unknown
 from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
+from gdsload.system.names import check_names
 from gdsload.system.paths import refuse_no_path
 
 __all__ = ["KINDS", "recognise", "source_class", "source_for"]
@@ -102,15 +103,13 @@ def source_for(source: object, kind: str | None, options: Mapping[str, Any] | No
     name, made = source_class(source, kind)
     if made is None:
         return cast("Source", source)
+    check_names(f"kind {name!r}", options or {}, source_parameters(made))
     check_values(made, options or {})
     place: object = source
     if isinstance(source, str | os.PathLike):
         refuse_no_path(source)
         place = os.fspath(source)
-    try:
-        return cast("Source", made(place, **(options or {})))
-    except TypeError as error:
-        raise OptionError(f"the options do not suit kind {name!r}: {error}") from None
+    return cast("Source", made(place, **(options or {})))
 
 
 def source_class(source: object, kind: str | None) -> tuple[str, Callable[..., Any] | None]:

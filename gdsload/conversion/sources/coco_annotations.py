@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.errors import FormatError
 from gdsload.system.units import counted
 
@@ -71,7 +72,7 @@ def _read(file: str, stamp: tuple[str | int, ...]) -> CocoAnnotations:  # noqa: 
     except OSError as error:
         raise FormatError(f"the file cannot be read: {error.strerror}", file=file) from None
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"the file is no JSON: {str(error)[:200]}", file=file) from None
+        raise FormatError(f"the file is no JSON: {in_words(error)}", file=file) from None
     try:
         return _checked(tree)
     except FormatError as error:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gdsload.conversion.named_objects import find_named
+from gdsload.conversion.reasons import of_user
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.pictures import ImageForm, image_array
 from gdsload.errors import FormatError, OptionError
@@ -87,23 +88,22 @@ class TorchSource:
             for index in range(low, high):
                 yield Item(f"sample {index}", partial(self._sample, dataset, index))
             return
-        iterator = iter(dataset)
+        with of_user(f"the dataset failed after {counted(0, 'sample')}", self.name):
+            iterator = iter(dataset)
         number = 0
         while True:
-            try:
-                sample = next(iterator)
-            except StopIteration:
-                return
-            except Exception as error:  # it is the user's code
-                raise FormatError(
-                    f"the dataset failed after {counted(number, 'sample')}: {type(error).__name__}: {str(error)[:200]}",
-                    file=self.name,
-                ) from error
+            with of_user(f"the dataset failed after {counted(number, 'sample')}", self.name):
+                try:
+                    sample = next(iterator)
+                except StopIteration:
+                    return
             yield Item(f"sample {number}", partial(self._fields, sample))
             number += 1
 
     def _sample(self, dataset: Any, index: int) -> dict[str, Any]:
-        return self._fields(dataset[index])
+        with of_user(f"the dataset's __getitem__({index}) failed", self.name):
+            sample = dataset[index]
+        return self._fields(sample)
 
     def _fields(self, sample: Any) -> dict[str, Any]:
         if isinstance(sample, Mapping):
@@ -152,13 +152,16 @@ class _Again:
 
 
 def _called(function: Callable[[], Any], shown: str) -> Any:
-    try:
-        found = function()
-    except TypeError as error:
-        raise OptionError(
-            f"{shown} cannot be called without arguments: {error}",
-            remedy="Write a function without any that returns the dataset, and name that.",
-        ) from error
+    with of_user("the call failed", shown):
+        try:
+            found = function()
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # it comes out of the function
+            raise OptionError(
+                f"{shown} cannot be called without arguments: {error}",
+                remedy="Write a function without any that returns the dataset, and name that.",
+            ) from error
     return _Again(function) if isinstance(found, Iterator) else found
 
 

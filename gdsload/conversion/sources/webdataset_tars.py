@@ -15,6 +15,7 @@ from itertools import islice
 from typing import IO, Any, Unpack, cast
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.npy import decode_npy
@@ -223,7 +224,9 @@ def _opened(file: str) -> Iterator[tuple[tarfile.TarFile, int]]:
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, RecursionError, OverflowError) as error:
         if isinstance(error, FormatError | OptionError):
             raise
-        raise FormatError(f"the tar file cannot be read: {error}", file=file, remedy="Copy it again, whole.") from None
+        raise FormatError(
+            f"the tar file cannot be read: {in_words(error)}", file=file, remedy="Copy it again, whole."
+        ) from None
 
 
 def _members(tar: tarfile.TarFile, nbytes: int) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
@@ -264,7 +267,7 @@ def _decoded(
         except (ValueError, SyntaxError) as error:
             if isinstance(error, FormatError | OptionError):
                 raise
-            raise FormatError(f"it cannot be decoded: {str(error)[:200]}", file=f"{where}.{name}") from None
+            raise FormatError(f"it cannot be decoded: {in_words(error)}", file=f"{where}.{name}") from None
     if look.seen is None:  # else no image is in it
         missing = [name for name in wanted or () if name not in found]
         sample_fields(missing, [*found, *sorted(sample.left_out)], where)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from gdsload.conversion.box_texts import base_of, has_boxes
 from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import SourceFiles, open_file
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import SUFFIXES
 from gdsload.conversion.splits import ALL, split_words
@@ -226,7 +227,7 @@ class YoloLayout:
         try:
             found = yaml.load(text_of(file), Loader=yaml.BaseLoader)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
-            raise FormatError(f"it is no YAML: {str(error)[:200]}", file=file) from None
+            raise FormatError(f"it is no YAML: {in_words(error)}", file=file) from None
         if not isinstance(found, dict):
             raise FormatError("it is no YAML file of a dataset", file=file)
         return found

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import (
     BATCH_BYTES,
     check_fields,
@@ -99,7 +100,7 @@ class ZarrSource(FieldChoice):
                 return {os.path.basename(absolute(folder)).removesuffix(".zarr"): found}, []
             return dict(sorted(found.arrays())), sorted(found.group_keys())
         except Exception as error:  # damaged metadata raises anything
-            raise FormatError(f"the arrays cannot be opened: {str(error)[:200]}", file=self.path) from None
+            raise FormatError(f"the arrays cannot be opened: {in_words(error)}", file=self.path) from None
 
     def _open(self) -> dict[str, Any]:
         arrays, groups = self._listed()
@@ -143,4 +144,4 @@ def _rows(arrays: dict[str, Any], begin: int, end: int, file: str) -> dict[str, 
     except MemoryError:
         raise
     except Exception as error:  # codecs raise anything
-        raise FormatError(f"rows {begin} to {end - 1} cannot be read: {str(error)[:200]}", file=file) from None
+        raise FormatError(f"rows {begin} to {end - 1} cannot be read: {in_words(error)}", file=file) from None
