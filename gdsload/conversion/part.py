@@ -16,7 +16,7 @@ from gdsload.conversion.sources.audio_folders import AudioFolderSource
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.conversion.staging import PartReport, part_folder, part_report, write_json
 from gdsload.errors import ConversionError, OptionError, ReadError, SchemaError, Skipped, WriteError
-from gdsload.shards.encode import sample_of
+from gdsload.shards.encode import as_ragged, sample_of
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.publish import remove_interrupted, write_error
 from gdsload.shards.values import CONVERT
@@ -132,6 +132,9 @@ def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exc
         return trouble
     if trouble.remedy == CONVERT and f"{trouble.field}.sampling_rate" in schema:
         return SchemaError(trouble.message, field=trouble.field, remedy=one_scale(source))
+    if trouble.remedy and (asked := as_ragged(str(trouble.field), field)) in trouble.remedy:
+        remedy = trouble.remedy.replace(asked, f"ragged=[{trouble.field!r}]")
+        trouble = SchemaError(trouble.message, field=trouble.field, remedy=remedy)
     if not isinstance(source, ImageSource):
         return trouble
     pixels = field.kind == "fixed" and field.dtype.name == "uint8" and len(field.shape) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -57,6 +58,13 @@ class TorchSource:
         """What it is called: ``"package.module:name"``."""
         kind = self.spec if isinstance(self.spec, type) else type(self.spec)
         return self.spec if isinstance(self.spec, str) else f"{kind.__module__}:{kind.__qualname__}"
+
+    @property
+    def image_folder(self) -> str | None:
+        """The folder that torchvision's `ImageFolder` reads; None for another dataset."""
+        root = getattr(self._open(), "root", None)
+        is_one = any(one.__name__ == "ImageFolder" for one in type(self._open()).__mro__)
+        return os.fspath(root) if is_one and isinstance(root, str | os.PathLike) else None
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
