@@ -33,11 +33,12 @@ def in_words(error: BaseException) -> str:
         return "it is nested too deeply"
     if isinstance(error, UnicodeDecodeError):
         return f"a text in it is no {error.encoding.upper()}"
+    if isinstance(error, KeyError) and error.args:
+        key = error.args[0]  # or a sentence of h5py's
+        return key[:_MOST] if isinstance(key, str) and " " in key else f"it has no {key!r:.100}"
     if _is_bare(error) or type(error) in (TypeError, AttributeError, IndexError):
-        is_missing = isinstance(error, KeyError) and error.args
-        return f"it has no {error.args[0]!r:.100}" if is_missing else "a value in it is not of the kind that it must be"
-    # A KeyError shows its text as a literal, with quotes.
-    return str(error.args[0] if isinstance(error, KeyError) and error.args else error)[:_MOST]
+        return "a value in it is not of the kind that it must be"
+    return str(error)[:_MOST]
 
 
 def reason_of(trouble: Exception) -> str:

@@ -194,7 +194,8 @@ def plan(source: Any, **options: Unpack[AllKeywords]) -> ConversionPlan:
     """
     given = divided(source, options)
     Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
-    found, chosen = _source(source, given), choose(given)
+    chosen = choose(given)
+    found = _source(source, given)
     made = ConversionPlan(found.kind, *_looked_over(found, chosen, given), notes_of(found))
     return replace(made, images=image_sizes(found, made.nbytes, chosen))
 
@@ -248,7 +249,8 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
     """
     refuse_in_import(CONVERSION)
     given = divided(source, options)
-    found, chosen = _source(source, given), choose(given)
+    chosen = choose(given)
+    found = _source(source, given)
     Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
     spread = Spread(given.get("workers"), given.get("executor"))
     path = absolute(out)
@@ -372,6 +374,8 @@ def _source(source: object, options: ConvertKeywords) -> Source:
     if missing := [name for name in ("field", "length") if name not in pack]:
         remedy = 'Pass {"field": name, "length": n}, say: which field has the tokens, and how many a block gets.'
         raise OptionError(f"pack is {dict(pack)!r:.200}: missing is {missing[0]!r}", remedy=remedy)
+    if not isinstance(pack["field"], str):
+        raise OptionError(f"field of pack is {pack['field']!r:.200}, no name", remedy="Pass the field with the tokens.")
     packing = Packing(**pack)
     return PackedSource(taking(found, (packing.field,)), packing)
 

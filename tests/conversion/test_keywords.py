@@ -125,11 +125,32 @@ def test_one_text_is_no_list_of_fields(name):
         ({"pack": 5}, "pack is 5"),
         ({"pack": {"field": "x", "lenght": 5}}, "pack has no option 'lenght'. Did you mean 'length'"),
         ({"pack": {"field": "x"}}, "pack is .*missing .*'length'"),
+        ({"pack": {"field": 3, "length": 5}}, "field of pack is 3, no name"),
+        ({"casts": {"x": 3}}, "casts is"),
+        ({"fields": 3}, "fields is 3, no list of names"),
+        ({"fields": [3]}, r"fields is \[3\], no list of names"),
+        ({"ragged": 3}, "ragged is 3, no list of names"),
+        ({"fixed": True}, "fixed is True, no list of names"),
+        ({"schema": 3}, "schema is 3. It may be: a mapping from names to gdsload.Field, or None"),
+        ({"source_options": ["size"]}, "source_options is .* It may be: a mapping from names to values"),
+        ({"overwrite": "no"}, "overwrite is 'no'. It may be: True or False"),
+        ({"restart": "no"}, "restart is 'no'. It may be: True or False"),
+        ({"progress": 3}, "progress is 3. It may be: a function of four numbers"),
+        ({"executor": 3}, "executor is 3. It may be: a concurrent.futures.Executor"),
     ],
 )
 def test_values_that_cannot_be_used_are_refused_before_anything_is_done(arrays, tmp_path, options, what):
     with pytest.raises(OptionError, match=what):
         gdsload.convert(arrays, tmp_path / "out", **options)
+    assert not list(tmp_path.glob("*out*"))
+
+
+@pytest.mark.parametrize("call", ["merge", "reshard", "split"])
+def test_so_are_those_of_the_others(shards, tmp_path, call):
+    for options in ({"overwrite": "no"}, {"progress": 3}, {"schema": 3}, {"fields": 3}):
+        (name,) = options
+        with pytest.raises(OptionError, match=f"{name} is"):
+            CALLS[call](shards, tmp_path / "out", **options)
     assert not list(tmp_path.glob("*out*"))
 
 

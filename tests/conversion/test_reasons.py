@@ -84,6 +84,16 @@ class Table:
         return {"x": [1, 2, 3][index] if index != self.wrong else {}["label"]}
 
 
+class NoLength(Table):
+    def __len__(self):
+        raise KeyError("index")
+
+
+def test_a_dataset_whose_length_raises(tmp_path):
+    with pytest.raises(FormatError, match="test_reasons:NoLength: the dataset's __len__ failed: KeyError: 'index'"):
+        gdsload.convert(NoLength(0), tmp_path / "out", workers=1)
+
+
 @pytest.mark.parametrize("wrong", [0, 2])
 def test_a_dataset_that_raises(tmp_path, wrong):
     with pytest.raises(
@@ -141,3 +151,17 @@ def test_a_missing_key_of_an_index(tmp_path):
     (tmp_path / "index.json").write_text(json.dumps({"version": 2}))
     with pytest.raises(GdsloadError, match="the index is none of MDS shards: it has no 'shards'$"):
         MdsSource(str(tmp_path)).parts(1)
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        ("[1,2", "the line is no JSON: Expecting ','"),
+        ("[[1],[2,3]]", r"the line has no list of whole numbers: b'\[\[1\],\[2,3\]\]"),
+        ('{"tokens":{"a":1}}', "the line has no list of whole numbers"),
+    ],
+)
+def test_a_line_that_is_no_document_of_tokens(tmp_path, line, match):
+    (tmp_path / "a.jsonl").write_text(f"[1,2]\n{line}\n")
+    with pytest.raises(ConversionError, match=match):
+        gdsload.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=1, kind="tokens")

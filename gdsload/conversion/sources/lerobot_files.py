@@ -148,7 +148,7 @@ class LeRobotSource(FieldChoice, ImageSource):
         try:
             with open_file(path) as opened:
                 found = json.loads(opened.read(_MAX_INFO_BYTES))
-            if not isinstance(found, dict) or not isinstance(found.get("features"), dict):
+            if not isinstance(found, dict) or not isinstance(found.get("features"), dict) or not found["features"]:
                 raise ValueError("it has no features")
             if not str(found.get("codebase_version")).startswith(("v2.", "v3.")):
                 raise ValueError(f"its version is {found.get('codebase_version')!r:.50}; v2 and v3 are read")
@@ -230,7 +230,9 @@ def _feature(name: str, given: Any, file: str) -> _Feature:
             raise ValueError(f"its shape is {shape}")
     except (TypeError, KeyError, ValueError) as error:
         reason = in_words(error)
-        raise FormatError(f"feature {name!r} is none that a field can have: {reason}", file=file) from None
+        raise FormatError(
+            f"feature {name!r}, {given!r:.100}, is none that a field can have: {reason}", file=file
+        ) from None
     return _Feature(name, dtype, shape)
 
 

@@ -73,7 +73,7 @@ class TorchSource:
             "kind": self.kind,
             "dataset": self.name,
             "type": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
-            "samples": -1 if _is_iterable(dataset) else len(dataset),
+            "samples": -1 if _is_iterable(dataset) else self._length(dataset),
             "names": self.names,
         }
 
@@ -82,7 +82,7 @@ class TorchSource:
         dataset = self._open()
         if _is_iterable(dataset):
             return [Part("all samples", ())]
-        count = len(dataset)
+        count = self._length(dataset)
         if not count:
             raise FormatError("the dataset has not one sample", file=self.name)
         edges = [(low, min(low + _RUN, count)) for low in range(0, count, _RUN)]
@@ -107,6 +107,10 @@ class TorchSource:
                     return
             yield Item(f"sample {number}", partial(self._fields, sample))
             number += 1
+
+    def _length(self, dataset: Any) -> int:
+        with of_user("the dataset's __len__ failed", self.name):
+            return len(dataset)
 
     def _sample(self, dataset: Any, index: int) -> dict[str, Any]:
         with of_user(f"the dataset's __getitem__({index}) failed", self.name):
