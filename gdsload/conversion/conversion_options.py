@@ -211,7 +211,7 @@ def find_function(spec: object) -> Callable[[dict[str, Any]], Mapping[str, Any]]
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"map is {spec!r}, which cannot be found: {error}", remedy='Write it as "package.module:function".'
-        ) from None
+        ) from error
     if not callable(found):
         raise OptionError(f"map is {spec!r}, which cannot be called")
     return typed("Callable[[dict[str, Any]], Mapping[str, Any]]", found)

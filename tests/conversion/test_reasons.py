@@ -112,6 +112,15 @@ def test_a_map_that_raises(tmp_path, monkeypatch):
         gdsload.convert({"x": np.zeros(3)}, tmp_path / "out", workers=1, map="raising:f")
 
 
+def test_a_module_that_cannot_be_imported(tmp_path, monkeypatch):
+    (tmp_path / "cracked.py").write_text("settings = {}['path']\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for options in ({"source": "cracked:data"}, {"source": {"x": np.zeros(3)}, "map": "cracked:f"}):
+        with pytest.raises(OptionError, match="cannot be found: its import ends in KeyError: 'path'") as info:
+            gdsload.convert(out=tmp_path / "out", workers=1, **options)
+        assert isinstance(info.value.__cause__.__cause__, KeyError)
+
+
 def broken():
     return {}["config"]
 

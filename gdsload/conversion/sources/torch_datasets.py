@@ -196,7 +196,7 @@ def _find(spec: str) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"the dataset {spec!r} cannot be found: {error}", remedy='Write it as "package.module:name".'
-        ) from None
+        ) from error
 
 
 def _value(value: Any) -> Any:
