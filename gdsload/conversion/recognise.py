@@ -268,7 +268,11 @@ def _of_objects(path: str, names: list[str]) -> set[str]:
     described = any(name.lower().endswith((".yaml", ".yml")) for name in names)
     for name, listed in ("", names), *inner.items():
         folder = os.path.join(path, name)
-        texts = _in_labels(folder) if (layout := {"images", "labels"} <= set(listed)) else _beside(folder, listed)
+        texts = (
+            _in_labels(folder)
+            if (layout := {"images", "labels"} <= set(map(str.lower, listed)))
+            else _beside(folder, listed)
+        )
         if (layout and described) or _are_boxes(texts):
             found.add("yolo")
     base = base_of(path)

@@ -218,6 +218,12 @@ def test_label_files_and_images_that_do_not_fit(tmp_path, texts, match):
         YoloSource(str(tmp_path)).parts(1)
 
 
+def test_folders_in_capitals_are_no_classes_of_images(tmp_path, out):
+    put(tmp_path, ["images/a.png"], ["Labels/a.txt"], "names: [cat]\n")
+    with pytest.raises(FormatError, match="no label file fits: 'images/a.png' has none at 'labels/a.txt'"):
+        gdsload.convert(tmp_path, out, workers=1)
+
+
 def test_what_is_passed_over_is_said(tmp_path, samples_in):
     texts = {"labels/a.txt": "0 0.5 0.5 0.2 0.2", "labels/b.txt": "", "labels/classes.txt": "cat\n"}
     images = ["images/a.png", "images/b.png", "images/c.png", "runs/plot.png"]
