@@ -107,6 +107,9 @@ def _checked(tree: Any) -> CocoAnnotations:
     notes = [] if has_objects else ["the file has no annotations: no image has an object"]
     if count := made["outlines"]:
         notes.append(f"{counted(count, 'object')} without a box: the box is that of the outline")
+    ids = Counter(repr(one["id"]) for one in annotations if one.get("id") is not None)
+    if twice := [number for number, count in ids.items() if count > 1]:
+        notes.append(f"annotations have ids in common, {twice[0]:.50} first: each is taken for an object")
     if left := [name for name in _LVIS if any(name in one for one in listed)]:
         notes.append(f"which classes were looked for in an image ({', '.join(left)}) is left out")
     return CocoAnnotations([categories[number] for number in sorted(categories)], images, notes)

@@ -281,6 +281,13 @@ def test_an_object_that_is_not_as_it_should_be_is_its_images_fault_alone(tmp_pat
     assert source.notes() == (["1 object without a box: the box is that of the outline"] if made else [])
 
 
+def test_ids_that_annotations_have_in_common_are_said(tmp_path, samples_in):
+    write(tmp_path, change=_set("annotations", None, number=1, id=1, image_id=4))
+    source = CocoSource(str(tmp_path))
+    assert [len(one["boxes"]) for one in samples_in(source)] == [0, 0, 3]
+    assert source.notes() == ["annotations have ids in common, 1 first: each is taken for an object"]
+
+
 def test_lvis(tmp_path, samples_in):
     """It has addresses of images, and says which classes were looked for."""
 
