@@ -10,6 +10,7 @@ from typing import cast as typed
 import numpy as np
 
 from gdsload.conversion.named_objects import find_named
+from gdsload.conversion.reasons import of_user
 from gdsload.errors import OptionError, SchemaError
 from gdsload.order.checks import check_whole
 from gdsload.shards.casts import cast, clip
@@ -76,6 +77,7 @@ class Change:
 
     def __init__(self, options: ConvertOptions) -> None:
         self.clipped: dict[str, int] = {}
+        self._name = options.map
         self._function = None if options.map is None else find_function(options.map)
         self._fields, self._casts, self._fixed = options.fields, dict(options.casts), options.fixed
 
@@ -100,7 +102,8 @@ class Change:
             _check_known(self._fields, values)
             values = {name: values[name] for name in self._fields}
         if self._function is not None:
-            values = self._function(dict(values))
+            with of_user(f"map {self._name!r} failed"):
+                values = self._function(dict(values))
             if not isinstance(values, Mapping):
                 raise OptionError(f"map returned {type(values).__name__}, not a mapping from field names to values")
             values = _flat(values)
@@ -208,7 +211,7 @@ def find_function(spec: object) -> Callable[[dict[str, Any]], Mapping[str, Any]]
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"map is {spec!r}, which cannot be found: {error}", remedy='Write it as "package.module:function".'
-        ) from None
+        ) from error
     if not callable(found):
         raise OptionError(f"map is {spec!r}, which cannot be called")
     return typed("Callable[[dict[str, Any]], Mapping[str, Any]]", found)

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
-from gdsload.conversion.part import failed, made, one_scale, place_of, reason_of
+from gdsload.conversion.part import failed, made, one_scale, place_of
+from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.source import Part, Source
 from gdsload.conversion.sources.pictures import ImageSource
+from gdsload.conversion.sources.torch_datasets import TorchSource
 from gdsload.errors import FormatError, SchemaError
 from gdsload.shards.encode import infer_schema
 from gdsload.shards.format.dtypes import dtype_of
@@ -157,10 +159,12 @@ def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool
             f"If these are pictures, say what channels they get: mode={{{name!r}: 'RGB'}}; if their first "
             f"dimension varies from sample to sample, ragged=[{name!r}]."
         )
+    if isinstance(source, TorchSource) and (folder := source.image_folder) is not None:
+        return f"Convert the folder itself, which takes less time: gdsload.convert({folder!r}, out, size=224), say."
     if not isinstance(source, ImageSource):
         return (
             "Make pictures equal in the dataset itself or with map=; or let it return their encoded bytes, and "
-            f"pass schema={{{name!r}: gdsload.Field('image'), ...}}."
+            f"pass schema={{{name!r}: gdsload.Field('image')}}, with the other fields beside it."
         )
     return source.ways_out
 

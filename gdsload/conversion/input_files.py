@@ -319,8 +319,8 @@ class SourceFiles:
             path = os.path.join(whole, name)
             real = os.path.realpath(path)
             is_file = os.path.isfile(real)  # to open anything else may wait for ever
-        except ValueError as error:
-            raise FormatError(f"{name!r:.200} is no name of a file: {error}", file=folder) from None
+        except ValueError:  # a NUL, or a surrogate
+            raise FormatError(f"{name!r:.200} is no name of a file", file=folder) from None
         if os.path.commonpath([root, real]) != root:
             if os.path.commonpath([whole, os.path.normpath(path)]) != whole:
                 raise FormatError(f"{name!r:.200} leads out of the folder", file=folder)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypedDict, cast
 
 from gdsload.conversion.conversion_options import ConvertOptions, OnError
 from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import source_class
+from gdsload.conversion.sources.arrow_types import ColumnOptions
+from gdsload.conversion.sources.pictures import ImageFileOptions
 from gdsload.errors import OptionError
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import PackRule
 from gdsload.system.names import check_list, check_names
 
 __all__ = [
+    "AllKeywords",
     "ConvertKeywords",
     "Progress",
     "RearrangeKeywords",
+    "SourceKeywords",
     "check_rearranging",
     "choose",
     "divided",
@@ -55,10 +59,38 @@ class RearrangeKeywords(TypedDict, total=False):
 
 
 class ConvertKeywords(RearrangeKeywords, total=False):
-    """The keywords of `convert`."""
+    """The keywords of `convert` that are not a kind's own."""
 
     kind: str | None
     source_options: Mapping[str, Any] | None
+
+
+class SourceKeywords(ImageFileOptions, ColumnOptions, total=False):
+    """The options of all kinds of sources, for type checkers; what they mean, and which kind has which, a kind says."""
+
+    boxes: str
+    database: str | None
+    decode: str
+    delimiter: str | None
+    dense: bool
+    dtype: str | None
+    each: str | None
+    encoding: str
+    end: int | None
+    group: str
+    images: str | None
+    key: str
+    last: Sequence[str]
+    matrix: str
+    max_member_bytes: int
+    names: Sequence[str] | None
+    prefix: str
+    types: Mapping[str, str] | None
+    with_key: bool
+
+
+class AllKeywords(ConvertKeywords, SourceKeywords, total=False):
+    """The keywords of `convert`, and those of the kinds of sources, which it takes as well."""
 
 
 _REARRANGING = RearrangeKeywords.__annotations__.keys()
@@ -72,6 +104,7 @@ def check_rearranging(what: str, options: Mapping[str, Any], *own: str) -> None:
         OptionError: if there is one.
     """
     check_names(what, options, {*_REARRANGING, *own})
+    _check_kinds(options)
 
 
 def divided(source: object, given: Mapping[str, Any]) -> ConvertKeywords:
@@ -82,6 +115,7 @@ def divided(source: object, given: Mapping[str, Any]) -> ConvertKeywords:
     """
     options = cast("ConvertKeywords", {name: value for name, value in given.items() if name in _CONVERTING})
     others = {name: value for name, value in given.items() if name not in _CONVERTING}
+    _check_kinds(options)
     inner = nested(options.get("source_options") or {})
     kind, made = source_class(source, options.get("kind"))
     if made is None and (inner or options.get("kind") is not None):
@@ -119,23 +153,48 @@ def choose(options: Mapping[str, Any]) -> ConvertOptions:
     Raises:
         OptionError: if one cannot be used.
     """
-    fields, ragged, casts = options.get("fields"), options.get("ragged") or (), options.get("casts") or {}
-    check_list("fields", fields)
-    check_list("ragged", ragged)
-    fixed = options.get("fixed") or ()
-    check_list("fixed", fixed)
+    fields, casts = options.get("fields"), options.get("casts") or {}
+    ragged, fixed = (_names(name, options.get(name) or ()) for name in ("ragged", "fixed"))
     if both := sorted(set(ragged) & set(fixed)):
         raise OptionError(f"field {both[0]!r} is to be ragged and fixed")
-    if not isinstance(casts, Mapping):
+    if not isinstance(casts, Mapping) or not all(isinstance(one, str) for pair in casts.items() for one in pair):
         raise OptionError(f"casts is {casts!r:.200}", remedy='Pass element types by field: casts={"label": "uint8"}.')
     return ConvertOptions(
         shard_bytes=options.get("shard_bytes", "256MiB"),
-        fields=None if fields is None else tuple(fields),
+        fields=None if fields is None else _names("fields", fields),
         casts=tuple(casts.items()),
-        ragged=tuple(ragged),
-        fixed=tuple(fixed),
+        ragged=ragged,
+        fixed=fixed,
         map=options.get("map"),
         on_error=options.get("on_error", "stop"),
         shuffle_seed=options.get("shuffle_seed"),
         pack_fields="auto" if options.get("pack_fields") is None else options["pack_fields"],
     )
+
+
+def _names(what: str, given: object) -> tuple[str, ...]:
+    """The names of fields in a list of them."""
+    check_list(what, given)
+    found = tuple(given) if isinstance(given, Iterable) else (None,)
+    if not all(isinstance(one, str) for one in found):
+        raise OptionError(f"{what} is {given!r:.200}, no list of names", remedy=f"Pass a list: {what}=['x'], say.")
+    return cast("tuple[str, ...]", found)
+
+
+def _check_kinds(options: Mapping[str, Any]) -> None:
+    """Refuse values that would be misunderstood, or found out late.
+
+    Raises:
+        OptionError: for the first of them.
+    """
+    for name, suits, may_be in (
+        ("schema", lambda one: isinstance(one, Schema | Mapping), "a mapping from names to gdsload.Field, or None"),
+        ("source_options", lambda one: isinstance(one, Mapping), "a mapping from names to values, or None"),
+        ("overwrite", lambda one: isinstance(one, bool), "True or False"),
+        ("restart", lambda one: isinstance(one, bool), "True or False"),
+        ("progress", callable, "a function of four numbers, or None"),
+        ("executor", lambda one: callable(getattr(one, "submit", None)), "a concurrent.futures.Executor, or None"),
+    ):
+        value = options.get(name)
+        if value is not None and not suits(value):
+            raise OptionError(f"{name} is {value!r:.200}", remedy=f"It may be: {may_be}.")

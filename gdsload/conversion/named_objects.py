@@ -9,6 +9,8 @@ from typing import Any
 
 __all__ = ["find_named"]
 
+_MOST = 200
+
 
 def find_named(spec: str) -> Any:
     """What ``package.module:name`` names; also in a module of the working folder, which is looked at last.
@@ -23,14 +25,23 @@ def find_named(spec: str) -> Any:
     if not module or not name:
         raise ValueError("it has no module, or no name in it")
     try:
-        found: Any = importlib.import_module(module)
+        found: Any = _imported(module)
     except ModuleNotFoundError as error:
         here = os.getcwd()
         if error.name != module.partition(".")[0] or here in sys.path:
             raise
         sys.path.append(here)
         importlib.invalidate_caches()
-        found = importlib.import_module(module)
+        found = _imported(module)
     for piece in name.split("."):
         found = getattr(found, piece)
     return found
+
+
+def _imported(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise
+    except Exception as error:  # of the user's code
+        raise ImportError(f"its import ends in {type(error).__name__}: {str(error)[:_MOST]}") from error

@@ -6,26 +6,54 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gdsload.errors import OptionError
 from gdsload.system.names import check_list
 
-__all__ = ["check_values", "source_parameters"]
+__all__ = ["check_values", "shows_options", "source_parameters"]
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class _Default:
+    def __repr__(self) -> str:
+        return "..."
+
+
+_DEFAULT = _Default()
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 
 
 def source_parameters(made: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The options of sources of a class, by name: its parameters but the first one, which is what they read."""
-    found: dict[str, inspect.Parameter] = {}
-    for name, parameter in list(inspect.signature(made, eval_str=True).parameters.items())[1:]:
+    return {one.name: one for one in _spelled_out(inspect.signature(made, eval_str=True))[1:]}
+
+
+def shows_options(function: Function) -> Function:
+    """Give a function with ``**options: Unpack[...]`` a signature that lists them, for `help` and notebooks.
+
+    The default of each is shown as ``...``, as in a stub: the docstring says what it is.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    shown = [
+        one.replace(default=_DEFAULT) if one.name not in signature.parameters else one
+        for one in _spelled_out(signature)
+    ]
+    function.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    return function
+
+
+def _spelled_out(signature: inspect.Signature) -> list[inspect.Parameter]:
+    """The parameters of a signature, with the keys of a TypedDict in place of ``**options``."""
+    found: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:  # **options: Unpack[of a TypedDict]
             for one in get_args(parameter.annotation):
                 for key, annotation in get_type_hints(one).items():
-                    found[key] = inspect.Parameter(key, parameter.KEYWORD_ONLY, annotation=annotation)
+                    found.append(inspect.Parameter(key, parameter.KEYWORD_ONLY, annotation=annotation))
         else:
-            found[name] = parameter
+            found.append(parameter)
     return found
 
 

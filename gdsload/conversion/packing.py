@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.part import key_of, place_of, reason_of
+from gdsload.conversion.part import key_of, place_of
 from gdsload.conversion.provenance import notes_of, told_by
+from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.source import Item, OfDocuments, Part, Source
 from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.encode import sample_of

@@ -11,22 +11,22 @@ from typing import Any
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.reading_notes import noting
+from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.conversion.sources.audio_folders import AudioFolderSource
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.conversion.staging import PartReport, part_folder, part_report, write_json
 from gdsload.errors import ConversionError, OptionError, ReadError, SchemaError, Skipped, WriteError
-from gdsload.shards.encode import sample_of
+from gdsload.shards.encode import as_ragged, sample_of
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.publish import remove_interrupted, write_error
 from gdsload.shards.values import CONVERT
 from gdsload.shards.writer import ShardWriter
 
 __all__ = [
-    "PartTask", "convert_part", "failed", "key_of", "made", "one_scale", "place_of", "reason_of", "samples_of",
+    "PartTask", "convert_part", "failed", "key_of", "made", "one_scale", "place_of", "samples_of",
 ]  # fmt: skip
 
-_LONGEST_REASON = 500
 _EVERY_S = 0.2
 
 
@@ -133,6 +133,9 @@ def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exc
         return trouble
     if trouble.remedy == CONVERT and f"{trouble.field}.sampling_rate" in schema:
         return SchemaError(trouble.message, field=trouble.field, remedy=one_scale(source))
+    if trouble.remedy and (asked := as_ragged(str(trouble.field), field)) in trouble.remedy:
+        remedy = trouble.remedy.replace(asked, f"ragged=[{trouble.field!r}]")
+        trouble = SchemaError(trouble.message, field=trouble.field, remedy=remedy)
     if not isinstance(source, ImageSource):
         return trouble
     pixels = field.kind == "fixed" and field.dtype.name == "uint8" and len(field.shape) == 3
@@ -144,11 +147,6 @@ def one_scale(source: Source) -> str:
     if isinstance(source, AudioFolderSource):
         return "A cast leaves each in its scale; dtype='float32' makes all samples floats from -1 to 1."
     return "A cast leaves each in its scale; pass a map= that divides int16 by 2**15 and int32 by 2**31."
-
-
-def reason_of(trouble: Exception) -> str:
-    """What is wrong with a sample, for people, of bounded length."""
-    return f"{type(trouble).__name__}: {trouble}"[:_LONGEST_REASON].rstrip(".")
 
 
 def place_of(key: str, part: Part) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from gdsload.conversion.keywords import RearrangeKeywords, check_rearranging, choose
+from gdsload.conversion.option_types import shows_options
 from gdsload.conversion.runner import ConvertReport, convert, publish_check
 from gdsload.conversion.selections import SelectionSource
 from gdsload.conversion.staging import StagingFolder, write_json
@@ -25,6 +26,7 @@ __all__ = ["merge", "reshard", "split"]
 Path = str | os.PathLike[str]
 
 
+@shows_options
 def merge(paths: Sequence[Path], out: Path, **options: Unpack[RearrangeKeywords]) -> ConvertReport:
     """Make one dataset of several with the same fields, one behind the other; see `convert` for options and errors.
 
@@ -42,6 +44,7 @@ def merge(paths: Sequence[Path], out: Path, **options: Unpack[RearrangeKeywords]
     return _write([ShardDataset(path) for path in paths], None, out, options)
 
 
+@shows_options
 def reshard(path: Path, out: Path, **options: Unpack[RearrangeKeywords]) -> ConvertReport:
     """Write a dataset anew in shards of another size, `shard_bytes`; see `convert` for options and errors.
 
@@ -54,6 +57,7 @@ def reshard(path: Path, out: Path, **options: Unpack[RearrangeKeywords]) -> Conv
     return _write([ShardDataset(path)], None, out, options)
 
 
+@shows_options
 def split(
     path: Path,
     outs: Sequence[Path],

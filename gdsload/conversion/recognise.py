@@ -8,19 +8,21 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
+from gdsload.conversion.box_texts import base_of, has_boxes
 from gdsload.conversion.brace_patterns import expanded
 from gdsload.conversion.folders import names_below, names_in
 from gdsload.conversion.input_files import check_file, open_file
-from gdsload.conversion.option_types import check_values
+from gdsload.conversion.option_types import check_values, source_parameters
 from gdsload.conversion.source import Source
 from gdsload.conversion.splits import split_words
 from gdsload.conversion.suffixes import PICTURES
 from gdsload.conversion.table_logs import refuse_logged
 from gdsload.conversion.unknown_sources import WAYS_OUT, unknown
 from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
+from gdsload.system.names import check_names
 from gdsload.system.paths import refuse_no_path
 
 __all__ = ["KINDS", "recognise", "source_class", "source_for"]
@@ -80,10 +82,10 @@ _MARKS = {
 _IDX = re.compile(r"idx\d-(?:u?byte|short|int|float|double)(?:\.gz)?$", re.ASCII)
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$", re.ASCII)
 _BRACES = "Patterns are written with braces: 'part-{0..9}.csv', '{a,b}.csv'. Of a folder all files are taken."
-_ANNOTATIONS = re.compile(r"(^instances_.+|_annotations\.coco)\.json$", re.IGNORECASE)
-_BOX = re.compile(rb"\s*+\d++(?:\.0*+)?+(?:\s++[-\d.]++(?:e[-+]?\d++)?+){4,}+\s*+$", re.IGNORECASE)
+_ANNOTATIONS = re.compile(r"(^(instances|lvis|image_info)_.+|_annotations\.coco)\.json$", re.IGNORECASE)
 _LOOKED_AT = 1000
 _TEXTS_LOOKED_AT = 4
+_NAMES_LOOKED_AT = 20_000
 _LOOKED_AT_BYTES = 2**16
 _MAX_LINE_BYTES = 2**28
 
@@ -104,15 +106,13 @@ def source_for(source: object, kind: str | None, options: Mapping[str, Any] | No
     name, made = source_class(source, kind)
     if made is None:
         return cast("Source", source)
+    check_names(f"kind {name!r}", options or {}, source_parameters(made))
     check_values(made, options or {})
     place: object = source
     if isinstance(source, str | os.PathLike):
         refuse_no_path(source)
         place = os.fspath(source)
-    try:
-        return cast("Source", made(place, **(options or {})))
-    except TypeError as error:
-        raise OptionError(f"the options do not suit kind {name!r}: {error}") from None
+    return cast("Source", made(place, **(options or {})))
 
 
 def source_class(source: object, kind: str | None) -> tuple[str, Callable[..., Any] | None]:
@@ -273,25 +273,47 @@ def _of_objects(path: str, names: list[str]) -> set[str]:
     found = {"coco" for listed in (names, *inner.values()) if any(_ANNOTATIONS.search(name) for name in listed)}
     described = any(name.lower().endswith((".yaml", ".yml")) for name in names)
     for name, listed in ("", names), *inner.items():
-        if {"images", "labels"} <= set(listed) and (described or _has_boxes(os.path.join(path, name))):
+        folder = os.path.join(path, name)
+        texts = (
+            _in_labels(folder)
+            if (layout := {"images", "labels"} <= set(map(str.lower, listed)))
+            else _beside(folder, listed)
+        )
+        if (layout and described) or _are_boxes(texts):
             found.add("yolo")
+    base = base_of(path)
+    if base != path and _are_boxes(_in_labels(base)):  # a folder of images, whose labels are in the folder beside it
+        found.add("yolo")
     return found
 
 
-def _has_boxes(folder: str) -> bool:
-    """Whether some texts below `labels` are called as images below `images` are, and their first lines are boxes."""
-    labels, seen = os.path.join(folder, "labels"), 0
-    if not os.path.isdir(labels):
-        return False
-    texts = ((place, name) for place, name in names_below(labels) if name.lower().endswith(".txt"))
-    for place, name in islice(texts, _LOOKED_AT):
-        image = os.path.join(folder, "images", os.path.relpath(place, labels), os.path.splitext(name)[0])
+def _in_labels(folder: str) -> Iterator[tuple[str, str]]:
+    """The texts below `labels` of a folder, each with the path of its image below `images`, less the ending."""
+    labels = os.path.join(folder, "labels")
+    for place, name in names_below(labels) if os.path.isdir(labels) else ():
+        if name.lower().endswith(".txt"):
+            images = os.path.join(folder, "images", os.path.relpath(place, labels))
+            yield os.path.join(place, name), os.path.join(images, os.path.splitext(name)[0])
+
+
+def _beside(folder: str, names: list[str]) -> Iterator[tuple[str, str]]:
+    """The same of texts that are beside their images: in the folder, and below its `images`."""
+    images = os.path.join(folder, "images")
+    below = islice(names_below(images), _NAMES_LOOKED_AT) if os.path.isdir(images) else ()
+    for place, name in chain(((folder, name) for name in names), below):
+        if name.lower().endswith(".txt"):
+            yield os.path.join(place, name), os.path.join(place, os.path.splitext(name)[0])
+
+
+def _are_boxes(texts: Iterable[tuple[str, str]]) -> bool:
+    """Whether some of these texts are called as images are, and their first lines are boxes."""
+    seen = 0
+    for text, image in islice(texts, _LOOKED_AT):
         if any(os.path.exists(image + ending) for one in PICTURES for ending in (one, one.upper())):
-            with suppress(OSError, FormatError), open_file(os.path.join(place, name)) as file:
-                line = file.readline(_LOOKED_AT_BYTES)  # an image without objects has an empty text
-                if line.strip() and not _BOX.match(line):
-                    return False
-                seen += bool(line.strip())
+            boxes = has_boxes(text)  # None: an image without objects has an empty text
+            if boxes is False:
+                return False
+            seen += boxes is True
         if seen == _TEXTS_LOOKED_AT:
             break
     return seen > 0

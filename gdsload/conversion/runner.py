@@ -10,13 +10,14 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Unpack, overload
+from typing import Any, Unpack
 
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE, Allowance
 from gdsload.conversion.combine import publish, put_in_order, shuffle_into
 from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.infer import schema_of
-from gdsload.conversion.keywords import ConvertKeywords, Progress, choose, divided
+from gdsload.conversion.keywords import AllKeywords, ConvertKeywords, Progress, choose, divided
+from gdsload.conversion.option_types import shows_options
 from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import PartTask
 from gdsload.conversion.provenance import metadata_of, notes_of
@@ -187,11 +188,7 @@ class _Count:
         return sum(one.samples for one in reports), sum(one.nbytes for one in reports)
 
 
-@overload
-def plan(source: Place | Source, **options: Unpack[ConvertKeywords]) -> ConversionPlan: ...
-@overload
-def plan(source: Any, **options: Any) -> ConversionPlan: ...
-def plan(source: Any, **options: Any) -> ConversionPlan:
+def plan(source: Any, **options: Unpack[AllKeywords]) -> ConversionPlan:
     """What `convert` would do with these arguments; nothing is written.
 
     Raises:
@@ -199,16 +196,14 @@ def plan(source: Any, **options: Any) -> ConversionPlan:
     """
     given = divided(source, options)
     Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
-    found, chosen = _source(source, given), choose(given)
+    chosen = choose(given)
+    found = _source(source, given)
     made = ConversionPlan(found.kind, *_looked_over(found, chosen, given), notes_of(found))
     return replace(made, images=image_sizes(found, made.nbytes, chosen))
 
 
-@overload
-def convert(source: Place | Source, out: Place, **options: Unpack[ConvertKeywords]) -> ConvertReport: ...
-@overload
-def convert(source: Any, out: Place, **options: Any) -> ConvertReport: ...
-def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
+@shows_options
+def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertReport:
     """Make a dataset of shards from a source, in parallel, so that an interrupted run can go on.
 
     The result is the same, byte for byte, whatever the number of workers. Nothing is at `out` until all of it is.
@@ -218,7 +213,8 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
         source: a path, whose kind is recognised, or a `Source`.
         out: the folder to make.
         **options: `kind`: what the source is, if that cannot be recognised. `source_options`: keywords of that kind;
-            they may as well be given here: ``size=224`` is ``source_options={"size": 224}``.
+            they may as well be given here: ``size=224`` is ``source_options={"size": 224}``. `gdsload convert
+            --help-source KIND` says which ones a kind has.
             `schema`: the fields (default: worked out from the first samples). `fields`: which of the source's are
             taken, in this order; what is wrong with others does not matter then. `map`:
             ``"package.module:function"``, which gets each sample of these as a dict and returns the one to be written.
@@ -255,7 +251,8 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
     """
     refuse_in_import(CONVERSION)
     given = divided(source, options)
-    found, chosen = _source(source, given), choose(given)
+    chosen = choose(given)
+    found = _source(source, given)
     Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
     spread = Spread(given.get("workers"), given.get("executor"))
     path = absolute(out)
@@ -381,6 +378,8 @@ def _source(source: object, options: ConvertKeywords) -> Source:
     if missing := [name for name in ("field", "length") if name not in pack]:
         remedy = 'Pass {"field": name, "length": n}, say: which field has the tokens, and how many a block gets.'
         raise OptionError(f"pack is {dict(pack)!r:.200}: missing is {missing[0]!r}", remedy=remedy)
+    if not isinstance(pack["field"], str):
+        raise OptionError(f"field of pack is {pack['field']!r:.200}, no name", remedy="Pass the field with the tokens.")
     packing = Packing(**pack)
     return PackedSource(taking(found, (packing.field,)), packing)
 

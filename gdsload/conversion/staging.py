@@ -15,13 +15,12 @@ link is followed, and a folder with anything else in it is refused.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
@@ -31,6 +30,7 @@ from gdsload.errors import GdsloadError, OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.publish import fsync_path, remove_interrupted, strangers, write_error
 from gdsload.shards.shard_folders import link_target
+from gdsload.system.file_locks import lock_file
 from gdsload.system.paths import absolute
 
 __all__ = ["PartReport", "StagingFolder", "part_folder", "part_report", "tidy_up", "write_json"]
@@ -107,12 +107,15 @@ class StagingFolder:
         except OSError as error:
             raise write_error("nothing can be written there", error, self.folder) from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(lock, wait=False)  # a file system without locks cannot tell of another conversion
             # Who held it until now may have been through, and have removed it.
             if os.path.samestat(os.stat(_LOCK, dir_fd=self._fd, follow_symlinks=False), os.fstat(lock)):
                 return lock
         except (BlockingIOError, FileNotFoundError):
             pass
+        except OSError as error:
+            os.close(lock)
+            raise write_error("the lock cannot be taken", error, self.folder) from error
         except BaseException:
             os.close(lock)
             raise
@@ -136,23 +139,20 @@ class StagingFolder:
     def _names(self) -> dict[str, int]:
         """What is in the folder, and of which type; what vanishes meanwhile is another conversion's."""
         found = {}
-        with os.scandir(self._fd) as entries:
+        with _looking(self.folder), os.scandir(self._fd) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     found[entry.name] = entry.stat(follow_symlinks=False).st_mode
         return found
 
     def _strangers(self, name: str) -> list[str]:
-        try:
+        with _looking(self._path(name)), suppress(FileNotFoundError):
             fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
-        except FileNotFoundError:
-            return []
-        try:
-            return strangers(fd)
-        except FileNotFoundError:
-            return []
-        finally:
-            os.close(fd)
+            try:
+                return strangers(fd)
+            finally:
+                os.close(fd)
+        return []
 
     def _take(self, wanted: dict[str, Any], restart: bool) -> None:
         wanted = json.loads(json.dumps({"version": _VERSION, **wanted}))
@@ -184,8 +184,12 @@ class StagingFolder:
                 continue
             if stat.S_ISDIR(mode):
                 remove_interrupted(f"/proc/self/fd/{self._fd}/{name}", self.folder)
-            else:
+                continue
+            try:
                 os.unlink(name, dir_fd=self._fd)
+            except OSError as error:
+                what = "what an interrupted run has left cannot be removed"
+                raise write_error(what, error, self._path(name)) from error
 
     @property
     def planned(self) -> tuple[Schema, list[tuple[Part, ...]]] | None:
@@ -265,7 +269,7 @@ def _stage_of(out: str) -> str:
 
 def _check_links(part: str) -> None:
     """Refuse a finished part that has a link to where nothing is."""
-    with os.scandir(part) as entries:
+    with _looking(part), os.scandir(part) as entries:
         for link in [entry for entry in entries if entry.is_symlink()]:
             try:
                 link_target(part, link.name)
@@ -334,6 +338,17 @@ def _open_itself(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
+@contextmanager
+def _looking(path: str) -> Iterator[None]:
+    """Raise a `ReadError` for what the system refuses in here, unless it says that nothing is there."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, GdsloadError | FileNotFoundError):
+            raise
+        raise ReadError(f"what an interrupted run has left cannot be read: {error.strerror}", file=path) from error
+
+
 def _read_json(path: str) -> dict[str, Any] | None:
     """What a small file holds; None if it is not there, or is none of ours.
 
@@ -341,10 +356,8 @@ def _read_json(path: str) -> dict[str, Any] | None:
         ReadError: if it cannot be read now. What it tells of would be thrown away, were it taken for missing.
     """
     try:
-        with open(path, encoding="utf-8", opener=_open_itself) as file:
+        with _looking(path), open(path, encoding="utf-8", opener=_open_itself) as file:
             found = json.load(file)
     except (FileNotFoundError, ValueError):
         return None
-    except OSError as error:
-        raise ReadError(f"what an interrupted run has left cannot be read: {error.strerror}", file=path) from error
     return found if isinstance(found, dict) else None

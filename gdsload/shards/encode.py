@@ -19,6 +19,7 @@ from gdsload.shards.values import as_bytes, element_type, is_array, is_tensor
 __all__ = [
     "EncodedField",
     "EncodedImage",
+    "as_ragged",
     "batch_rows",
     "column_rows",
     "infer_schema",
@@ -210,10 +211,15 @@ def _check_shape(name: str, field: Field, shape: tuple[int, ...]) -> None:
             f"a sample has shape {list(shape)}, but {_shown(field)} was expected",
             field=name,
             remedy=None
-            if field.ragged
-            else f"If its first dimension varies from sample to sample, pass schema={{{name!r}: "
-            f"gdsload.Field({field.dtype.name!r}, (None, ...))}}.",
+            if field.ragged or len(shape) != len(field.shape) or shape[1:] != field.shape[1:]
+            else f"If its first dimension varies from sample to sample, pass {as_ragged(name, field)}.",
         )
+
+
+def as_ragged(name: str, field: Field) -> str:
+    """What makes a field ragged, for errors: the argument of a writer."""
+    shape = (None, *field.shape[1:])
+    return f"schema={{{name!r}: gdsload.Field({field.dtype.name!r}, {shape})}}, with the other fields beside it"
 
 
 def _shown(field: Field) -> str:
@@ -289,7 +295,7 @@ def _tuple_of_a_fixed_field(name: str, field: Field) -> SchemaError:
         f"it is a tuple, as values and offsets of a ragged field are, but all samples have shape {_shown(field)}",
         field=name,
         remedy="Pass samples as one array, or as a list: list(...). If their first dimension varies, the field is "
-        f"ragged: schema={{{name!r}: gdsload.Field({field.dtype.name!r}, (None, ...))}}.",
+        f"ragged: {as_ragged(name, field)}.",
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import json
 import os
 import re
@@ -29,6 +28,7 @@ from gdsload.shards.shard_folders import (
     remove_shards,
     shard_folder,
 )
+from gdsload.system.file_locks import lock_file
 from gdsload.system.paths import absolute
 
 __all__ = [
@@ -283,7 +283,8 @@ def _make_folder(path: str) -> tuple[str, int]:
         name = folder + _LOCK_SUFFIX
         lock = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
         try:
-            _hold(lock)
+            # Where the file system has no locks, nobody can take one, so nothing is ever taken for left behind.
+            lock_file(lock, wait=True)
             if os.path.lexists(name) and os.path.samestat(os.stat(name), os.fstat(lock)):
                 os.mkdir(folder)
                 return folder, lock
@@ -292,15 +293,6 @@ def _make_folder(path: str) -> tuple[str, int]:
             os.close(lock)
             raise
         os.close(lock)  # Another writer took the new lock for one that was left behind.
-
-
-def _hold(lock: int) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    except OSError as error:
-        # A file system without locks: nobody can take them, so nothing is ever taken for left behind.
-        if error.errno not in (*_NOT_SUPPORTED, errno.ENOLCK):
-            raise
 
 
 def _prefix(path: str) -> str:
@@ -321,8 +313,8 @@ def remove_left_behind(path: str) -> None:
         except OSError:
             continue
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _discard(lock.removesuffix(_LOCK_SUFFIX), path)
+            if lock_file(fd, wait=False):
+                _discard(lock.removesuffix(_LOCK_SUFFIX), path)
         except OSError:
             continue
         finally:

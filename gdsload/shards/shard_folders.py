@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from gdsload.errors import OptionError, ReadError, WriteError
+from gdsload.errors import GdsloadError, OptionError, ReadError, WriteError
 from gdsload.system.paths import absolute, listed_paths
 
 __all__ = [
@@ -61,8 +61,14 @@ def check_targets(spread_over: Iterable[str | os.PathLike[str]] | None, path: st
         raise OptionError(f"spread_over is {spread_over!r}, no list", remedy="Pass a list of folders, one a drive.")
     found: dict[tuple[int, int], str] = {}
     for folder in map(absolute, listed_paths("spread_over", () if spread_over is None else spread_over)):
-        _check_target(folder)
-        status = os.stat(folder)
+        try:
+            _check_target(folder)
+            status = os.stat(folder)
+        except OSError as error:
+            if isinstance(error, GdsloadError):
+                raise
+            remedy = "See whether its drive is well: dmesg says so."
+            raise WriteError(f"the folder cannot be looked at: {error.strerror}", file=folder, remedy=remedy) from error
         if twin := found.get((status.st_dev, status.st_ino)):
             named = "twice" if twin == folder else f"twice: {twin} is the same"
             raise OptionError(f"spread_over names the folder {named}", file=folder, remedy="Name each drive once.")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from types import NoneType, UnionType
+from typing import get_args, get_origin, get_type_hints
+
 import numpy as np
 import pytest
 
 import gdsload
-from gdsload.conversion.keywords import ConvertKeywords, RearrangeKeywords, choose, divided
+from gdsload.conversion.keywords import ConvertKeywords, RearrangeKeywords, SourceKeywords, choose, divided
 from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import KINDS, source_class
 from gdsload.conversion.runner import plan
@@ -119,6 +123,18 @@ def test_one_text_is_no_list_of_fields(name):
         ({"pack": 5}, "pack is 5"),
         ({"pack": {"field": "x", "lenght": 5}}, "pack has no option 'lenght'. Did you mean 'length'"),
         ({"pack": {"field": "x"}}, "pack is .*missing .*'length'"),
+        ({"pack": {"field": 3, "length": 5}}, "field of pack is 3, no name"),
+        ({"casts": {"x": 3}}, "casts is"),
+        ({"fields": 3}, "fields is 3, no list of names"),
+        ({"fields": [3]}, r"fields is \[3\], no list of names"),
+        ({"ragged": 3}, "ragged is 3, no list of names"),
+        ({"fixed": True}, "fixed is True, no list of names"),
+        ({"schema": 3}, "schema is 3. It may be: a mapping from names to gdsload.Field, or None"),
+        ({"source_options": ["size"]}, "source_options is .* It may be: a mapping from names to values"),
+        ({"overwrite": "no"}, "overwrite is 'no'. It may be: True or False"),
+        ({"restart": "no"}, "restart is 'no'. It may be: True or False"),
+        ({"progress": 3}, "progress is 3. It may be: a function of four numbers"),
+        ({"executor": 3}, "executor is 3. It may be: a concurrent.futures.Executor"),
     ],
 )
 def test_values_that_cannot_be_used_are_refused_before_anything_is_done(arrays, tmp_path, options, what):
@@ -127,7 +143,39 @@ def test_values_that_cannot_be_used_are_refused_before_anything_is_done(arrays, 
     assert not list(tmp_path.glob("*out*"))
 
 
+@pytest.mark.parametrize("call", ["merge", "reshard", "split"])
+def test_so_are_those_of_the_others(shards, tmp_path, call):
+    for options in ({"overwrite": "no"}, {"progress": 3}, {"schema": 3}, {"fields": 3}):
+        (name,) = options
+        with pytest.raises(OptionError, match=f"{name} is"):
+            CALLS[call](shards, tmp_path / "out", **options)
+    assert not list(tmp_path.glob("*out*"))
+
+
 @pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
 def test_no_such_number_of_workers(arrays, tmp_path, workers):
     with pytest.raises(OptionError, match="workers is"):
         gdsload.convert(arrays, tmp_path / "out", workers=workers)
+
+
+def types_of(annotation):
+    return {*(get_args(annotation) if get_origin(annotation) is UnionType else [annotation])} - {NoneType}
+
+
+def test_type_checkers_know_the_options_of_all_kinds():
+    found = {}
+    for kind in KINDS:
+        for name, option in source_parameters(source_class("", kind)[1]).items():
+            found.setdefault(name, set()).update(types_of(option.annotation))
+    assert found == {name: types_of(one) for name, one in get_type_hints(SourceKeywords).items()}
+
+
+def test_help_lists_the_options():
+    for function, own in (
+        (gdsload.convert, ["source", "out"]), (gdsload.merge, ["paths", "out"]), (gdsload.reshard, ["path", "out"]),
+        (gdsload.split, ["path", "outs", "sizes", "seed"]),
+    ):  # fmt: skip
+        shown = list(inspect.signature(function).parameters)
+        assert shown[: len(own)] == own
+        assert {*shown[len(own) :]} >= {"shuffle_seed", "workers", "overwrite"}
+        assert ("size" in shown) == ("delimiter" in shown) == (function is gdsload.convert)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from itertools import chain
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload.errors import ConversionError, OptionError
+from gdsload.errors import ConversionError, OptionError, ReadError, WriteError
 
 ROWS = 100
 
@@ -145,3 +147,34 @@ def test_a_conversion_that_never_began_leaves_nothing(tmp_path):
     with pytest.raises(ConversionError, match="oops"):
         gdsload.convert(tmp_path / "t.csv", tmp_path / "out", source_options={"types": {"n": "int"}}, workers=1)
     assert sorted(os.listdir(tmp_path)) == ["t.csv"]
+
+
+def failing(code):
+    def fail(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+@pytest.mark.parametrize("how", STAGES)
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks(tmp_path, arrays, monkeypatch, how, code):
+    monkeypatch.setattr(fcntl, "flock", failing(code))
+    do(how, arrays, tmp_path / "out")
+    assert len(gdsload.ShardDataset(tmp_path / "out")) == {"convert": ROWS, "split": 5}[how]
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+def test_a_lock_that_fails(tmp_path, arrays, monkeypatch):
+    real = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", lambda fd, how: (failing(errno.EIO) if how & fcntl.LOCK_NB else real)(fd, how))
+    with pytest.raises(WriteError, match=r"\.out\.gdsload-convert: the lock cannot be taken: Input/output error"):
+        do("convert", arrays, tmp_path / "out")
+
+
+def test_a_folder_that_cannot_be_looked_at(tmp_path, arrays, monkeypatch):
+    """What the folder in the making holds is asked by its descriptor."""
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda at=".": (failing(errno.EIO) if isinstance(at, int) else real)(at))
+    with pytest.raises(ReadError, match=r"\.out\.gdsload-convert: what an interrupted run has left cannot be read"):
+        do("convert", arrays, tmp_path / "out")

@@ -6,6 +6,7 @@ fork. That process is told what to write by lines of JSON, and says for each how
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ from tests.shards.small_dataset import write_small
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = [
     (os, "open"), (os, "pwrite"), (os, "ftruncate"), (os, "fsync"), (os, "mkdir"), (os, "rename"), (os, "unlink"),
-    (os, "rmdir"), (os, "symlink"), (publish_module.fcntl, "flock"), (publish_module, "renameat2"),
+    (os, "rmdir"), (os, "symlink"), (fcntl, "flock"), (publish_module, "renameat2"),
 ]  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def test_lock_that_another_writer_took_is_not_used(tmp_path, monkeypatch):
             publish_module.remove_left_behind(str(tmp_path / "d"))
         real(fd, how)
 
-    monkeypatch.setattr(publish_module.fcntl, "flock", late)
+    monkeypatch.setattr(fcntl, "flock", late)
     before = len(os.listdir("/proc/self/fd"))
     place = Publication(str(tmp_path / "d"), overwrite=False)
     assert {os.path.basename(place.folder), os.path.basename(place.folder) + ".lock"} == set(os.listdir(tmp_path))
@@ -62,7 +62,7 @@ def test_file_system_without_locks(tmp_path, monkeypatch, code):
     def refuse(fd, how):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(publish_module.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     first = Publication(str(tmp_path / "d"), overwrite=False)
     second = Publication(str(tmp_path / "d"), overwrite=False)
     assert os.path.isdir(first.folder)
@@ -75,7 +75,7 @@ def test_lock_that_fails(tmp_path, monkeypatch):
     def refuse(fd, how):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(publish_module.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(WriteError, match="the dataset's folder cannot be made: Input/output error"):
         Publication(str(tmp_path / "d"), overwrite=False)
     assert os.listdir(tmp_path) == []

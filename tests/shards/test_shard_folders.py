@@ -245,6 +245,19 @@ def test_a_target_on_a_file_system_that_is_read_only_is_named(tmp_path, drives, 
         write_small(tmp_path / "d", spread_over=drives)
 
 
+def test_a_target_that_fails_is_named(tmp_path, drives, write_small, monkeypatch):
+    real = os.statvfs
+
+    def statvfs(path):
+        if path == str(drives[1]):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    with pytest.raises(WriteError, match=f"{drives[1]}: the folder cannot be looked at: Input/output error"):
+        write_small(tmp_path / "small", spread_over=drives)
+
+
 def test_targets_may_be_any_iterable(tmp_path, drives, write_small, expect):
     for number, several in enumerate([np.array(list(map(str, drives))), (drive for drive in drives), tuple(drives)]):
         write_small(tmp_path / "small", mark=number, shard_bytes=200, overwrite=True, spread_over=several)

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gdsload
 from gdsload import (
     DatasetExistsError,
     Field,
@@ -294,6 +295,27 @@ def test_numbers_that_an_fp8_type_cannot_hold_are_refused(tmp_path):
             with pytest.raises(SchemaError, match="field 'x': .* does not fit float8_e4m3fn"):
                 writer.write({"x": number})
     assert [float(sample["x"]) for sample in ShardDataset(tmp_path / "d")] == [448.0]
+
+
+@pytest.mark.parametrize(("shape", "other"), [((3,), (4,)), ((3, 2, 5), (1, 2, 5))])
+def test_the_remedy_for_samples_of_several_lengths_works(tmp_path, shape, other):
+    with pytest.raises(SchemaError, match="first dimension varies") as info, ShardWriter(tmp_path / "d") as writer:
+        writer.write({"t": np.zeros(shape, np.int64)})
+        writer.write({"t": np.zeros(other, np.int64)})
+    found = re.search(r"schema=(\{.*\})", info.value.remedy)
+    with ShardWriter(tmp_path / "d", eval(found[1], {"gdsload": gdsload})) as writer:
+        writer.write({"t": np.zeros(shape, np.int64)})
+        writer.write({"t": np.zeros(other, np.int64)})
+    assert [ShardDataset(tmp_path / "d")[number]["t"].shape for number in range(2)] == [shape, other]
+
+
+def test_samples_of_several_widths_have_no_remedy(tmp_path):
+    with (
+        pytest.raises(SchemaError, match=r"shape \[3, 4\], but \[3, 2\] was expected$"),
+        ShardWriter(tmp_path / "d") as writer,
+    ):
+        writer.write({"t": np.zeros((3, 2))})
+        writer.write({"t": np.zeros((3, 4))})
 
 
 def test_refused_first_sample_decides_nothing(tmp_path):

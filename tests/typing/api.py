@@ -158,3 +158,8 @@ with gdsload.safe_open([Path("a.safetensors"), "b.safetensors"], framework="pt",
     assert_type(weights.get_tensor("w"), torch.Tensor)
     assert_type(weights.get_slice("w")[:, 3:7], torch.Tensor)
     assert_type(weights.get_slice("w").get_shape(), list[int])
+gdsload.convert("a", "out", size=224, keep_encoded=False, shuffle_seed=1, progress=lambda *_: None)
+gdsload.convert({"x": np.zeros(3)}, Path("out"), fields=["x"], source_options={"each": "file"}, overwrite=True)
+gdsload.convert("a", "out", shufle_seed=1)  # type: ignore[call-arg]
+gdsload.convert("a", "out", size="large")  # type: ignore[arg-type]
+gdsload.convert([{"x": 1}], "out", on_error="ignore")  # type: ignore[arg-type]

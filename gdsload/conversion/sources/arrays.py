@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
 from gdsload.conversion.reading_notes import note, noted_in_reading
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import check_fields, classes_of, runs, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts, padding_notes
@@ -191,6 +192,6 @@ def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
 
 def _unreadable(file: str, error: Exception) -> FormatError:
     return FormatError(
-        f"the arrays cannot be read: {str(error)[:200]}", file=file,
+        f"the arrays cannot be read: {in_words(error)}", file=file,
         remedy="What is damaged, copy again. Arrays of objects are pickles, which are never loaded: save numbers.",
     )  # fmt: skip

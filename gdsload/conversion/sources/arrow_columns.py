@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.source import Item
 from gdsload.conversion.sources.arrow_types import Leaf, extended, inner_type, is_encoded, is_list, is_text
 from gdsload.conversion.sources.extras import need
@@ -58,7 +59,7 @@ def validate(table: Any, file: str) -> None:
     try:
         table.validate(full=True)
     except need("pyarrow").ArrowException as error:
-        raise FormatError(f"the table is damaged: {str(error)[:200]}", file=file) from None
+        raise FormatError(f"the table is damaged: {in_words(error)}", file=file) from None
 
 
 def leaf_array(table: Any, leaf: Leaf) -> Any:
@@ -232,12 +233,12 @@ def _json(value: Any, leaf: Leaf, file: str) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"column {leaf.name!r} cannot be written as JSON: {str(error)[:200]}", file=file) from None
+        raise FormatError(f"column {leaf.name!r} cannot be written as JSON: {in_words(error)}", file=file) from None
 
 
 def _plain(value: Any) -> str:
     if hasattr(value, "isoformat"):
         return str(value.isoformat())
     if isinstance(value, bytes | bytearray):
-        raise TypeError("bytes are no text")
+        raise ValueError("bytes are no text")
     return str(value)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from gdsload.conversion.input_files import open_file
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.source import Item
 from gdsload.conversion.sources.arrow_columns import column_values, leaf_array, table_items, validate
 from gdsload.conversion.sources.arrow_types import Leaf, is_encoded
@@ -85,7 +86,7 @@ class ImageColumns:
                 with open_file(path) as file:
                     content = file.read()
             except (OSError, ValueError) as error:
-                raise FormatError(f"{path!r:.200} cannot be read: {str(error)[:200]}", file=self.file) from None
+                raise FormatError(f"{path!r:.200} cannot be read: {in_words(error)}", file=self.file) from None
         if not content:
             raise FormatError(
                 f"column {name!r} has no {what} in row {row}{f': it is the path {path!r:.200}' if path else ''}",

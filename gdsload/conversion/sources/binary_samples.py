@@ -14,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageForm, put
 from gdsload.errors import FormatError, OptionError
@@ -76,7 +77,7 @@ def decoded(values: Mapping[str, bytes], decoders: Mapping[str, Callable[[bytes]
         except ValueError as error:
             if isinstance(error, FormatError | OptionError):
                 raise
-            raise FormatError(f"field {name!r} cannot be decoded: {str(error)[:200]}", file=where) from None
+            raise FormatError(f"field {name!r} cannot be decoded: {in_words(error)}", file=where) from None
     return found
 
 

@@ -6,35 +6,38 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxedImage, BoxForm, batch_of_one, image_of, mean_bytes, some
+from gdsload.conversion.sources.coco_annotations import CocoImage, read_annotations
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["CocoSource"]
 
-_NAMES = re.compile(r"(^instances_(?P<name>.+)|_annotations\.coco)\.json$", re.IGNORECASE)
-_LARGEST = 2**31 - 1
+_NAMES = re.compile(r"(^(instances|lvis)_(?P<name>.+)|_annotations\.coco)\.json$", re.IGNORECASE)
+_TEST_NAMES = re.compile(r"^image_info_(?P<name>.+)\.json$", re.IGNORECASE)
+_FILES = "instances_*.json, lvis_*.json, _annotations.coco.json or image_info_*.json"
 
 
 class CocoSource(ImageSource):
     """Images and the boxes of objects in them: ``annotations/instances_*.json``, or ``_annotations.coco.json``.
 
+    Also LVIS's ``lvis_*.json``, and test sets without annotations, ``image_info_*.json``, where there is no other file.
     A sample is an image, in the order of the file, also one without objects. Fields: ``image``, uint8 ``[channels,
     height, width]``; ``boxes``, ragged float32 ``[objects, 4]``; ``labels``, ragged int64 ``[objects]``, positions in
     the list of categories in the order of their ids; ``area``, ragged float32, as it stands there; ``iscrowd``, ragged
-    bool; ``image_id``, int64. Outlines, key points and captions are not read. An image is turned as its EXIF data say,
-    and its boxes with it, unless its width and height in the file of annotations say that they are those of the turned
-    image.
+    bool; ``image_id``, int64. An object without a box has that of its outline, and a note counts them; an image with an
+    object that has neither is a bad sample. Outlines, key points and captions are not written. An image is turned as
+    its EXIF data say, and its boxes with it, unless its width and height in the file of annotations say that they are
+    those of the turned image.
 
     Args:
         path: the folder.
@@ -79,7 +82,7 @@ class CocoSource(ImageSource):
         Raises:
             FormatError: if a file is damaged, or files have different ones.
         """
-        found = {tuple(_annotations(file).classes) for file in self._files()}
+        found = {tuple(read_annotations(file).classes) for file in self._files()}
         if len(found) > 1:
             raise FormatError("the files have different categories", file=self.path, remedy="Pass one split.")
         return list(found.pop())
@@ -88,12 +91,16 @@ class CocoSource(ImageSource):
         """What the dataset says of itself: the names of classes, and the form of boxes."""
         return {"classes": {"labels": self.classes}, "boxes": self.boxes.wanted}
 
+    def notes(self) -> list[str]:
+        """What users should know of it."""
+        return list(dict.fromkeys(note for file in self._files() for note in read_annotations(file).notes))
+
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The images are many: they are told by a checksum of names, lengths and times."""
         digest, files = hashlib.sha256(), self._files()
         for file in files:
             folder = self._folder(file)
-            for image in _annotations(file).images:
+            for image in read_annotations(file).images:
                 path = os.path.join(folder, image.name)
                 is_there = not _leads_out(image.name) and os.path.isfile(path)
                 digest.update(json.dumps(stamps([path]) if is_there else [path]).encode())
@@ -114,7 +121,7 @@ class CocoSource(ImageSource):
         nbytes = mean_bytes(self.first_items())
         step = max(target_bytes // nbytes, 1)
         for file in self._files():
-            count, name = len(_annotations(file).images), os.path.basename(file)
+            count, name = len(read_annotations(file).images), os.path.basename(file)
             for low in range(0, count, step):
                 high = min(low + step, count)
                 part = f"{name}, images {low} to {high - 1}"
@@ -127,20 +134,22 @@ class CocoSource(ImageSource):
         """See `Source.read`."""
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         folder = self._folder(file)
-        for image in _annotations(file).images[low:high]:
+        for image in read_annotations(file).images[low:high]:
             yield self._item(image, folder)
 
     def first_items(self) -> Iterator[Item]:
         """Some that lie evenly among all of a file."""
         for file in self._files():
             folder = self._folder(file)
-            for image in some(_annotations(file).images):
+            for image in some(read_annotations(file).images):
                 yield self._item(image, folder)
 
-    def _item(self, image: _Image, folder: str) -> Item:
+    def _item(self, image: CocoImage, folder: str) -> Item:
         return Item(image.name, partial(self._sample, image, folder), 1)
 
-    def _sample(self, image: _Image, folder: str) -> dict[str, Any]:
+    def _sample(self, image: CocoImage, folder: str) -> dict[str, Any]:
+        if image.fault is not None:
+            raise FormatError(image.fault, file=os.path.join(folder, image.name))
         file = self.files.inside(folder, image.name)
         found = image_of(file, self.form)
         boxes = self.boxes.made(self._upright_boxes(image, found, file), "xywh", *found.upright)
@@ -152,7 +161,7 @@ class CocoSource(ImageSource):
         }
         return batch_of_one({**found.fields, "image_id": np.int64(image.number)}, ragged)
 
-    def _upright_boxes(self, image: _Image, found: BoxedImage, file: str) -> NDArray[np.float64]:
+    def _upright_boxes(self, image: CocoImage, found: BoxedImage, file: str) -> NDArray[np.float64]:
         """The boxes of an image as they are in the turned one."""
         sizes = (found.size, found.upright)
         if image.size is not None and image.size not in sizes:
@@ -171,23 +180,40 @@ class CocoSource(ImageSource):
         return image.boxes if upright else found.turned(image.boxes)
 
     def _files(self) -> list[str]:
-        found = [file for file in self.files.walk(self.path, (".json",)) if _NAMES.search(os.path.basename(file))]
-        if not found:
-            raise FormatError(
-                "there is no file instances_*.json or _annotations.coco.json",
-                file=self.path,
-                remedy="Pass the folder that has the images' folder and `annotations`.",
-            )
-        return self.files.chosen(found, self.path)
+        there = list(self.files.walk(self.path, (".json",)))
+        for names in (_NAMES, _TEST_NAMES):
+            if found := [file for file in there if names.search(os.path.basename(file))]:
+                files = self.files.chosen(found, self.path)
+                self._check_shared(files)
+                return files
+        raise FormatError(
+            f"there is no file {_FILES}",
+            file=self.path,
+            remedy="Pass the folder that has the images' folder and `annotations`.",
+        )
+
+    def _check_shared(self, files: list[str]) -> None:
+        """Refuse files that name the same images: each would be there twice, with a part of its objects."""
+        seen: dict[str, str] = {}
+        for file in files if len(files) > 1 else ():
+            folder = self._folder(file)
+            for image in read_annotations(file).images:
+                path = os.path.join(folder, image.name)
+                if (other := seen.setdefault(path, file)) != file:
+                    raise FormatError(
+                        f"image {image.name!r:.200} is also in {os.path.basename(other)}",
+                        file=file,
+                        remedy="Pass split= if they are splits, or move one of the files elsewhere.",
+                    )
 
     def _folder(self, file: str) -> str:
-        """The folder of a file's images: one that has the first of them."""
-        images, places = _annotations(file).images, self._places(file)
+        """The folder of a file's images: one that has some of them."""
+        images, places = read_annotations(file).images, self._places(file)
         for place in places:
-            if not images or os.path.isfile(os.path.join(place, images[0].name)):
+            if not images or any(os.path.isfile(os.path.join(place, image.name)) for image in some(images)):
                 return place
         raise FormatError(
-            f"its first image, {images[0].name!r:.200}, is in none of the folders where images usually are",
+            f"its images, such as {images[0].name!r:.200}, are in none of the folders where images usually are",
             file=file,
             remedy="Pass images='...', their folder below the path.",
         )
@@ -196,93 +222,13 @@ class CocoSource(ImageSource):
         """Folders where the images of a file may be."""
         if self.images is not None:
             return [os.path.join(self.path, self.images)]
-        beside, match = os.path.dirname(file), _NAMES.search(os.path.basename(file))
+        beside, base = os.path.split(file)
+        match = _NAMES.search(base) or _TEST_NAMES.search(base)
         roots = [beside] if os.path.samefile(beside, self.path) else [os.path.dirname(beside), beside, self.path]
         name = match["name"] if match else None
         names = ["", "images"] if name is None else [name, f"images/{name}", "images", ""]
         return [os.path.join(root, one) for one in names for root in roots]
 
 
-@dataclass(frozen=True, slots=True)
-class _Image:
-    """An image and the objects in it: `boxes` are float64 ``[objects, 4]``, left, top, width, height."""
-
-    number: int
-    name: str
-    size: tuple[int, int] | None
-    boxes: NDArray[np.float64]
-    labels: NDArray[np.int64]
-    area: NDArray[np.float32]
-    crowd: NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class _Annotations:
-    classes: list[str]
-    images: list[_Image]
-
-
-def _annotations(file: str) -> _Annotations:
-    """What a file has, read once by each process as long as it stays as it is."""
-    (stamp,) = stamps([file])
-    return _read(file, tuple(stamp))
-
-
-@lru_cache(2)
-def _read(file: str, stamp: tuple[str | int, ...]) -> _Annotations:  # noqa: ARG001 - of another state is another result
-    try:
-        with open_file(file) as opened:
-            tree = json.load(opened)
-        return _checked(tree)
-    except FormatError as error:
-        raise FormatError(error.message, file=file, remedy=error.remedy) from None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}"[:200]
-        raise FormatError(f"the file is no annotations as COCO has them: {reason}", file=file) from None
-
-
-def _checked(tree: Any) -> _Annotations:
-    categories = {_whole(one["id"], "id of a category"): str(one["name"]) for one in tree["categories"]}
-    if len(categories) != len(tree["categories"]):
-        raise FormatError("two categories have one id")
-    labels = {number: label for label, number in enumerate(sorted(categories))}
-    objects: dict[int, list[Mapping[str, Any]]] = {_whole(one["id"], "id of an image"): [] for one in tree["images"]}
-    if len(objects) != len(tree["images"]):
-        raise FormatError("two images have one id")
-    for one in tree["annotations"]:
-        number = _whole(one["image_id"], "image_id of an annotation")
-        if number not in objects or one["category_id"] not in labels:
-            what = f"image {number}" if number not in objects else f"category {one['category_id']!r:.50}"
-            raise FormatError(f"annotation {one.get('id')!r:.50} is of {what}, which is not there")
-        objects[number].append(one)
-    images = [_image(one, objects[one["id"]], labels) for one in tree["images"]]
-    return _Annotations([categories[number] for number in sorted(categories)], images)
-
-
-def _image(one: Mapping[str, Any], objects: list[Mapping[str, Any]], labels: Mapping[int, int]) -> _Image:
-    boxes = np.array([item["bbox"] for item in objects], np.float64).reshape(len(objects), 4)
-    if not np.isfinite(boxes).all():
-        raise FormatError(f"image {one['id']} has a box of no numbers")
-    area = [item.get("area", box[2] * box[3]) for item, box in zip(objects, boxes.tolist(), strict=True)]
-    size = (_whole(one["width"], "width"), _whole(one["height"], "height")) if "width" in one else None
-    if size is not None and not (0 < size[0] < _LARGEST and 0 < size[1] < _LARGEST):
-        raise FormatError(f"image {one['id']} has {size[0]} × {size[1]} pixels")
-    return _Image(
-        one["id"],
-        str(one["file_name"]),
-        size,
-        boxes,
-        np.array([labels[item["category_id"]] for item in objects], np.int64),
-        np.array(area, np.float32),
-        np.array([bool(item.get("iscrowd", 0)) for item in objects], np.bool_),
-    )
-
-
 def _leads_out(name: str) -> bool:
     return os.path.isabs(name) or os.path.normpath(name).startswith("..") or "\0" in name
-
-
-def _whole(value: Any, what: str) -> int:
-    if type(value) is not int or not -(2**63) <= value < 2**63:
-        raise FormatError(f"the {what} is {value!r:.50}, no whole number")
-    return value

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import check_columns, check_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.csv_cells import (
@@ -230,7 +231,7 @@ class CsvSource(FieldChoice, ImageSource):
         except (OSError, ValueError, SyntaxError) as error:
             if isinstance(error, FormatError | OptionError):
                 raise
-            raise FormatError(f"{cell!r:.200} cannot be read: {str(error)[:200]}", file=where) from None
+            raise FormatError(f"{cell!r:.200} cannot be read: {in_words(error)}", file=where) from None
 
     def _files(self) -> list[str]:
         return self.files.find(_SUFFIXES, below=False)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file
+from gdsload.conversion.reasons import in_words
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["CsvForm", "Row", "Stretch", "check_text", "other_delimiter"]
@@ -155,7 +156,7 @@ class CsvForm:
         except (OSError, EOFError, zlib.error, UnicodeError) as error:
             if isinstance(error, FormatError | OptionError):
                 raise
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)[:200]
+            reason = in_words(error)
             raise FormatError(f"the file cannot be read: {reason}", file=file) from None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageForm
 from gdsload.errors import FormatError
@@ -43,7 +44,7 @@ def decoded_fields(name: str, content: bytes, encoding: str, look: ImageForm, wh
     try:
         return {name: decoders[encoding](content)}
     except (ValueError, SyntaxError, EOFError) as error:  # numpy parses headers as Python does
-        raise FormatError(f"it cannot be decoded as {encoding}: {str(error)[:200]}", file=where) from None
+        raise FormatError(f"it cannot be decoded as {encoding}: {in_words(error)}", file=where) from None
 
 
 def decode_safetensors(content: bytes, where: str) -> dict[str, torch.Tensor]:

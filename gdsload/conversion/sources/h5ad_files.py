@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import BATCH_BYTES, check_fields, choice_of, row_parts, spans
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
@@ -206,9 +207,7 @@ class _Cells:
         except (OSError, RuntimeError, ValueError) as error:
             if isinstance(error, FormatError):
                 raise
-            raise FormatError(
-                f"cells {begin} to {end - 1} cannot be read: {str(error)[:200]}", file=self.file
-            ) from None
+            raise FormatError(f"cells {begin} to {end - 1} cannot be read: {in_words(error)}", file=self.file) from None
 
 
 def _matrix(found: Any, dense: bool, file: str) -> _Cells:

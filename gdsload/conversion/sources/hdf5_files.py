@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import (
     BATCH_BYTES,
     check_fields,
@@ -247,7 +248,7 @@ def _rows(fields: dict[str, Any], begin: int, end: int, file: str, *, unpack: bo
     except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, SchemaError):
             raise
-        raise FormatError(f"rows {begin} to {end - 1} cannot be read: {str(error)[:200]}", file=file) from None
+        raise FormatError(f"rows {begin} to {end - 1} cannot be read: {in_words(error)}", file=file) from None
 
 
 def _values(field: Any, begin: int, end: int) -> Any:
@@ -274,4 +275,4 @@ def opened_hdf5(file: str) -> Iterator[Any]:
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         if isinstance(error, FormatError | OptionError):
             raise
-        raise FormatError(f"the HDF5 file cannot be read: {str(error)[:200]}", file=file) from None
+        raise FormatError(f"the HDF5 file cannot be read: {in_words(error)}", file=file) from None

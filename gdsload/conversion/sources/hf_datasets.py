@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Self, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_images import ImageColumns, image_modes, unlabelled_notes
@@ -68,7 +69,7 @@ class HuggingFaceSource(FieldChoice, ImageSource):
             return need("datasets").concatenate_datasets(found)
         except Exception as error:  # it raises whatever its parts do
             raise FormatError(
-                f"its splits do not go together: {str(error)[:200]}", file=self.path, remedy="Convert each by itself."
+                f"its splits do not go together: {in_words(error)}", file=self.path, remedy="Convert each by itself."
             ) from None
 
     def _splits_of(self, names: list[str]) -> list[str]:
@@ -149,9 +150,9 @@ class HuggingFaceSource(FieldChoice, ImageSource):
             with open_file(path) as file:
                 found = json.load(file)[key]
             if not isinstance(found, list):
-                raise TypeError(f"{key} is no list")
+                raise ValueError(f"{key} is no list")
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            reason = f"{type(error).__name__}: {error}"[:200]
+            reason = in_words(error)
             raise FormatError(f"the file is not as `datasets` writes it: {reason}", file=path) from None
         return found
 
@@ -170,7 +171,7 @@ class HuggingFaceSource(FieldChoice, ImageSource):
         try:
             return datasets.load_from_disk(folder)
         except Exception as error:  # it raises whatever its parts do
-            raise FormatError(f"the dataset cannot be opened: {str(error)[:200]}", file=folder) from None
+            raise FormatError(f"the dataset cannot be opened: {in_words(error)}", file=folder) from None
 
     def _checked(self, found: Any) -> Any:
         """The dataset as tables, whose columns fields can have."""

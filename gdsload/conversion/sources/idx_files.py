@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.splits import split_words
@@ -163,4 +164,4 @@ def _opened(file: str) -> Iterator[tuple[IO[bytes], int]]:
     except (OSError, EOFError, zlib.error, ValueError) as error:
         if isinstance(error, FormatError | OptionError):
             raise
-        raise FormatError(f"the IDX file cannot be read: {str(error)[:200]}", file=file) from None
+        raise FormatError(f"the IDX file cannot be read: {in_words(error)}", file=file) from None

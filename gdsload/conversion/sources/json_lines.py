@@ -15,6 +15,7 @@ from itertools import islice
 from typing import IO, Any, Self, Unpack, cast
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import check_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
@@ -299,7 +300,7 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"the line is no JSON: {str(error)[:200]}", file=where) from None
+        raise FormatError(f"the line is no JSON: {in_words(error)}", file=where) from None
     if not isinstance(found, dict):
         raise FormatError(
             f"the line is no JSON object: {line!r:.100}", file=where, remedy="Lists of tokens are of kind='tokens'."
@@ -345,5 +346,5 @@ def _opened(file: str) -> Iterator[IO[bytes]]:
     except (OSError, EOFError, zlib.error) as error:
         if isinstance(error, FormatError | OptionError):
             raise
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)[:200]
+        reason = in_words(error)
         raise FormatError(f"the file cannot be read: {reason}", file=file) from None

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import BATCH_BYTES, check_columns, runs
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
@@ -147,12 +148,12 @@ class LeRobotSource(FieldChoice, ImageSource):
         try:
             with open_file(path) as opened:
                 found = json.loads(opened.read(_MAX_INFO_BYTES))
-            if not isinstance(found, dict) or not isinstance(found.get("features"), dict):
+            if not isinstance(found, dict) or not isinstance(found.get("features"), dict) or not found["features"]:
                 raise ValueError("it has no features")
             if not str(found.get("codebase_version")).startswith(("v2.", "v3.")):
                 raise ValueError(f"its version is {found.get('codebase_version')!r:.50}; v2 and v3 are read")
         except (OSError, ValueError, RecursionError) as error:
-            raise FormatError(f"the file is not as LeRobot writes it: {str(error)[:200]}", file=path) from None
+            raise FormatError(f"the file is not as LeRobot writes it: {in_words(error)}", file=path) from None
         return found
 
     def _features(self) -> list[_Feature]:
@@ -224,12 +225,14 @@ def _feature(name: str, given: Any, file: str) -> _Feature:
     try:
         dtype, shape = str(given["dtype"]), tuple(int(size) for size in given["shape"])
         if dtype not in ("image", "string") and np.dtype(dtype).kind not in "biuf":
-            raise TypeError(f"it is of type {dtype}")
+            raise ValueError(f"it is of type {dtype}")
         if min(shape, default=1) < 1 or math.prod(shape) > 2**31:
             raise ValueError(f"its shape is {shape}")
     except (TypeError, KeyError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"[:200]
-        raise FormatError(f"feature {name!r} is none that a field can have: {reason}", file=file) from None
+        reason = in_words(error)
+        raise FormatError(
+            f"feature {name!r}, {given!r:.100}, is none that a field can have: {reason}", file=file
+        ) from None
     return _Feature(name, dtype, shape)
 
 
@@ -316,7 +319,7 @@ def _tasks(file: str) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"the tasks are not as LeRobot writes them: {str(error)[:200]}", file=file) from None
+        raise FormatError(f"the tasks are not as LeRobot writes them: {in_words(error)}", file=file) from None
 
 
 @contextmanager
@@ -329,4 +332,4 @@ def _opened(file: str) -> Iterator[Any]:
     except (arrow.ArrowException, OSError, ValueError, KeyError) as error:
         if isinstance(error, FormatError | OptionError):
             raise
-        raise FormatError(f"the table cannot be read: {str(error)[:200]}", file=file) from None
+        raise FormatError(f"the table cannot be read: {in_words(error)}", file=file) from None

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import runs
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
@@ -116,7 +117,7 @@ class LitDataSource(ImageSource):
             except (OSError, ValueError) as error:
                 if isinstance(error, FormatError | OptionError):
                     raise
-                raise FormatError(f"the chunk cannot be read: {str(error)[:200]}", file=path) from None
+                raise FormatError(f"the chunk cannot be read: {in_words(error)}", file=path) from None
 
     def _index(self, look: ImageForm | None = None) -> _Index:
         path = self.files.inside(self.files.folder(_INDEX), _INDEX)
@@ -144,7 +145,7 @@ class LitDataSource(ImageSource):
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, FormatError):
                 raise
-            reason = f"{type(error).__name__}: {error}"[:200]
+            reason = in_words(error)
             raise FormatError(f"the index is none of LitData chunks: {reason}", file=path) from None
 
 
@@ -161,7 +162,7 @@ class _Index:
         try:
             values = [content] if self.bare else value_bytes(content, [0] * len(self.decoders))
         except ValueError as error:
-            raise FormatError(str(error), file=where) from None
+            raise FormatError(in_words(error), file=where) from None
         return decoded(dict(zip(self.decoders, values, strict=True)), self.decoders, where)
 
 
@@ -253,7 +254,7 @@ def _rows(table: bytes, chunk: _Chunk, path: str) -> Iterator[Item]:
                 yield Item(f"{chunk.name}, {item.key}", item.make, item.count)
             row += batch.num_rows
     except arrow.ArrowException as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(in_words(error)) from None
     if row != chunk.samples:
         raise ValueError(f"its table has {row} rows, but the index says {chunk.samples}")
 

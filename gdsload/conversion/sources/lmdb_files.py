@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, check_file, open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import runs
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.encoded_values import ENCODINGS, decoded_fields
@@ -155,5 +156,5 @@ def _opened(file: str) -> Iterator[LmdbPages]:
     except (OSError, ValueError) as error:
         if isinstance(error, FormatError | OptionError):
             raise
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+        reason = in_words(error)
         raise FormatError(f"the LMDB file cannot be read: {reason}", file=file) from None

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import check_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
@@ -78,7 +79,7 @@ class MatSource(FieldChoice):
         except (MemoryError, FormatError, OptionError):
             raise
         except Exception as error:  # readers of damaged files raise anything
-            raise FormatError(f"the MATLAB file cannot be read: {str(error)[:200]}", file=file) from None
+            raise FormatError(f"the MATLAB file cannot be read: {in_words(error)}", file=file) from None
         wanted = [name for name in self.last if self.fields is None or name in self.fields]
         for name in check_fields(wanted, found, file):
             found[name] = np.moveaxis(found[name], -1, 0) if found[name].ndim else found[name]

@@ -15,6 +15,7 @@ from functools import partial
 from typing import IO, Any, Unpack, cast
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import check_fields, runs
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.binary_samples import decoded, sample_bytes, value_bytes
@@ -128,7 +129,7 @@ class MdsSource(FieldChoice, ImageSource):
             if isinstance(error, FormatError | OptionError):
                 raise
             raise FormatError(
-                f"the shard cannot be read: {str(error)[:300]}", file=path, remedy="Copy it again, whole."
+                f"the shard cannot be read: {in_words(error)}", file=path, remedy="Copy it again, whole."
             ) from None
 
     def _shards(self) -> list[_Shard]:
@@ -142,7 +143,7 @@ class MdsSource(FieldChoice, ImageSource):
         except OSError as error:
             raise FormatError(f"the index cannot be read: {error.strerror}", file=path) from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            reason = f"{type(error).__name__}: {error}"[:200]
+            reason = in_words(error)
             raise FormatError(f"the index is none of MDS shards: {reason}", file=path) from None
 
 
@@ -206,7 +207,7 @@ class _Shard:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.50} is no text")
+        raise ValueError(f"{value!r:.50} is no text")
     return value
 
 
@@ -253,5 +254,5 @@ def _sample(
     try:
         values = value_bytes(content, [column.nbytes for column in columns])
     except ValueError as error:
-        raise FormatError(str(error), file=where) from None
+        raise FormatError(in_words(error), file=where) from None
     return decoded({column.name: value for column, value in zip(columns, values, strict=True)}, decoders, where)

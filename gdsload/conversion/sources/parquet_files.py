@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Self, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_images import (
@@ -254,7 +255,7 @@ def _opened(file: str) -> Iterator[Any]:
         if isinstance(error, FormatError | OptionError):
             raise
         raise FormatError(
-            f"the table cannot be read: {str(error)[:200]}",
+            f"the table cannot be read: {in_words(error)}",
             file=file,
             remedy="Write it again, or copy it again, whole.",
         ) from None

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 
@@ -53,7 +54,7 @@ def sound_fields(name: str, content: bytes, where: str, dtype: str | None = None
             while len(piece := file.read(_PIECE_FRAMES, dtype=kind)):
                 pieces.append(piece)
     except (library.SoundFileError, ValueError) as error:
-        raise FormatError(f"the sound cannot be decoded: {str(error)[:200]}", file=where) from None
+        raise FormatError(f"the sound cannot be decoded: {in_words(error)}", file=where) from None
     found = sum(map(len, pieces))
     # An MP3 file says how long it is only in a header that not all have.
     guessed = content[:3] == b"ID3" or content[:1] == b"\xff"

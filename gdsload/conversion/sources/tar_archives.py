@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from gdsload.conversion.input_files import open_file
+from gdsload.conversion.reasons import in_words
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["BadMemberError", "Member", "Place", "TarReader", "opened_tar"]
@@ -299,4 +300,6 @@ def opened_tar(file: str) -> Iterator[TarReader]:
             if isinstance(error, FormatError) and error.file is None:
                 raise FormatError(error.message, file=file, remedy=error.remedy) from None
             raise
-        raise FormatError(f"the tar file cannot be read: {error}", file=file, remedy="Copy it again, whole.") from None
+        raise FormatError(
+            f"the tar file cannot be read: {in_words(error)}", file=file, remedy="Copy it again, whole."
+        ) from None

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import IO, Any, Self, Unpack, cast
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
@@ -221,5 +222,5 @@ def _opened(file: str) -> Iterator[IO[bytes]]:
         if isinstance(error, FormatError | OptionError):
             raise
         raise FormatError(
-            f"the TFRecord file cannot be read: {str(error)[:200]}", file=file, remedy="Copy it again, whole."
+            f"the TFRecord file cannot be read: {in_words(error)}", file=file, remedy="Copy it again, whole."
         ) from None

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import BATCH_BYTES, runs, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
 from gdsload.conversion.sources.npy import decode_npy, map_npy
@@ -238,11 +239,17 @@ class TokenSource(OfDocuments):
                     yield Item(f"the line at byte {place}", partial(self._document, line), 1)
 
     def _document(self, line: bytes) -> dict[str, Any]:
-        found = json.loads(line)
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise FormatError(f"the line is no JSON: {in_words(error)}") from None
         listed = found.get(self.key) if isinstance(found, dict) else found
         dtype = self.dtype or _DEFAULT
-        tokens = np.array(listed if listed != [] else np.empty(0, dtype))
         limits = np.iinfo(dtype)
+        try:
+            tokens = np.array(listed if listed != [] else np.empty(0, dtype))
+        except ValueError:  # lists of several lengths
+            tokens = np.array(None)
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             raise FormatError(
                 f"the line has no list of whole numbers: {line!r:.100}", remedy="Other lines are of kind='jsonl'."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from gdsload.conversion.named_objects import find_named
+from gdsload.conversion.reasons import of_user
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import FormatError, OptionError
 from gdsload.loader.loader import DataLoader
@@ -58,6 +60,13 @@ class TorchSource:
         kind = self.spec if isinstance(self.spec, type) else type(self.spec)
         return self.spec if isinstance(self.spec, str) else f"{kind.__module__}:{kind.__qualname__}"
 
+    @property
+    def image_folder(self) -> str | None:
+        """The folder that torchvision's `ImageFolder` reads; None for another dataset."""
+        root = getattr(self._open(), "root", None)
+        is_one = any(one.__name__ == "ImageFolder" for one in type(self._open()).__mro__)
+        return os.fspath(root) if is_one and isinstance(root, str | os.PathLike) else None
+
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
         dataset = self._open()
@@ -65,7 +74,7 @@ class TorchSource:
             "kind": self.kind,
             "dataset": self.name,
             "type": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
-            "samples": -1 if _is_iterable(dataset) else len(dataset),
+            "samples": -1 if _is_iterable(dataset) else self._length(dataset),
             "names": self.names,
         }
 
@@ -74,7 +83,7 @@ class TorchSource:
         dataset = self._open()
         if _is_iterable(dataset):
             return [Part("all samples", ())]
-        count = len(dataset)
+        count = self._length(dataset)
         if not count:
             raise FormatError("the dataset has not one sample", file=self.name)
         edges = [(low, min(low + _RUN, count)) for low in range(0, count, _RUN)]
@@ -88,23 +97,26 @@ class TorchSource:
             for index in range(low, high):
                 yield Item(f"sample {index}", partial(self._sample, dataset, index))
             return
-        iterator = iter(dataset)
+        with of_user(f"the dataset failed after {counted(0, 'sample')}", self.name):
+            iterator = iter(dataset)
         number = 0
         while True:
-            try:
-                sample = next(iterator)
-            except StopIteration:
-                return
-            except Exception as error:  # it is the user's code
-                raise FormatError(
-                    f"the dataset failed after {counted(number, 'sample')}: {type(error).__name__}: {str(error)[:200]}",
-                    file=self.name,
-                ) from error
+            with of_user(f"the dataset failed after {counted(number, 'sample')}", self.name):
+                try:
+                    sample = next(iterator)
+                except StopIteration:
+                    return
             yield Item(f"sample {number}", partial(self._fields, sample))
             number += 1
 
+    def _length(self, dataset: Any) -> int:
+        with of_user("the dataset's __len__ failed", self.name):
+            return len(dataset)
+
     def _sample(self, dataset: Any, index: int) -> dict[str, Any]:
-        return self._fields(dataset[index])
+        with of_user(f"the dataset's __getitem__({index}) failed", self.name):
+            sample = dataset[index]
+        return self._fields(sample)
 
     def _fields(self, sample: Any) -> dict[str, Any]:
         if isinstance(sample, Mapping):
@@ -168,13 +180,16 @@ class _Again:
 
 
 def _called(function: Callable[[], Any], shown: str) -> Any:
-    try:
-        found = function()
-    except TypeError as error:
-        raise OptionError(
-            f"{shown} cannot be called without arguments: {error}",
-            remedy="Write a function without any that returns the dataset, and name that.",
-        ) from error
+    with of_user("the call failed", shown):
+        try:
+            found = function()
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # it comes out of the function
+            raise OptionError(
+                f"{shown} cannot be called without arguments: {error}",
+                remedy="Write a function without any that returns the dataset, and name that.",
+            ) from error
     return _Again(function) if isinstance(found, Iterator) else found
 
 
@@ -197,4 +212,4 @@ def _find(spec: str) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"the dataset {spec!r} cannot be found: {error}", remedy='Write it as "package.module:name".'
-        ) from None
+        ) from error

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import torch
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import check_fields, runs, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
@@ -148,7 +149,7 @@ def _loaded(file: str) -> Any:
         raise
     except Exception as error:  # readers of damaged files raise anything
         unsafe = "weights_only" in str(error) or "Weights only" in str(error)
-        reason = "it holds more than plain tensors, which is never unpickled" if unsafe else str(error)[:200]
+        reason = "it holds more than plain tensors, which is never unpickled" if unsafe else in_words(error)
         raise FormatError(
             f"the file cannot be read: {reason}",
             file=file,
@@ -174,4 +175,4 @@ def _check_records(file: str) -> None:
                     while opened.read(_PIECE_BYTES):
                         pass
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise FormatError(f"it is damaged: {str(error)[:200]}", file=file, remedy="Copy it again, whole.") from None
+        raise FormatError(f"it is damaged: {in_words(error)}", file=file, remedy="Copy it again, whole.") from None

@@ -7,39 +7,37 @@ import json
 import os
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.folders import names_in
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxForm, batch_of_one, image_of, mean_bytes, some
-from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
-from gdsload.conversion.suffixes import PICTURES
+from gdsload.conversion.sources.yolo_layout import YoloLayout, text_of
 from gdsload.errors import FormatError
 
 __all__ = ["YoloSource"]
 
-_IMAGES, _LABELS = "images", "labels"
-_YAML = (".yaml", ".yml")
-_MAX_TEXT_BYTES = 2**20
-_MAX_CLASSES = 100_000
+_MAX_LABEL = 100_000
 
 
 class YoloSource(ImageSource):
     """Images and the boxes of objects in them, one a line: class, centre, width and height as shares of the image's.
 
     Of ``images/train/1.jpg`` the boxes are in ``labels/train/1.txt``, of ``train/images/1.jpg`` in
-    ``train/labels/1.txt``; without such a file it has none. Fields: ``image``, uint8 ``[channels, height, width]``,
-    turned as its EXIF data say; ``boxes``, ragged float32 ``[objects, 4]``, those of the turned image; ``labels``,
-    ragged int64 ``[objects]``. The names of classes are those of the YAML file at the path. Which images there are, is
-    seen in the folders; a YAML file that names lists of them is refused. Outlines and key points are refused.
+    ``train/labels/1.txt``, or in a text beside the image. An image without such a file has no object, and a note counts
+    them; that no image has one is an error, as is a label file without an image. Fields: ``image``, uint8 ``[channels,
+    height, width]``, turned as its EXIF data say; ``boxes``, ragged float32 ``[objects, 4]``, of the turned image;
+    ``labels``, ragged int64 ``[objects]``. The YAML file at the path has the names of classes, and the folders or lists
+    of the images of each split; without it the names of folders tell of splits. Outlines, key points and turned boxes
+    are refused.
 
     Args:
-        path: the folder.
+        path: the folder, or its folder ``images``, or one in that.
         boxes: their form: ``"cxcywh"`` as in the files, or in pixels of the image as it is made ``"xyxy"`` (left, top,
             right, bottom) or ``"xywh"`` (left, top, width, height).
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
@@ -62,6 +60,7 @@ class YoloSource(ImageSource):
     ) -> None:
         self.path = path
         self.files = SourceFiles.of(path, options)
+        self.layout = YoloLayout(path, self.files)
         self.look = ImageForm.of(options)
         self.boxes = BoxForm(boxes, self.look)
 
@@ -72,139 +71,91 @@ class YoloSource(ImageSource):
         Raises:
             FormatError: if the YAML file is damaged.
         """
-        names = self._yaml().get("names", [])
-        if isinstance(names, dict):
-            if sorted(names) != list(range(len(names))):
-                raise FormatError("the classes in its YAML file are not numbered from 0 on", file=self.path)
-            names = [names[number] for number in range(len(names))]
-        if not isinstance(names, list) or len(names) > _MAX_CLASSES:
-            raise FormatError("its YAML file has no list of names", file=self.path)
-        return [str(name)[:1000] for name in names]
+        return self.layout.classes()
 
     def metadata(self) -> dict[str, Any]:
         """What the dataset says of itself: the names of classes, and the form of boxes."""
         names = self.classes
         return {"boxes": self.boxes.wanted} | ({"classes": {"labels": names}} if names else {})
 
+    def notes(self) -> list[str]:
+        """What users should know of it."""
+        return self.layout.find().notes
+
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The files are many: they are told by a checksum of their names, lengths and times."""
-        digest, images = hashlib.sha256(), self._images()
-        for name in images:
-            label = os.path.join(self.path, _label_of(name))
-            files = [os.path.join(self.path, name), *([label] if os.path.lexists(label) else [])]
+        digest, pairs = hashlib.sha256(), self.layout.find().pairs
+        for pair in pairs:
+            files = [os.path.join(self.layout.base, name) for name in pair if name]
             digest.update(json.dumps(stamps(files)).encode())
         return {
             "kind": self.kind,
             "path": self.path,
             "classes": self.classes,
-            "files": len(images),
+            "files": len(pairs),
             "sha256": digest.hexdigest(),
             "boxes": self.boxes.wanted,
             **self.form.to_json(),
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`. A part names its images itself: to look for them again would take as long as to read."""
-        images = self._images()
+        """See `Source.parts`. A part names its files itself: to look for them again would take as long as to read."""
+        pairs = self.layout.find().pairs
         nbytes = mean_bytes(self.first_items())
         step = max(target_bytes // nbytes, 1)
         found = []
-        for low in range(0, len(images), step):
-            run = images[low : low + step]
-            found.append(Part(f"images {low} to {low + len(run) - 1}", tuple(run), len(run), len(run) * nbytes))
+        for low in range(0, len(pairs), step):
+            run = pairs[low : low + step]
+            where = tuple(chain.from_iterable(run))
+            found.append(Part(f"images {low} to {low + len(run) - 1}", where, len(run), len(run) * nbytes))
         return found
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         classes = len(self.classes)
-        for name in part.where:
-            yield Item(str(name), partial(self._sample, str(name), classes), 1)
+        for image, label in zip(part.where[::2], part.where[1::2], strict=True):
+            yield Item(str(image), partial(self._sample, str(image), str(label), classes), 1)
 
     def first_items(self) -> Iterator[Item]:
         """Some that lie evenly among all."""
-        return self.read(Part("some", tuple(some(self._images()))))
+        return self.read(Part("some", tuple(chain.from_iterable(some(self.layout.find().pairs)))))
 
-    def _sample(self, name: str, classes: int) -> dict[str, Any]:
-        image = image_of(os.path.join(self.path, name), self.form)
-        boxes, labels = self._objects(_label_of(name), classes)
-        return batch_of_one(image.fields, {"boxes": self.boxes.made(boxes, "cxcywh", *image.upright), "labels": labels})
+    def _sample(self, image: str, label: str, classes: int) -> dict[str, Any]:
+        found = image_of(os.path.join(self.layout.base, image), self.form)
+        boxes, labels = self._objects(label, classes)
+        return batch_of_one(found.fields, {"boxes": self.boxes.made(boxes, "cxcywh", *found.upright), "labels": labels})
 
     def _objects(self, name: str, classes: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Boxes, float64 ``[objects, 4]``, and classes of a file, which need not be there."""
-        file = os.path.join(self.path, name)
-        if not os.path.lexists(file):
+        """Boxes, float64 ``[objects, 4]``, and classes of a label file, ``""`` for none."""
+        if not name:
             return np.empty((0, 4)), np.empty(0, np.int64)
-        lines = [line.split() for line in _text(self.files.inside(self.path, name)).splitlines() if line.strip()]
+        file, content = os.path.join(self.layout.base, name), text_of(self.files.inside(self.layout.base, name))
+        lines = [line.split() for line in content.splitlines() if line.strip()]
         for line in lines:
             if len(line) != 5:
+                kind = ", as outlines, key points and turned boxes have them" if len(line) > 6 else ""
                 raise FormatError(
-                    f"a line has {len(line)} values, not class, centre, width and height: {' '.join(line)!r:.100}",
+                    f"a line has {len(line)} values{kind}, not class, centre, width and height: "
+                    f"{' '.join(line)!r:.100}",
                     file=file,
                 )
         try:
             values = np.array(lines, np.float64).reshape(len(lines), 5)
-        except ValueError as error:
-            raise FormatError(f"a line is no box: {str(error)[:100]}", file=file) from None
+        except ValueError:
+            raise FormatError(f"a line is no box: {_no_box(lines)!r:.100}", file=file) from None
         labels, boxes = values[:, 0], values[:, 1:]
         if not ((boxes >= 0) & (boxes <= 1)).all():
             raise FormatError("a box has a place or size that is not between 0 and 1", file=file)
-        if not ((labels == np.floor(labels)) & (labels >= 0) & (labels < (classes or _MAX_CLASSES))).all():
+        if not ((labels == np.floor(labels)) & (labels >= 0) & (labels < (classes or _MAX_LABEL))).all():
             raise FormatError(f"a class is none of the {classes} that there are: {labels.tolist()!r:.100}", file=file)
         return boxes, labels.astype(np.int64)
 
-    def _images(self) -> list[str]:
-        """The names of the images below the path, in order."""
-        described = self._yaml()
-        for value in (described.get("train"), described.get("val"), described.get("test")):
-            if isinstance(value, list) or str(value).endswith(".txt"):
-                raise FormatError(
-                    "its YAML file names lists of images, which are not read",
-                    file=self.path,
-                    remedy="Put the images of each split in a folder of its own.",
-                )
-        names = (os.path.relpath(file, self.path) for file in self.files.walk(self.path, PICTURES, bad=True))
-        found = [os.path.join(self.path, name) for name in names if _IMAGES in name.split(os.sep)[:-1]]
-        if not found:
-            raise FormatError("there is no image in a folder `images`", file=self.path)
-        return [os.path.relpath(file, self.path) for file in self.files.chosen(found, self.path)]
 
-    def _yaml(self) -> dict[str, Any]:
-        """What the YAML file at the path says; empty if there is none."""
-        if not os.path.isdir(self.path):
-            raise FormatError(
-                "it is no folder",
-                file=self.path,
-                remedy="Pass the folder that has `images`, `labels` and the YAML file.",
-            )
-        files = [name for name in sorted(names_in(self.path)) if name.lower().endswith(_YAML)]
-        if not files:
-            return {}
-        names = [name for name in files if os.path.splitext(name)[0] in ("data", "dataset")] or files
-        if len(names) > 1:
-            raise FormatError(f"it has several YAML files: {', '.join(names)[:200]}", file=self.path)
-        file, yaml = self.files.inside(self.path, names[0]), need("yaml", file=self.path)
+def _no_box(lines: list[list[str]]) -> str:
+    """The first line with a word that is no number."""
+    for line in lines:
         try:
-            found = yaml.safe_load(_text(file))
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
-            raise FormatError(f"it is no YAML: {str(error)[:200]}", file=file) from None
-        if not isinstance(found, dict):
-            raise FormatError("it is no YAML file of a dataset", file=file)
-        return found
-
-
-def _label_of(name: str) -> str:
-    """The name of the file that has an image's boxes."""
-    pieces = os.path.splitext(name)[0].split(os.sep)
-    place = len(pieces) - 1 - pieces[::-1].index(_IMAGES)
-    return os.path.join(*pieces[:place], _LABELS, *pieces[place + 1 :]) + ".txt"
-
-
-def _text(file: str) -> str:
-    try:
-        with open_file(file) as opened:
-            content = opened.read(_MAX_TEXT_BYTES + 1)
-        if len(content) > _MAX_TEXT_BYTES:
-            raise FormatError(f"it has more than {_MAX_TEXT_BYTES} bytes", file=file)
-        return content.decode()
-    except (OSError, UnicodeError) as error:
-        raise FormatError(f"the file cannot be read: {str(error)[:200]}", file=file) from None
+            np.array(line, np.float64)
+        except ValueError:
+            return " ".join(line)
+    return ""

@@ -12,6 +12,7 @@ import numpy as np
 
 from gdsload.conversion.folders import is_passed_over
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import (
     BATCH_BYTES,
     check_fields,
@@ -124,7 +125,7 @@ class ZarrSource(FieldChoice):
             arrays = {name: array for name, array in sorted(found.arrays()) if not is_passed_over(name)}
             return arrays, [name for name in sorted(found.group_keys()) if not is_passed_over(name)]
         except Exception as error:  # damaged metadata raises anything
-            raise FormatError(f"the arrays cannot be opened: {str(error)[:200]}", file=self.path) from None
+            raise FormatError(f"the arrays cannot be opened: {in_words(error)}", file=self.path) from None
 
     def _open(self) -> dict[str, Any]:
         arrays, groups = self._listed()
@@ -191,4 +192,4 @@ def _rows(arrays: dict[str, Any], begin: int, end: int, file: str, *, unpack: bo
     except (MemoryError, SchemaError):
         raise
     except Exception as error:  # codecs raise anything
-        raise FormatError(f"rows {begin} to {end - 1} cannot be read: {str(error)[:200]}", file=file) from None
+        raise FormatError(f"rows {begin} to {end - 1} cannot be read: {in_words(error)}", file=file) from None

@@ -85,9 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GdsloadError as error:
         show_fault(error, _names(parser))
         return 2 if isinstance(error, OptionError) else 1
-    except BrokenPipeError:
-        sys.stderr.close()  # `gdsload inspect … | head` is no fault
-        return 0
     except KeyboardInterrupt as error:
         by = "SIGTERM" if isinstance(error, Terminated) else "Ctrl-C"
         notes = getattr(error, "__notes__", ())  # how far it is, and how it goes on

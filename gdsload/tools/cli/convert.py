@@ -99,7 +99,7 @@ def _run(chosen: argparse.Namespace) -> int:
     try:
         return _dry_run(chosen, options) if chosen.dry_run else _convert(chosen, options)
     except GdsloadError as error:
-        if chosen.json and not sys.stdout.closed:  # as it is once it cannot be written to
+        if chosen.json:
             skipped = error.skipped if isinstance(error, ConversionError) else ()
             message, listed = chosen.typed(str(error)), _listed(chosen, skipped)
             tree = {"ok": False, "error": type(error).__name__, "message": message, "skipped": listed}
@@ -171,10 +171,13 @@ def _convert(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
         with run_with_bar(chosen) as how:
             from gdsload.conversion.runner import convert
 
-            report = convert(chosen.source, chosen.out, **{**options, **how})
+            both: ConvertKeywords = {**options, **how}
+            report = convert(chosen.source, chosen.out, **both)
     except ConversionError as error:
+        _write_report(chosen, error.skipped)
         _tell(chosen, error.skipped)
         raise
+    _write_report(chosen, report.skipped)  # first: the output may go to a full disk
     summarise(chosen, [report])
     _tell(chosen, report.skipped)
     return 0
@@ -195,7 +198,7 @@ def _check_report(report: str | None) -> None:
 
 
 def _tell(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
-    """Name the skipped samples: some on the screen, all in the report."""
+    """Name the first of the skipped samples."""
     report = chosen.report
     if skipped and not (chosen.json or chosen.quiet):
         were = f"{counted(len(skipped), 'sample')} {'was' if len(skipped) == 1 else 'were'} skipped"
@@ -207,12 +210,17 @@ def _tell(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
                 say(line)
         if len(skipped) > _SHOWN:
             say(f"  and {len(skipped) - _SHOWN} more{'' if report else '; --report FILE lists them all'}")
-    if report is not None:
-        try:
-            with open(report, "w", encoding="utf-8") as file:
-                file.writelines(json.dumps(one) + "\n" for one in _listed(chosen, skipped))
-        except OSError as error:
-            raise WriteError(f"the report cannot be written: {error.strerror}", file=report) from error
+
+
+def _write_report(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
+    """Name all skipped samples in the report, if one is wanted."""
+    if chosen.report is None:
+        return
+    try:
+        with open(chosen.report, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(one) + "\n" for one in _listed(chosen, skipped))
+    except OSError as error:
+        raise WriteError(f"the report cannot be written: {error.strerror}", file=chosen.report) from error
 
 
 def _listed(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> list[dict[str, str]]:

@@ -19,7 +19,6 @@ __all__ = ["as_typed", "show_fault", "show_note", "show_usage"]
 
 _SHOWN = 20
 _VALUE = r"""(?:"[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|[\w%]+(?:\.[\w%]+)*)?"""
-_RAGGED = re.compile(r"\bschema=\{'([^']+)': gdsload\.Field\('\w+', \(None, [^)]*\)\)\}")
 _LISTED = re.compile(r"(Its options are )([\w, ]+)\.")
 _IN_PYTHON = "Convert it first, or give the schema with the element type that you want"
 _CAUSE = re.compile(r"\. The first[,:] |: (?=[A-Z]\w*(?:Error|Exception|Bomb|Interrupt): )")
@@ -36,7 +35,6 @@ def as_typed(text: str, options: Mapping[str, str]) -> str:
     text = text.replace(_IN_PYTHON, "Convert it first, or cast it to a type that holds it (--cast)")
     text = text.replace('"dtype": "int64" in pack', "--pack FIELD:LENGTH:int64")
     text = _LISTED.sub(lambda found: found[1] + ", ".join(map(_typed, found[2].split(", "))) + ".", text)
-    text = _RAGGED.sub(r"--ragged \1", text)
     if not options:
         return text
     names = "|".join(sorted(map(re.escape, options), key=len, reverse=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import sys
@@ -31,31 +32,46 @@ def plain(text: str) -> str:
 
 
 def safe_streams() -> None:
-    """Have the output take all texts: names of files and models, and arrows, need not be in a terminal's encoding."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+    """Have streams that take all texts.
+
+    Names of files and models, and arrows, need not be in a terminal's encoding. Streams that were closed when the
+    program began (a daemon, pythonw, ``2>&-``) take texts that nobody reads.
+    """
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:  # else the next file gets this number, and what a C library prints is written into it
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which this one is
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None or stream.closed:
+            setattr(sys, name, io.StringIO())
+        elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
     """Print, whatever the stream's encoding, and at once, so that a fault is found while it can be reported.
 
+    What nobody reads any more (``gdsload inspect … | head``) is no fault. What cannot be written to the error stream is
+    lost: the exit code tells of an error then.
+
     Raises:
         WriteError: if it cannot be written, as where it goes to a file on a full disk.
-        BrokenPipeError: if nobody reads it any more.
     """
     stream = stream or sys.stdout
-    if stream is None:  # closed when the program began
-        return
     encoding = stream.encoding or "utf-8"
     try:
         print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
-    except BrokenPipeError:
-        raise
     except OSError as error:
+        if stream is sys.stderr:
+            return
         if stream is sys.stdout:
             with contextlib.suppress(OSError):
                 stream.close()  # else Python writes what is left at its exit, and shows a traceback
+            sys.stdout = io.StringIO()
+        if isinstance(error, BrokenPipeError):
+            return
         raise WriteError(
             f"the output cannot be written: {error.strerror}", remedy="Make room where it goes, or send it elsewhere."
         ) from error
@@ -156,14 +172,19 @@ class Bar:
         text, encoding = ", ".join(words)[:width], self._stream.encoding or "utf-8"
         if "█".encode(encoding, "replace") == b"?":
             text = text.replace("█", "#").replace("░", ".").replace("…", "...").encode(encoding, "replace").decode()
-        self._stream.write(f"\r\x1b[K{text}")
-        self._stream.flush()
+        self._send(f"\r\x1b[K{text}")
 
     def close(self) -> None:
         """Take the line away."""
         if self._shown:
-            self._stream.write("\r\x1b[K")
+            self._send("\r\x1b[K")
+
+    def _send(self, text: str) -> None:
+        try:
+            self._stream.write(text)
             self._stream.flush()
+        except OSError:  # the terminal has gone; the work goes on
+            self._shown = False
 
 
 def _duration(seconds: float) -> str:

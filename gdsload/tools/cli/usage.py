@@ -71,6 +71,10 @@ class Parser(argparse.ArgumentParser):
             heading = line.endswith(":") and not line.startswith(" ")
             say(paint(line, "bold", stream) if heading else line, stream)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Say what argparse says by itself, such as the version, as everything else is said."""
+        say(message.rstrip(), file)
+
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and where the options are listed; exit code 2."""
         hint = ""

@@ -206,15 +206,23 @@ def _set(key, value, number=0, **fields):
     [
         (_set("annotations", None, image_id=99), "annotation 1 is of image 99, which is not there"),
         (_set("annotations", None, category_id=5), "annotation 1 is of category 5, which is not there"),
-        (_set("annotations", None, bbox=[1, 2, 3]), "no annotations as COCO has them"),
-        (_set("annotations", None, bbox=[1, 2, 3, float("nan")]), "box of no numbers"),
-        (_set("annotations", None, bbox="wide"), "no annotations as COCO has them"),
-        (_set("annotations", 7), "no annotations as COCO has them"),
+        (_set("annotations", None, image_id="4"), "the image_id of annotation 1 is '4', no whole number"),
+        (_set("annotations", None, category_id=None), "the category_id of annotation 1 is None, no whole number"),
+        (_set("annotations", {"image_id": 4}), "the category_id of annotation number 0 is None, no whole number"),
+        (_set("annotations", 7), "number 0 of 'annotations' is 7, no JSON object"),
         (_set("images", None, number=1, id=5), "two images have one id"),
-        (_set("images", None, id="a"), "id of an image is 'a', no whole number"),
+        (_set("images", None, id="a"), "the id of image number 0 is 'a', no whole number"),
         (_set("images", None, width=-1), "has -1 × 6 pixels"),
         (_set("categories", None, id=2), "two categories have one id"),
-        (lambda tree: tree.pop("images"), "KeyError: 'images'"),
+        (_set("images", None, height=None), "the height of image 5 is None, no whole number"),
+        (_set("images", None, width="8"), "the width of image 5 is '8', no whole number"),
+        (_set("images", None, file_name=None), "image 5 has the file_name None, no name of a file"),
+        (_set("images", None, number=1, file_name="./000000000005.png"), "images 5 and 3 are one file"),
+        (_set("categories", {"id": 90}), "category 90 has no name"),
+        (_set("categories", {"name": "cat"}), "the id of category number 0 is None, no whole number"),
+        (lambda tree: tree.pop("images"), "no annotations as COCO has them: it has no list 'images'"),
+        (lambda tree: tree.pop("categories"), "no annotations as COCO has them: it has no list 'categories'"),
+        (lambda tree: tree.update(annotations={}), "it has no list 'annotations'"),
     ],
 )
 def test_annotations_that_do_not_hold_together(tmp_path, change, match):
@@ -225,7 +233,9 @@ def test_annotations_that_do_not_hold_together(tmp_path, change, match):
 
 def test_an_image_that_is_not_as_it_is_said_to_be_is_at_fault_alone(tmp_path):
     write(tmp_path, change=_set("images", None, number=1, width=50))
-    with pytest.raises(FormatError, match="none of the folders where images usually are.*images="):
+    with pytest.raises(
+        FormatError, match="its images, such as .* none of the folders where images usually are.*images="
+    ):
         CocoSource(str(tmp_path), images="elsewhere").parts(1)
     source = CocoSource(str(tmp_path))
     items = [item for part in source.parts(1) for item in source.read(part)]
@@ -257,3 +267,116 @@ def test_damaged_files(tmp_path, survives_damage):
     write(tmp_path)
     path = tmp_path / "annotations" / "instances_val2017.json"
     assert survives_damage(path, lambda: CocoSource(str(tmp_path))) > 20
+
+
+OUTLINE = [[1, 1, 3, 1, 3, 4], [0, 2, 1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "box"),
+    [
+        ({"bbox": None, "segmentation": OUTLINE}, [0, 1, 3, 3]),
+        ({"bbox": [], "segmentation": OUTLINE[:1]}, [1, 1, 2, 3]),
+        ({"segmentation": OUTLINE}, [1, 2, 3, 4]),
+        ({"bbox": [1, 2, 0, 4], "area": None}, [1, 2, 0, 4]),
+        ({"category_id": 90.0, "image_id": 5.0, "iscrowd": True}, [1, 2, 3, 4]),
+        ({"bbox": None}, "has no bbox, and no outline of which one could be made"),
+        ({"bbox": [], "segmentation": []}, "has no bbox, and no outline of which one could be made"),
+        (
+            {"bbox": None, "segmentation": {"counts": [1], "size": [6, 8]}},
+            "has no bbox, and a mask of runs; make one of",
+        ),
+        ({"bbox": None, "segmentation": [[1, 2, 3]]}, "has no bbox, and an outline that is no list of x and y"),
+        (
+            {"bbox": None, "segmentation": [["a", "b", "c", "d"]]},
+            "has no bbox, and an outline that is no list of x and y",
+        ),
+        ({"bbox": [1, 2, 3]}, r"has the bbox \[1, 2, 3\], not left, top, width and height"),
+        ({"bbox": [1, 2, -3, 4]}, r"has the bbox \[1, 2, -3, 4\], not left"),
+        ({"bbox": [1, 2, 3, float("nan")]}, "has the bbox .* not left"),
+        ({"bbox": [1, 2, 3, 10**400]}, "has the bbox .* not left"),
+        ({"bbox": ["1", "2", "3", "4"]}, "has the bbox .* not left"),
+        ({"bbox": "wide"}, "has the bbox 'wide', not left"),
+        ({"area": "large"}, "has the area 'large', no number"),
+        ({"iscrowd": "0"}, "has iscrowd '0', not 0 or 1"),
+    ],
+)
+def test_an_object_that_is_not_as_it_should_be_is_its_images_fault_alone(tmp_path, fields, box):
+    """The error names the annotation and the image."""
+    write(tmp_path, change=_set("annotations", None, number=1, **fields))
+    source = CocoSource(str(tmp_path))
+    first, second, _ = (item for part in source.parts(1) for item in source.read(part))
+    second.make()
+    if isinstance(box, str):
+        with pytest.raises(FormatError, match=f"000000000005.png: annotation 2 of image 5 {box}"):
+            first.make()
+        return
+    assert first.make()["boxes"][0].tolist() == [box]
+    made = fields.get("bbox", 1) in (None, [])
+    assert source.notes() == (["1 object without a box: the box is that of the outline"] if made else [])
+
+
+def test_ids_that_annotations_have_in_common_are_said(tmp_path, samples_in):
+    write(tmp_path, change=_set("annotations", None, number=1, id=1, image_id=4))
+    source = CocoSource(str(tmp_path))
+    assert [len(one["boxes"]) for one in samples_in(source)] == [0, 0, 3]
+    assert source.notes() == ["annotations have ids in common, 1 first: each is taken for an object"]
+
+
+def test_lvis(tmp_path, samples_in):
+    """It has addresses of images, and says which classes were looked for."""
+
+    def lvis(tree):
+        for image in tree["images"]:
+            name = image.pop("file_name")
+            image |= {"coco_url": f"http://images.cocodataset.org/val2017/{name}", "neg_category_ids": [2]}
+
+    pixels = write(tmp_path, name="lvis_v1_val.json", change=lvis)
+    assert recognise(str(tmp_path)) == "coco"
+    source = CocoSource(str(tmp_path))
+    assert [np.array_equal(one["image"], pixels[int(one["image_id"])]) for one in samples_in(source)] == [True] * 3
+    assert source.notes() == ["which classes were looked for in an image (neg_category_ids) is left out"]
+
+
+def test_a_test_set_has_images_alone(tmp_path, samples_in):
+    def no_objects(tree):
+        del tree["annotations"]
+
+    write(tmp_path, name="image_info_test2017.json", images="test2017", change=no_objects)
+    assert recognise(str(tmp_path)) == "coco"
+    source = CocoSource(str(tmp_path))
+    assert source.classes == ["cat", "zebra"]
+    assert [one["boxes"].shape for one in samples_in(source)] == [(0, 4)] * 3
+    assert source.notes() == ["the file has no annotations: no image has an object"]
+    write(tmp_path, images="val2017")  # then the other is no split of it
+    assert len(samples_in(CocoSource(str(tmp_path)))) == 3
+
+
+def test_images_that_two_files_name(tmp_path):
+    write(tmp_path, name="instances_val2017.json")
+    write(tmp_path, name="instances_val2017_more.json")
+    with pytest.raises(FormatError, match="image '000000000005.png' is also in instances_val2017.json"):
+        CocoSource(str(tmp_path), images="val2017").parts(1)
+
+
+def test_images_of_which_some_are_not_there(tmp_path, samples_in):
+    write(tmp_path)
+    (tmp_path / "val2017" / "000000000005.png").unlink()
+    first, second, _ = (
+        item for part in CocoSource(str(tmp_path)).parts(1) for item in CocoSource(str(tmp_path)).read(part)
+    )
+    with pytest.raises(FormatError, match="there is no file '000000000005.png'"):
+        first.make()
+    second.make()
+
+
+def test_a_file_that_is_no_json(tmp_path):
+    write(tmp_path)
+    for text, match in (
+        ("{", "the file is no JSON: Expecting"),
+        ("[" * 9999, "the file is no JSON"),
+        ("7", "no JSON object"),
+    ):
+        (tmp_path / "annotations" / "instances_val2017.json").write_text(text)
+        with pytest.raises(FormatError, match=match):
+            CocoSource(str(tmp_path)).parts(1)

@@ -380,7 +380,7 @@ def test_files_beside_tables_in_the_folder_that_the_program_is_in(tmp_path, monk
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("none.npy", "no file"), ("fifo.npy", "no file"), ("objects.npy", "pickle"), ("cut.npy", "promises"), ("text.png", "decoded"), ("a\0.npy", "null")],
+    [("none.npy", "no file"), ("fifo.npy", "no file"), ("objects.npy", "pickle"), ("cut.npy", "promises"), ("text.png", "decoded"), ("a\0.npy", "is no name of a file")],
 )  # fmt: skip
 def test_files_that_cannot_be_read(tmp_path, name, reason):
     pytest.importorskip("PIL")

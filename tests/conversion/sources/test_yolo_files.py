@@ -123,7 +123,9 @@ def test_splits_and_shards(tmp_path, out):
     ("line", "match"),
     [
         ("0 0.5 0.5 0.5", "a line has 4 values, not class, centre, width and height"),
-        ("0 0.1 0.1 0.2 0.2 0.3 0.3", "a line has 7 values"),
+        ("0 0.1 0.1 0.2 0.2 0.3 0.3", "a line has 7 values, as outlines, key points and turned boxes have them"),
+        ("0 0.1 0.1 0.2 0.2 0.9", "a line has 6 values, not class"),
+        ("0 0.5 0.5 0.1 0.1\nx 0.5 0.5 0.1 0.1", "a line is no box: 'x 0.5"),
         ("cat 0.5 0.5 0.1 0.1", "a line is no box"),
         ("0 0.5 0.5 0.1 1.5", "not between 0 and 1"),
         ("0 0.5 nan 0.1 0.1", "not between 0 and 1"),
@@ -145,8 +147,11 @@ def test_a_label_file_that_is_something_else_is_one_samples_fault(tmp_path, line
 @pytest.mark.parametrize(
     ("yaml", "match"),
     [
-        ("train: train.txt\nnames: [a]\n", "names lists of images"),
-        ("train: [a, b]\nnames: [a]\n", "names lists of images"),
+        ("train: train.txt\nnames: [a]\n", "names the list 'train.txt', which is not there"),
+        ("train: {a: b}\nnames: [a]\n", "'train' in its YAML file is no folder or file, and no list of them"),
+        ("train: [[a]]\nnames: [a]\n", "'train' in its YAML file is no folder or file, and no list of them"),
+        ("names: [[a]]\n", "has no list of names"),
+        ("&a [*a]\n", "it is no YAML"),
         ("names: {1: a, 2: b}\n", "not numbered from 0 on"),
         ("names: 7\n", "has no list of names"),
         ("[1, 2]", "no YAML file of a dataset"),
@@ -168,5 +173,167 @@ def test_classes_in_a_list_or_none(tmp_path, samples_in):
     write(tmp_path / "b", yaml=None)
     assert YoloSource(str(tmp_path / "b")).classes == []
     assert len(samples_in(YoloSource(str(tmp_path / "b")))) == 3
-    with pytest.raises(FormatError, match="no image in a folder `images`"):
+    with pytest.raises(FormatError, match="there is no image"):
         YoloSource(str(tmp_path / "b" / "labels")).parts(1)
+
+
+def put(root, images=(), texts=(), yaml=None):
+    """Images, and texts by name: one box each, unless it is said otherwise."""
+    for name in images:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        pictures.fromarray(np.zeros((6, 8, 3), np.uint8)).save(root / name)
+    for name, text in (texts if isinstance(texts, dict) else dict.fromkeys(texts, "0 0.5 0.5 0.2 0.2\n")).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    if yaml is not None:
+        (root / "data.yaml").write_text(yaml)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "path"),
+    [
+        (["images/a.png", "images/b.png"], ["images/a.txt", "images/b.txt"], "."),
+        (["images/train/a.png", "images/train/b.png"], ["images/train/a.txt", "images/train/b.txt"], "."),
+        (["train/a.png", "train/b.png"], ["train/a.txt", "train/b.txt"], "."),
+        (["a.png", "b.png"], ["a.txt", "b.txt"], "."),
+        (["images/a.png", "images/b.png"], ["labels/a.txt", "labels/b.txt"], "images"),
+        (["images/x/a.png", "images/x/b.png"], ["labels/x/a.txt", "labels/x/b.txt"], "images"),
+        (["images/x/a.png", "images/x/b.png"], ["labels/x/a.txt", "labels/x/b.txt"], "images/x"),
+        (["train/images/a.png", "train/images/b.png"], ["train/labels/a.txt", "train/labels/b.txt"], "train"),
+        (["train/images/a.png", "train/images/b.png"], ["train/labels/a.txt", "train/labels/b.txt"], "train/images"),
+        (["images/a.PNG", "images/b.png"], ["labels/a.txt", "labels/b.TXT"], "."),
+    ],
+)
+def test_where_label_files_may_be(tmp_path, out, images, labels, path):
+    put(tmp_path / "d", images, labels, "names: [cat]\n")
+    assert recognise(str(tmp_path / "d" / path)) == "yolo"
+    report = gdsload.convert(tmp_path / "d" / path, out, workers=1)
+    dataset = gdsload.ShardDataset(out)
+    assert (report.notes, [len(dataset[number]["boxes"]) for number in range(2)]) == ((), [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("texts", "match"),
+    [
+        (
+            [],
+            r"2 images are there, and no label file fits: 'images/a.png' has none at 'labels/a.txt' or 'images/a.txt'",
+        ),
+        (["labels/frame_a.txt"], "no label file fits.*Put label files there.*or pass kind='images'"),
+        (["images/labels/a.txt"], "no label file fits"),
+        (["labels/a.txt", "labels/c.txt", "labels/d.txt"], "2 label files fit no image, 'labels/c.txt' first. Put an"),
+        (["labels/a.txt", "images/c.txt"], "1 label file fit no image, 'images/c.txt' first"),
+        ({"labels/classes.txt": "cat\n"}, "no label file fits"),
+    ],
+)
+def test_label_files_and_images_that_do_not_fit(tmp_path, texts, match):
+    put(tmp_path, ["images/a.png", "images/b.png"], texts, "names: [cat]\n")
+    with pytest.raises(FormatError, match=match):
+        YoloSource(str(tmp_path)).parts(1)
+
+
+def test_folders_in_capitals_are_no_classes_of_images(tmp_path, out):
+    put(tmp_path, ["images/a.png"], ["Labels/a.txt"], "names: [cat]\n")
+    with pytest.raises(FormatError, match="no label file fits: 'images/a.png' has none at 'labels/a.txt'"):
+        gdsload.convert(tmp_path, out, workers=1)
+
+
+def test_what_is_passed_over_is_said(tmp_path, samples_in):
+    texts = {"labels/a.txt": "0 0.5 0.5 0.2 0.2", "labels/b.txt": "", "labels/classes.txt": "cat\n"}
+    images = ["images/a.png", "images/b.png", "images/c.png", "runs/plot.png"]
+    put(tmp_path, images, {**texts, "labels/val/a.txt": "0 0.5 0.5 0.2 0.2"}, "names: [cat]\n")
+    source = YoloSource(str(tmp_path))
+    assert [len(one["boxes"]) for one in samples_in(source)] == [1, 0, 0]
+    assert source.notes() == [
+        "1 image is without a label file: taken for images of no object",
+        "1 label file is left out: 'labels/val/a.txt' has no folder of images",
+        "1 image is in no folder 'images', and left out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("yaml", "split", "expected"),
+    [
+        ("train: images/x", None, ["images/x/a"]),
+        ("path: .\ntrain: ./images/x/\nval:\ntest: # none", None, ["images/x/a"]),
+        ("path: ../datasets/gone\ntrain: images/x", None, ["images/x/a"]),
+        ("path: {root}\ntrain: images/x", None, ["images/x/a"]),
+        ("train: {root}/images/x", None, ["images/x/a"]),
+        ("path: images\ntrain: x\nval: y", "val", ["images/y/b", "images/y/c"]),
+        ("train: ../images/x\nval: ../images/y", "train", ["images/x/a"]),
+        ("train: [images/y, images/x]", None, ["images/y/b", "images/y/c", "images/x/a"]),
+        ("train: images/y\nval: images/y", None, ["images/y/b", "images/y/c"]),
+        ("train: images/x\nval: images/y", "all", ["images/x/a", "images/y/b", "images/y/c"]),
+        ("train: list.txt", None, ["images/y/c", "images/x/a"]),
+        ("train: lists/win.txt\nval: images", "train", ["images/y/b"]),
+        ("train: gone\nval: gone too", None, ["images/x/a", "images/y/b", "images/y/c"]),
+    ],
+)
+def test_the_yaml_file_tells_of_splits(tmp_path, yaml, split, expected):
+    images = [f"images/{name}.png" for name in ("x/a", "y/b", "y/c")]
+    put(tmp_path, images, [name.replace("images", "labels")[:-3] + "txt" for name in images])
+    put(tmp_path, yaml=f"names: [cat]\n{yaml.replace('{root}', str(tmp_path))}\n")
+    (tmp_path / "list.txt").write_text(f"./images/y/c.png\n\n{tmp_path}/images/x/a.png\n")
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "win.txt").write_bytes(b"..\\images\\y\\b.png\r\n")
+    source = YoloSource(str(tmp_path), **({} if split is None else {"split": split}))
+    assert [item.key[:-4] for part in source.parts(1) for item in source.read(part)] == expected
+    assert bool(source.notes()) == (len(expected) < 3 and split is None)
+
+
+def test_a_split_is_called_as_in_the_yaml_file_or_as_its_folder(tmp_path):
+    for split in ("train", "valid"):
+        put(tmp_path, [f"{split}/images/{split}.png"], [f"{split}/labels/{split}.txt"])
+    put(tmp_path, yaml="names: [cat]\ntrain: ../train/images\nval: ../valid/images\n")
+    for split in ("val", "valid"):
+        source = YoloSource(str(tmp_path), split=split)
+        assert [item.key for part in source.parts(1) for item in source.read(part)] == ["valid/images/valid.png"]
+
+
+def test_splits_of_a_yaml_file_are_not_mixed_unasked(tmp_path):
+    images = [f"images/{name}.png" for name in ("x/a", "y/b")]
+    put(tmp_path, images, [name.replace("images", "labels")[:-3] + "txt" for name in images])
+    put(tmp_path, yaml="names: [cat]\ntrain: images/x\nval: images/y\n")
+    with pytest.raises(OptionError, match="it holds several splits: 'train', 'val'"):
+        YoloSource(str(tmp_path)).parts(1)
+    with pytest.raises(OptionError, match="there is no split 'test'"):
+        YoloSource(str(tmp_path), split="test").parts(1)
+    put(tmp_path, yaml="names: [cat]\ntrain: list.txt\n")
+    (tmp_path / "list.txt").write_text("images/x/a.png\n../secret.png\n")
+    with pytest.raises(FormatError, match=r"line 2 names '\.\./secret\.png', which is no image of the folder"):
+        YoloSource(str(tmp_path)).parts(1)
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["[no, yes, on, 010, 1e3, null, ~, 2020-01-01, 0x1F, 1_000, 1:30, .inf, 'no']", '{0: no, 1: yes, "2": 010}'],
+)
+def test_names_of_classes_are_texts(tmp_path, names):
+    put(tmp_path, ["images/a.png"], ["labels/a.txt"], f"names: {names}\n")
+    inside = names.strip("[]{}").replace("'", "").split(", ")
+    assert YoloSource(str(tmp_path)).classes == [one.split(": ")[-1] for one in inside]
+
+
+@pytest.mark.parametrize("key", ["names: [cat, *l11]", "names: *l11", "train: {p: *l11}", "train: *l11", "path: *l11"])
+def test_a_yaml_file_that_grows_when_it_is_unpacked(tmp_path, key):
+    levels = [
+        "l0: &l0 [x,x,x,x,x,x,x,x,x,x]",
+        *(f"l{n}: &l{n} [{','.join([f'*l{n - 1}'] * 10)}]" for n in range(1, 12)),
+    ]
+    put(tmp_path, ["images/a.png"], ["labels/a.txt"], "\n".join([*levels, key]) + "\n")
+    source = YoloSource(str(tmp_path))
+    if key.startswith("path"):
+        source.describe()
+        return
+    with pytest.raises(FormatError, match="its YAML file"):
+        source.describe()
+
+
+def test_label_files_of_windows(tmp_path, samples_in):
+    put(tmp_path, ["images/a.png"], {"labels/a.txt": ""}, "names: [cat]\n")
+    (tmp_path / "labels/a.txt").write_bytes(b"\xef\xbb\xbf0 0.5 0.5 0.25 0.25\r\n")
+    assert samples_in(YoloSource(str(tmp_path)))[0]["boxes"].tolist() == [[0.5, 0.5, 0.25, 0.25]]
+    (tmp_path / "labels/a.txt").write_bytes("0 0.5".encode("utf-16"))
+    (item,) = (item for part in YoloSource(str(tmp_path)).parts(1) for item in YoloSource(str(tmp_path)).read(part))
+    with pytest.raises(FormatError, match="it is no text in UTF-8"):
+        item.make()

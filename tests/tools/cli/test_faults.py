@@ -16,6 +16,7 @@ OPTIONS = {
     "on_error": "--on-error", "max_skipped": "--max-skipped", "overwrite": "--overwrite", "fields": "--fields",
     "casts": "--cast", "resize": "--resize", "size": "--size", "with_key": "--with-key", "kind": "--kind",
     "columns": "--columns", "dtype": "--dtype", "split": "--split", "workers": "--workers", "shard_bytes": "--shard-bytes",
+    "ragged": "--ragged",
 }  # fmt: skip
 
 
@@ -39,7 +40,7 @@ OPTIONS = {
         ("shard_bytes is 'x', which is no size", "--shard-bytes is 'x', which is no size"),
         ("workers is 0, but must be at least 1", "--workers is 0, but must be at least 1"),
         ("Pass a larger workers.", "Pass a larger --workers."),
-        ("pass schema={'ids': gdsload.Field('int64', (None, ...))}.", "pass --ragged ids."),
+        ("pass ragged=['ids'].", "pass --ragged ids."),
         ("kind 'numpy' has no option 'x'. Its options are split, with_key.", "kind 'numpy' has no option 'x'. Its options are --split, --with-key."),
         # What only looks like one stays.
         ("/data/size=3/split=train/x.parquet: the size is 3", "/data/size=3/split=train/x.parquet: the size is 3"),

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import subprocess
+import sys
 
 import pytest
 
+import gdsload
+from gdsload.tools.cli import main
 from gdsload.tools.cli.terminal import Bar, plain
 
 
@@ -96,3 +102,73 @@ def test_elsewhere_nothing_is_shown():
 
 def test_what_comes_from_files_does_not_move_the_cursor():
     assert plain("a\x1b[2Jb\r\nü") == "a [2Jb  ü"
+
+
+def test_a_terminal_that_goes_away_stops_nothing(clock):
+    terminal = Terminal()
+    bar = Bar(terminal, clock)
+    bar.show(1, 4)
+
+    def gone():
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    terminal.flush = gone
+    clock.now += 2
+    bar.show(2, 4)
+    clock.now += 2
+    bar.show(3, 4)
+    bar.close()
+    assert len(terminal.sent()) == 2
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        writer.write({"x": 1})
+    return tmp_path / "d"
+
+
+COMMANDS = [
+    ("convert {1}/none {1}/o", 1), ("convert {1}/x.csv {1}/o --json", 0), ("convert {1}/x.csv {1}/o --dry-run", 0),
+    ("reshard {0} {1}/o", 0), ("split {0} {1}/o {1}/p --sizes 1", 2), ("merge {0} {0} --out {1}/o", 2),
+    ("verify {0}", 0), ("verify {0} --json", 0), ("verify {1}/none", 1), ("inspect {0}", 0), ("inspect {0} --json", 0),
+    ("doctor {0} --no-probe", 0), ("bench {0} --trials 1 --seconds 0.01 --hot-only", 0), ("completion bash", 0),
+    ("--help", 0), ("--version", 0), ("verify --no-such", 2), ("none", 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "code"), COMMANDS)
+def test_commands_do_their_work_without_streams(tmp_path, dataset, monkeypatch, words, code):
+    """As under pythonw, in a daemon, or with ``2>&-``: Python has None in place of what was closed."""
+    (tmp_path / "x.csv").write_text("n\n1\n")
+    for name in ("stdout", "stderr", "stdin"):
+        monkeypatch.setattr(sys, name, None)
+    try:
+        found = main(words.format(dataset, tmp_path).split())
+    except SystemExit as error:
+        found = error.code or 0
+    assert found == code
+    assert (tmp_path / "o").exists() == (code == 0 and "/o" in words and "--dry-run" not in words)
+
+
+def test_files_do_not_get_the_numbers_of_closed_streams(tmp_path):
+    """What a C library prints would be written into them."""
+    (tmp_path / "own.py").write_text(
+        "import os\ndef f(sample):\n    return {'n': ' '.join(os.readlink(f'/proc/self/fd/{n}') for n in range(3))}\n"
+    )
+    (tmp_path / "x.csv").write_text("n\n1\n2\n")
+    words = f"{sys.executable} -m gdsload convert x.csv o --map own:f --workers 1"
+    subprocess.run(["bash", "-c", f"exec {words} <&- >&- 2>&-"], cwd=tmp_path, check=True)
+    assert gdsload.ShardDataset(tmp_path / "o").column("n") == ["/dev/null /dev/null /dev/null"] * 2
+
+
+def test_a_damaged_dataset_is_told_by_the_exit_code_though_nobody_reads_the_output(quick_python, dataset):
+    (shard,) = dataset.glob("shard-*")
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    words = f"{sys.executable} -m gdsload verify {dataset} --json"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {words} | true"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")

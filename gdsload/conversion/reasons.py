@@ -1,0 +1,82 @@
+"""Why something cannot be read, for people: in a library's words or in this package's, never as Python's bare error."""
+
+from __future__ import annotations
+
+import dis
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gdsload.errors import FormatError, GdsloadError
+
+__all__ = ["in_words", "of_user", "reason_of"]
+
+_BARE = (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, ZeroDivisionError, struct.error)
+_RAISE = dis.opmap["RAISE_VARARGS"]
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_MOST = 200
+_LONGEST_REASON = 500
+
+
+def in_words(error: BaseException) -> str:
+    """Why a file or a value of a source cannot be taken, as the end of a sentence of bounded length.
+
+    ``"it has no 'shards'"`` for a missing key. Where code of this package has run into a value that it did not expect,
+    Python's own text ("'int' object is not subscriptable") tells users nothing of their file, and is left out.
+    """
+    if isinstance(error, GdsloadError):
+        return error.message
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"a text in it is no {error.encoding.upper()}"
+    if isinstance(error, KeyError) and error.args:
+        key = error.args[0]  # or a sentence of h5py's
+        return key[:_MOST] if isinstance(key, str) and " " in key else f"it has no {key!r:.100}"
+    if _is_bare(error) or type(error) in (TypeError, AttributeError, IndexError):
+        return "a value in it is not of the kind that it must be"
+    return str(error)[:_MOST]
+
+
+def reason_of(trouble: Exception) -> str:
+    """What is wrong with a sample, for people, of bounded length; begins with the name of the error's class."""
+    if _is_bare(trouble):
+        return f"the sample cannot be made: {in_words(trouble)}"
+    return f"{type(trouble).__name__}: {trouble}"[:_LONGEST_REASON].rstrip(".")
+
+
+@contextmanager
+def of_user(failed: str, name: str | None = None) -> Iterator[None]:
+    """Say of an error of the user's own code whose it is.
+
+    Args:
+        failed: what failed: ``"the dataset failed after 3 samples"``.
+        name: what the code is called.
+
+    Raises:
+        FormatError: for any error but this package's own, which is its cause.
+    """
+    try:
+        yield
+    except (GdsloadError, MemoryError):
+        raise
+    except Exception as error:
+        said = f"{failed}: {type(error).__name__}: {str(error)[:_MOST]}"
+        raise FormatError(said.rstrip(": "), file=name) from error
+
+
+def _is_bare(error: BaseException) -> bool:
+    """Whether Python raised an error for code of this package, which did not look at a value before it used it.
+
+    Not if some code said ``raise``, or the error comes out of a library: then its text is meant to be read.
+    """
+    trace = error.__traceback__
+    if type(error) not in _BARE or trace is None:
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    return code.co_filename.startswith(_PACKAGE) and code.co_code[trace.tb_lasti] != _RAISE

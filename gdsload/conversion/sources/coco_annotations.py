@@ -1,0 +1,244 @@
+"""What a file of annotations in the form of COCO says: images, and the objects in each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.conversion.input_files import open_file, stamps
+from gdsload.conversion.reasons import in_words
+from gdsload.errors import FormatError
+from gdsload.system.units import counted
+
+__all__ = ["CocoAnnotations", "CocoImage", "read_annotations"]
+
+_LARGEST = 2**31 - 1
+_LARGEST_NUMBER = 1e18
+_LVIS = ("neg_category_ids", "not_exhaustive_category_ids")
+
+
+@dataclass(frozen=True, slots=True)
+class CocoImage:
+    """An image and the objects in it: `boxes` are float64 ``[objects, 4]``, left, top, width, height.
+
+    `fault` says what is wrong with one of its objects; it has none then.
+    """
+
+    number: int
+    name: str
+    size: tuple[int, int] | None
+    boxes: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    area: NDArray[np.float32]
+    crowd: NDArray[np.bool_]
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CocoAnnotations:
+    """What a file says: the names of classes, images, and what users should know of it."""
+
+    classes: list[str]
+    images: list[CocoImage]
+    notes: list[str]
+
+
+def read_annotations(file: str) -> CocoAnnotations:
+    """What a file has, read once by each process as long as it stays as it is.
+
+    Raises:
+        FormatError: if it is damaged.
+    """
+    (stamp,) = stamps([file])
+    return _read(file, tuple(stamp))
+
+
+@lru_cache(2)
+def _read(file: str, stamp: tuple[str | int, ...]) -> CocoAnnotations:  # noqa: ARG001 - of another state is another result
+    try:
+        with open_file(file) as opened:
+            tree = json.load(opened)
+    except FormatError:
+        raise
+    except OSError as error:
+        raise FormatError(f"the file cannot be read: {error.strerror}", file=file) from None
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"the file is no JSON: {in_words(error)}", file=file) from None
+    try:
+        return _checked(tree)
+    except FormatError as error:
+        raise FormatError(error.message, file=file, remedy=error.remedy) from None
+
+
+def _checked(tree: Any) -> CocoAnnotations:
+    if not isinstance(tree, dict):
+        raise FormatError("the file is no annotations as COCO has them: it is no JSON object")
+    has_objects = tree.get("annotations") is not None  # the file of a test set has none
+    listed, annotations = _listed(tree, "images"), _listed(tree, "annotations", needed=has_objects)
+    kinds = _listed(tree, "categories", needed=has_objects)
+    categories = {_whole(one, "id", "category", at): _text(one, "name", "category", at) for at, one in enumerate(kinds)}
+    if len(categories) != len(kinds):
+        raise FormatError("two categories have one id")
+    labels = {number: label for label, number in enumerate(sorted(categories))}
+    objects: dict[int, list[Mapping[str, Any]]] = {_whole(one, "id", "image", at): [] for at, one in enumerate(listed)}
+    if len(objects) != len(listed):
+        raise FormatError("two images have one id")
+    for at, one in enumerate(annotations):
+        number, category = (_whole(one, name, "annotation", at) for name in ("image_id", "category_id"))
+        if number not in objects or category not in labels:
+            what = f"image {number}" if number not in objects else f"category {category}"
+            raise FormatError(
+                f"annotation {_id_of(one, at)} is of {what}, which is not there",
+                remedy="List it in the file, or remove the annotation.",
+            )
+        objects[number].append(one)
+    made: Counter[str] = Counter()
+    images = [_image(one, at, objects[_whole(one, "id", "image", at)], labels, made) for at, one in enumerate(listed)]
+    _check_names(images)
+    notes = [] if has_objects else ["the file has no annotations: no image has an object"]
+    if count := made["outlines"]:
+        notes.append(f"{counted(count, 'object')} without a box: the box is that of the outline")
+    ids = Counter(repr(one["id"]) for one in annotations if one.get("id") is not None)
+    if twice := [number for number, count in ids.items() if count > 1]:
+        notes.append(f"annotations have ids in common, {twice[0]:.50} first: each is taken for an object")
+    if left := [name for name in _LVIS if any(name in one for one in listed)]:
+        notes.append(f"which classes were looked for in an image ({', '.join(left)}) is left out")
+    return CocoAnnotations([categories[number] for number in sorted(categories)], images, notes)
+
+
+def _listed(tree: Mapping[str, Any], name: str, *, needed: bool = True) -> list[Mapping[str, Any]]:
+    """A list of objects in the file; an empty one if it is not there, and not needed."""
+    found = tree.get(name)
+    if found is None and not needed:
+        return []
+    if not isinstance(found, list):
+        raise FormatError(f"the file is no annotations as COCO has them: it has no list {name!r}")
+    for at, one in enumerate(found):
+        if not isinstance(one, dict):
+            raise FormatError(f"number {at} of {name!r} is {one!r:.50}, no JSON object")
+    return found
+
+
+def _image(
+    one: Mapping[str, Any], at: int, objects: list[Mapping[str, Any]], labels: Mapping[int, int], made: Counter[str]
+) -> CocoImage:
+    number, boxes, areas, crowd, fault = _whole(one, "id", "image", at), [], [], [], None
+    for item in objects:
+        try:
+            box = _box(item, made)
+            area = box[2] * box[3] if item.get("area") is None else item["area"]
+            if not _are_numbers([area]):
+                raise FormatError(f"has the area {area!r:.50}, no number")
+            if (is_crowd := item.get("iscrowd") or 0) not in (0, 1):
+                raise FormatError(f"has iscrowd {is_crowd!r:.50}, not 0 or 1")
+        except FormatError as error:
+            fault = fault or f"annotation {item.get('id')!r:.50} of image {number} {error.message}"
+            continue
+        boxes.append(box)
+        areas.append(area)
+        crowd.append(bool(is_crowd))
+    return CocoImage(
+        number,
+        _name(one, number),
+        _size(one, number),
+        np.array(boxes, np.float64).reshape(-1, 4),
+        np.array([labels[int(item["category_id"])] for item in objects], np.int64),
+        np.array(areas, np.float32),
+        np.array(crowd, np.bool_),
+        fault,
+    )
+
+
+def _box(item: Mapping[str, Any], made: Counter[str]) -> list[float]:
+    """Left, top, width and height of an object; of one without a box those of its outline.
+
+    Raises:
+        FormatError: if it has neither. The message is what it has, without the object.
+    """
+    box = item.get("bbox")
+    if box is not None and box != []:
+        if not isinstance(box, list) or len(box) != 4 or not _are_numbers(box) or min(box[2:]) < 0:
+            raise FormatError(f"has the bbox {box!r:.100}, not left, top, width and height in pixels")
+        return list(map(float, box))
+    outlines = item.get("segmentation")
+    if isinstance(outlines, dict):
+        raise FormatError("has no bbox, and a mask of runs; make one of it, by pycocotools.mask.toBbox, say")
+    if not isinstance(outlines, list) or not outlines:
+        raise FormatError("has no bbox, and no outline of which one could be made")
+    for one in outlines:
+        if not isinstance(one, list) or len(one) < 4 or len(one) % 2 or not _are_numbers(one):
+            raise FormatError(f"has no bbox, and an outline that is no list of x and y: {one!r:.50}")
+    points = np.concatenate([np.array(one, np.float64).reshape(-1, 2) for one in outlines])
+    low, high = points.min(0), points.max(0)
+    made["outlines"] += 1
+    return [*low.tolist(), *(high - low).tolist()]
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    return all(type(one) in (int, float) and abs(one) < _LARGEST_NUMBER for one in values)
+
+
+def _name(one: Mapping[str, Any], number: int) -> str:
+    """The name of an image's file; LVIS has the address of the original instead, with its folder."""
+    name = one.get("file_name")
+    if name is None and isinstance(one.get("coco_url"), str):
+        name = "/".join(unquote(urlsplit(one["coco_url"]).path).split("/")[-2:])
+    if not isinstance(name, str) or not name:
+        raise FormatError(f"image {number} has the file_name {name!r:.50}, no name of a file")
+    return name
+
+
+def _size(one: Mapping[str, Any], number: int) -> tuple[int, int] | None:
+    if one.get("width") is None and one.get("height") is None:
+        return None
+    width, height = (_whole(one, name, f"image {number}") for name in ("width", "height"))
+    if not (0 < width < _LARGEST and 0 < height < _LARGEST):
+        raise FormatError(f"image {number} has {width} × {height} pixels")
+    return width, height
+
+
+def _check_names(images: list[CocoImage]) -> None:
+    """Refuse two images of one file: each would have a part of its objects."""
+    seen: dict[str, int] = {}
+    for image in images:
+        other = seen.setdefault(os.path.normpath(image.name), image.number)
+        if other != image.number:
+            raise FormatError(
+                f"images {other} and {image.number} are one file, {image.name!r:.200}",
+                remedy="Put the annotations of both under one id.",
+            )
+
+
+def _whole(one: Mapping[str, Any], name: str, what: str, at: int = -1) -> int:
+    value = one.get(name)
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise FormatError(f"the {name} of {_called(one, name, what, at)} is {value!r:.50}, no whole number")
+    return value
+
+
+def _text(one: Mapping[str, Any], name: str, what: str, at: int) -> str:
+    if one.get(name) is None:
+        raise FormatError(f"{_called(one, name, what, at)} has no {name}")
+    return str(one[name])
+
+
+def _called(one: Mapping[str, Any], name: str, what: str, at: int) -> str:
+    """What a member of a list is called: by its id, or by its place from 0 on where that is what is wrong."""
+    if at < 0:
+        return what
+    return f"{what} number {at}" if name == "id" else f"{what} {_id_of(one, at)}"
+
+
+def _id_of(one: Mapping[str, Any], at: int) -> str:
+    return f"number {at}" if one.get("id") is None else f"{one['id']!r:.50}"

@@ -1,0 +1,34 @@
+"""Locks on files, which the kernel releases when their process ends."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+
+__all__ = ["lock_file"]
+
+_NO_LOCKS = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOLCK)
+"""Lustre without ``-o flock``, NFS without a lock daemon, FUSE: the answers of file systems that have no locks."""
+
+
+def lock_file(fd: int, *, wait: bool) -> bool:
+    """Take the exclusive lock of an open file.
+
+    Args:
+        fd: the file's descriptor. The lock is released with the last one.
+        wait: whether to wait until nobody else has it.
+
+    Returns:
+        True if it is taken; False if the file system has no locks.
+
+    Raises:
+        BlockingIOError: if somebody else has it, and that is not waited for.
+        OSError: if it cannot be taken for another reason.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return False
+        raise
+    return True

@@ -1,0 +1,176 @@
+"""Reasons in errors: a library's words and this package's, and never Python's bare error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.conversion.reasons import in_words, of_user
+from gdsload.conversion.sources.mds_files import MdsSource
+from gdsload.errors import ConversionError, FormatError, GdsloadError, OptionError
+
+
+def caught(call):
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def in_the_package(code):
+    """A function of this code, as if it stood in a module of the package."""
+    space = {"np": np, "json": json}
+    exec(compile(f"def f():\n    {code}\n", gdsload.__file__.replace("__init__", "none"), "exec"), space)
+    return space["f"]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("{}['bbox']", "it has no 'bbox'"),
+        ("[][3]", "a value in it is not of the kind that it must be"),
+        ("json.loads('7')['a']", "a value in it is not of the kind that it must be"),
+        ("(7).items()", "a value in it is not of the kind that it must be"),
+        ("int('x')", "a value in it is not of the kind that it must be"),
+        ("a, b = [1]", "a value in it is not of the kind that it must be"),
+        ("np.zeros(3).reshape(2, 2)", "a value in it is not of the kind that it must be"),
+        ("list(zip([1], [], strict=True))", "a value in it is not of the kind that it must be"),
+        ("json.loads(None)", "a value in it is not of the kind that it must be"),
+        ("raise ValueError('it ends too early')", "it ends too early"),
+        ("raise KeyError(\"Unable to open object (object 'x' doesn't exist)\")",
+         "Unable to open object (object 'x' doesn't exist)"),
+        ("json.loads('{')", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        ("open('/none/such')", "No such file or directory"),
+        ("b'\\xff'.decode()", "a text in it is no UTF-8"),
+        ("raise RecursionError('maximum')", "it is nested too deeply"),
+        ("raise ValueError('x' * 1000)", "x" * 200),
+    ],
+)  # fmt: skip
+def test_python_is_not_heard(code, words):
+    assert in_words(caught(in_the_package(code))) == words
+
+
+def test_an_error_of_this_package_is_its_message():
+    assert in_words(FormatError("it is cut", file="a", remedy="Copy it.")) == "it is cut"
+
+
+def test_a_users_error_is_named_as_theirs():
+    with (
+        pytest.raises(FormatError, match="d: the call failed: KeyError: 'x'$") as info,
+        of_user("the call failed", "d"),
+    ):
+        {}["x"]
+    assert isinstance(info.value.__cause__, KeyError)
+    for error in (OptionError("no"), MemoryError(), KeyboardInterrupt()):
+        with pytest.raises(type(error), match="^(no)?$") as info, of_user("the call failed"):
+            raise error
+        assert info.value is error
+
+
+class Table:
+    def __init__(self, wrong):
+        self.wrong = wrong
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return {"x": [1, 2, 3][index] if index != self.wrong else {}["label"]}
+
+
+class NoLength(Table):
+    def __len__(self):
+        raise KeyError("index")
+
+
+def test_a_dataset_whose_length_raises(tmp_path):
+    with pytest.raises(FormatError, match="test_reasons:NoLength: the dataset's __len__ failed: KeyError: 'index'"):
+        gdsload.convert(NoLength(0), tmp_path / "out", workers=1)
+
+
+@pytest.mark.parametrize("wrong", [0, 2])
+def test_a_dataset_that_raises(tmp_path, wrong):
+    with pytest.raises(
+        ConversionError, match=rf"test_reasons:Table: the dataset's __getitem__\({wrong}\) failed: KeyError: 'label'"
+    ):
+        gdsload.convert(Table(wrong), tmp_path / "out", workers=1)
+    report = gdsload.convert(Table(wrong), tmp_path / "out", workers=1, on_error="skip", max_skipped=1)
+    assert [one.key for one in report.skipped] == [f"sample {wrong}"]
+
+
+def test_a_map_that_raises(tmp_path, monkeypatch):
+    module = ModuleType("raising")
+    module.f = lambda sample: {"y": sample["label"]}
+    monkeypatch.setitem(sys.modules, "raising", module)
+    with pytest.raises(ConversionError, match="map 'raising:f' failed: KeyError: 'label'"):
+        gdsload.convert({"x": np.zeros(3)}, tmp_path / "out", workers=1, map="raising:f")
+
+
+def test_a_module_that_cannot_be_imported(tmp_path, monkeypatch):
+    (tmp_path / "cracked.py").write_text("settings = {}['path']\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for options in ({"source": "cracked:data"}, {"source": {"x": np.zeros(3)}, "map": "cracked:f"}):
+        with pytest.raises(OptionError, match="cannot be found: its import ends in KeyError: 'path'") as info:
+            gdsload.convert(out=tmp_path / "out", workers=1, **options)
+        assert isinstance(info.value.__cause__.__cause__, KeyError)
+
+
+def broken():
+    return {}["config"]
+
+
+def test_a_function_of_a_dataset_that_raises(tmp_path):
+    with pytest.raises(FormatError, match="test_reasons:broken: the call failed: KeyError: 'config'"):
+        gdsload.convert(f"{__name__}:broken", tmp_path / "out", workers=1)
+    with pytest.raises(OptionError, match="caught cannot be called without arguments"):
+        gdsload.convert(f"{__name__}:caught", tmp_path / "out", workers=1)
+
+
+class Own:
+    """A source of the user's own."""
+
+    kind, threads = "own", False
+
+    def describe(self):
+        return {}
+
+    def parts(self, target_bytes):
+        from gdsload.conversion.source import Part
+
+        return [Part("all", ())]
+
+    def read(self, part):
+        from gdsload.conversion.source import Item
+
+        yield Item("one", lambda: {}["label"])
+
+
+def test_a_source_of_ones_own_that_raises(tmp_path):
+    with pytest.raises(ConversionError, match="one of all cannot be converted: KeyError: 'label'"):
+        gdsload.convert(Own(), tmp_path / "out", workers=1)
+
+
+def test_a_missing_key_of_an_index(tmp_path):
+    (tmp_path / "index.json").write_text(json.dumps({"version": 2}))
+    with pytest.raises(GdsloadError, match="the index is none of MDS shards: it has no 'shards'$"):
+        MdsSource(str(tmp_path)).parts(1)
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        ("[1,2", "the line is no JSON: Expecting ','"),
+        ("[[1],[2,3]]", r"the line has no list of whole numbers: b'\[\[1\],\[2,3\]\]"),
+        ('{"tokens":{"a":1}}', "the line has no list of whole numbers"),
+    ],
+)
+def test_a_line_that_is_no_document_of_tokens(tmp_path, line, match):
+    (tmp_path / "a.jsonl").write_text(f"[1,2]\n{line}\n")
+    with pytest.raises(ConversionError, match=match):
+        gdsload.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=1, kind="tokens")
