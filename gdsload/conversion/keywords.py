@@ -86,6 +86,8 @@ class SourceKeywords(ImageFileOptions, ColumnOptions, total=False):
     names: Sequence[str] | None
     prefix: str
     types: Mapping[str, str] | None
+    unpack: bool
+    upright: bool | None
     with_key: bool
 
 

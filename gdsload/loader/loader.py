@@ -79,9 +79,8 @@ class DataLoader(TorchAttributes):
             rank and place in the batch); torch's functions draw from it, too. numpy's and Python's global generators
             are seeded with `sample_processes` alone.
         sample_workers: how many threads or processes call it; None: as many as there are processors, or this rank's
-            share of them where torchrun has started several on the host. 0, also without `sample_transform`: nothing
-            is made ahead, and the thread that asks for a batch makes it and calls all transforms, so that
-            ``breakpoint()`` works in them, as with ``num_workers=0`` of torch's loader.
+            share of them where torchrun has started several on the host. 0, also without `sample_transform`: nothing is
+            made ahead; the thread that asks for a batch makes it, and ``breakpoint()`` works in all transforms.
         sample_processes: whether they are processes: for transforms that hold the interpreter lock, or that draw from
             numpy's or Python's global generators. They must be picklable. Each process imports torch anew.
         device_transform: called before `transform` with each batch on its device: a function or module, or several in a
@@ -130,9 +129,8 @@ class DataLoader(TorchAttributes):
             `device_transform` is called in the consumer's thread. The whole batch is not part of `prefetch_bytes`.
             ``"auto"``: where that pays and can be done, which is for batches of 16 MiB or more that have images to
             decode, come off drives (``"bounce"``, ``"gds"``, ``mmap=False``), or are of a dataset larger than memory.
-        prefetch_bytes: bytes of batches that are made ahead of the consumer; two are always made, and no more than some
-            hundreds, however small they are. None: where a GPU builds batches a 64th of its memory, at least 512 MiB
-            and at most 1 GiB; 256 MiB elsewhere.
+        prefetch_bytes: bytes of batches that are made ahead of the consumer: two at least, and some hundreds at most.
+            None: where a GPU builds batches a 64th of its memory, from 512 MiB to 1 GiB; 256 MiB elsewhere.
         arena_bytes: bytes of memory that reads land in, on the GPU or with `mmap=False`. On a GPU, this and
             `prefetch_bytes` are what the loader takes of its memory; batches that were dropped while kernels still read
             them, and rows of less than 16 KiB that are sorted, take up to `prefetch_bytes` more. None: on a GPU twice
