@@ -51,8 +51,7 @@ class DataLoader(TorchAttributes):
         batch_size: samples of a batch of this rank.
         shuffle: the order of the samples. False or None: dataset order; ``"full"``: one permutation of all samples;
             ``"block"``: blocks of neighbouring samples permuted, then samples within windows of them, so that a cold
-            disk is read in large pieces; True: the one of these two that suits the dataset (`order_options.reason` says
-            which and why).
+            disk is read in large pieces; True: the one that suits the dataset: see `order_options.reason`.
         seed: seed of the shuffle and of what transforms draw, from 0 to ``2**64 - 1``. Loaders of one dataset and seed
             have one order. None: drawn from torch's global generator when the first epoch begins, which all ranks then
             begin together and with the first one's. With a sampler, whose order is its own, of what transforms draw
