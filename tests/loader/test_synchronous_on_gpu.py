@@ -1,0 +1,79 @@
+"""`sample_workers=0` on a GPU: by every way that bytes travel, the thread that asks for a batch makes it."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from gdsload import DataLoader, ShardWriter
+from gdsload.testing import fingerprint
+
+pytestmark = pytest.mark.cuda
+WAYS = [{"backend": "auto"}, {"backend": "bounce"}, {"backend": "mapped"}, {"backend": "host"}, {"cache": "vram"}]
+
+
+@pytest.fixture(scope="session")
+def numbered(tmp_path_factory):
+    path = tmp_path_factory.mktemp("one-thread") / "d"
+    with ShardWriter(path, shard_bytes="64KiB") as writer:
+        writer.write_batch({"x": np.repeat(np.arange(3000, dtype=np.int32)[:, None], 40, axis=1)})
+    return path
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize(
+    "order", [{}, {"shuffle": "full"}, {"shuffle": "block", "block": 16, "window": 64, "lanes": 2}]
+)
+def test_batches_are_those_that_are_made_ahead(numbered, way, order):
+    here = threading.get_ident()
+
+    def transform(batch):
+        assert threading.get_ident() == here
+        return {**batch, "y": batch["x"] + 1}
+
+    def plain(batch):
+        return {**batch, "y": batch["x"] + 1}
+
+    with DataLoader(numbered, 64, device="cuda", device_transform=plain, **way, **order) as loader:
+        wanted = [[fingerprint(batch) for batch in loader] for _ in range(3)]
+    with DataLoader(
+        numbered, 64, device="cuda", device_transform=transform, sample_workers=0, **way, **order
+    ) as loader:
+        assert [[fingerprint(batch) for batch in loader] for _ in range(3)] == wanted
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_an_epoch_goes_on_after_an_error_of_a_transform(numbered, way):
+    def fail(batch):
+        if int(batch["x"][0, 0]) in (0, 640, 2944):
+            raise ZeroDivisionError("bad luck")
+        return batch
+
+    for workers in (None, 0):
+        with DataLoader(numbered, 64, device="cuda", device_transform=fail, sample_workers=workers, **way) as loader:
+            found, errors, batches = [], 0, iter(loader)
+            while True:
+                try:
+                    found.append(int(next(batches)["x"][0, 0]))
+                except ZeroDivisionError:
+                    errors += 1
+                except StopIteration:
+                    break
+        assert errors == 3
+        assert found == [first for first in range(0, 3000, 64) if first not in (0, 640, 2944)]
+
+
+def test_samples_are_transformed_in_the_thread_that_asks(numbered):
+    here, calls = threading.get_ident(), []
+
+    def transform(sample):
+        calls.append(threading.get_ident())
+        return {"x": sample["x"] * 2}
+
+    with DataLoader(numbered, 64, device="cuda", sample_transform=transform, sample_workers=0) as loader:
+        batch = next(iter(loader))
+    assert batch["x"].is_cuda
+    assert batch["x"][:, 0].tolist() == list(range(0, 128, 2))
+    assert calls == [here] * 64
