@@ -38,7 +38,7 @@ def in_words(error: BaseException) -> str:
         return key[:_MOST] if isinstance(key, str) and " " in key else f"it has no {key!r:.100}"
     if _is_bare(error) or type(error) in (TypeError, AttributeError, IndexError):
         return "a value in it is not of the kind that it must be"
-    return str(error)[:_MOST]
+    return " ".join(str(error).split())[:_MOST]
 
 
 def reason_of(trouble: Exception) -> str:

@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 
 from gdsload.shards.pictures import Levels, levels
 
-__all__ = ["ONE_CHANNEL", "FirstPictures", "palettes_agree"]
+__all__ = ["GREY", "ONE_CHANNEL", "FirstPictures", "palettes_agree"]
 
 ONE_CHANNEL = frozenset({"1", "L", "P"})
 """The modes of Pillow's images of one channel."""
 
 _WITH_ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _PLAIN = ONE_CHANNEL | _WITH_ALPHA | {"RGB"}
-_GREY = bytes(value for value in range(256) for _ in "RGB")
+GREY = bytes(value for value in range(256) for _ in "RGB")
+"""The palette of greys: each value means itself."""
 
 
 class _Picture(NamedTuple):
@@ -67,7 +68,7 @@ def _notes(name: str, seen: set[_Picture], mode: str | None) -> list[str]:
     found = []
     if mode == "RGB" and _all_one(seen):
         found.append(f"palettes of {name!r} differ, so its pictures are RGB; {choose('keep')} keeps the indices")
-    if mode == "one" and not all(_GREY.startswith(one.palette) for one in seen):
+    if mode == "one" and not all(GREY.startswith(one.palette) for one in seen):
         found.append(f"{name!r} has indices into the palette of its pictures; {choose('RGB')} gives colours")
     if mode == "one" and any(one.mode == "1" for one in seen):
         found.append(f"{name!r} has pictures of 1 bit: black is 0, white is 255")
@@ -94,4 +95,4 @@ def palettes_agree(image: Any, palette: bytes) -> bool:
 
 def _palette(image: Any) -> bytes:
     """The colours of an image's values, RGB; of greys, these."""
-    return bytes(image.getpalette("RGB") or _GREY) if image.mode == "P" else _GREY
+    return bytes(image.getpalette("RGB") or GREY) if image.mode == "P" else GREY

@@ -12,6 +12,7 @@ import torch
 from gdsload.conversion.named_objects import find_named
 from gdsload.conversion.reasons import of_user
 from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.first_pictures import GREY, palettes_agree
 from gdsload.errors import FormatError, OptionError
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.format.image_header import exif_orientation
@@ -52,7 +53,7 @@ class TorchSource:
         self.spec = spec
         self.names = None if names is None else tuple(names)
         self._dataset: Any = None
-        self._turned: set[str] = set()
+        self._noted: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -131,16 +132,20 @@ class TorchSource:
         if not is_picture(value):
             return value
         if exif_orientation(value.info.get("exif")) != 1 and value.format != "TIFF":
-            self._turned.add(name)
+            self._noted.add(
+                f"images of {name!r} have EXIF data that turn them, and are taken as the dataset returns them; "
+                "PIL.ImageOps.exif_transpose(image) in it turns them"
+            )
+        if value.mode == "P" and not palettes_agree(value, GREY):
+            self._noted.add(
+                f"images of {name!r} have palettes, and their indices are taken; "
+                "image.convert('RGB') in the dataset gives colours"
+            )
         return picture_array(value, name)
 
     def notes(self) -> list[str]:
         """What users should know of the samples that this process has read, as the first ones are."""
-        return [
-            f"images of {name!r} have EXIF data that turn them, and are taken as the dataset returns them; "
-            "PIL.ImageOps.exif_transpose(image) in it turns them"
-            for name in sorted(self._turned)
-        ]
+        return sorted(self._noted)
 
     def _open(self) -> Any:
         if self._dataset is None:
