@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gdsload.shards.format.image_header import exif_orientation
 from gdsload.shards.pictures import Levels, levels
 
-__all__ = ["GREY", "ONE_CHANNEL", "FirstPictures", "palettes_agree"]
+__all__ = ["ONE_CHANNEL", "FirstPictures", "notes_on_opened", "palettes_agree"]
 
 ONE_CHANNEL = frozenset({"1", "L", "P"})
 """The modes of Pillow's images of one channel."""
 
 _WITH_ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _PLAIN = ONE_CHANNEL | _WITH_ALPHA | {"RGB"}
-GREY = bytes(value for value in range(256) for _ in "RGB")
-"""The palette of greys: each value means itself."""
+_GREY = bytes(value for value in range(256) for _ in "RGB")
 
 
 class _Picture(NamedTuple):
@@ -68,7 +68,7 @@ def _notes(name: str, seen: set[_Picture], mode: str | None) -> list[str]:
     found = []
     if mode == "RGB" and _all_one(seen):
         found.append(f"palettes of {name!r} differ, so its pictures are RGB; {choose('keep')} keeps the indices")
-    if mode == "one" and not all(GREY.startswith(one.palette) for one in seen):
+    if mode == "one" and not all(_GREY.startswith(one.palette) for one in seen):
         found.append(f"{name!r} has indices into the palette of its pictures; {choose('RGB')} gives colours")
     if mode == "one" and any(one.mode == "1" for one in seen):
         found.append(f"{name!r} has pictures of 1 bit: black is 0, white is 255")
@@ -93,6 +93,18 @@ def palettes_agree(image: Any, palette: bytes) -> bool:
     return own.startswith(palette) or palette.startswith(own)
 
 
+def notes_on_opened(name: str, image: Any) -> list[str]:
+    """What users should know of a Pillow image that they have opened themselves: it is taken as it is."""
+    found = []
+    if image.format != "TIFF" and exif_orientation(image.info.get("exif")) != 1:
+        turns = "PIL.ImageOps.exif_transpose(image) turns them"
+        found.append(f"images of {name!r} have EXIF data that turn them, and are taken as they are; {turns}")
+    if not palettes_agree(image, _GREY):
+        gives = "image.convert('RGB') gives colours"
+        found.append(f"images of {name!r} have palettes, and their indices are taken; {gives}")
+    return found
+
+
 def _palette(image: Any) -> bytes:
     """The colours of an image's values, RGB; of greys, these."""
-    return bytes(image.getpalette("RGB") or GREY) if image.mode == "P" else GREY
+    return bytes(image.getpalette("RGB") or _GREY) if image.mode == "P" else _GREY

@@ -41,6 +41,7 @@ _NOT_READ = (
     ".exr",
     ".dng",
 )
+_PICTURE_FOLDERS = ("image", "images", "img", "imgs")
 _TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".json", ".xml")
 
 
@@ -94,7 +95,7 @@ class ImageFolderSource(ImageSource):
         return ({"classes": {"label": classes}} if classes else {}) | ({"key": "key"} if self.with_key else {})
 
     def notes(self) -> list[str]:
-        """What users should know of the source: class folders without images, and images that are in none."""
+        """What users should know of the source: folders that may be no classes, and files that are left out."""
         folders = self._folders()
         found = []
         for name, places in folders.items():
@@ -103,6 +104,11 @@ class ImageFolderSource(ImageSource):
                 ends = sorted({os.path.splitext(one)[1].lower() for one in names})
                 seen = f"its files end in {', '.join(ends[:5])}" if ends else "it is empty"
                 found.append(f"class {name!r} has no image that can be read: {seen}. It keeps its number.")
+        if len(folders) > 1 and (named := sorted(name for name in folders if name.lower() in _PICTURE_FOLDERS)):
+            found.append(
+                f"{named[0]!r} is taken for a class. Pictures and their masks are converted with a CSV table that "
+                "has the paths of a pair in each row, kind='csv'."
+            )
         stray = [os.path.basename(one) for one in self._images_in(self.path, below=False)] if folders else []
         if stray:
             are = f"{counted(len(stray), 'image')} {'is' if len(stray) == 1 else 'are'}"

@@ -12,10 +12,9 @@ import torch
 from gdsload.conversion.named_objects import find_named
 from gdsload.conversion.reasons import of_user
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.first_pictures import GREY, palettes_agree
+from gdsload.conversion.sources.first_pictures import notes_on_opened
 from gdsload.errors import FormatError, OptionError
 from gdsload.loader.loader import DataLoader
-from gdsload.shards.format.image_header import exif_orientation
 from gdsload.shards.pictures import is_picture, picture_array
 from gdsload.system.units import counted
 
@@ -131,16 +130,7 @@ class TorchSource:
     def _value(self, name: str, value: Any) -> Any:
         if not is_picture(value):
             return value
-        if exif_orientation(value.info.get("exif")) != 1 and value.format != "TIFF":
-            self._noted.add(
-                f"images of {name!r} have EXIF data that turn them, and are taken as the dataset returns them; "
-                "PIL.ImageOps.exif_transpose(image) in it turns them"
-            )
-        if value.mode == "P" and not palettes_agree(value, GREY):
-            self._noted.add(
-                f"images of {name!r} have palettes, and their indices are taken; "
-                "image.convert('RGB') in the dataset gives colours"
-            )
+        self._noted.update(notes_on_opened(name, value))
         return picture_array(value, name)
 
     def notes(self) -> list[str]:

@@ -149,7 +149,8 @@ class YoloSource(ImageSource):
         if not ((boxes >= 0) & (boxes <= 1)).all():
             raise FormatError("a box has a place or size that is not between 0 and 1", file=file)
         if not ((labels == np.floor(labels)) & (labels >= 0) & (labels < (classes or _MAX_LABEL))).all():
-            raise FormatError(f"a class is none of the {classes} that there are: {labels.tolist()!r:.100}", file=file)
+            wanted = f"none of the {classes} that there are" if classes else "no whole number from 0 on"
+            raise FormatError(f"a class is {wanted}: {labels.tolist()!r:.100}", file=file)
         return boxes, labels.astype(np.int64)
 
 

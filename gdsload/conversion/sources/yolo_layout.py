@@ -172,7 +172,7 @@ class YoloLayout:
         near = [text for text in left if os.path.dirname(text) in places]
         if alone := [text for text in near if has_boxes(os.path.join(self.base, text))]:
             raise FormatError(
-                f"{counted(len(alone), 'label file')} fit no image, {alone[0]!r} first",
+                f"{counted(len(alone), 'label file')} without an image, {alone[0]!r} first",
                 file=self.base,
                 remedy="Put an image of the same name where each belongs, or remove them.",
             )

@@ -106,6 +106,15 @@ def test_palettes_are_kept_as_indices(tmp_path):
     assert np.array_equal(found, indices[None])
 
 
+@pytest.mark.parametrize(
+    ("names", "noted"), [(("images", "masks"), True), (("Labels", "IMG"), True), (("images",), False), ("ab", False)]
+)
+def test_folders_that_may_be_pictures_and_their_masks_are_said(tmp_path, names, noted):
+    for name in names:
+        save(tmp_path / name / "0.png", np.zeros((2, 2, 3), np.uint8))
+    assert [("is taken for a class" in note) for note in ImageFolderSource(str(tmp_path)).notes()] == [True] * noted
+
+
 def test_turned_as_exif_says(tmp_path):
     array = np.zeros((8, 16, 3), np.uint8)
     array[:, :8] = 255

@@ -222,9 +222,10 @@ def picture(mode, colours=()):
 @pytest.mark.parametrize(
     ("image", "noted"), [(("P", [0, 0, 0, 255, 0, 0]), True), (("P", [0, 0, 0, 1, 1, 1]), False), (("L",), False)]
 )
-def test_indices_of_a_palette_are_said(tmp_path, image, noted):
-    report = gdsload.convert([{"image": picture(*image)}] * 2, tmp_path / "d", workers=1)
-    said = "images of 'image' have palettes, and their indices are taken; image.convert('RGB') in the dataset"
+@pytest.mark.parametrize("made", [lambda image: [{"image": image}] * 2, lambda image: {"image": [image] * 2}])
+def test_indices_of_a_palette_are_said(tmp_path, image, noted, made):
+    report = gdsload.convert(made(picture(*image)), tmp_path / "d", workers=1)
+    said = "images of 'image' have palettes, and their indices are taken; image.convert('RGB') gives colours"
     assert [note.startswith(said) for note in report.notes] == [True] * noted
     assert gdsload.ShardDataset(tmp_path / "d")[0]["image"].unique().tolist() == [1]
 

@@ -223,8 +223,11 @@ def test_where_label_files_may_be(tmp_path, out, images, labels, path):
         ),
         (["labels/frame_a.txt"], "no label file fits.*Put label files there.*or pass kind='images'"),
         (["images/labels/a.txt"], "no label file fits"),
-        (["labels/a.txt", "labels/c.txt", "labels/d.txt"], "2 label files fit no image, 'labels/c.txt' first. Put an"),
-        (["labels/a.txt", "images/c.txt"], "1 label file fit no image, 'images/c.txt' first"),
+        (
+            ["labels/a.txt", "labels/c.txt", "labels/d.txt"],
+            "2 label files without an image, 'labels/c.txt' first. Put an",
+        ),
+        (["labels/a.txt", "images/c.txt"], "1 label file without an image, 'images/c.txt' first"),
         ({"labels/classes.txt": "cat\n"}, "no label file fits"),
     ],
 )
@@ -244,6 +247,7 @@ def test_label_files_and_images_that_do_not_fit(tmp_path, texts, match):
         ("images/a.png", ["labels/a.png.txt"], "no label file fits"),
         ("images/a.png", {"labels/a.json": "{}"}, "no label file fits"),
         ("images/a.png", {"labels/a.txt": "0 nan 0.5 0.5 0.5"}, "not between 0 and 1"),
+        ("images/a.png", {"labels/a.txt": "0.5 0.5 0.5 0.5 0.5"}, "a class is no(ne of the 1| whole number)"),
         ("images/a.png", {"labels/a.txt": "0,0.5,0.5,0.5,0.5"}, "a line has 1 values"),
         ("images/train/a.png", ["labels/train/b.txt"], "no label file fits"),
         ("train/images/a.png", ["train/labels/b.txt"], "no label file fits"),
