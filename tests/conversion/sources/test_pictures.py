@@ -242,7 +242,7 @@ def test_of_an_mpo_the_photo_is_taken_and_that_is_said(converted):
 
 def test_of_kept_pictures_of_16_bits_it_is_said_what_a_loader_takes(converted):
     images, notes = converted(png(in_colour(GREY.astype("u2") + 0x5A00), 16), keep_encoded=True)
-    assert notes == ("'image' has images of more than 8 bits a channel, of which decode= takes the upper 8",)
+    assert notes == ("'image' has images of more than 8 bits a channel, of which a loader's decode takes the upper 8",)
     with gdsload.DataLoader(images, decode={"image": DecodeImage()}, device="cpu") as loader:
         assert set(next(iter(loader))["image"][0].flatten().tolist()) == {0x5A}
 
