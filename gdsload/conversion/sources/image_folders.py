@@ -97,14 +97,15 @@ class ImageFolderSource(ImageSource):
     def notes(self) -> list[str]:
         """What users should know of the source: folders that may be no classes, and files that are left out."""
         folders = self._folders()
+        filled = {name for name, places in folders.items() if any(map(self._has_image, places))}
         found = []
         for name, places in folders.items():
-            if not any(map(self._has_image, places)):
+            if name not in filled:
                 names = [entry.name for folder in places for entry in self.files.entries(folder)]
                 ends = sorted({os.path.splitext(one)[1].lower() for one in names})
                 seen = f"its files end in {', '.join(ends[:5])}" if ends else "it is empty"
                 found.append(f"class {name!r} has no image that can be read: {seen}. It keeps its number.")
-        if len(folders) > 1 and (named := sorted(name for name in folders if name.lower() in _PICTURE_FOLDERS)):
+        if len(filled) > 1 and (named := sorted(name for name in filled if name.lower() in _PICTURE_FOLDERS)):
             found.append(
                 f"{named[0]!r} is taken for a class. Pictures and their masks are converted with a CSV table that "
                 "has the paths of a pair in each row, kind='csv'."

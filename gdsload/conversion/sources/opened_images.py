@@ -29,8 +29,8 @@ def opened_image(content: bytes | IO[bytes], where: str) -> Any:
 def upright(image: Any) -> Any:
     """An image as it is shown: turned as the orientation in its EXIF data says.
 
-    This is the rule for the files of all sources, and for encoded images in a loader. Neither XMP nor EXIF data in texts
-    of a PNG are read. A Pillow image that a user has opened is taken as it is: it may have been turned.
+    This is the rule for the files of all sources, and for encoded images in a loader. Neither XMP nor EXIF data in
+    texts of a PNG are read. A Pillow image that a user has opened is taken as it is: it may have been turned.
     """
     image.load()  # a PNG may have them after its pixels
     if image.format == "TIFF":  # Pillow has turned it

@@ -120,6 +120,12 @@ def test_more_than_8_bits_are_refused_whatever_pillow_makes_of_them(content, mod
         decode_image(content, ImageForm(mode), "it")
 
 
+@pytest.mark.parametrize(("channels", "order"), [(3, "BGR2RGB"), (2, "BGRA2RGBA"), (4, "BGRA2RGBA")])
+def test_the_way_out_of_16_bits_has_red_first(channels, order):
+    with pytest.raises(FormatError, match=rf"cv2.cvtColor\(cv2.imread\(file, .*\), cv2.COLOR_{order}\) has all"):
+        decode_image(png(np.dstack([GREY.astype("u2")] * channels), 16), ImageForm(), "it")
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
