@@ -69,9 +69,9 @@ def of_user(failed: str, name: str | None = None) -> Iterator[None]:
 
 
 def _is_bare(error: BaseException) -> bool:
-    """Whether Python raised an error for code of this package, which did not look at a value before it used it.
+    """Whether Python itself raised an error in code of this package, as for a value that the code did not expect.
 
-    Not if some code said ``raise``, or the error comes out of a library: then its text is meant to be read.
+    The text of an error that a ``raise`` statement or a library has raised is meant to be read.
     """
     trace = error.__traceback__
     if type(error) not in _BARE or trace is None:

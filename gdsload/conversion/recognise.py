@@ -289,12 +289,12 @@ def _of_objects(path: str, names: list[str]) -> set[str]:
 
 def _lacks_pictures_in_labels(folder: str, listed: list[str]) -> bool:
     """Whether pictures are in `images` and not in `labels`, in any case: then the two are no classes of pictures."""
-    places = {name.lower(): os.path.join(folder, name) for name in listed}
-    images, labels = (
-        os.path.isdir(place) and any(_is_picture(name) for _, name in islice(names_below(place), _NAMES_LOOKED_AT))
-        for place in (places["images"], places["labels"])
-    )
-    return images and not labels
+    found = {}
+    for name in listed:
+        if name.lower() in ("images", "labels") and os.path.isdir(place := os.path.join(folder, name)):
+            below = islice(names_below(place), _NAMES_LOOKED_AT)
+            found[name.lower()] = any(_is_picture(one) for _, one in below)
+    return found == {"images": True, "labels": False}
 
 
 def _in_labels(folder: str) -> Iterator[tuple[str, str]]:
