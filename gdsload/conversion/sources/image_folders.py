@@ -118,7 +118,9 @@ class ImageFolderSource(ImageSource):
         if others := [os.path.relpath(path, self.path) for path in chain(*walks)]:
             are = f"{counted(len(others), 'picture')} {'is' if len(others) == 1 else 'are'}"
             formats = ", ".join(sorted({os.path.splitext(name)[1].lower() for name in others}))
-            found.append(f"{are} left out, {others[0]!r} first, since {formats} is not read: save them as PNG.")
+            found.append(
+                f"{are} left out, {others[0]!r} first, in formats that are not read ({formats}): save them as PNG."
+            )
         if told := self._told_beside():
             are = f"{counted(len(told), 'file')} {'is' if len(told) == 1 else 'are'}"
             found.append(
