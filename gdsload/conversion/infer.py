@@ -155,9 +155,10 @@ def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool
     if not channels:
         return "Make them equal with map=."
     if one.shape[1:] == other.shape[1:]:
+        mode = f"mode={{{name!r}: 'RGB'}}" if isinstance(source, ImageSource) else "image.convert('RGB') of Pillow, say"
         return (
-            f"If these are pictures, say what channels they get: mode={{{name!r}: 'RGB'}}; if their first "
-            f"dimension varies from sample to sample, ragged=[{name!r}]."
+            f"If these are pictures, say what channels they get: {mode}; if their first dimension varies from sample "
+            f"to sample, ragged=[{name!r}]."
         )
     if isinstance(source, TorchSource) and (folder := source.image_folder) is not None:
         return f"Convert the folder itself, which takes less time: gdsload.convert({folder!r}, out, size=224), say."

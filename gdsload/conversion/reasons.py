@@ -38,7 +38,7 @@ def in_words(error: BaseException) -> str:
         return key[:_MOST] if isinstance(key, str) and " " in key else f"it has no {key!r:.100}"
     if _is_bare(error) or type(error) in (TypeError, AttributeError, IndexError):
         return "a value in it is not of the kind that it must be"
-    return str(error)[:_MOST]
+    return " ".join(str(error).split())[:_MOST]
 
 
 def reason_of(trouble: Exception) -> str:
@@ -69,9 +69,9 @@ def of_user(failed: str, name: str | None = None) -> Iterator[None]:
 
 
 def _is_bare(error: BaseException) -> bool:
-    """Whether Python raised an error for code of this package, which did not look at a value before it used it.
+    """Whether Python itself raised an error in code of this package, as for a value that the code did not expect.
 
-    Not if some code said ``raise``, or the error comes out of a library: then its text is meant to be read.
+    The text of an error that a ``raise`` statement or a library has raised is meant to be read.
     """
     trace = error.__traceback__
     if type(error) not in _BARE or trace is None:

@@ -279,12 +279,22 @@ def _of_objects(path: str, names: list[str]) -> set[str]:
             if (layout := {"images", "labels"} <= set(map(str.lower, listed)))
             else _beside(folder, listed)
         )
-        if (layout and described) or _are_boxes(texts):
+        if (layout and (described or _lacks_pictures_in_labels(folder, listed))) or _are_boxes(texts):
             found.add("yolo")
     base = base_of(path)
     if base != path and _are_boxes(_in_labels(base)):  # a folder of images, whose labels are in the folder beside it
         found.add("yolo")
     return found
+
+
+def _lacks_pictures_in_labels(folder: str, listed: list[str]) -> bool:
+    """Whether pictures are in `images` and not in `labels`, in any case: then the two are no classes of pictures."""
+    found = {}
+    for name in listed:
+        if name.lower() in ("images", "labels") and os.path.isdir(place := os.path.join(folder, name)):
+            below = islice(names_below(place), _NAMES_LOOKED_AT)
+            found[name.lower()] = any(_is_picture(one) for _, one in below)
+    return found == {"images": True, "labels": False}
 
 
 def _in_labels(folder: str) -> Iterator[tuple[str, str]]:

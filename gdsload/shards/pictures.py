@@ -95,7 +95,10 @@ def what_is_lost(image: Any) -> Lost | None:
     If the image was opened and not yet loaded, its file decides. Of a loaded image Pillow knows the mode, and of a TIFF
     the tags.
     """
-    read = "tifffile.imread(file)" if image.format == "TIFF" else "cv2.imread(file, cv2.IMREAD_UNCHANGED)"
+    read = "tifffile.imread(file)"
+    if image.format != "TIFF":  # OpenCV has blue first
+        order = "BGRA2RGBA" if image.mode == "RGBA" else "BGR2RGB"
+        read = f"cv2.cvtColor(cv2.imread(file, cv2.IMREAD_UNCHANGED), cv2.COLOR_{order})"
     top, deep = levels(image).top, image.mode.startswith(("I", "F"))
     if deep or top > 255:
         if deep and image.format != "TIFF":

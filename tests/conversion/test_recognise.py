@@ -140,3 +140,20 @@ def test_pictures_that_are_read_are_recognised(tmp_path, ending, place):
         (tmp_path / place).mkdir(exist_ok=True)
         (tmp_path / place / name).write_bytes(b"")
     assert recognise(str(tmp_path)) == "images"
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (["images/1.png", "labels/1.json"], "yolo"),
+        (["Images/1.png", "LABELS/a/1.txt"], "yolo"),
+        (["images/1.png", "labels/1.png"], "images"),
+        (["images/1.png", "labels"], "images"),
+        (["images/1.npy", "labels/1.npy"], "numpy"),
+    ],
+)
+def test_folders_called_images_and_labels(tmp_path, names, kind):
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert recognise(str(tmp_path)) == kind

@@ -154,6 +154,9 @@ def test_images_of_a_users_dataset_are_as_it_returns_them(out, turn):
         True
     ] * 8
     assert [("exif_transpose" in note) for note in notes] == ([] if turn else [True])
+    listed = [Opened(turn)[5]["x"]] * 2
+    notes = gdsload.convert({"x": listed}, out, overwrite=True, workers=1).notes
+    assert [("exif_transpose" in note) for note in notes] == ([] if turn else [True])
 
 
 XMP = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="6"/>'

@@ -85,13 +85,10 @@ def _checked(tree: Any) -> CocoAnnotations:
     has_objects = tree.get("annotations") is not None  # the file of a test set has none
     listed, annotations = _listed(tree, "images"), _listed(tree, "annotations", needed=has_objects)
     kinds = _listed(tree, "categories", needed=has_objects)
-    categories = {_whole(one, "id", "category", at): _text(one, "name", "category", at) for at, one in enumerate(kinds)}
-    if len(categories) != len(kinds):
-        raise FormatError("two categories have one id")
+    names = [_text(one, "name", "category", at) for at, one in enumerate(kinds)]
+    categories = dict(zip(_ids(kinds, "category"), names, strict=True))
     labels = {number: label for label, number in enumerate(sorted(categories))}
-    objects: dict[int, list[Mapping[str, Any]]] = {_whole(one, "id", "image", at): [] for at, one in enumerate(listed)}
-    if len(objects) != len(listed):
-        raise FormatError("two images have one id")
+    objects: dict[int, list[Mapping[str, Any]]] = {number: [] for number in _ids(listed, "image")}
     for at, one in enumerate(annotations):
         number, category = (_whole(one, name, "annotation", at) for name in ("image_id", "category_id"))
         if number not in objects or category not in labels:
@@ -216,6 +213,13 @@ def _check_names(images: list[CocoImage]) -> None:
                 f"images {other} and {image.number} are one file, {image.name!r:.200}",
                 remedy="Put the annotations of both under one id.",
             )
+
+
+def _ids(listed: list[Mapping[str, Any]], what: str) -> list[int]:
+    found = [_whole(one, "id", what, at) for at, one in enumerate(listed)]
+    if twice := [number for number, count in Counter(found).items() if count > 1]:
+        raise FormatError(f"{what} {twice[0]} is listed twice", remedy="Give each an id of its own, or remove one.")
+    return found
 
 
 def _whole(one: Mapping[str, Any], name: str, what: str, at: int = -1) -> int:

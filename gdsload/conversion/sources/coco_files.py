@@ -189,7 +189,7 @@ class CocoSource(ImageSource):
         raise FormatError(
             f"there is no file {_FILES}",
             file=self.path,
-            remedy="Pass the folder that has the images' folder and `annotations`.",
+            remedy="Pass the folder that has the images' folder and `annotations`, and give the file such a name.",
         )
 
     def _check_shared(self, files: list[str]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gdsload.shards.format.image_header import exif_orientation
 from gdsload.shards.pictures import Levels, levels
 
-__all__ = ["ONE_CHANNEL", "FirstPictures", "palettes_agree"]
+__all__ = ["ONE_CHANNEL", "FirstPictures", "notes_on_opened", "palettes_agree"]
 
 ONE_CHANNEL = frozenset({"1", "L", "P"})
 """The modes of Pillow's images of one channel."""
@@ -90,6 +91,18 @@ def palettes_agree(image: Any, palette: bytes) -> bool:
     """Whether indices of an image mean what they do in a palette, as far as both go."""
     own = _palette(image)
     return own.startswith(palette) or palette.startswith(own)
+
+
+def notes_on_opened(name: str, image: Any) -> list[str]:
+    """What users should know of a Pillow image that they have opened themselves: it is taken as it is."""
+    found = []
+    if image.format != "TIFF" and exif_orientation(image.info.get("exif")) != 1:
+        turns = "PIL.ImageOps.exif_transpose(image) turns them"
+        found.append(f"images of {name!r} have EXIF data that turn them, and are taken as they are; {turns}")
+    if not palettes_agree(image, _GREY):
+        gives = "image.convert('RGB') gives colours"
+        found.append(f"images of {name!r} have palettes, and their indices are taken; {gives}")
+    return found
 
 
 def _palette(image: Any) -> bytes:

@@ -41,6 +41,7 @@ _NOT_READ = (
     ".exr",
     ".dng",
 )
+_PICTURE_FOLDERS = ("image", "images", "img", "imgs")
 _TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".json", ".xml")
 
 
@@ -94,15 +95,21 @@ class ImageFolderSource(ImageSource):
         return ({"classes": {"label": classes}} if classes else {}) | ({"key": "key"} if self.with_key else {})
 
     def notes(self) -> list[str]:
-        """What users should know of the source: class folders without images, and images that are in none."""
+        """What users should know of the source: folders that may be no classes, and files that are left out."""
         folders = self._folders()
+        filled = {name for name, places in folders.items() if any(map(self._has_image, places))}
         found = []
         for name, places in folders.items():
-            if not any(map(self._has_image, places)):
+            if name not in filled:
                 names = [entry.name for folder in places for entry in self.files.entries(folder)]
                 ends = sorted({os.path.splitext(one)[1].lower() for one in names})
                 seen = f"its files end in {', '.join(ends[:5])}" if ends else "it is empty"
                 found.append(f"class {name!r} has no image that can be read: {seen}. It keeps its number.")
+        if len(filled) > 1 and (named := sorted(name for name in filled if name.lower() in _PICTURE_FOLDERS)):
+            found.append(
+                f"{named[0]!r} is taken for a class. Pictures and their masks are converted with a CSV table that "
+                "has the paths of a pair in each row, kind='csv'."
+            )
         stray = [os.path.basename(one) for one in self._images_in(self.path, below=False)] if folders else []
         if stray:
             are = f"{counted(len(stray), 'image')} {'is' if len(stray) == 1 else 'are'}"
@@ -111,7 +118,9 @@ class ImageFolderSource(ImageSource):
         if others := [os.path.relpath(path, self.path) for path in chain(*walks)]:
             are = f"{counted(len(others), 'picture')} {'is' if len(others) == 1 else 'are'}"
             formats = ", ".join(sorted({os.path.splitext(name)[1].lower() for name in others}))
-            found.append(f"{are} left out, {others[0]!r} first, since {formats} is not read: save them as PNG.")
+            found.append(
+                f"{are} left out, {others[0]!r} first, in formats that are not read ({formats}): save them as PNG."
+            )
         if told := self._told_beside():
             are = f"{counted(len(told), 'file')} {'is' if len(told) == 1 else 'are'}"
             found.append(

@@ -17,6 +17,7 @@ from gdsload.conversion.sources.array_rows import padding_notes, plain_rows
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm
 from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.first_pictures import notes_on_opened
 from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.pictures import is_picture
 from gdsload.shards.values import check_dense, memory_of
@@ -183,7 +184,8 @@ class ArraysInMemory(FieldChoice):
 
     def notes(self) -> list[str]:
         """What users should know of it."""
-        return [*padding_notes(self._chosen()), *([] if self.table is None else self.table.notes())]
+        table = [] if self.table is None else self.table.notes()
+        return [*padding_notes(self._chosen()), *_picture_notes(self._chosen()), *table]
 
     def metadata(self) -> dict[str, Any]:
         """What the dataset's metadata have of columns: units."""
@@ -293,6 +295,18 @@ def _as_rows(value: Any) -> Any:
     if isinstance(value, range | memoryview | NumberArray) or hasattr(value, "__array__"):
         return np.asarray(value)
     return list(value) if isinstance(value, Sequence) else value
+
+
+def _picture_notes(arrays: Mapping[str, Any]) -> list[str]:
+    """What users should know of lists of Pillow images."""
+    pictures = (
+        (name, one)
+        for name, rows in arrays.items()
+        if isinstance(rows, list | tuple) and rows and is_picture(rows[0])
+        for one in rows
+        if is_picture(one)
+    )
+    return list(dict.fromkeys(note for name, one in pictures for note in notes_on_opened(name, one)))
 
 
 def _is_of(column: str, field: str) -> bool:

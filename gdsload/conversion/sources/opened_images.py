@@ -29,8 +29,8 @@ def opened_image(content: bytes | IO[bytes], where: str) -> Any:
 def upright(image: Any) -> Any:
     """An image as it is shown: turned as the orientation in its EXIF data says.
 
-    This is the rule for the files of all sources, and for encoded images in a loader. XMP is not read. A Pillow image
-    that a user's dataset returns is taken as it is: who opened it may have turned it.
+    This is the rule for the files of all sources, and for encoded images in a loader. Neither XMP nor EXIF data in
+    texts of a PNG are read. A Pillow image that a user has opened is taken as it is: it may have been turned.
     """
     image.load()  # a PNG may have them after its pixels
     if image.format == "TIFF":  # Pillow has turned it
@@ -62,5 +62,7 @@ def image_size(file: IO[bytes], name: str) -> tuple[int, int, int]:
 
 
 def what_pillow_says(error: Exception) -> str:
-    """What Pillow says, without the stream that it names."""
+    """What Pillow says, without the stream that it names; of a file that it does not know, which ones it does."""
+    if type(error).__name__ == "UnidentifiedImageError":
+        return f"it is none of {', '.join(_FORMATS)}, or not as Pillow reads these"
     return _STREAM.sub("", str(error))[:200]

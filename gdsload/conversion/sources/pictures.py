@@ -272,7 +272,7 @@ class ImageSource:
         """What users should know of its first images."""
         if self.look.keep_encoded:
             return tuple(
-                f"{name!r} has images of more than 8 bits a channel, of which decode= takes the upper 8"
+                f"{name!r} has images of more than 8 bits a channel, of which a loader's decode takes the upper 8"
                 for name in sorted(self._kept_of_more_bits())
             )
         return () if self._decided is None else self._decided.notes

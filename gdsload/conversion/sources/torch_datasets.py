@@ -12,9 +12,9 @@ import torch
 from gdsload.conversion.named_objects import find_named
 from gdsload.conversion.reasons import of_user
 from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.first_pictures import notes_on_opened
 from gdsload.errors import FormatError, OptionError
 from gdsload.loader.loader import DataLoader
-from gdsload.shards.format.image_header import exif_orientation
 from gdsload.shards.pictures import is_picture, picture_array
 from gdsload.system.units import counted
 
@@ -52,7 +52,7 @@ class TorchSource:
         self.spec = spec
         self.names = None if names is None else tuple(names)
         self._dataset: Any = None
-        self._turned: set[str] = set()
+        self._noted: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -130,17 +130,12 @@ class TorchSource:
     def _value(self, name: str, value: Any) -> Any:
         if not is_picture(value):
             return value
-        if exif_orientation(value.info.get("exif")) != 1 and value.format != "TIFF":
-            self._turned.add(name)
+        self._noted.update(notes_on_opened(name, value))
         return picture_array(value, name)
 
     def notes(self) -> list[str]:
         """What users should know of the samples that this process has read, as the first ones are."""
-        return [
-            f"images of {name!r} have EXIF data that turn them, and are taken as the dataset returns them; "
-            "PIL.ImageOps.exif_transpose(image) in it turns them"
-            for name in sorted(self._turned)
-        ]
+        return sorted(self._noted)
 
     def _open(self) -> Any:
         if self._dataset is None:

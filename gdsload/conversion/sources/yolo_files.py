@@ -23,6 +23,7 @@ from gdsload.errors import FormatError
 __all__ = ["YoloSource"]
 
 _MAX_LABEL = 100_000
+_NO_BOXES = "If no label file has boxes, pass kind='images', which takes images alone."
 
 
 class YoloSource(ImageSource):
@@ -33,8 +34,8 @@ class YoloSource(ImageSource):
     them; that no image has one is an error, as is a label file without an image. Fields: ``image``, uint8 ``[channels,
     height, width]``, turned as its EXIF data say; ``boxes``, ragged float32 ``[objects, 4]``, of the turned image;
     ``labels``, ragged int64 ``[objects]``. The YAML file at the path has the names of classes, and the folders or lists
-    of the images of each split; without it the names of folders tell of splits. Outlines, key points and turned boxes
-    are refused.
+    of the images of each split; without it `classes.txt` has the names, and the names of folders tell of splits.
+    Outlines, key points and turned boxes are refused.
 
     Args:
         path: the folder, or its folder ``images``, or one in that.
@@ -66,7 +67,7 @@ class YoloSource(ImageSource):
 
     @property
     def classes(self) -> list[str]:
-        """The names of the classes; an object's label is a position in this list. Empty if no YAML file names them.
+        """The names of the classes; an object's label is a position in this list. Empty if no file names them.
 
         Raises:
             FormatError: if the YAML file is damaged.
@@ -138,16 +139,18 @@ class YoloSource(ImageSource):
                     f"a line has {len(line)} values{kind}, not class, centre, width and height: "
                     f"{' '.join(line)!r:.100}",
                     file=file,
+                    remedy=_NO_BOXES,
                 )
         try:
             values = np.array(lines, np.float64).reshape(len(lines), 5)
         except ValueError:
-            raise FormatError(f"a line is no box: {_no_box(lines)!r:.100}", file=file) from None
+            raise FormatError(f"a line is no box: {_no_box(lines)!r:.100}", file=file, remedy=_NO_BOXES) from None
         labels, boxes = values[:, 0], values[:, 1:]
         if not ((boxes >= 0) & (boxes <= 1)).all():
             raise FormatError("a box has a place or size that is not between 0 and 1", file=file)
         if not ((labels == np.floor(labels)) & (labels >= 0) & (labels < (classes or _MAX_LABEL))).all():
-            raise FormatError(f"a class is none of the {classes} that there are: {labels.tolist()!r:.100}", file=file)
+            wanted = f"none of the {classes} that there are" if classes else "no whole number from 0 on"
+            raise FormatError(f"a class is {wanted}: {labels.tolist()!r:.100}", file=file)
         return boxes, labels.astype(np.int64)
 
 

@@ -21,7 +21,7 @@ from gdsload.system.units import counted
 __all__ = ["YoloFiles", "YoloLayout", "text_of"]
 
 _IMAGES, _LABELS = "images", "labels"
-_YAML, _TEXT = (".yaml", ".yml"), ".txt"
+_YAML, _TEXT, _CLASSES = (".yaml", ".yml"), ".txt", "classes.txt"
 _SPLITS = ("train", "val", "test")
 _MAX_TEXT_BYTES = 2**20
 _MAX_LIST_BYTES = 2**28
@@ -58,20 +58,37 @@ class YoloLayout:
         self.base = base_of(path)
 
     def classes(self) -> list[str]:
-        """The names of the classes in the YAML file; empty if there are none.
+        """The names of the classes in the YAML file, else in `classes.txt`; empty if there are none.
 
         Raises:
             FormatError: if the YAML file is damaged.
         """
-        names = self._yaml().get("names") or []
+        names = self._yaml().get("names") or self._listed_classes()
         if isinstance(names, dict):
             numbered = {int(key): name for key, name in names.items() if isinstance(key, str) and key.isdecimal()}
             if sorted(numbered) != list(range(len(names))):
-                raise FormatError("the classes in its YAML file are not numbered from 0 on", file=self.base)
+                raise FormatError(
+                    "the classes in its YAML file are not numbered from 0 on",
+                    file=self.base,
+                    remedy="Number them so, as the label files do.",
+                )
             names = [numbered[number] for number in range(len(names))]
         if not isinstance(names, list) or len(names) > _MAX_CLASSES or not all(isinstance(one, str) for one in names):
-            raise FormatError("its YAML file has no list of names", file=self.base)
+            raise FormatError(
+                "its YAML file has no list of names",
+                file=self.base,
+                remedy="Write a list, names: [cat, dog], say.",
+            )
         return [name[:_MAX_NAME] for name in names]
+
+    def _listed_classes(self) -> list[str]:
+        """The lines of `classes.txt`, which labelling programs write instead of a YAML file."""
+        for folder in ("", _LABELS, _IMAGES):
+            name = os.path.join(folder, _CLASSES)
+            if os.path.isfile(os.path.join(self.base, name)):
+                lines = map(str.strip, text_of(self.files.inside(self.base, name)).splitlines())
+                return [line for line in lines if line]
+        return []
 
     def find(self) -> YoloFiles:
         """The images of the split, and their label files.
@@ -147,19 +164,24 @@ class YoloLayout:
         )
 
     def _unused(self, found: list[str], every: list[str], texts: list[str]) -> list[str]:
-        """Refuse label files of no image; notes of those whose images are nowhere, which may be another split's."""
+        """Refuse label files of no image; notes of those of images nowhere, or that have another label file."""
         fitting = {stem for name in every for stem in _stems(name)}
         left = [text for text in texts if os.path.splitext(text)[0] not in fitting]
-        places = {os.path.dirname(stem) for name in found for stem in _stems(name)}
+        stems = {stem for name in found for stem in _stems(name)}
+        places = set(map(os.path.dirname, stems))
         near = [text for text in left if os.path.dirname(text) in places]
         if alone := [text for text in near if has_boxes(os.path.join(self.base, text))]:
             raise FormatError(
-                f"{counted(len(alone), 'label file')} fit no image, {alone[0]!r} first",
+                f"{counted(len(alone), 'label file')} without an image, {alone[0]!r} first",
                 file=self.base,
                 remedy="Put an image of the same name where each belongs, or remove them.",
             )
         far = [text for text in left if _LABELS in text.split(os.sep)[:-1] and os.path.dirname(text) not in places]
-        return [f"{_are(len(far), 'label file')} left out: {far[0]!r} has no folder of images"] if far else []
+        notes = [f"{_are(len(far), 'label file')} left out: {far[0]!r} has no folder of images"] if far else []
+        second = [text for text in texts if os.path.splitext(text)[0] in stems]
+        if second := [text for text in second if has_boxes(os.path.join(self.base, text))]:
+            notes.append(f"{_are(len(second), 'label file')} left out: the image of {second[0]!r} has another one")
+        return notes
 
     def _named(self, images: list[str], texts: list[str]) -> dict[str, list[str]]:
         """The images of each split that the YAML file names, as far as they are there."""

@@ -39,7 +39,9 @@ JpegCoding = Literal["baseline", "extended", "progressive", "other"]
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _MOST_PIECES = 2**16
 """Segments or chunks; a real image has some, and 64 KiB each would be 4 GiB."""
-_ORIENTATION, _SHORT = 0x0112, 3
+_ORIENTATION = 0x0112
+_WHOLE_BYTES = {3: 2, 4: 4}
+"""Bytes of EXIF's whole numbers by type: it asks for the short one, and some write the long one."""
 _TIFF_ENTRY_BYTES = 12
 _ANIMATION = "the image is an animation, of which a field has a place for one picture"
 _STILLS = "Save each picture of it as a file."
@@ -303,6 +305,6 @@ def exif_orientation(exif: bytes | memoryview | None) -> int:
             break
         tag, kind, count = (int.from_bytes(entry[low:high], order) for low, high in ((0, 2), (2, 4), (4, 8)))
         if tag == _ORIENTATION:
-            value = int.from_bytes(entry[8:10], order)
-            return value if kind == _SHORT and count == 1 and 1 <= value <= 8 else 1
+            value = int.from_bytes(entry[8 : 8 + _WHOLE_BYTES.get(kind, 0)], order)
+            return value if count == 1 and 1 <= value <= 8 else 1
     return 1

@@ -106,6 +106,15 @@ def test_palettes_are_kept_as_indices(tmp_path):
     assert np.array_equal(found, indices[None])
 
 
+@pytest.mark.parametrize(
+    ("names", "noted"), [(("images", "masks"), True), (("Labels", "IMG"), True), (("images",), False), ("ab", False)]
+)
+def test_folders_that_may_be_pictures_and_their_masks_are_said(tmp_path, names, noted):
+    for name in names:
+        save(tmp_path / name / "0.png", np.zeros((2, 2, 3), np.uint8))
+    assert [("is taken for a class" in note) for note in ImageFolderSource(str(tmp_path)).notes()] == [True] * noted
+
+
 def test_turned_as_exif_says(tmp_path):
     array = np.zeros((8, 16, 3), np.uint8)
     array[:, :8] = 255
@@ -159,12 +168,17 @@ def test_pictures_of_other_formats_are_left_out_and_said(folder):
     for name in ("2/a.GIF", "cat/more/b.heic"):
         (folder / name).write_bytes(b"a picture")
     (note,) = (one for one in ImageFolderSource(str(folder)).notes() if "left out" in one)
-    assert note == "2 pictures are left out, '2/a.GIF' first, since .gif, .heic is not read: save them as PNG."
+    assert (
+        note
+        == "2 pictures are left out, '2/a.GIF' first, in formats that are not read (.gif, .heic): save them as PNG."
+    )
 
 
 def test_what_pillow_would_hand_to_other_programs(tmp_path):
     (tmp_path / "it").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
-    said = "it: the image cannot be decoded: cannot identify image file$"
+    said = (
+        "it: the image cannot be decoded: it is none of JPEG, PNG, WEBP, PPM, BMP, TIFF, or not as Pillow reads these$"
+    )
     with open(tmp_path / "it", "rb") as file, pytest.raises(FormatError, match=said):
         decode_image(file, ImageForm(), "it")
 

@@ -120,6 +120,17 @@ def test_more_than_8_bits_are_refused_whatever_pillow_makes_of_them(content, mod
         decode_image(content, ImageForm(mode), "it")
 
 
+def test_of_a_file_that_is_not_known_it_is_said_which_ones_are(converted):
+    with pytest.raises(ConversionError, match="it is none of JPEG, PNG, .*, or not as Pillow reads these"):
+        converted(of_several("GIF"))
+
+
+@pytest.mark.parametrize(("channels", "order"), [(3, "BGR2RGB"), (2, "BGRA2RGBA"), (4, "BGRA2RGBA")])
+def test_the_way_out_of_16_bits_has_red_first(channels, order):
+    with pytest.raises(FormatError, match=rf"cv2.cvtColor\(cv2.imread\(file, .*\), cv2.COLOR_{order}\) has all"):
+        decode_image(png(np.dstack([GREY.astype("u2")] * channels), 16), ImageForm(), "it")
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -242,7 +253,7 @@ def test_of_an_mpo_the_photo_is_taken_and_that_is_said(converted):
 
 def test_of_kept_pictures_of_16_bits_it_is_said_what_a_loader_takes(converted):
     images, notes = converted(png(in_colour(GREY.astype("u2") + 0x5A00), 16), keep_encoded=True)
-    assert notes == ("'image' has images of more than 8 bits a channel, of which decode= takes the upper 8",)
+    assert notes == ("'image' has images of more than 8 bits a channel, of which a loader's decode takes the upper 8",)
     with gdsload.DataLoader(images, decode={"image": DecodeImage()}, device="cpu") as loader:
         assert set(next(iter(loader))["image"][0].flatten().tolist()) == {0x5A}
 

@@ -15,6 +15,7 @@ import gdsload
 from gdsload.conversion.sources.torch_datasets import TorchSource
 from gdsload.errors import FormatError, GdsloadError, OptionError
 
+pictures = pytest.importorskip("PIL.Image")
 Pair = namedtuple("Pair", "left right")  # noqa: PYI024 -- as users write it
 
 
@@ -209,3 +210,26 @@ def test_a_late_python_float_is_refused_or_rounded_by_a_cast(tmp_path):
         gdsload.convert(OneLate(1700000000.5), tmp_path / "d", workers=1)
     gdsload.convert(OneLate(0.1), tmp_path / "d", workers=1, casts={"t": "float32"}, restart=True)
     assert gdsload.ShardDataset(tmp_path / "d").column("t")[95] == torch.tensor(0.1)
+
+
+def picture(mode, colours=()):
+    image = pictures.new(mode, (4, 3), 1)
+    if colours:
+        image.putpalette(colours)
+    return image
+
+
+@pytest.mark.parametrize(
+    ("image", "noted"), [(("P", [0, 0, 0, 255, 0, 0]), True), (("P", [0, 0, 0, 1, 1, 1]), False), (("L",), False)]
+)
+@pytest.mark.parametrize("made", [lambda image: [{"image": image}] * 2, lambda image: {"image": [image] * 2}])
+def test_indices_of_a_palette_are_said(tmp_path, image, noted, made):
+    report = gdsload.convert(made(picture(*image)), tmp_path / "d", workers=1)
+    said = "images of 'image' have palettes, and their indices are taken; image.convert('RGB') gives colours"
+    assert [note.startswith(said) for note in report.notes] == [True] * noted
+    assert gdsload.ShardDataset(tmp_path / "d")[0]["image"].unique().tolist() == [1]
+
+
+def test_the_way_out_of_different_channels_is_one_that_a_dataset_has(tmp_path):
+    with pytest.raises(GdsloadError, match=r"say what channels they get: image.convert\('RGB'\) of Pillow, say"):
+        gdsload.convert([{"image": picture("L")}, {"image": picture("RGB")}], tmp_path / "d", workers=1)

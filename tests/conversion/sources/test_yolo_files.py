@@ -8,7 +8,7 @@ import pytest
 import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.yolo_files import YoloSource
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError, GdsloadError, OptionError
 
 pictures = pytest.importorskip("PIL.Image")
 pytest.importorskip("yaml")
@@ -56,8 +56,8 @@ def test_label_files_tell_what_it_is_where_no_yaml_file_does(tmp_path, pattern):
     (labels / "classes.txt").write_text("cat\ndog\n")
     (labels / "0.txt").write_text("")
     assert recognise(str(tmp_path)) == "yolo"
-    (labels / "0.txt").write_text("a cat on a mat, and another\n")
-    assert recognise(str(tmp_path)) == "images"
+    (labels / "0.txt").write_text("a cat on a mat, and another\n")  # an error then, with the way out
+    assert recognise(str(tmp_path)) == "yolo"
 
 
 @pytest.mark.parametrize("codec", ["JPEG", "TIFF"])
@@ -123,6 +123,8 @@ def test_splits_and_shards(tmp_path, out):
     ("line", "match"),
     [
         ("0 0.5 0.5 0.5", "a line has 4 values, not class, centre, width and height"),
+        ("a cat on a mat", "a line is no box: 'a cat on a mat'. If no label file has boxes, pass kind='images'"),
+        ("a cat", "a line has 2 values, not class, .*: 'a cat'. If no label file has boxes, pass kind='images'"),
         ("0 0.1 0.1 0.2 0.2 0.3 0.3", "a line has 7 values, as outlines, key points and turned boxes have them"),
         ("0 0.1 0.1 0.2 0.2 0.9", "a line has 6 values, not class"),
         ("0 0.5 0.5 0.1 0.1\nx 0.5 0.5 0.1 0.1", "a line is no box: 'x 0.5"),
@@ -150,9 +152,9 @@ def test_a_label_file_that_is_something_else_is_one_samples_fault(tmp_path, line
         ("train: train.txt\nnames: [a]\n", "names the list 'train.txt', which is not there"),
         ("train: {a: b}\nnames: [a]\n", "'train' in its YAML file is no folder or file, and no list of them"),
         ("train: [[a]]\nnames: [a]\n", "'train' in its YAML file is no folder or file, and no list of them"),
-        ("names: [[a]]\n", "has no list of names"),
+        ("names: [[a]]\n", "has no list of names. Write a list, names: "),
         ("&a [*a]\n", "it is no YAML"),
-        ("names: {1: a, 2: b}\n", "not numbered from 0 on"),
+        ("names: {1: a, 2: b}\n", "not numbered from 0 on. Number them so"),
         ("names: 7\n", "has no list of names"),
         ("[1, 2]", "no YAML file of a dataset"),
         ("a: [", "it is no YAML"),
@@ -221,8 +223,11 @@ def test_where_label_files_may_be(tmp_path, out, images, labels, path):
         ),
         (["labels/frame_a.txt"], "no label file fits.*Put label files there.*or pass kind='images'"),
         (["images/labels/a.txt"], "no label file fits"),
-        (["labels/a.txt", "labels/c.txt", "labels/d.txt"], "2 label files fit no image, 'labels/c.txt' first. Put an"),
-        (["labels/a.txt", "images/c.txt"], "1 label file fit no image, 'images/c.txt' first"),
+        (
+            ["labels/a.txt", "labels/c.txt", "labels/d.txt"],
+            "2 label files without an image, 'labels/c.txt' first. Put an",
+        ),
+        (["labels/a.txt", "images/c.txt"], "1 label file without an image, 'images/c.txt' first"),
         ({"labels/classes.txt": "cat\n"}, "no label file fits"),
     ],
 )
@@ -232,10 +237,43 @@ def test_label_files_and_images_that_do_not_fit(tmp_path, texts, match):
         YoloSource(str(tmp_path)).parts(1)
 
 
-def test_folders_in_capitals_are_no_classes_of_images(tmp_path, out):
-    put(tmp_path, ["images/a.png"], ["Labels/a.txt"], "names: [cat]\n")
-    with pytest.raises(FormatError, match="no label file fits: 'images/a.png' has none at 'labels/a.txt'"):
+@pytest.mark.parametrize("yaml", ["names: [cat]\n", None])
+@pytest.mark.parametrize(
+    ("image", "texts", "match"),
+    [
+        ("images/a.png", ["Labels/a.txt"], "no label file fits: 'images/a.png' has none at 'labels/a.txt'"),
+        ("Images/a.png", ["Labels/a.txt"], "no label file fits: 'Images/a.png' has none at 'Images/a.txt'"),
+        ("images/a.png", ["labels/frame_a.txt"], "no label file fits"),
+        ("images/a.png", ["labels/a.png.txt"], "no label file fits"),
+        ("images/a.png", {"labels/a.json": "{}"}, "no label file fits"),
+        ("images/a.png", {"labels/a.txt": "0 nan 0.5 0.5 0.5"}, "not between 0 and 1"),
+        ("images/a.png", {"labels/a.txt": "0.5 0.5 0.5 0.5 0.5"}, "a class is no(ne of the 1| whole number)"),
+        ("images/a.png", {"labels/a.txt": "0,0.5,0.5,0.5,0.5"}, "a line has 1 values"),
+        ("images/train/a.png", ["labels/train/b.txt"], "no label file fits"),
+        ("train/images/a.png", ["train/labels/b.txt"], "no label file fits"),
+    ],
+)
+def test_folders_called_images_and_labels_are_no_classes_of_images(tmp_path, out, image, texts, match, yaml):
+    put(tmp_path, [image], texts, yaml)
+    with pytest.raises(GdsloadError, match=match):
         gdsload.convert(tmp_path, out, workers=1)
+
+
+@pytest.mark.parametrize("place", ["classes.txt", "labels/classes.txt", "images/classes.txt"])
+def test_names_of_classes_in_a_text(tmp_path, out, place):
+    put(tmp_path, ["images/a.png"], {"labels/a.txt": "1 0.5 0.5 0.2 0.2", place: "cat\nhot dog\n\n"})
+    gdsload.convert(tmp_path, out, workers=1)
+    assert gdsload.ShardDataset(out).metadata["classes"] == {"labels": ["cat", "hot dog"]}
+
+
+def test_a_second_label_file_of_an_image_is_said(tmp_path, samples_in):
+    box, text = "0 0.5 0.5 0.2 0.2\n", "a caption\n"
+    put(tmp_path, ["images/a.png", "images/b.png"], {"labels/a.txt": box, "labels/b.txt": box, "images/b.txt": text})
+    source = YoloSource(str(tmp_path))
+    assert source.notes() == []
+    (tmp_path / "images" / "a.txt").write_text(box * 2)
+    assert [len(one["boxes"]) for one in samples_in(source)] == [1, 1]
+    assert source.notes() == ["1 label file is left out: the image of 'images/a.txt' has another one"]
 
 
 def test_what_is_passed_over_is_said(tmp_path, samples_in):

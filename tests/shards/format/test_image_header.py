@@ -135,17 +135,18 @@ def test_exif_that_cannot_be_read_leaves_an_image_upright(codec, block):
         ((ORIENTATION, 3, 1, 6), 6),
         ((ORIENTATION, 3, 1, 0), 1),
         ((ORIENTATION, 3, 1, 9), 1),
-        ((ORIENTATION, 4, 1, 6), 1),
+        ((ORIENTATION, 4, 1, 6), 6),
+        ((ORIENTATION, 4, 1, 2**16 + 6), 1),
+        ((ORIENTATION, 1, 1, 6), 1),
         ((ORIENTATION, 3, 2, 6), 1),
         ((ORIENTATION + 1, 3, 1, 6), 1),
     ],
 )
 @pytest.mark.parametrize("order", "<>")
-def test_orientation_is_one_short_from_1_to_8(codec, order, entry, orientation):
+def test_orientation_is_one_whole_number_from_1_to_8(codec, order, entry, orientation):
     tag, kind, count, value = entry
-    block = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(
-        f"{order}IHHHIHHI", 8, 1, tag, kind, count, value, 0, 0
-    )
+    block = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}IHHHI", 8, 1, tag, kind, count)
+    block += struct.pack(f"{order}II" if kind == 4 else f"{order}HHI", value, *((0,) if kind == 4 else (0, 0)))
     assert read_image_header(encoded(codec, exif=b"Exif\0\0" + block)).orientation == orientation
 
 
