@@ -108,13 +108,14 @@ def _check(path: Path, root: Path) -> int:
     """Say whether a record is good; the exit status."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        why: str | None = f"it cannot be read: {error}"
-    else:
         why = refusal(record, tree_hash(root))
-    if why is None:
-        print(f"{path}: the suite has passed on {record['machine'].get('gpu')} with this gdsload/.")
-        return 0
+        if why is None:
+            print(f"{path}: the suite has passed on {record['machine'].get('gpu')} with this gdsload/.")
+            return 0
+    except (OSError, ValueError) as error:
+        why = f"it cannot be read: {error}"
+    except (AttributeError, KeyError, TypeError) as error:  # a part is missing, or another thing
+        why = f"it is no record of the suite: {type(error).__name__}: {error}"
     print(f"{path} does not say that the suite passes with this gdsload/: {why}.", file=sys.stderr)
     return 1
 

@@ -7,32 +7,20 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gdsload.errors import GdsloadError
+from gdsload.system.failed import Failed
 
-__all__ = [
-    "BatchSource",
-    "Failed",
-    "PendingBatches",
-    "Ready",
-    "StepTransform",
-    "as_it_is",
-    "made_at_once",
-    "transformed",
-]
+__all__ = ["BatchSource", "PendingBatches", "Ready", "StepTransform", "as_it_is", "made_at_once", "transformed"]
 
 StepTransform = Callable[[int, Any], Any]
 """What turns the batch of a step into what is handed out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """Takes the place of a batch for which the user's transform raised an error; the epoch goes on after it."""
-
-    error: BaseException
-
-
-@dataclass(frozen=True, slots=True)
 class Ready:
-    """Some batches, and the error that is raised instead of the one after them."""
+    """Some batches, and the error that is raised instead of the one after them.
+
+    A batch for which the user's transform raised an error is `Failed`: the epoch goes on after it.
+    """
 
     batches: list[Any]
     sizes: list[int]

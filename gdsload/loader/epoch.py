@@ -22,11 +22,12 @@ import torch
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 
-from gdsload.engine.batch_source import Failed, as_it_is
+from gdsload.engine.batch_source import as_it_is
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.loader.state import Place
+from gdsload.system.failed import Failed
 from gdsload.system.threads import Closer, park_at_exit
 
 __all__ = ["Epoch", "EpochOwner", "Exchange"]
@@ -196,13 +197,10 @@ class Epoch(Iterator[Any]):
             raise StopIteration
         self._owner.stats.wait_s += time.perf_counter() - entered
         batch = hand_over(batch)
-        if not isinstance(batch, Failed):
-            return batch, size
-        try:
+        if isinstance(batch, Failed):
             self._failed = self._goes_on
-            raise batch.error
-        finally:
-            del batch  # or the error, its traceback and this frame were a circle
+            batch()
+        return batch, size
 
     def _fetch(self, entered: float) -> None:
         """Get the next group of batches, or end."""

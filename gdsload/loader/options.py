@@ -24,6 +24,7 @@ from gdsload.system.units import parse_bytes
 
 __all__ = [
     "MOST_READ_THREADS",
+    "REFUSED",
     "SEVERAL",
     "TOLD",
     "TorchKeywords",
@@ -57,11 +58,12 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "fan_out": (False, True, "auto"),
     "tail": (None, "share", "pad", "drop"),
 }
-_REFUSED = {
+REFUSED = {
     "collate_fn": "Batches are gathered whole: nothing is left to collate. Pass sample_transform= for what is done to "
     "each sample, and transform= for what is done to each batch.",
     "tuned": "Leave it out: a loader takes no settings from a file. Pass the keywords that `gdsload tune PATH` prints.",
 }
+"""Keywords that are refused, and what to do instead."""
 
 
 _TORCHS: dict[str, object] = {
@@ -102,11 +104,11 @@ def check_torch_keywords(given: Mapping[str, object], known: Iterable[str]) -> N
     Raises:
         OptionError: if one is refused, or unknown.
     """
-    for name, remedy in _REFUSED.items():
+    for name, remedy in REFUSED.items():
         if given.get(name) is not None:
             raise OptionError(f"{name} is not supported", remedy=remedy)
     unneeded = TorchKeywords.__annotations__.keys()
-    check_names("DataLoader", sorted(given.keys() - unneeded - _REFUSED.keys()), known)
+    check_names("DataLoader", sorted(given.keys() - unneeded - REFUSED.keys()), known)
     found = sorted(name for name in given.keys() & unneeded if given[name] != _TORCHS[name])
     if not TOLD.issuperset(found):
         TOLD.update(found)

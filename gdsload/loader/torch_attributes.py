@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from torch.utils.data import Sampler, SequentialSampler
 
 from gdsload.errors import OptionError
+from gdsload.loader.options import REFUSED
 from gdsload.order.checks import check_epoch
 
 __all__ = ["BatchView", "EpochKeeper", "OrderView", "SequentialView", "TorchAttributes"]
@@ -124,10 +125,11 @@ class TorchAttributes:
         if self._made and name[:1] != "_" and name != _SET_BY_FRAMEWORKS:
             unneeded = name in vars(TorchAttributes) and name not in self._given and name not in self._own
             if unneeded or name in self._given or name in self._own:
+                remedy = "Leave it out: the loader does without." if unneeded else "Leave it out: the loader sets it."
+                if name in {"dataset", *self._given}:
+                    remedy = f"Make a new one with the {name} that you want."
                 raise OptionError(
                     f"{name} cannot be set after the {type(self).__name__} was made, and would change nothing",
-                    remedy="Leave it out: the loader does without."
-                    if unneeded
-                    else f"Make a new one with the {name} that you want.",
+                    remedy=REFUSED.get(name, remedy),
                 )
         super().__setattr__(name, value)

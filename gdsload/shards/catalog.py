@@ -145,7 +145,11 @@ def _from_index(path: str, *, whole: bool) -> Catalog:
 
 def _is_at(path: str, folder: int) -> bool:
     """Whether an open folder is still the one at a path."""
-    return os.path.isdir(path) and os.path.samestat(os.stat(path), os.fstat(folder))
+    opened = status_of(folder, path)
+    try:
+        return os.path.samestat(os.stat(path), opened)
+    except OSError:
+        return False
 
 
 def _from_folder(path: str, folder: int, real: str, *, whole: bool) -> Catalog:

@@ -32,6 +32,7 @@ from types import FunctionType
 from typing import Any
 
 from gdsload.errors import OptionError, ReadError
+from gdsload.system.failed import Failed
 from gdsload.system.probe.process import module_command, module_environment
 from gdsload.system.threads import Worker, end_at_exit, start_all, wait_all
 
@@ -158,7 +159,7 @@ class Crew:
                 try:
                     ended(partial(_same, call(function, arguments, noted)))
                 except BaseException as error:
-                    ended(partial(_raise, error))
+                    ended(Failed(error))
 
     @contextmanager
     def _thread(self) -> Iterator[Call]:
@@ -184,10 +185,6 @@ class Crew:
 
 def _same(result: Any) -> Any:
     return result
-
-
-def _raise(error: BaseException) -> Any:
-    raise error
 
 
 class _Process:

@@ -45,14 +45,28 @@ def _serve(connection: Connection) -> None:
         except Exception as error:
             if not isinstance(error, GdsloadError):
                 error.add_note(traceback.format_exc())
-            answer = False, error
+            answer = False, _to_send(error)
         try:
             connection.send(answer)
         except ConnectionError:
             raise
         except Exception as error:  # not everything can be sent
-            what = f"{answer[1]!r:.500}" if answer[0] else f"{type(answer[1]).__name__}: {answer[1]}"
-            connection.send((False, ReadError(f"what came of it cannot be handed back ({error}): {what}")))
+            connection.send((False, ReadError(f"a result cannot be sent back ({error}): {answer[1]!r:.500}")))
+
+
+def _to_send(error: Exception) -> Exception:
+    """The error, or one with its name, message and notes if the process that waits for it could not read it."""
+    try:
+        if type(ForkingPickler.loads(ForkingPickler.dumps(error))) is type(error):
+            return error
+    except Exception as wrong:
+        why = f"{type(error).__name__} cannot be sent from a worker process: {type(wrong).__name__}: {wrong}"
+    else:
+        why = f"{type(error).__name__} becomes another one when it is pickled"
+    found = RuntimeError(f"{type(error).__name__}: {error}")
+    for note in (*getattr(error, "__notes__", ()), why):
+        found.add_note(note)
+    return found
 
 
 def _import(script: Mapping[str, Any], work: Work) -> None:

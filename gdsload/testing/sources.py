@@ -24,13 +24,14 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from gdsload.engine.batch_source import BatchSource, Failed, Ready, StepTransform
+from gdsload.engine.batch_source import BatchSource, Ready, StepTransform
 from gdsload.engine.steps import Ordered, Steps
 from gdsload.errors import FileChangedError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.format.schema import Field
 from gdsload.shards.writer import ShardWriter
+from gdsload.system.failed import Failed
 from gdsload.testing.batches import fingerprint
 from gdsload.testing.wrappers import RecordingBackend
 

@@ -84,6 +84,9 @@ def test_the_hash_is_not_that_of_what_python_compiles_or_of_other_folders(tree):
         ({"counts": {"passed": 0}}, "no test has passed"),
         ({"counts": None}, "no record of the suite"),
         ({"status": 2}, "pytest ended with status 2"),
+        ({"machine": None}, "no record of the suite"),
+        ({"require": None}, "no record of the suite"),
+        ({"counts": {"passed": 9, "failed": None}}, "no record of the suite"),
     ],
 )
 def test_a_record_that_does_not_say_enough_is_refused(tree, capfd, changed, match):

@@ -338,6 +338,22 @@ class TestAbandoned:
         assert [reference() for reference in gone] == [None, None]
         soon(lambda: threads() == [])
 
+    @pytest.mark.parametrize("hook", ["transform", "device_transform", "sample_transform"])
+    def test_an_error_of_a_transform_is_no_circle(self, load, plain, soon, hook, no_collection):
+        gone = []
+
+        def fail(batch):
+            values = batch["x"].clone()
+            gone.append(weakref.ref(values))
+            raise ValueError(len(values))
+
+        iterator = iter(load(plain, 1000, sample_workers=0, **{hook: fail}))
+        with pytest.raises(ValueError, match=r"\d"):
+            next(iterator)
+        gone.append(weakref.ref(iterator))
+        del iterator
+        soon(lambda: {reference() for reference in gone} == {None})
+
     def test_with_slow_reads_nobody_waits(self, load, plain, wrap, threads, soon, mmap):
         wrap(lambda inner: SlowBackend(inner, 0.3))
         loader = load(plain, 10, mmap=mmap)

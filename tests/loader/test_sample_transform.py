@@ -28,7 +28,7 @@ ROOT = Path(gdsload.__file__).parent.parent
 BLOCK = {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
 MODULE = """
-    import os, random
+    import os, random, threading
     import numpy as np
     import torch
 
@@ -48,6 +48,22 @@ MODULE = """
         x = sample["x"].float()
         return {"one": x[::2][:1], "none": x[::3][:0], "conj": torch.complex(x, x + 1).conj(),
                 "neg": torch.complex(x, x).conj().imag}
+
+    class Odd(Exception):
+        def __init__(self, what, why):
+            super().__init__(f"{what}, {why}")
+
+    class Held(Exception):
+        def __init__(self, what):
+            super().__init__(what)
+            self.lock = threading.Lock()
+
+    def fail_oddly(sample):
+        if sample["x"][0] == 100:
+            raise Odd("this", "that")
+        if sample["x"][0] == 950:
+            raise Held("that one")
+        return sample
 
     def fail(sample):
         return {"x": 1 / (sample["x"][0] - 537).item()}
@@ -325,6 +341,18 @@ class TestErrors:
             next(iterator)
         assert any("for sample 537 of the dataset" in note for note in caught.value.__notes__)
         assert "in the batch of step 5 of epoch 0" in caught.value.__notes__[-1]
+
+    def test_in_processes_also_errors_that_pickle_does_not_take(self, quick_python, load, plain, functions):
+        options = {"sample_transform": functions.fail_oddly, "sample_processes": True, "sample_workers": 1}
+        iterator = iter(load(plain, 100, **options))
+        next(iterator)
+        with pytest.raises(RuntimeError, match="^Odd: this, that") as caught:
+            next(iterator)
+        assert any("for sample 100 of the dataset" in note for note in caught.value.__notes__)
+        assert len([next(iterator) for _ in range(7)]) == 7
+        with pytest.raises(RuntimeError, match="^Held: that one"):
+            next(iterator)
+        assert list(iterator) == []
 
     def test_a_process_that_is_killed_is_an_error_and_no_hang(self, load, plain, functions):
         iterator = iter(load(plain, 900, sample_transform=functions.die, sample_processes=True, sample_workers=1))

@@ -26,7 +26,8 @@ def test_what_has_taken_effect_or_has_none_cannot_be_set(load, plain, name):
     if name == "worker_init_fn":  # Lightning sets it
         loader.worker_init_fn = print
         return
-    remedy = "Leave it out" if name in UNNEEDED else f"Make a new one with the {name}"
+    remedy = f"Make a new one with the {name}" if name in KEYWORDS else "Leave it out"
+    remedy = "Pass sample_transform=" if name == "collate_fn" else remedy
     with pytest.raises(OptionError, match=f"{name} cannot be set after the DataLoader was made.* {remedy}"):
         setattr(loader, name, 7)
     assert name == "cache" or getattr(loader, name, None) is before

@@ -55,14 +55,15 @@ def left_open(path):
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_status_that_the_system_does_not_give_is_an_error_of_gdsloads(dataset, monkeypatch, name, code):
-    """Whichever look it is that fails."""
+@pytest.mark.parametrize("for_good", [False, True])
+def test_a_status_that_the_system_does_not_give_is_an_error_of_gdsloads(dataset, monkeypatch, name, code, for_good):
+    """Whichever look it is that fails, alone or with all further ones."""
     real, calls = os.fstat, 0
 
     def fstat(fd):
         nonlocal calls
         calls += 1
-        if calls == failing:
+        if calls == failing or (for_good and calls > failing):
             raise OSError(code, os.strerror(code))
         return real(fd)
 
