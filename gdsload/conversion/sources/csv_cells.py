@@ -306,4 +306,5 @@ def _way_out(cell: str, column: Column) -> str:
         return f"Say what stands for an empty cell: fill={{{column.name!r}: 0}}, say."
     others = ("uint",) if _WHOLE.fullmatch(cell) else ("float",)  # a float would round a whole number
     kind = next((kind for kind in others if _number(cell, kind) is not None), "str")
-    return f"If the column is of another type, say so: types={{{column.name!r}: {kind!r}}}."
+    rounds = ", which rounds whole numbers beyond 2**53" if kind == "float" else ""
+    return f"If the column is of another type, say so: types={{{column.name!r}: {kind!r}}}{rounds}."

@@ -32,7 +32,7 @@ _NUMBERS = frozenset({"cls", "id", "index"})
 _WHOLE = re.compile(rb"\s*[+-]?[0-9]{1,20}\s*")
 _TEXTS = frozenset({"txt", "json"})
 _NO_FILES = frozenset({b"V", b"D", b"A", b"E", b"I"})
-"""Types of members that are no files: a label, a list of a folder, and what Solaris tells of the next one."""
+"""Types of members that are no files: a label, a list of a folder, and notes of Solaris on the next member."""
 _LEFT_OUT = "tar members that are hidden or have no ending are left out"
 _MAYBE_CUT = "tar files without a mark at their end may be cut short"
 
