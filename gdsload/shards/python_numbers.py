@@ -12,6 +12,8 @@ from gdsload.errors import SchemaError
 
 __all__ = ["check_masks", "python_numbers"]
 
+_EXACT = np.float64(2**53)  # up to which float64 has all whole numbers; float16 does not reach it
+
 
 def python_numbers(value: object, field: str) -> NDArray[Any]:
     """Python numbers as an array: whole ones are int64 or uint64, others float64 or complex128.
@@ -29,15 +31,15 @@ def python_numbers(value: object, field: str) -> NDArray[Any]:
         raise _too_long(field) from None
     if array.dtype.kind == "f" and np.isnan(array).any():
         _check_missing(value, field)
-    if array.dtype.kind in "fc" and (np.abs(array) >= 2**53).any():
-        if isinstance(value, list | tuple):
+    listed, table = isinstance(value, list | tuple), hasattr(value, "columns")
+    if array.dtype.kind in "fc" and (listed or table) and (np.abs(array) >= _EXACT).any():
+        if listed:
             return _with_large_ones(value, array, field)
-        if hasattr(value, "columns"):
-            raise SchemaError(
-                "it is a table, and the whole numbers of one column may be rounded to the floats of another",
-                field=field,
-                remedy="Make a field of each column.",
-            )
+        raise SchemaError(
+            "it is a table, and the whole numbers of one column may be rounded to the floats of another",
+            field=field,
+            remedy="Make a field of each column.",
+        )
     return array
 
 

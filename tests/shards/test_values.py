@@ -144,6 +144,12 @@ def test_whole_numbers_among_floats_are_never_rounded(value):
         element_type(value, "x")
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_short_floats_in_a_list_keep_their_type(kind):
+    dtype, shape = element_type([kind(0.5), kind(2)], "x")
+    assert (dtype.name, shape) == (np.dtype(kind).name, (2,))
+
+
 def test_whole_numbers_of_two_types_stay_what_they_are():
     """NumPy makes floats of them."""
     assert as_bytes([np.uint64(2**53 + 1), np.int64(-1)], dtype_of("int64"), "x").view("<i8")[:, 0].tolist() == [
