@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 
 from gdsload.errors import FormatError
 from gdsload.system.paths import natural
 
-__all__ = ["entries_in", "is_folder", "is_passed_over", "is_path_passed_over", "leads_back", "names_below", "names_in"]
+__all__ = [
+    "entries_in",
+    "first_below",
+    "is_folder",
+    "is_passed_over",
+    "is_path_passed_over",
+    "leads_back",
+    "names_below",
+    "names_in",
+]
 
 _NAMES = frozenset({
     "__macosx", "__pycache__", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "temporary items",
@@ -18,6 +29,7 @@ _NAMES = frozenset({
     "_change_data", "_symlink_format_manifest", "_impala_insert_staging",
 })  # fmt: skip
 """Names, in lower case, that archives, NAS systems, Windows, Spark, Hive and Delta give to files beside data."""
+_LOOKED_AT = 1000
 _BEGINNINGS = (".", "~$", "_temporary", "_tmp", "_task_tmp", "_started", "_committed")
 _ENDINGS = ("@synoeastream", "@synoresource")
 
@@ -87,6 +99,18 @@ def names_below(folder: str) -> Iterator[tuple[str, str]]:
             yield folder, entry.name
     for below in folders:
         yield from names_below(below)
+
+
+def first_below(folder: str, suffixes: tuple[str, ...]) -> str | None:
+    """The path from a folder to the first file with these suffixes in folders below it, if it is soon found."""
+    if not suffixes or not os.path.isdir(folder):
+        return None
+    with suppress(FormatError):
+        below = (one for one in names_below(folder) if one[0] != folder)
+        for place, name in islice(below, _LOOKED_AT):
+            if name.lower().endswith(suffixes):
+                return os.path.relpath(os.path.join(place, name), folder)
+    return None
 
 
 def leads_back(link: str) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.part import failed, made, one_scale, place_of
+from gdsload.conversion.reading_notes import noted_in_reading, noting
 from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.source import Part, Source
 from gdsload.conversion.sources.pictures import ImageSource
@@ -37,17 +38,19 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
     found: Schema | None = None
     seen = 0
     troubles: list[str] = []
-    for schema, samples, where in _first(source, parts, options, troubles):
-        seen += samples
-        if found is None or found.keys() == schema.keys():
-            found = schema if found is None else _joined(found, schema, source, options.ragged, where)
-        elif options.on_error == "stop":
-            raise _other_fields(found, schema, where)
-        # Else it is skipped when its turn comes. It counts: where none is like the first, not all are to be looked at.
-        if seen >= _SAMPLES:
-            break
+    with noting() as noted:
+        for schema, samples, where in _first(source, parts, options, troubles):
+            seen += samples
+            if found is None or found.keys() == schema.keys():
+                found = schema if found is None else _joined(found, schema, source, options.ragged, where)
+            elif options.on_error == "stop":
+                raise _other_fields(found, schema, where)
+            # Else it is skipped when its turn comes. It counts: where none is like the first, not all are looked at.
+            if seen >= _SAMPLES:
+                break
     if found is None:
-        why = f". The first, {troubles[0]}" if troubles else ": it has none"
+        left_out = "; ".join(["it has none", *noted_in_reading([noted])]).rstrip(".")
+        why = f". The first, {troubles[0]}" if troubles else f": {left_out}"
         raise FormatError(f"not one sample of the source can be made{why}", file=_path_of(source))
     fields = {name: _ragged(name, field) if name in options.ragged else field for name, field in found.items()}
     unknown = [name for name in options.ragged if name not in fields]

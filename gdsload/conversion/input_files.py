@@ -15,21 +15,13 @@ from contextvars import ContextVar
 from typing import IO, TypedDict
 
 from gdsload.conversion.brace_patterns import expanded
-from gdsload.conversion.folders import entries_in, is_folder, is_passed_over, leads_back, names_in
+from gdsload.conversion.folders import entries_in, first_below, is_folder, is_passed_over, leads_back, names_in
 from gdsload.conversion.splits import ALL, level_splits, split_words, splits_of
 from gdsload.conversion.table_logs import refuse_logged, refuse_logged_above
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.paths import absolute
 
-__all__ = [
-    "FileOptions",
-    "SourceFiles",
-    "Stamp",
-    "check_file",
-    "noted_by",
-    "open_file",
-    "stamps",
-]
+__all__ = ["FileOptions", "SourceFiles", "Stamp", "check_file", "noted_by", "open_file", "stamps"]
 
 Stamp = list[str | int]
 _note: ContextVar[Callable[[Stamp], None] | None] = ContextVar("_note", default=None)
@@ -159,6 +151,7 @@ class SourceFiles:
         self.split = split
         self.follow_links = follow_links
         self._left: set[str] = set()
+        self._not_below: tuple[str, ...] = ()
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_left": set()}
@@ -186,6 +179,7 @@ class SourceFiles:
             OptionError: if there are several splits and none was asked for, or not the one that was.
         """
         wanted, path = tuple(suffixes), folder or self.path
+        self._not_below = self._not_below if below or folder else wanted
         if folder is None and (files := expanded(path)):
             for file in files:
                 check_file(file)
@@ -197,7 +191,7 @@ class SourceFiles:
             return self.chosen([path]) if splits else [path]
         found = list(self.walk(path, wanted, below=below, bad=bad))
         if not found:
-            remedy = f"{self.notes()[0]} A path that you name is always taken." if self._left else None
+            remedy = " ".join([*notes, "A path that you name is always taken."]) if (notes := self.notes()) else None
             raise FormatError(f"there is no file with {' or '.join(wanted)}", file=path, remedy=remedy)
         return self.chosen(found, path) if splits else found
 
@@ -242,12 +236,14 @@ class SourceFiles:
         return [entry.path for entry in found]
 
     def notes(self) -> list[str]:
-        """Notes for users: one that counts the files and folders that were passed over."""
+        """Notes for users: on files in folders that are not looked into, and on what is passed over."""
+        below = first_below(self.path, self._not_below)
+        found = [] if below is None else [f"Files in folders below are left out: {below!r:.200} first."]
         if not self._left:
-            return []
+            return found
         count = f"{len(self._left)} files or folders are" if len(self._left) > 1 else "1 file or folder is"
         first = os.path.relpath(min(self._left), self.path)
-        return [f"{count} passed over, hidden or kept by other programs beside data: {first!r:.200} first."]
+        return [*found, f"{count} passed over, hidden or kept by other programs beside data: {first!r:.200} first."]
 
     def entries(
         self, folder: str, suffixes: tuple[str, ...] = (), *, below: bool = True, whole: bool = False

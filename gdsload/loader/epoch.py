@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from threading import get_ident
 from typing import Any, Protocol
 
 import torch
@@ -91,6 +92,7 @@ class Epoch(Iterator[Any]):
         """Whether the epoch goes on after an error of a transform; where peers need each batch, it does not."""
         self._failed = False  # whether a transform raised an error for the batch at the place
         self._ended_by: Exception | None = None
+        self._fetching: int | None = None  # the thread that waits for a group, and may be making it
         self._begun = self._over = False
         self._since = 0.0
         self.size: Callable[[int], int]
@@ -119,6 +121,8 @@ class Epoch(Iterator[Any]):
         park_at_exit()
         if self._over:
             raise self._end()
+        if self._fetching is not None and self._fetching == get_ident():
+            raise RuntimeError("a transform asked for a batch of the epoch that it makes one of")
         moved = goes_on = False
         try:
             self._owner.check_usable()  # before the lock, which a fork may have left locked
@@ -214,6 +218,7 @@ class Epoch(Iterator[Any]):
         if pipeline is None or self._over:  # another thread has closed us, perhaps before there was a pipeline to close
             self._owner.check_usable()
             raise StopIteration
+        self._fetching = get_ident()
         try:
             ready = pipeline.get()
         except LoaderClosedError:
@@ -221,6 +226,8 @@ class Epoch(Iterator[Any]):
             if self._over:  # this epoch alone was closed, which is no failure
                 raise StopIteration from None
             raise
+        finally:
+            self._fetching = None
         if ready is None:
             self._owner.ended(self)
             raise StopIteration

@@ -12,24 +12,34 @@ from gdsload.errors import SchemaError
 
 __all__ = ["check_masks", "python_numbers"]
 
+_EXACT = np.float64(2**53)  # up to which float64 has all whole numbers; float16 does not reach it
+
 
 def python_numbers(value: object, field: str) -> NDArray[Any]:
     """Python numbers as an array: whole ones are int64 or uint64, others float64 or complex128.
 
     Raises:
-        SchemaError: if lists have no shape, a number is masked, or a whole one is among floats that do not have it.
+        SchemaError: if lists have no shape, a number is masked, a whole one is missing, or one is among floats that do
+            not have it.
     """
     try:
         array = np.asarray(value)
     except (UserWarning, ValueError):  # where warnings are errors, numpy's of a masked number is one
-        _check_masked_numbers(value, field)
+        _check_missing(value, field)
         raise SchemaError("nested lists of different lengths have no shape", field=field) from None
     except OverflowError:
         raise _too_long(field) from None
     if array.dtype.kind == "f" and np.isnan(array).any():
-        _check_masked_numbers(value, field)
-    if array.dtype.kind in "fc" and isinstance(value, list | tuple) and (np.abs(array) >= 2**53).any():
-        return _with_large_ones(value, array, field)
+        _check_missing(value, field)
+    listed, table = isinstance(value, list | tuple), hasattr(value, "columns")
+    if array.dtype.kind in "fc" and (listed or table) and (np.abs(array) >= _EXACT).any():
+        if listed:
+            return _with_large_ones(value, array, field)
+        raise SchemaError(
+            "it is a table, and the whole numbers of one column may be rounded to the floats of another",
+            field=field,
+            remedy="Make a field of each column.",
+        )
     return array
 
 
@@ -38,8 +48,9 @@ def _with_large_ones(value: object, array: NDArray[Any], field: str) -> NDArray[
     exact = np.array(value, dtype=object)
     # Whole numbers of which some need 64 bits and others could be negative are floats to numpy, too.
     if all(isinstance(number, Integral) for number in exact.flat):
+        numbers = [int(number) for number in exact.flat]  # numpy's own would wrap around
         try:
-            return exact.astype(np.uint64)
+            return np.array(numbers, np.int64 if min(numbers) < 0 else np.uint64).reshape(exact.shape)
         except OverflowError:
             raise _too_long(field) from None
     for one, became in zip(exact.flat, array.real.flat, strict=True):
@@ -57,13 +68,20 @@ def _too_long(field: str) -> SchemaError:
     return SchemaError("its numbers fit neither 64 bits with a sign nor without", field=field)
 
 
-def _check_masked_numbers(value: object, field: str) -> None:
-    """Refuse masked numbers in lists, of which numpy only warns, and makes them NaN."""
+def _check_missing(value: object, field: str) -> None:
+    """Refuse what numpy makes NaN of: masked numbers in lists, and whole ones that pandas, polars or Arrow lack."""
     if isinstance(value, list | tuple):
         for one in value:
-            _check_masked_numbers(one, field)
-    else:
-        check_masks(value, field)
+            _check_missing(one, field)
+        return
+    check_masks(value, field)
+    is_column = hasattr(value, "__array__") and not isinstance(value, np.ndarray | np.generic)
+    if is_column and "int" in repr(getattr(value, "dtype", getattr(value, "type", ""))).lower():
+        raise SchemaError(
+            "a whole number is missing, and NumPy makes floats of the others",
+            field=field,
+            remedy="Write what stands for it: x.fillna(0) in pandas, x.fill_null(0) in polars and Arrow.",
+        )
 
 
 def check_masks(value: object, field: str) -> None:

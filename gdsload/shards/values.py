@@ -152,7 +152,7 @@ def check_dense(value: torch.Tensor, field: str) -> None:
 def _stacked(value: object, field: str) -> object:
     """A list of tensors or arrays as one of them, whose element type is then not a matter of choice; of pictures, too.
 
-    Here is where all values come by first, so here is where masked ones are refused.
+    All values come here first, so masked ones are refused here.
     """
     if is_picture(value):
         return picture_array(value, field)

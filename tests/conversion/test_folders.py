@@ -86,6 +86,19 @@ def test_recognition_does_not_look_at_it(make_source, tmp_path, kind):
     assert recognise(str(tmp_path / "source")) == kind
 
 
+def test_files_in_folders_that_are_not_looked_into_are_said(tmp_path):
+    for name in ("a.csv", "sub/.hidden/b.csv", "sub/b.csv", "sub/b.txt"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text("x\n1\n")
+    note = "Files in folders below are left out: 'sub/b.csv' first."
+    report = gdsload.convert(tmp_path / "in", tmp_path / "out", workers=1)
+    assert (report.samples, report.notes) == (1, (note,))
+    (tmp_path / "in" / "a.csv").unlink()
+    with pytest.raises(FormatError, match=f"there is no file with .*{note}"):
+        gdsload.convert(tmp_path / "in", tmp_path / "none", workers=1)
+    gdsload.convert(tmp_path / "in" / "sub", tmp_path / "sub", workers=1)
+
+
 @pytest.mark.parametrize("name", KEPT_BESIDE)
 def test_a_folder_of_nothing_else_is_refused(tmp_path, name):
     folder = tmp_path / "in"

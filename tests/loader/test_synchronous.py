@@ -94,6 +94,22 @@ def test_a_transform_that_begins_an_epoch_of_its_own_loader_is_refused(load, pla
         next(iter(loader))
 
 
+@pytest.mark.parametrize("where", ["sample_transform", "device_transform"])
+def test_a_transform_that_asks_its_own_epoch_for_a_batch_is_refused_and_no_hang(load, plain, where):
+    asked = []
+
+    def ask(value):
+        if not asked:
+            asked.append(1)
+            next(batches)
+        return value
+
+    batches = iter(load(plain, 10, sample_workers=0, **{where: ask}))
+    with pytest.raises(RuntimeError, match="a transform asked for a batch of the epoch that it makes one of"):
+        next(batches)
+    assert len(list(batches)) == 99
+
+
 def test_windows_and_ragged_fields(tmp_path):
     with gdsload.ShardWriter(tmp_path / "d", {"x": "int64", "t": gdsload.Field("int32", (None,))}) as writer:
         for number in range(50):

@@ -144,6 +144,51 @@ def test_whole_numbers_among_floats_are_never_rounded(value):
         element_type(value, "x")
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_short_floats_in_a_list_keep_their_type(kind):
+    dtype, shape = element_type([kind(0.5), kind(2)], "x")
+    assert (dtype.name, shape) == (np.dtype(kind).name, (2,))
+
+
+def test_whole_numbers_of_two_types_stay_what_they_are():
+    """NumPy makes floats of them."""
+    assert as_bytes([np.uint64(2**53 + 1), np.int64(-1)], dtype_of("int64"), "x").view("<i8")[:, 0].tolist() == [
+        2**53 + 1,
+        -1,
+    ]
+    with pytest.raises(SchemaError, match="its numbers fit neither 64 bits with a sign nor without"):
+        element_type([np.uint64(2**63), np.int64(-1)], "x")
+
+
+def _columns(numbers):
+    pandas, polars, arrow = (pytest.importorskip(name) for name in ("pandas", "polars", "pyarrow"))
+    return [
+        pandas.Series(numbers, dtype="Int64"),
+        pandas.Series(numbers, dtype="UInt64"),
+        pandas.Series(numbers, dtype="category"),
+        polars.Series(numbers),
+        arrow.array(numbers),
+        arrow.chunked_array([numbers[:1], numbers[1:]]),
+    ]
+
+
+def test_columns_that_lack_a_whole_number_are_refused():
+    """NumPy makes floats of them, which round the others."""
+    for column in _columns([2**53 + 1, None]):
+        for value in (column, [column, column]):
+            with pytest.raises(SchemaError, match="a whole number is missing, .* x.fillna"):
+                element_type(value, "x")
+    for column in _columns([2**53 + 1, 2]):
+        assert as_bytes(column, element_type(column, "x")[0], "x").view("<i8")[:, 0].tolist() == [2**53 + 1, 2]
+
+
+def test_a_table_of_whole_numbers_and_floats_is_no_value():
+    for library in map(pytest.importorskip, ("pandas", "polars")):
+        with pytest.raises(SchemaError, match="it is a table, .* Make a field of each column"):
+            element_type(library.DataFrame({"a": [2**53 + 1], "b": [0.5]}), "x")
+        assert element_type(library.DataFrame({"a": [2**53 + 1]}), "x")[1] == (1, 1)
+
+
 def test_whole_numbers_among_floats_that_have_them():
     assert as_bytes([0.5, 2**53], dtype_of("float64"), "x").view("<f8").tolist() == [[0.5], [2.0**53]]
 

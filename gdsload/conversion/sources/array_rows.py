@@ -11,7 +11,9 @@ import numpy as np
 from gdsload.conversion.row_source import BATCH_BYTES, common_length, row_parts, spans
 from gdsload.conversion.source import Item, Part
 
-__all__ = ["array_items", "array_parts", "padding_notes", "plain_rows"]
+__all__ = ["array_items", "array_parts", "bytes_notes", "plain_rows"]
+
+_SHORT = 2  # bytes: the number types that NumPy lacks are not longer
 
 
 def array_parts(
@@ -51,15 +53,27 @@ def _rows(arrays: Mapping[str, Any], begin: int, end: int) -> dict[str, Any]:
 
 def plain_rows(rows: Any) -> Any:
     """Rows as a field takes them: texts and bytes of an array as a list, all else as it is."""
-    texts = isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "USV" and rows.dtype.names is None
-    return rows.tolist() if texts else rows
+    if not isinstance(rows, np.ndarray) or rows.ndim != 1:
+        return rows
+    return rows.tolist() if rows.dtype.kind in "US" or _is_raw(rows.dtype) else rows
 
 
-def padding_notes(arrays: Mapping[str, Any]) -> list[str]:
-    """What users should know of arrays, by field, of bytes of a fixed length, which zeros fill up."""
-    return [
+def _is_raw(dtype: object) -> bool:
+    """Whether it is NumPy's type of raw bytes; bfloat16 and its like are of kind V, too."""
+    return isinstance(dtype, np.dtype) and dtype.type is np.void and dtype.names is None
+
+
+def bytes_notes(arrays: Mapping[str, Any]) -> list[str]:
+    """What users should know of arrays, by field, of bytes of a fixed length: zeros are lost, or they are numbers."""
+    found = [
         f"{name!r} has bytes of a fixed length ({array.dtype.itemsize}), of which zeros at the end are left out: where "
         "they are part of the value, store it as numpy's V type, or as rows of uint8"
         for name, array in arrays.items()
         if getattr(getattr(array, "dtype", None), "kind", None) == "S"
+    ]
+    return found + [
+        f"{name!r} has raw bytes ({array.dtype.itemsize}), as which NumPy saves bfloat16 and float8, too: if they are "
+        "numbers, save x.astype('float32')"
+        for name, array in arrays.items()
+        if _is_raw(getattr(array, "dtype", None)) and array.dtype.itemsize <= _SHORT
     ]

@@ -20,7 +20,7 @@ from gdsload.conversion.reading_notes import note, noted_in_reading
 from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import check_fields, classes_of, runs, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import array_items, array_parts, padding_notes
+from gdsload.conversion.sources.array_rows import array_items, array_parts, bytes_notes
 from gdsload.conversion.sources.npy import decode_npy, map_npy
 from gdsload.conversion.sources.npz import NpzArchive, is_left_out
 from gdsload.errors import FormatError, OptionError
@@ -90,7 +90,7 @@ class ArraySource(FieldChoice):
             return []
         left_out = [] if self._archive is None else self._archive.left_out()
         noted = noted_in_reading([{_LEFT_OUT: (len(left_out), left_out[0])}]) if left_out else []
-        return [*padding_notes(self._open()), *noted]
+        return [*bytes_notes(self._open()), *noted]
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: rows, or runs of files."""

@@ -21,7 +21,9 @@ from gdsload.shards.format.dtypes import dtype_of
 
 __all__ = ["ATTRIBUTES", "StoredNumbers", "of_first_dimension", "other_dimension_notes"]
 
-ATTRIBUTES = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "units", "calendar")
+_FACTORS = ("scale_factor", "add_offset")
+_VALID = ("valid_range", "valid_min", "valid_max")
+ATTRIBUTES = (*_FACTORS, "_FillValue", "missing_value", "_Unsigned", "units", "calendar", *_VALID)
 _FLOAT64 = struct.Struct("<d")
 
 
@@ -36,6 +38,7 @@ class StoredNumbers:
         missing: the numbers that stand for no value.
         read_as: the whole type of the same bytes that they are of; None: the one they are stored in.
         units: what values count.
+        not_applied: the attributes that may change values, and are left out: what is valid, and several factors.
     """
 
     dtype: np.dtype[Any]
@@ -44,13 +47,16 @@ class StoredNumbers:
     missing: tuple[float, ...] = ()
     read_as: np.dtype[Any] | None = None
     units: str | None = None
+    not_applied: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> StoredNumbers:
         """What attributes say of the numbers of a type; what is in them is not trusted."""
         if dtype.kind not in "iuf":
             return cls(dtype)
-        scale, offset = (_numbers(attributes.get(name), dtype) for name in ("scale_factor", "add_offset"))
+        factors = {name: _numbers(attributes[name], dtype) for name in _FACTORS if attributes.get(name) is not None}
+        odd = [name for name, found in factors.items() if len(found) != 1]
+        scale, offset = (factors[name] if name in factors and name not in odd else [] for name in _FACTORS)
         lost = [*_numbers(attributes.get("_FillValue"), dtype), *_numbers(attributes.get("missing_value"), dtype)]
         word, whole = _text(attributes.get("_Unsigned")), {"i": "u", "u": "i"}.get(dtype.kind)
         turned = whole is not None and word == {"i": "true", "u": "false"}[dtype.kind]
@@ -62,6 +68,7 @@ class StoredNumbers:
             tuple(dict.fromkeys(number for number in lost if number == number)),  # noqa: PLR0124 - NaN is none anyway
             np.dtype(f"{dtype.byteorder}{whole}{dtype.itemsize}") if turned else None,
             f"{units} ({calendar})" if units and calendar else units or None,
+            (*odd, *(name for name in _VALID if attributes.get(name) is not None)),
         )
 
     @property
@@ -72,12 +79,15 @@ class StoredNumbers:
         parts += [f"missing for {', '.join(map(str, self.missing))}"] if self.missing else []
         return " and ".join(parts)
 
-    def notes(self, name: str) -> list[str]:
-        """What users should know of numbers that are taken as they are stored."""
-        if self.formula:
+    def notes(self, name: str, *, unpack: bool) -> list[str]:
+        """What users should know of the numbers, which are unpacked or taken as they are stored."""
+        found = [f"{name!r} has {one} in its attributes, which is not applied" for one in self.not_applied]
+        if self.formula and not unpack:
             meaning = f"by its attributes a value is {self.formula}"
-            return [f"{name!r} has the numbers as they are stored; {meaning}: unpack=True makes values of them"]
-        return [f"{name!r} is in {self.units}"] if self.units and " since " in self.units else []
+            found.append(f"{name!r} has the numbers as they are stored; {meaning}: unpack=True makes values of them")
+        elif self.units and " since " in self.units:
+            found.append(f"{name!r} is in {self.units}")
+        return found
 
     def unit(self, *, unpack: bool) -> dict[str, str]:
         """What numbers count, if attributes say it, under ``""``; stored numbers count it once they are unpacked."""

@@ -6,6 +6,7 @@ may not, they are read one by one.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -78,7 +79,7 @@ def type_of(cells: Sequence[str]) -> str:
 
 
 def beyond_whole(cells: Sequence[str]) -> str | None:
-    """A cell of a column of floats that is a whole number which these may round; None if there is none.
+    """A cell of a column of floats that is a number which these round; None if there is none.
 
     Rounded, different names become the same. In a column of whole numbers alone it is one that int64 does not hold,
     where uint64 does not hold all.
@@ -92,8 +93,14 @@ def beyond_whole(cells: Sequence[str]) -> str | None:
 
 
 def _is_rounded(cell: str) -> bool:
-    """Whether a cell is a whole number that float64 does not have."""
-    return len(cell) >= _DIGITS and bool(_WHOLE_FLOAT.fullmatch(cell)) and Decimal(cell) != Decimal(float(cell))
+    """Whether a cell is a whole number that float64 does not have, or a number that is infinite as one."""
+    if len(cell) >= _DIGITS and _WHOLE_FLOAT.fullmatch(cell):
+        return Decimal(cell) != Decimal(float(cell))
+    return _is_infinite(cell)
+
+
+def _is_infinite(cell: str) -> bool:
+    return math.isinf(float(cell)) and "inf" not in cell.lower()
 
 
 def missing_among_numbers(cells: Sequence[str]) -> str | None:
@@ -200,7 +207,7 @@ class CellReader:
         return found
 
     def _has_rounded(self, stretch: Stretch, found: Mapping[str, Any]) -> bool:
-        """Whether a whole number has been rounded: the cells of large numbers are read again, as texts."""
+        """Whether a number has been rounded: the cells of large numbers are read again, as texts."""
         for column in self.columns:
             if column.kind == "float" and not column.rounds:
                 large = np.flatnonzero(np.abs(found[column.name]) >= _EXACT)
@@ -270,7 +277,9 @@ class CellReader:
 
 
 def beyond(cell: str) -> str:
-    """What is wrong with a whole number that no type of a column of numbers has."""
+    """What is wrong with a number that no type of a column of numbers has."""
+    if not _WHOLE_FLOAT.fullmatch(cell.strip()):
+        return f"has the number {cell.strip():.100}, which is beyond those of float64"
     return f"has the whole number {cell.strip():.100}, which would be rounded: int64 and uint64 do not hold all cells"
 
 
@@ -297,4 +306,5 @@ def _way_out(cell: str, column: Column) -> str:
         return f"Say what stands for an empty cell: fill={{{column.name!r}: 0}}, say."
     others = ("uint",) if _WHOLE.fullmatch(cell) else ("float",)  # a float would round a whole number
     kind = next((kind for kind in others if _number(cell, kind) is not None), "str")
-    return f"If the column is of another type, say so: types={{{column.name!r}: {kind!r}}}."
+    rounds = ", which rounds whole numbers beyond 2**53" if kind == "float" else ""
+    return f"If the column is of another type, say so: types={{{column.name!r}: {kind!r}}}{rounds}."

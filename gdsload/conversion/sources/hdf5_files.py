@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, stamps
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import in_words
 from gdsload.conversion.row_source import (
     BATCH_BYTES,
@@ -22,7 +23,7 @@ from gdsload.conversion.row_source import (
     spans,
 )
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import padding_notes, plain_rows
+from gdsload.conversion.sources.array_rows import bytes_notes, plain_rows
 from gdsload.conversion.sources.cf_conventions import (
     ATTRIBUTES,
     StoredNumbers,
@@ -36,6 +37,7 @@ __all__ = ["Hdf5Source", "opened_hdf5", "own_child"]
 
 _SUFFIXES = (".h5", ".hdf5", ".hdf", ".nc", ".nc4")
 _VARYING_BYTES = 1024
+_NETCDF_3 = b"CDF"
 
 
 class Hdf5Source(FieldChoice):
@@ -76,9 +78,8 @@ class Hdf5Source(FieldChoice):
         file = self.files.find(_SUFFIXES)[0]
         with opened_hdf5(file) as opened:
             fields, children = self._fields(opened, file), self._children(opened, file)
-            stored = {} if self.unpack else fields
-            found = [note for name, one in stored.items() for note in _meaning(one).notes(name)]
-            found += padding_notes({name: one for name, one in fields.items() if not _is_utf8(one)})
+            found = [note for name, one in fields.items() for note in _meaning(one).notes(name, unpack=self.unpack)]
+            found += bytes_notes({name: one for name, one in fields.items() if not _is_utf8(one)})
             if self.fields is None:
                 found += other_dimension_notes(
                     [name for name in children if _is_variable(children[name]) and name not in fields]
@@ -268,8 +269,11 @@ def _values(field: Any, begin: int, end: int) -> Any:
 def opened_hdf5(file: str) -> Iterator[Any]:
     """A file, open for reading; whatever is wrong with it is a FormatError."""
     h5py = need("h5py", file=file)
-    check_file(file)
     try:
+        with open_file(file) as raw:
+            if raw.read(len(_NETCDF_3)) == _NETCDF_3:
+                remedy = f"Make one of netCDF 4 of it: nccopy -k netCDF-4 {shlex.quote(file)} new.nc"
+                raise FormatError("it is a file of netCDF 3, which is not HDF5", file=file, remedy=remedy)
         with h5py.File(file, "r") as opened:
             yield opened
     except (OSError, RuntimeError, ValueError, KeyError) as error:

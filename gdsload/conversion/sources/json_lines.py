@@ -243,8 +243,8 @@ def _read(content: bytes, schema: Any, others: str) -> Any:
     )
 
 
-def _mixed_key(content: bytes, schema: Any) -> tuple[str, bool] | None:
-    """The first key that cannot be read by itself, and whether it has nothing but numbers; None if that is none."""
+def _mixed_key(content: bytes, schema: Any) -> tuple[str, str | None] | None:
+    """The first key that cannot be read alone, and the type that has its numbers, if it has no others; None: no key."""
     arrow = need("pyarrow")
     try:
         rows = [json.loads(line) for line in content.splitlines()]
@@ -258,14 +258,22 @@ def _mixed_key(content: bytes, schema: Any) -> tuple[str, bool] | None:
         try:
             _read(b"".join(_dumped({key: value}) for value in values), arrow.schema(known), "infer")
         except arrow.ArrowException:
-            numbers = all(type(value) in (int, float) for value in values if value is not None)
-            return key, numbers and all(arrow.types.is_integer(one.type) for one in known)
+            whole = all(arrow.types.is_integer(one.type) for one in known)
+            return key, _wider([value for value in values if value is not None]) if whole else None
     return None
 
 
-def _of_a_mixed_key(key: str, numbers: bool, reason: str, where: str) -> FormatError:
+def _wider(values: Sequence[Any]) -> str | None:
+    """The type that has numbers of which int64 or uint64 does not have all; None if there is none."""
+    if all(type(value) is int for value in values):
+        return "uint64" if min(values, default=0) >= 0 and max(values, default=0) < 2**64 else None
+    return "float64" if all(type(value) in (int, float) for value in values) else None
+
+
+def _of_a_mixed_key(key: str, kind: str | None, reason: str, where: str) -> FormatError:
     name = f"{key!r:.100}"
-    way = f"Say of what type it is, types={{{name}: 'float64'}}, say; or keep it" if numbers else "Keep it"
+    rounds = ", which rounds whole numbers beyond 2**53" if kind == "float64" else ""
+    way = f"Say of what type it is, types={{{name}: {kind!r}}}{rounds}; or keep it" if kind else "Keep it"
     return FormatError(
         f"the key {name} has values of several types: {reason}",
         file=where,

@@ -13,7 +13,7 @@ import xxhash
 
 from gdsload.conversion.row_source import BATCH_BYTES, check_fields, common_length, row_parts, spans
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import padding_notes, plain_rows
+from gdsload.conversion.sources.array_rows import bytes_notes, plain_rows
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm
 from gdsload.conversion.sources.extras import need
@@ -29,12 +29,13 @@ _NAME, _MAPPING = "the table", "the mapping"
 
 def is_table(found: object) -> bool:
     """Whether Arrow can take it as a table or a column, without a copy where it is one: pandas, polars, DuckDB."""
-    return not isinstance(found, type) and hasattr(found, "__arrow_c_stream__")
+    marks = ("__arrow_c_stream__", "__arrow_c_array__")
+    return not isinstance(found, type) and any(hasattr(found, mark) for mark in marks)
 
 
 def is_mapping_of_arrays(found: object) -> bool:
     """Whether it has arrays or columns by name. A mapping from numbers to samples is a dataset of torch's."""
-    return isinstance(found, Mapping) and bool(found) and all(isinstance(name, str) for name in found)
+    return isinstance(found, Mapping) and any(isinstance(name, str) for name in found)
 
 
 class TableInMemory(FieldChoice):
@@ -73,6 +74,7 @@ class TableInMemory(FieldChoice):
             raise OptionError(
                 "a RecordBatchReader can be read once only", remedy="Read it before: reader.read_all(), if it fits."
             )
+        _refuse_objects(table, shown)
         try:
             if hasattr(table, "index") and hasattr(table, "columns"):
                 named = any(name is not None for name in table.index.names)
@@ -89,7 +91,7 @@ class TableInMemory(FieldChoice):
         except (arrow.ArrowException, TypeError, ValueError) as error:
             raise OptionError(
                 f"{shown} cannot be taken as a table: {str(error)[:300]}",
-                remedy="A table has columns with names, each of one type: to_frame() makes one of a series.",
+                remedy="A table has columns with names, each of one type. Pass a column by its name: {'x': column}.",
             ) from None
 
     def describe(self) -> dict[str, Any]:
@@ -156,6 +158,8 @@ class ArraysInMemory(FieldChoice):
     threads = True
 
     def __init__(self, arrays: Mapping[str, Any], **options: Unpack[ColumnOptions]) -> None:
+        if odd := [name for name in arrays if not isinstance(name, str)]:
+            raise OptionError(f"the name {odd[0]!r:.100} is no text", remedy="Name all arrays by texts.")
         self.order = [str(name) for name in arrays]
         self.columns = {str(name): _column(name, value) for name, value in arrays.items() if _is_column(value)}
         self.arrays = {str(name): _as_rows(value) for name, value in arrays.items() if str(name) not in self.columns}
@@ -185,7 +189,7 @@ class ArraysInMemory(FieldChoice):
     def notes(self) -> list[str]:
         """What users should know of it."""
         table = [] if self.table is None else self.table.notes()
-        return [*padding_notes(self._chosen()), *_picture_notes(self._chosen()), *table]
+        return [*bytes_notes(self._chosen()), *_picture_notes(self._chosen()), *table]
 
     def metadata(self) -> dict[str, Any]:
         """What the dataset's metadata have of columns: units."""
@@ -274,6 +278,7 @@ def _column(name: object, value: Any) -> Any:
             f"{name!r} is a table, {shown}, where columns by name are expected",
             remedy="Pass the table itself, or its columns by name.",
         )
+    _refuse_objects(value, repr(name))
     try:
         if _is_of_pandas(value):
             return arrow.Array.from_pandas(value)  # by position, whatever the index
@@ -286,6 +291,16 @@ def _column(name: object, value: Any) -> Any:
             f"{name!r}, a {shown}, cannot be taken as a column: {str(error)[:300]}",
             remedy="A column has values of one type. Pass it as an array: np.stack(x), say.",
         ) from None
+
+
+def _refuse_objects(found: Any, shown: str) -> None:
+    """Refuse Python's objects in a column of polars: Arrow gets their addresses."""
+    is_polars = type(found).__module__.partition(".")[0] == "polars"
+    if is_polars and "Object" in map(str, getattr(found, "dtypes", [getattr(found, "dtype", "")])):
+        raise OptionError(
+            f"{shown} has Python's objects, polars' type Object, which Arrow does not take",
+            remedy="Pass them as a list by name: {'x': column.to_list()}.",
+        )
 
 
 def _as_rows(value: Any) -> Any:

@@ -86,10 +86,10 @@ class NpzArchive:
 def is_left_out(name: str) -> bool:
     """Whether another program keeps a member of this name beside arrays, as macOS does when it packs them.
 
-    An array may have any name, so the name alone says that only if it begins with ``._``.
+    An array may have any name, so the name alone says that only of ``.DS_Store``, and if it begins with ``._``.
     """
     folder, _, base = name.rpartition("/")
-    return base.startswith("._") or is_path_passed_over(folder)
+    return base == ".DS_Store" or base.startswith("._") or is_path_passed_over(folder)
 
 
 def _mapped(path: str, entry: zipfile.ZipInfo) -> NDArray[Any]:

@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import posixpath
+import shlex
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -144,11 +145,20 @@ class TarReader:
                 self.has_end = empty
                 return
             except tarfile.HeaderError as error:
-                after = "after the end of an archive there is something else" if archive and empty else "it is damaged"
-                raise tarfile.ReadError(f"{after} at byte {tar.offset}: {error}") from None
+                if archive and empty:
+                    raise self._more(tar.offset) from None
+                raise tarfile.ReadError(f"it is damaged at byte {tar.offset}: {error}") from None
             empty = False
             self._check(header)
             yield Member(archive, header)
+
+    def _more(self, offset: int) -> FormatError:
+        file, end = shlex.quote(self._file), f"head -c {offset}"
+        cut = f"{end} {file}" if self._nbytes >= 0 else f"gzip -cd {file} | {end}"
+        return FormatError(
+            f"after the end of an archive there is something else, at byte {offset}",
+            remedy=f"Copy the file again, whole; or, if it is no part of the dataset, cut it off: {cut} > cut.tar",
+        )
 
     def _check(self, header: tarfile.TarInfo) -> None:
         if any(name.startswith("GNU.sparse.") for name in header.pax_headers):

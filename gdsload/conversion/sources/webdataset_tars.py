@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -28,9 +29,10 @@ __all__ = ["TarSource"]
 
 _SUFFIXES = (".tar", ".tar.gz", ".tgz")
 _NUMBERS = frozenset({"cls", "id", "index"})
+_WHOLE = re.compile(rb"\s*[+-]?[0-9]{1,20}\s*")
 _TEXTS = frozenset({"txt", "json"})
 _NO_FILES = frozenset({b"V", b"D", b"A", b"E", b"I"})
-"""Types of members that are no files: a label, a list of a folder, and what Solaris tells of the next one."""
+"""Types of members that are no files: a label, a list of a folder, and notes of Solaris on the next member."""
 _LEFT_OUT = "tar members that are hidden or have no ending are left out"
 _MAYBE_CUT = "tar files without a mark at their end may be cut short"
 
@@ -318,9 +320,15 @@ def _fields(name: str, extension: str, content: bytes, look: ImageForm, where: s
     return {name: _decoder(extension)(content)}
 
 
+def _whole_number(content: bytes) -> int:
+    if not _WHOLE.fullmatch(content):
+        raise ValueError(f"{content[:100]!r} is no whole number")
+    return int(content)
+
+
 def _decoder(extension: str) -> Callable[[bytes], Any]:
     if extension in _NUMBERS:
-        return int
+        return _whole_number
     if extension in _TEXTS:
         return partial(str, encoding="utf-8")
     return decode_npy if extension == "npy" else bytes

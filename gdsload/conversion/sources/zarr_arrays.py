@@ -23,7 +23,7 @@ from gdsload.conversion.row_source import (
     spans,
 )
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import padding_notes, plain_rows
+from gdsload.conversion.sources.array_rows import bytes_notes, plain_rows
 from gdsload.conversion.sources.cf_conventions import (
     ATTRIBUTES,
     StoredNumbers,
@@ -66,10 +66,9 @@ class ZarrSource(FieldChoice):
 
     def notes(self) -> list[str]:
         """What users should know of it: groups and coordinates that are left out, and what stored numbers mean."""
-        arrays, found = self._open(), list[str]()
-        if not self.unpack:
-            found += [note for name, array in arrays.items() for note in _meaning(array).notes(name)]
-        found += padding_notes(arrays)
+        arrays = self._open()
+        found = [note for name, array in arrays.items() for note in _meaning(array).notes(name, unpack=self.unpack)]
+        found += bytes_notes(arrays)
         if self.fields is None:
             listed, groups = self._listed()
             folder = self._folder()

@@ -179,12 +179,12 @@ def test_a_file_without_an_array_that_is_wanted_may_be_skipped(tmp_path):
 def test_what_macos_packs_beside_arrays_is_left_out_and_said(tmp_path, each):
     np.savez(tmp_path / "a.npz", _tmp=np.arange(3), y=np.arange(3))
     with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
-        for name in ("__MACOSX/._x.npy", "._y.npy"):
+        for name in ("__MACOSX/._x.npy", "._y.npy", ".DS_Store"):
             archive.writestr(name, b"\0\5\x16\7")
     report = gdsload.convert(tmp_path / "a.npz", tmp_path / "out", each=each, workers=1)
     assert list(gdsload.ShardDataset(tmp_path / "out").schema) == ["_tmp", "y"]
     assert report.notes == (
-        "members of archives that other programs keep beside arrays are left out: '__MACOSX/._x.npy' and 1 more.",
+        "members of archives that other programs keep beside arrays are left out: '__MACOSX/._x.npy' and 2 more.",
     )
 
 
@@ -200,6 +200,13 @@ def test_bytes_of_a_fixed_length_lose_zeros_with_a_note_and_raw_ones_none(tmp_pa
         stored = DIGESTS if kind == "V" else [one.rstrip(b"\0") for one in DIGESTS]
         assert gdsload.ShardDataset(tmp_path / kind).column("x") == stored
         assert [note[:42] for note in report.notes] == ["'x' has bytes of a fixed length (4), of wh"] * (kind == "S")
+
+
+def test_raw_bytes_that_may_be_numbers_are_noted(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([b"\xc0?", b"\0@"], "V2"))  # as NumPy saves bfloat16
+    report = gdsload.convert(tmp_path / "x.npy", tmp_path / "out", workers=1)
+    (note,) = report.notes
+    assert note.startswith("'x' has raw bytes (2), as which NumPy saves bfloat16 and float8, too")
 
 
 def test_structured_arrays_are_refused(tmp_path):

@@ -159,6 +159,17 @@ def test_what_attributes_say(attributes, numbers, wanted):
     assert (found.dtype, found.tolist()) == (wanted.dtype, pytest.approx(wanted.tolist(), rel=0, abs=0, nan_ok=True))
 
 
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("scale_factor", np.array([0.5, 2.0])), ("add_offset", "a"), ("valid_range", np.array([0, 9])), ("valid_max", 9)],
+)
+@pytest.mark.parametrize("unpack", [False, True])
+def test_attributes_that_are_not_applied_are_said(name, given, unpack):
+    found = StoredNumbers.of({name: given}, np.dtype(np.int16))
+    assert found.notes("x", unpack=unpack) == [f"'x' has {name} in its attributes, which is not applied"]
+    assert found.unpacked(np.array([1, 20], np.int16), "x").tolist() == [1, 20]
+
+
 def test_whole_numbers_that_float64_does_not_have_are_not_unpacked():
     with pytest.raises(SchemaError, match="9007199254740993 at"):
         StoredNumbers.of({"_FillValue": -1}, np.dtype(np.int64)).unpacked(np.array([2**53 + 1, -1]), "x")

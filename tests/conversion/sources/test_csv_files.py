@@ -480,6 +480,15 @@ class TestLargeWholeNumbers:
         with pytest.raises(OptionError, match="column 'id' has the whole number -?9"):
             CsvSource(path).parts(100)
 
+    @pytest.mark.parametrize("before", [0, 1200])
+    @pytest.mark.parametrize("cell", ["1e400", "-1.5E+309"])
+    def test_numbers_beyond_float64_are_not_infinite(self, tmp_path, before, cell):
+        path = write(tmp_path / "t.csv", ["x"], [["0.5"], ["-inf"]] * before + [["0.5"], [cell]])
+        with pytest.raises(GdsloadError, match=r"column 'x' has the number -?1.*, which is beyond those of float64"):
+            gdsload.convert(path, tmp_path / "out", workers=1)
+        gdsload.convert(path, tmp_path / "out", workers=1, types={"x": "float"})
+        assert gdsload.ShardDataset(tmp_path / "out").column("x").isinf()[-1]
+
     def test_large_floats_come_many_at_once(self, tmp_path):
         path = write(tmp_path / "t.csv", ["x"], [["0.5"], ["1e300"], ["12345678901234567890.5"], [str(2**80)], [""]])
         (item,) = read_all(CsvSource(path))

@@ -182,3 +182,9 @@ def test_what_is_beside_the_fields_that_are_wanted_does_not_matter(tmp_path):
         del file["elsewhere"]
     with pytest.raises(FormatError, match=r"fields=\['x', 'y'\]"):
         source.parts(1)
+
+
+def test_netcdf_3_is_named(tmp_path):
+    (tmp_path / "x.nc").write_bytes(b"CDF\1" + bytes(28))
+    with pytest.raises(FormatError, match="a file of netCDF 3, which is not HDF5.*nccopy -k netCDF-4 /"):
+        Hdf5Source(str(tmp_path / "x.nc")).parts(100)

@@ -166,10 +166,25 @@ def test_a_key_of_several_types_is_named(tmp_path, value, other, key, way, late)
 
 def test_a_number_that_its_key_does_not_hold_names_a_type_that_does(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"a": 1, "b": 1}] * 1000 + [{"a": 1, "b": 1.5}])
-    with pytest.raises(ReadError, match=r"the key 'b' has .*1\.5\. Say of what type it is, types={'b': 'float64'}"):
+    with pytest.raises(
+        ReadError, match=r"the key 'b' has .*1\.5\. Say of what type it is, types={'b': 'float64'}, which rounds"
+    ):
         gdsload.convert(path, tmp_path / "out", workers=1)
     gdsload.convert(path, tmp_path / "out", workers=1, types={"b": "float64"})
     assert gdsload.ShardDataset(tmp_path / "out")[1000]["b"] == 1.5
+
+
+def test_a_large_whole_number_that_comes_late_is_not_told_to_be_a_float(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"b": 1}] * 1000 + [{"b": 2**64 - 1}])
+    with pytest.raises(
+        ReadError, match=r"the key 'b' has .*5\. Say of what type it is, types={'b': 'uint64'}; or keep"
+    ):
+        gdsload.convert(path, tmp_path / "out", workers=1)
+    gdsload.convert(path, tmp_path / "out", workers=1, types={"b": "uint64"})
+    assert gdsload.ShardDataset(tmp_path / "out").column("b")[-1].item() == 2**64 - 1
+    path = write(tmp_path / "a.jsonl", [{"b": -1}] * 1000 + [{"b": 2**64 - 1}])
+    with pytest.raises(FormatError, match=r"the key 'b' has .*-1\. Keep it as a text of JSON, as_json=\['b'\]"):
+        gdsload.convert(path, tmp_path / "negative", workers=1, types={"b": "uint64"})
 
 
 def test_missing_values_are_as_in_tables(tmp_path):

@@ -233,6 +233,34 @@ def test_what_are_no_columns(tmp_path, make, match):
         gdsload.convert(make(pytest.importorskip("pandas")), tmp_path / "out", workers=1)
 
 
+def test_python_objects_of_polars_are_refused(tmp_path):
+    """Arrow gets their addresses."""
+    polars = pytest.importorskip("polars")
+    column = polars.Series("x", [np.ones(2), np.zeros(2)], dtype=polars.Object)
+    for source in ({"x": column}, column.to_frame()):
+        with pytest.raises(OptionError, match=r"Python's objects.*Pass them as a list by name: .*to_list"):
+            gdsload.convert(source, tmp_path / "out", workers=1)
+    gdsload.convert({"x": column.to_list()}, tmp_path / "out", workers=1)
+    assert gdsload.ShardDataset(tmp_path / "out").column("x").tolist() == [[1, 1], [0, 0]]
+
+
+def test_a_column_without_a_name_is_no_table(tmp_path):
+    for column in (pa.array([1, 2]), pytest.importorskip("pandas").Series([1, 2])):
+        with pytest.raises(OptionError, match=r"cannot be taken as a table.*by its name: {'x': column}"):
+            gdsload.convert(column, tmp_path / "out", workers=1)
+
+
+def test_names_of_arrays_are_texts(tmp_path):
+    with pytest.raises(OptionError, match="the name 1 is no text"):
+        gdsload.convert({"x": [1, 2], 1: [3, 4]}, tmp_path / "out", workers=1)
+
+
+def test_number_types_that_numpy_lacks(tmp_path):
+    types = pytest.importorskip("ml_dtypes")
+    gdsload.convert({"x": np.array([1.5, 2], types.bfloat16)}, tmp_path / "out", workers=1)
+    assert gdsload.ShardDataset(tmp_path / "out").column("x").dtype == torch.bfloat16
+
+
 def test_options_of_columns_want_columns(tmp_path):
     with pytest.raises(OptionError, match="fill is for columns of pandas, polars or Arrow, and there is none"):
         gdsload.convert({"x": np.ones(3)}, tmp_path / "out", fill={"x": 1})

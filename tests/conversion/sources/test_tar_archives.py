@@ -78,7 +78,8 @@ def test_all_archives_of_a_file_are_read(place, archives, zeros, packed):
 def test_what_comes_after_an_archive_and_is_none_is_an_error(tmp_path, packed, more):
     path = written(tmp_path, archive([("0.txt", b"a")]) + more, packed)
     with pytest.raises(
-        FormatError, match=r"after the end of an archive there is something else at byte 10\d+|truncated"
+        FormatError,
+        match=r"after the end of an archive there is something else, at byte 10\d+.*head -c 10\d+|truncated",
     ):
         read(path)
 
@@ -245,6 +246,21 @@ def test_what_is_left_out_is_said_once(tmp_path):
     report = gdsload.convert(tmp_path / "in", tmp_path / "out", workers=2)
     assert report.notes == ("tar members that are hidden or have no ending are left out: 'README' and 10 more.",)
     assert gdsload.ShardDataset(tmp_path / "out").column("txt") == ["a", "b", "c"]
+
+
+def test_what_is_left_out_is_said_where_it_is_all(tmp_path):
+    path = written(tmp_path, archive([("a", b"x"), ("__MACOSX/0.txt", b"x")]))
+    with pytest.raises(FormatError, match="it has none; tar members .* no ending are left out: 'a' and 1 more"):
+        gdsload.convert(path, tmp_path / "out", workers=1)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_comes_after_is_cut_off_by_the_command(tmp_path, monkeypatch, packed):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FormatError) as refused:
+        read(written(tmp_path, archive([("0.txt", b"a")]) + b"x" * 512, packed))
+    subprocess.run(str(refused.value.remedy).partition("cut it off: ")[2], shell=True, check=True)
+    assert texts(tmp_path / "cut.tar") == [("0", "a")]
 
 
 def test_devices_and_pipes_are_bad_samples(tmp_path):

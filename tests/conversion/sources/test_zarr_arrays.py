@@ -132,5 +132,5 @@ def test_bytes_of_a_fixed_length(tmp_path):
     source = ZarrSource(str(tmp_path / "a.zarr"))
     (found,) = read_all(source)
     assert found == {"S": [b"a", b"bc", b"\0d"], "V": raw}
-    (note,) = source.notes()
+    note, _ = source.notes()
     assert note.startswith("'S' has bytes of a fixed length (2), of which zeros at the end are left out")
