@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import gdsload
-from benchmarks.record import head, ratio, save, spread
+from benchmarks.record import head, keep, ratio, spread
 from gdsload.tools.bench.routes import synchronise
 
 __all__ = ["main"]
@@ -136,9 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     begin = head("benchmarks.clips", arguments, device)
     print(begin["machine"], begin["versions"], sep="\n")
     cases = _measure(options, device, lambda line: print(line, flush=True))
-    if options.out is not None:
-        conditions = {name: value for name, value in vars(options).items() if name != "out"}
-        save({**begin, "conditions": conditions, "cases": cases}, options.out)
+    keep(begin, options, cases)
     return 0
 
 

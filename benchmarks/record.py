@@ -21,6 +21,7 @@ from gdsload.tools.bench.trial import spread
 __all__ = [
     "faults",
     "head",
+    "keep",
     "machine",
     "merged",
     "pruned",
@@ -113,6 +114,19 @@ def publish(
     save(record, options.out)
     print(render(record), end="")
     return 0
+
+
+def keep(begin: dict[str, Any], options: argparse.Namespace, cases: list[dict[str, Any]]) -> None:
+    """Write the record of some cases, if the command line says where.
+
+    Args:
+        begin: what `head` gives.
+        options: the command line; all of it but `out` are the conditions.
+        cases: what was measured.
+    """
+    if options.out is not None:
+        conditions = {name: value for name, value in vars(options).items() if name != "out"}
+        save({**begin, "conditions": conditions, "cases": cases}, options.out)
 
 
 def merged(before: list[dict[str, Any]], now: list[dict[str, Any]], run: int) -> list[dict[str, Any]]:

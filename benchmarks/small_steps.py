@@ -29,7 +29,7 @@ from torch.utils.data import BatchSampler, RandomSampler
 from torch.utils.data import DataLoader as TorchLoader
 
 import gdsload
-from benchmarks.record import head, ratio, save, spread
+from benchmarks.record import head, keep, ratio, spread
 
 __all__ = ["main"]
 
@@ -167,9 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(begin["machine"], begin["versions"], sep="\n")
     with tempfile.TemporaryDirectory(prefix="gdsload-bench-") as folder:
         cases = _measure(folder, options, lambda line: print(line, flush=True))
-    if options.out is not None:
-        conditions = {name: value for name, value in vars(options).items() if name != "out"}
-        save({**begin, "conditions": conditions, "cases": cases}, options.out)
+    keep(begin, options, cases)
     return 0
 
 

@@ -37,7 +37,7 @@ class DataLoader(TorchAttributes):
         for batch in loader:                       # dict of tensors
             loss = model(batch["image"], batch["label"])
 
-    Each `iter(loader)` is one epoch, and the next one is shuffled anew. `epoch` counts those that were run to their
+    Each `iter(loader)` is one epoch, and the next one is shuffled again. `epoch` counts those that were run to their
     end: one that is left early, by a `break`, an error or a look at its first batch, does not count. `set_epoch` sets
     the number, as with torch's distributed sampler. The order is a pure function of dataset, seed, epoch and order
     options: prefetch, threads, budgets and backend never change it.

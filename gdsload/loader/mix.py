@@ -35,7 +35,7 @@ class Mix(ConcatDataset[dict[str, Any]]):
     ``with_index=True`` count through. The loader draws from them in proportion to their weights: which comes when is
     random, but after every 4096 samples, and after each epoch, each has given its share of all so far, to within a
     sample or two. Each goes on, epoch after epoch, where it was, and has been gone through whole before it begins anew,
-    each time shuffled anew (`shuffle=True` or ``"full"``) or in its own order (`shuffle=False`). So at any time the
+    each time shuffled again (`shuffle=True` or ``"full"``) or in its own order (`shuffle=False`). So at any time the
     samples of one dataset have come equally often, ± 1. A block shuffle is refused.
 
     Args:

@@ -283,7 +283,7 @@ def _make_folder(path: str) -> tuple[str, int]:
         name = folder + _LOCK_SUFFIX
         lock = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
         try:
-            # Where the file system has no locks, nobody can take one, so nothing is ever taken for left behind.
+            # Where the file system has no locks, nobody can take one, so nothing is ever taken for abandoned.
             lock_file(lock, wait=True)
             if os.path.lexists(name) and os.path.samestat(os.stat(name), os.fstat(lock)):
                 os.mkdir(folder)

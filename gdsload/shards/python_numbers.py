@@ -94,5 +94,5 @@ def check_masks(value: object, field: str) -> None:
         raise SchemaError(
             "a value of it is masked, and a shard holds no masks",
             field=field,
-            remedy="Fill such values (array.filled(0)), and keep the mask in a field of its own if it matters.",
+            remedy="Fill such values (array.filled(0)), and keep the mask in another field if it matters.",
         )

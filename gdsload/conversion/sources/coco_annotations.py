@@ -218,7 +218,7 @@ def _check_names(images: list[CocoImage]) -> None:
 def _ids(listed: list[Mapping[str, Any]], what: str) -> list[int]:
     found = [_whole(one, "id", what, at) for at, one in enumerate(listed)]
     if twice := [number for number, count in Counter(found).items() if count > 1]:
-        raise FormatError(f"{what} {twice[0]} is listed twice", remedy="Give each an id of its own, or remove one.")
+        raise FormatError(f"{what} {twice[0]} is listed twice", remedy="Give each another id, or remove one.")
     return found
 
 

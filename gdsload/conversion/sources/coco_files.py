@@ -169,8 +169,8 @@ class CocoSource(ImageSource):
             raise FormatError(f"the image has {what}", file=file)
         if found.orientation == 1 or not len(image.boxes):
             return image.boxes
-        told = image.size is not None and sizes[0] != sizes[1]
-        upright = image.size == sizes[1] if told else self.upright
+        known = image.size is not None and sizes[0] != sizes[1]
+        upright = image.size == sizes[1] if known else self.upright
         if upright is None:
             raise FormatError(
                 "its EXIF data turn it, and width and height do not say whether its boxes are those of the turned one",

@@ -175,7 +175,7 @@ class _Sample:
 class _Keys:
     """The keys of a file's samples so far, to tell when members of one are not side by side.
 
-    Of several archives in a file each may have samples of its own that are called as those of another one. If all
+    Of several archives in a file each may have samples with the names of those in another one. If all
     members of such a sample are called as none of the earlier archives are, they belong to the sample there.
     """
 
@@ -235,7 +235,7 @@ class _Keys:
             return FormatError(
                 f"member {name!r:.200} is in the tar file twice, with other samples between",
                 file=self._file,
-                remedy="Pack the files again, each with a name of its own.",
+                remedy="Pack the files again, each with another name.",
             )
         quoted = shlex.quote(self._file)
         return FormatError(

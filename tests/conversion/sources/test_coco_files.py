@@ -210,7 +210,7 @@ def _set(key, value, number=0, **fields):
         (_set("annotations", None, category_id=None), "the category_id of annotation 1 is None, no whole number"),
         (_set("annotations", {"image_id": 4}), "the category_id of annotation number 0 is None, no whole number"),
         (_set("annotations", 7), "number 0 of 'annotations' is 7, no JSON object"),
-        (_set("images", None, number=1, id=5), "image 5 is listed twice. Give each an id of its own, or remove one"),
+        (_set("images", None, number=1, id=5), "image 5 is listed twice. Give each another id, or remove one"),
         (_set("images", None, id="a"), "the id of image number 0 is 'a', no whole number"),
         (_set("images", None, width=-1), "has -1 × 6 pixels"),
         (_set("categories", None, id=2), "category 2 is listed twice"),

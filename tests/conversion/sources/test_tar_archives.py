@@ -221,7 +221,7 @@ def test_images_in_one_archive_and_labels_in_the_next(tmp_path):
 def test_a_member_that_is_there_twice_is_named(tmp_path):
     """As `tar -r` leaves one that has changed: to unpack it would lose one of the two."""
     path = written(tmp_path, archive([("0.txt", b"old"), ("1.txt", b"b"), ("0.txt", b"new")]))
-    with pytest.raises(FormatError, match=r"'0.txt' is in the tar file twice.*each with a name of its own"):
+    with pytest.raises(FormatError, match=r"'0.txt' is in the tar file twice.*each with another name"):
         read(path)
 
 
