@@ -19,7 +19,7 @@ def test_a_small_run(tmp_path, capsys):
     found = {entry["name"]: entry for entry in record["contenders"]}
     assert list(found) == names
     assert [len(found[name]["trials"]) for name in names] == [2, 2, 2 * torch.cuda.is_available()]
-    assert re.search("CUDA|NVIDIA", found["by-hand"]["failed"])  # there is none on a CPU
+    assert torch.cuda.is_available() or re.search("CUDA|NVIDIA", found["by-hand"]["failed"])
     assert found["gdsload"]["to_safetensors"]["median"] > 0
     assert record["files"] == 2
     assert weights.render(record) == capsys.readouterr().out.rstrip("\n") + "\n"

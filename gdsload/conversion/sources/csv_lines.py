@@ -233,7 +233,7 @@ def _parsed(lines: _Lines, delimiter: str) -> Iterator[Row]:
         except StopIteration:
             return
         except _csv.Error as error:
-            row = Row(line, offset, [], _LONE_RETURN if "universal-newline" in str(error) else str(error))
+            row = Row(line, offset, [], _LONE_RETURN if "new-line character" in str(error) else str(error))
         if row.cells or row.trouble:
             yield row
 

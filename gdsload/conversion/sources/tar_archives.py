@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from gdsload.conversion.input_files import open_file
 from gdsload.conversion.reasons import in_words
@@ -77,26 +77,26 @@ class BadMemberError(Exception):
 class _Header(tarfile.TarInfo):
     """A member's header, which is looked at before tarfile acts on it."""
 
-    @classmethod
-    def frombuf(cls, buf: Any, encoding: Any, errors: str) -> _Header:
-        header = super().frombuf(buf, encoding, errors)
-        if header.type in _EXTENDED and not 0 <= header.size <= _MAX_EXTENDED_BYTES:
-            raise tarfile.ReadError(f"a header of {header.size} bytes is no header")
-        if header.type == tarfile.GNUTYPE_SPARSE:
-            raise _sparse(header)
-        if header.type == _FURTHER_VOLUME:
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        """Act on a header; `frombuf` is not asked for each one by all versions of tarfile."""
+        if self.type in _EXTENDED and not 0 <= self.size <= _MAX_EXTENDED_BYTES:
+            raise tarfile.ReadError(f"a header of {self.size} bytes is no header")
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise _sparse(self)
+        if self.type == _FURTHER_VOLUME:
             raise FormatError(
-                f"the tar file continues {header.name!r:.200} of another volume",
+                f"the tar file continues {self.name!r:.200} of another volume",
                 remedy="Unpack all volumes (tar -xM), and pack the files again.",
             )
-        return header
+        found: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
+        return found
 
 
 def _sparse(member: tarfile.TarInfo) -> FormatError:
     """A few bytes of a sparse file would unpack to any number of zeros."""
     return FormatError(
         f"the tar file cannot be read: {member.name!r:.200} is a sparse file",
-        remedy="Unpack it, and pack the files again without --sparse.",
+        remedy="Unpack it, and pack the files again as whole files.",
     )
 
 

@@ -63,10 +63,10 @@ def test_fields_that_are_stored_together_are_named(tmp_path, capsys):
         writer.write({"a": 1, "b": 2.0, "c": True, "d": 4})
     assert main(["inspect", str(tmp_path / "d")]) == 0
     said = capsys.readouterr().out
-    assert "stored together: a, d, b, c\n" in said
+    assert "stored together: b, a, d, c\n" in said
     assert all(f"\n{name} " in said for name in "abcd")
     assert main(["inspect", str(tmp_path / "d"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["packed"] == [["a", "d", "b", "c"]]
+    assert json.loads(capsys.readouterr().out)["packed"] == [["b", "a", "d", "c"]]
 
 
 def test_a_fault_is_told_and_gives_exit_code_1(tmp_path, capsys):
