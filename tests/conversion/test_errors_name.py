@@ -60,7 +60,7 @@ def test_tables_of_other_types(tmp_path, refused, out):
 @pytest.mark.parametrize(
     ("values", "way"),
     [
-        ((torch.zeros(2, dtype=torch.bfloat16), np.zeros(2, np.int8)), "casts={'x': 'float32'}, say"),
+        ((torch.zeros(2, dtype=torch.float16), np.zeros(2, np.int16)), "casts={'x': 'float32'}, say"),
         ((np.zeros(2, np.int16), np.zeros(2, np.uint16)), "casts={'x': 'int32'}, say"),
         ((np.zeros(2, np.int16), np.zeros(3, np.uint16)), "casts={'x': 'int32'}, say"),
         ((np.zeros((2, 3), np.int16), np.zeros((2, 2), np.uint16)), "Make them equal with map="),
