@@ -128,7 +128,7 @@ def test_bytes_of_a_fixed_length(tmp_path):
     raw = [b"a\0", b"bc", b"\0d"]
     group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=2)
     for kind in "SV":
-        group.create_array(kind, data=np.array(raw, f"{kind}2"))
+        zarr.create_array(group.store, name=kind, data=np.array(raw, f"{kind}2"), zarr_format=2)
     source = ZarrSource(str(tmp_path / "a.zarr"))
     (found,) = read_all(source)
     assert found == {"S": [b"a", b"bc", b"\0d"], "V": raw}
