@@ -151,10 +151,14 @@ def _run(root: Path, arguments: list[str], processes: int | None) -> tuple[dict[
 
 
 def _commit(root: Path) -> str | None:
-    """What is checked out; None where that is not known."""
+    """The commit that is checked out, marked as dirty if files differ from it; None where that is not known."""
+
+    def asked(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
+
     with contextlib.suppress(OSError):
-        found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
-        return found.stdout.strip() or None
+        if commit := asked("rev-parse", "HEAD"):
+            return f"{commit}-dirty" if asked("status", "--porcelain") else commit
     return None
 
 

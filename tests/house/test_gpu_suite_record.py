@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ GOOD = {"arguments": [], "require": "cuda,cufile,two", "status": 0, "counts": {"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A repository with two tests that pass, one that is skipped, and one that fails where it is told to."""
+    """A repository with two tests that pass, one that is skipped, and one that fails if a file is there."""
     files = {
         "gdsload/__init__.py": "",
         "gdsload/a/b.py": "x = 1\n",
@@ -132,3 +133,23 @@ def test_a_part_is_recorded_where_that_is_asked_for_and_never_taken(tree, capfd,
     capfd.readouterr()
     assert gpu_suite.main(["--check", "--out", str(out)], tree) == 1
     assert "a part of the suite: pytest got -k good" in capfd.readouterr().err
+
+
+def test_the_commit_is_marked_where_files_differ_from_it(tree, monkeypatch):
+    monkeypatch.setenv("GDSLOAD_REQUIRE", "cuda,cufile,two")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    (tree / ".gitignore").write_text("__pycache__/\n.pytest_cache/\n")
+
+    def git(*words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.run(
+            ["git", *who, *words], cwd=tree, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "all")
+    head = git("rev-parse", "HEAD")
+    for wanted in (head, f"{head}-dirty"):
+        assert gpu_suite.main(["--out", str(tree / "record.json")], tree) == 0
+        assert json.loads((tree / "record.json").read_text(encoding="utf-8"))["commit"] == wanted
