@@ -159,6 +159,7 @@ def test_a_part_that_kills_every_worker_ends_it_and_the_rest_is_kept(options, ar
 def test_a_bad_sample_is_named_as_ever(options, arrays, tmp_path, capsys):
     arguments = ("--map", "cluster_functions:refuse")
     assert run(arrays, tmp_path / "out", options, *arguments) == 1
-    assert "cannot be converted\ncause: ValueError: not this one" in capsys.readouterr().err
+    cause = "map 'cluster_functions:refuse' failed: ValueError: not this one"
+    assert f"cannot be converted\ncause: {cause}" in capsys.readouterr().err
     assert run(arrays, tmp_path / "out", options, *arguments, "--on-error", "skip") == 0
     assert "1 sample was skipped" in capsys.readouterr().out
