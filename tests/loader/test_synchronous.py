@@ -68,7 +68,8 @@ def test_a_debugger_stops_in_every_transform(load, plain, where):
     shown = io.StringIO()
 
     def stop(value):
-        pdb.Pdb(stdin=io.StringIO("p 'first is', int(value['x'].flatten()[0])\nc\n"), stdout=shown).set_trace()
+        typed = io.StringIO("p 'first is', int(value['x'].flatten()[0])\nc\n")
+        pdb.Pdb(stdin=typed, stdout=shown, nosigint=True).set_trace()  # Ctrl-C stays pytest's
         return value
 
     batches = iter(load(plain, 1, sample_workers=0, **{where: stop}))
