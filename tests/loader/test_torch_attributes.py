@@ -22,7 +22,7 @@ UNNEEDED = [*TorchKeywords.__annotations__, "collate_fn"]
 @pytest.mark.parametrize("name", [*KEYWORDS, "order_options", "stats", *UNNEEDED])
 def test_what_has_taken_effect_or_has_none_cannot_be_set(load, plain, name):
     loader = load(plain, 8)
-    before = name != "cache" and getattr(loader, name, None)  # a status is made anew
+    before = name != "cache" and getattr(loader, name, None)  # each look makes another status
     if name == "worker_init_fn":  # Lightning sets it
         loader.worker_init_fn = print
         return

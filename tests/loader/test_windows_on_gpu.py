@@ -64,7 +64,7 @@ def tokens(tmp_path_factory):
 @pytest.mark.parametrize("shards", ["one", "many"])
 @pytest.mark.parametrize("length", [65, 1025])
 def test_windows_of_tokens_from_any_place(tokens, backend, cache, order, shards, length):
-    """One row each where they are in one shard; and where some lie across shards, those of their tokens."""
+    """One row each where they are in one shard; and where some cross shards, those of their tokens."""
     windows = Subset(Windows(tokens / shards, length), np.random.default_rng(1).permutation(28_000)[:500].tolist())
     with DataLoader(windows, 16, device="cpu", **order) as loader:
         wanted = [[fingerprint(batch) for batch in loader] for _ in range(2)]

@@ -158,7 +158,7 @@ def test_what_links_lead_to_is_bounded(tmp_path):
 
 @pytest.mark.parametrize("shape", ["cp -al", "cp -as"])
 def test_what_tar_makes_of_a_folder_of_links(tmp_path, shape):
-    """As GNU tar packs such a folder, and as it does if it is told to follow the links."""
+    """As GNU tar packs such a folder, and as it does with the option that follows links."""
     if shutil.which("tar") is None:
         pytest.skip("GNU tar is not here")
     folder = tmp_path / "in"

@@ -15,7 +15,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 
 def tensors(order, shape=(2, 3, 4)):
-    """Two of Arrow's tensors, whose dimensions lie in memory in another order."""
+    """Two of Arrow's tensors, whose dimensions are in memory in another order."""
     size = math.prod(shape)
     storage = pa.array([list(range(size)), list(range(size, 2 * size))], pa.list_(pa.int32(), size))
     return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int32(), shape, permutation=order), storage)
