@@ -36,9 +36,10 @@ def main(path: str) -> None:
                 optimiser.step()
     seen = seen.to(device)
     dist.all_reduce(seen)
+    right = accuracy(model.module, path, device)
     if dist.get_rank() == 0:
         twice = int((seen > seen.min()).sum())
-        found = f"accuracy {accuracy(model.module, path, device):.3f}, each sample {seen.min()} times"
+        found = f"accuracy {right:.3f}, each sample {seen.min()} times"
         print(f"{found}, {twice} once more, by {dist.get_backend()}")
     dist.destroy_process_group()
 
