@@ -10,16 +10,16 @@ import torch
 
 from benchmarks.contenders.base import Contender
 
-__all__ = ["arriving"]
+__all__ = ["arriving", "copied"]
 
 
 def arriving(contender: Contender, *, endless: bool) -> Iterator[Any]:
     """Batches of a contender, each on the device and ready on the current stream."""
     batches = contender.batches(endless=endless)
-    return _copied(map(contender.data, batches), contender.job.device) if contender.host else batches
+    return copied(map(contender.data, batches), contender.job.device) if contender.host else batches
 
 
-def _copied(batches: Iterator[Any], device: torch.device) -> Iterator[torch.Tensor]:
+def copied(batches: Iterator[Any], device: torch.device) -> Iterator[torch.Tensor]:
     """Batches in CPU memory, pinned where they are not and copied on a side stream, the next one while one is out."""
     if device.type != "cuda":
         yield from map(torch.as_tensor, batches)

@@ -1,0 +1,189 @@
+"""One trial of a cold start, in a process that has never opened the dataset: `benchmarks.gpu.cold_start` runs it.
+
+Reads an order from standard input, and writes what it found to the file that the order names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import gdsload
+from benchmarks.gpu.limits import DirectReads
+from benchmarks.gpu.suite.arrival import copied
+from gdsload.tools.bench.cache_state import drop, fill, look
+from gdsload.tools.bench.routes import synchronise
+
+__all__ = ["FORMS", "GDSLOAD", "check"]
+
+GDSLOAD: dict[str, dict[str, Any]] = {
+    "gdsload": {},
+    "gdsload-host": {"backend": "host"},
+    "gdsload-pagecache": {"cache": "pagecache"},
+    "gdsload-auto": {"cache": "auto"},
+}
+"""Options of gdsload's loaders by name; the first one has default options."""
+
+
+class _Rows(torch.utils.data.Dataset[Any]):
+    """Rows of one file, a batch at a time, each row by one `preadv` into the batch: the best form for cold files.
+
+    Args:
+        file: the rows, one after the other.
+        bounds: the first byte of each row, and the end of the last one.
+        pinned: whether batches are in pinned memory.
+    """
+
+    def __init__(self, file: str, bounds: np.ndarray[Any, Any], *, pinned: bool) -> None:
+        self._file, self._bounds, self._pinned = file, bounds, pinned
+        self._fd: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def __getitems__(self, indices: list[int]) -> torch.Tensor:
+        if self._fd is None or self._fd[0] != os.getpid():  # each worker process opens the file
+            self._fd = os.getpid(), os.open(self._file, os.O_RDONLY)
+        low, high = self._bounds[indices], self._bounds[np.asarray(indices) + 1]
+        ends = np.cumsum(high - low)
+        out = torch.empty(int(ends[-1]), dtype=torch.uint8, pin_memory=self._pinned)
+        memory = memoryview(out.numpy().data)
+        for offset, end, size in zip(low.tolist(), ends.tolist(), (high - low).tolist(), strict=True):
+            os.preadv(self._fd[1], [memory[end - size : end]], offset)
+        return out
+
+
+def _as_is(batch: Any) -> Any:
+    """There is nothing left to collate."""
+    return batch
+
+
+Epoch = Callable[[], Iterator[Any]]
+"""Makes an epoch of batches on the device."""
+
+
+def _gdsload(order: dict[str, Any]) -> tuple[Epoch, Callable[[], dict[str, int]]]:
+    loader = gdsload.DataLoader(
+        order["shards"], order["batch"], order["shuffle"], device=order["device"], **GDSLOAD[order["form"]],
+    )  # fmt: skip
+    return lambda: iter(loader), lambda: dict(loader.backend.bytes_by_path)
+
+
+def _torch(order: dict[str, Any]) -> tuple[Epoch, Callable[[], dict[str, int]]]:
+    device = torch.device(order["device"])
+    loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
+        _Rows(order["rows"], np.load(order["bounds"]), pinned=False),
+        order["batch"],
+        shuffle=order["shuffle"] is not False,
+        num_workers=order["workers"],
+        persistent_workers=order["workers"] > 0,
+        pin_memory=device.type == "cuda",
+        collate_fn=_as_is,
+    )
+    return lambda: copied(iter(loader), device), dict
+
+
+def _spdl(order: dict[str, Any]) -> tuple[Epoch, Callable[[], dict[str, int]]]:
+    builder = importlib.import_module("spdl.pipeline").PipelineBuilder
+    device, bounds = torch.device(order["device"]), np.load(order["bounds"])
+    rows = _Rows(order["rows"], bounds, pinned=device.type == "cuda")
+    rows.__getitems__([0])  # opens the file
+
+    def batches() -> Iterator[Any]:
+        count, threads = len(rows), order["workers"]
+        ids = np.random.default_rng().permutation(count) if order["shuffle"] is not False else np.arange(count)
+        pipeline = (
+            builder()
+            .add_source([ids[low : low + order["batch"]] for low in range(0, count, order["batch"])])
+            .pipe(rows.__getitems__, concurrency=threads, output_order="input")
+            .add_sink(2 * threads)
+            .build(num_threads=threads)
+        )
+        with pipeline.auto_stop():
+            yield from pipeline
+
+    return lambda: copied(batches(), device), dict
+
+
+FORMS = {**dict.fromkeys(GDSLOAD, _gdsload), "torch": _torch, "spdl": _spdl}
+"""Makes what is measured, by its name."""
+
+
+def _epochs(order: dict[str, Any], files: list[str]) -> dict[str, Any]:
+    """Three epochs from the first `iter` on, of files that are in the page cache if the order says so."""
+    device = torch.device(order["device"])
+    torch.zeros(1, device=device)  # CUDA's own start is nobody's
+    began = time.perf_counter()
+    epoch, paths = FORMS[order["form"]](order)
+    open_s = time.perf_counter() - began
+    resident = [(fill if order["hot"] else drop)(files).share]
+    found: dict[str, Any] = {"open_s": open_s, "first_batch_s": 0.0, "epoch_s": [], "paths": []}
+    before = dict[str, int]()
+    for number in range(3):
+        synchronise(device)
+        began = time.perf_counter()
+        for step, _batch in enumerate(epoch()):
+            if number == step == 0:
+                synchronise(device)
+                found["first_batch_s"] = time.perf_counter() - began
+        synchronise(device)
+        found["epoch_s"].append(time.perf_counter() - began)
+        now = paths()
+        found["paths"].append({name: count - before.get(name, 0) for name, count in now.items()})
+        before = now
+        resident.append(look(files).share)
+    return found | {"resident": resident}
+
+
+def _drive(order: dict[str, Any], files: list[str]) -> dict[str, Any]:
+    """D: the files in sequence, around the page cache, by twelve threads."""
+    reads = DirectReads([Path(file) for file in files], pinned=torch.device(order["device"]).type == "cuda")
+    drop(files)
+    began = time.perf_counter()
+    nbytes = reads.run()
+    return {"gb_s": nbytes / (time.perf_counter() - began) / 1e9}
+
+
+def check(order: dict[str, Any], files: list[str]) -> dict[str, Any]:
+    """Compare every byte of two epochs with the rows: the first one cold.
+
+    Raises:
+        RuntimeError: if a row is wrong, or does not come exactly once in an epoch.
+    """
+    rows, bounds = np.memmap(order["rows"], np.uint8, "r"), np.load(order["bounds"])
+    epoch, _ = _gdsload(order)
+    drop(files)
+    for _ in range(2):
+        seen = np.zeros(len(bounds) - 1, np.int64)
+        for batch in epoch():
+            for one in batch["x"]:
+                row = one.cpu().numpy().reshape(-1)
+                number = int(row[:8].view(np.int64)[0])
+                if not np.array_equal(row, rows[bounds[number] : bounds[number + 1]]):
+                    raise RuntimeError(f"row {number} has other bytes than it should")
+                seen[number] += 1
+        if not (seen == 1).all():
+            raise RuntimeError("an epoch is not the source's rows, each once")
+    return {"rows": len(seen)}
+
+
+def main() -> None:
+    """Do what standard input asks for."""
+    order = json.loads(sys.stdin.read())
+    ours = order["form"] in GDSLOAD or order["form"] == "drive"
+    files = sorted(str(file) for file in Path(order["shards"]).glob("*.safetensors")) if ours else [order["rows"]]
+    run = {"epochs": _epochs, "drive": _drive, "check": check}[order["op"]]
+    Path(order["answer"]).write_text(json.dumps(run(order, files)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""The comparison of cold starts runs, and compares bytes."""
+
+import json
+
+import pytest
+
+from benchmarks.gpu import cold_start, cold_trial
+
+
+def test_it_prints_a_line_for_each_form_and_keeps_a_record(tmp_path, capsys):
+    options = ["--device", "cpu", "--bytes", "4MiB", "--rounds", "1", "--cases", "images-block", "--workers", "0"]
+    options += ["--forms", "gdsload", "torch", "--work-dir", str(tmp_path), "--out", str(tmp_path / "record.json")]
+    assert cold_start.main(options) == 0
+    lines = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "first batch" in line]
+    assert lines == ["gdsload", "torch"]
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert str(tmp_path) not in json.dumps(record)
+    (found,) = record["cases"]
+    for form in ("gdsload", "torch"):
+        assert [each["median"] > 0 for each in found["forms"][form]["gb_s"]] == [True] * 3
+    (trial,) = found["trials"]["gdsload"]
+    assert trial["resident"][0] < 0.01  # cold, as the kernel says
+    assert sum(trial["paths"][0].values()) >= found["bytes"]
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]  # gigabytes each: nothing may stay
+
+
+@pytest.mark.parametrize("row_bytes", [(64, 64), (40, 300)], ids=["equal", "ragged"])
+def test_a_wrong_byte_is_found(tmp_path, row_bytes):
+    cold_start.write(cold_start.Case("small", row_bytes, 4, "full"), tmp_path, 4096)
+    order = {"shards": str(tmp_path / "shards"), "rows": str(tmp_path / "rows.bin"), "form": "gdsload", "device": "cpu"}
+    order |= {"bounds": str(tmp_path / "bounds.npy"), "batch": 4, "shuffle": "full"}
+    files = [str(file) for file in (tmp_path / "shards").glob("*.safetensors")]
+    rows = cold_trial.check(order, files)["rows"]
+    assert rows == 4096 * 2 // sum(row_bytes)
+    last = bytearray((tmp_path / "rows.bin").read_bytes())
+    last[-1] ^= 1
+    (tmp_path / "rows.bin").write_bytes(last)
+    with pytest.raises(RuntimeError, match=f"row {rows - 1} has other bytes"):
+        cold_trial.check(order, files)
