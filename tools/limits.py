@@ -1,8 +1,9 @@
 """Hold the house's maxima: maxima, not averages, because an average hides the one file that nobody can read.
 
-    python tools/limits.py [ROOT]
+    python tools/limits.py [ROOT]             # every violation as ``path:line: message``; exit code 1 if there is one
+    python tools/limits.py --counts [ROOT]    # each count of what may only become less, beside its maximum
 
-Prints every violation as ``path:line: message`` and exits with 1 if there is one. The rules:
+The rules:
 
 - a file has at most 400 lines, or 600 in tests;
 - a function has at most 50 lines from its ``def`` on, its docstring not counted, and at most 7 parameters, not counting
@@ -10,14 +11,19 @@ Prints every violation as ``path:line: message`` and exits with 1 if there is on
   given there;
 - no module is named after nothing in particular (``utils`` and the like);
 - the modules of gdsload do not import each other in a circle. Imports inside functions and under ``TYPE_CHECKING`` do
-  not count: they cannot fail at import.
+  not count: they cannot fail at import;
+- no count is above its maximum in `MOST`. That guards against regrowth, and is no reason for dense lines or fewer
+  comments. Lines are those of Python files. A pool is a class or function of gdsload that starts several threads, in a
+  loop or comprehension, or makes one of the standard library's executors, or derives from one. A future is a class of
+  gdsload with a method ``wait`` or ``result`` that makes a lock, an event, a queue or a thread to wait on, or that
+  derives from such a class. gdsload.testing, which starts threads to find races, is left out of both.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +36,24 @@ LONG_SIGNATURES = {
 }
 """Functions that may have any number of parameters, by file and qualified name, each with its reason."""
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
+MOST = {
+    "lines in gdsload": 58_000,
+    "lines in tests": 63_700,
+    "keywords of DataLoader": 44,
+    "classes in loader, engine and backends": 209,
+    "pools of threads": 7,
+    "futures": 6,
+    "bytes of CHANGELOG.md": 6_000,
+}
+"""The counts of today, lines rounded up to hundreds. Lower a maximum when its count falls, and never raise one: what is
+new has to be worth more than something that goes for it. The changelog has one page until the first release."""
+ROOMS = ("loader", "engine", "backends")
+EXECUTORS = frozenset({"Executor", "ProcessPoolExecutor", "ThreadPoolExecutor"})
+WAITED_FOR = frozenset({"Barrier", "Condition", "Event", "Lock", "Queue", "RLock", "Semaphore", "SimpleQueue"})
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Scope = ast.ClassDef | Function
+Loop = ast.For | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,8 +77,32 @@ class Source:
     tree: ast.Module
 
 
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How much there is of something, and where if it has places."""
+
+    what: str
+    path: str
+    number: int
+    places: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        places = f": {', '.join(self.places)}" if self.places else ""
+        return f"{self.number} {self.what}, at most {MOST[self.what]} are allowed{places}"
+
+
 def violations(root: Path) -> list[Violation]:
     """Every violation under `root`, in order of path and line."""
+    sources, found = read_sources(root)
+    for source in sources:
+        found += [*_check_file(source), *_check_name(source), *_check_functions(source)]
+    found += _check_cycles([source for source in sources if source.path.parts[0] == PACKAGE])
+    found += [Violation(one.path, 1, str(one)) for one in counts(root, sources) if one.number > MOST[one.what]]
+    return sorted(found)
+
+
+def read_sources(root: Path) -> tuple[list[Source], list[Violation]]:
+    """All Python files that have limits, and a violation for each that cannot be parsed."""
     found: list[Violation] = []
     sources: list[Source] = []
     for folder in MAX_FILE_LINES:
@@ -67,10 +113,7 @@ def violations(root: Path) -> list[Violation]:
                 sources.append(Source(path, text, ast.parse(text)))
             except SyntaxError as error:
                 found.append(Violation(str(path), error.lineno or 1, f"cannot be parsed: {error.msg}"))
-    for source in sources:
-        found += [*_check_file(source), *_check_name(source), *_check_functions(source)]
-    found += _check_cycles([source for source in sources if source.path.parts[0] == PACKAGE])
-    return sorted(found)
+    return sources, found
 
 
 def _check_file(source: Source) -> Iterator[Violation]:
@@ -200,12 +243,96 @@ def _is_type_checking(test: ast.expr) -> bool:
     return ast.unparse(test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
 
 
+def counts(root: Path, sources: list[Source]) -> list[Count]:
+    """What `MOST` has a maximum of."""
+    package = [source for source in sources if source.path.parts[0] == PACKAGE]
+    tests = [source for source in sources if source.path.parts[0] == "tests"]
+    rooms = [source for source in package if source.path.parts[1] in ROOMS]
+    threaded = [source for source in package if source.path.parts[1] != "testing"]
+    classes = _classes(threaded)
+    pools, futures = tuple(_pools(threaded, classes)), tuple(_futures(classes))
+    changelog = root / "CHANGELOG.md"
+    return [
+        Count("lines in gdsload", PACKAGE, _lines(package)),
+        Count("lines in tests", "tests", _lines(tests)),
+        Count("keywords of DataLoader", PACKAGE, sum(map(_keywords, rooms))),
+        Count("classes in loader, engine and backends", PACKAGE, len(_classes(rooms))),
+        Count("pools of threads", PACKAGE, len(pools), pools),
+        Count("futures", PACKAGE, len(futures), futures),
+        Count("bytes of CHANGELOG.md", "CHANGELOG.md", changelog.stat().st_size if changelog.is_file() else 0),
+    ]
+
+
+def _lines(sources: list[Source]) -> int:
+    return sum(len(source.text.splitlines()) for source in sources)
+
+
+def _keywords(source: Source) -> int:
+    """The parameters of `DataLoader`, if it is in this file."""
+    return sum(
+        _count_parameters(method, is_method=True)
+        for node in source.tree.body
+        if isinstance(node, ast.ClassDef) and node.name == "DataLoader"
+        for method in node.body
+        if isinstance(method, Function) and method.name == "__init__"
+    )
+
+
+def _classes(sources: list[Source]) -> list[ast.ClassDef]:
+    return [node for source in sources for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef)]
+
+
+def _pools(sources: list[Source], classes: list[ast.ClassDef]) -> Iterator[str]:
+    threads, own_executors = _derived(classes, {"Thread"}), _derived(classes, EXECUTORS)
+    for scope in (node for source in sources for node in source.tree.body if isinstance(node, Scope)):
+        looped = {name for node in ast.walk(scope) if isinstance(node, Loop) for name in _called(node)}
+        if scope.name in own_executors or looped & threads or _called(scope) & EXECUTORS:
+            yield scope.name
+
+
+def _futures(classes: list[ast.ClassDef]) -> Iterator[str]:
+    waited_for = WAITED_FOR | _derived(classes, {"Thread"})
+    waiting = {
+        node.name
+        for node in classes
+        if any(isinstance(method, Function) and method.name in {"wait", "result"} for method in node.body)
+        and _called(node) & waited_for
+    }
+    futures = _derived(classes, waiting)
+    yield from (node.name for node in classes if node.name in futures)
+
+
+def _derived(classes: list[ast.ClassDef], names: Iterable[str]) -> set[str]:
+    """These names, and those of the classes that derive from them."""
+    found = set(names)
+    while more := {node.name for node in classes if found & set(map(_name, node.bases))} - found:
+        found |= more
+    return found
+
+
+def _called(node: ast.AST) -> set[str]:
+    """The names of what is called in a piece of code, but for torch's own."""
+    functions = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
+    return {_name(function) for function in functions if not ast.unparse(function).startswith("torch.")}
+
+
+def _name(node: ast.expr) -> str:
+    """The last name of ``a.b.C[D]``: C."""
+    node = node.value if isinstance(node, ast.Subscript) else node
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
 def main(arguments: list[str]) -> int:
-    """Print the violations under the folder named, by default this repository; 1 if there is any."""
-    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
+    """Print the violations under the folder named, by default this repository, or the counts; 1 for a violation."""
+    folders = [argument for argument in arguments if argument != "--counts"]
+    root = Path(folders[0]) if folders else Path(__file__).resolve().parent.parent
     if not (root / PACKAGE).is_dir():
         print(f"{root} has no folder {PACKAGE}: name the root of the repository")
         return 1
+    if "--counts" in arguments:
+        for one in counts(root, read_sources(root)[0]):
+            print(one)
+        return 0
     found = violations(root)
     for violation in found:
         print(violation)
