@@ -36,8 +36,8 @@ class LeRobotSource(FieldChoice, ImageSource):
 
     States, actions and other numbers are arrays of the shapes that `meta/info.json` gives them, or numbers where a
     table has such; ``episode_index``, ``frame_index``, ``index``, ``task_index`` and ``timestamp`` are among them.
-    Splits are those of that file. Images that are in the tables become uint8 ``[channels, height, width]``, not turned.
-    Videos are not decoded: they are refused unless `fields` leaves them out.
+    Splits are those of that file. Images that are in the tables become uint8 ``[channels, height, width]``, turned as
+    their EXIF data say. Videos are not decoded: they are refused unless `fields` leaves them out.
 
     Args:
         path: the folder, which has `meta/info.json` and `data`.

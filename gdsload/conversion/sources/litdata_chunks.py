@@ -58,9 +58,9 @@ class LitDataSource(ImageSource):
 
     The keys of a sample are fields, those of dictionaries in it joined by dots; values of a list are ``"0"``, ``"1"``
     and so on, and a sample that is one value is the field ``"0"``; what was written for `TokensLoader` is ``tokens``.
-    Numbers, tensors, arrays, texts and bytes are taken as they are, images as uint8 ``[channels, height, width]``, not
-    turned. Plain rows, which LitData stores as Arrow tables, become fields as those of Parquet files do, and need
-    pyarrow. Pickles are refused.
+    Numbers, tensors, arrays, texts and bytes are taken as they are, images as uint8 ``[channels, height, width]``,
+    turned as their EXIF data say. Plain rows, which LitData stores as Arrow tables, become fields as those of Parquet
+    files do, and need pyarrow. Pickles are refused.
 
     Args:
         path: the folder with `index.json`.

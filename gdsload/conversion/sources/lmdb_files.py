@@ -35,7 +35,7 @@ class LmdbSource(ImageSource):
     Args:
         path: the folder with `data.mdb`, a file (`.mdb`, `.lmdb`), or a folder of such folders and files.
         decode: what values are: ``"bytes"``, ``"text"`` (UTF-8), ``"npy"``, ``"image"`` (uint8 ``[channels, height,
-            width]``, not turned) or ``"safetensors"``.
+            width]``, turned as its EXIF data say) or ``"safetensors"``.
         with_key: whether the field ``key`` is made.
         database: the name of the database in the environment; ``""``: the one without a name, whatever names are in
             it. None: that one, if it has values alone.

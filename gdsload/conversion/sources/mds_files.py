@@ -37,9 +37,9 @@ class MdsSource(FieldChoice, ImageSource):
     """A dataset that `streaming.MDSWriter` wrote.
 
     Numbers, arrays, texts and bytes become fields as they are, ``json`` and ``str_decimal`` a text, images uint8
-    ``[channels, height, width]``, not turned. Columns stored as pickles are refused. Shards may be packed: gzip and
-    bzip2 are Python's own, Zstandard, Brotli and Snappy need pyarrow. Hashes in the index are compared: those that
-    `hashlib` has, and those of xxHash.
+    ``[channels, height, width]``, turned as their EXIF data say. Columns stored as pickles are refused. Shards may be
+    packed: gzip and bzip2 are Python's own, Zstandard, Brotli and Snappy need pyarrow. Hashes in the index are
+    compared: those that `hashlib` has, and those of xxHash.
 
     Args:
         path: the folder with `index.json`.

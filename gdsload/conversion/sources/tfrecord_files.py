@@ -35,8 +35,8 @@ class TfRecordSource(FieldChoice, ImageSource):
 
     The first examples tell what each feature is: of int64 (int64) and float (float32) lists a single number, if all of
     those have one value, else an array, ragged where its length differs; of bytes, which must be single, an image,
-    uint8 ``[channels, height, width]`` and not turned, if all of those begin as JPEG, PNG or WebP do, else bytes. An
-    example without a list's feature has an empty list. Both checksums of each record are compared.
+    uint8 ``[channels, height, width]``, turned as its EXIF data say, if all of those begin as JPEG, PNG or WebP do,
+    else bytes. An example without a list's feature has an empty list. Both checksums of each record are compared.
 
     Args:
         path: a file (`.tfrecord`, `.tfrecords`, `.tfrec`, `NAME-00000-of-00010`, also packed by gzip), or a folder.

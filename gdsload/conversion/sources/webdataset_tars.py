@@ -48,9 +48,9 @@ class TarSource(FieldChoice, ImageSource):
     Members that follow each other and have one name up to the first dot of their base name are one sample. What comes
     after that dot, in lower case and with `_` for further dots, is the field's name, and says how it is decoded:
     ``npy`` as an array, ``cls``, ``id`` and ``index`` as a whole number, ``txt`` and ``json`` as text, the endings of
-    image files as an image, uint8 ``[channels, height, width]`` and not turned, ``wav``, ``flac``, ``mp3``, ``ogg``,
-    ``opus`` and ``aiff`` as the samples of a sound, with ``NAME.sampling_rate`` beside them, and anything else as
-    bytes. Of ``left.seg.png`` the last part counts. Nothing is unpickled, and nothing is put on disk.
+    image files as an image, uint8 ``[channels, height, width]``, turned as its EXIF data say, ``wav``, ``flac``,
+    ``mp3``, ``ogg``, ``opus`` and ``aiff`` as the samples of a sound, with ``NAME.sampling_rate`` beside them, and
+    anything else as bytes. Of ``left.seg.png`` the last part counts. Nothing is unpickled, and nothing is put on disk.
 
     All archives in a file are read, and a link is the member that it leads to. Members of one sample that are not side
     by side are an error. Members that are hidden or have no extension are left out, and noted.
