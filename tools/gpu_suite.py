@@ -3,18 +3,21 @@
     python tools/gpu_suite.py [--out PATH] [--processes N] [ARGS]   runs the suite; ARGS are for pytest
     python tools/gpu_suite.py --check [--out PATH]                  says whether the record is of this tree
 
-The record has the hash of all files of gdsload/, so that no commit has to be known where the tests run. `--check` takes
-no record of a part of the suite, of failures, or of a machine that lacks hardware that tests need.
+The record has the hash of all files of gdsload/, so that no commit has to be known where the tests run. Docstrings are
+left out: a run says nothing of them, and tests of help texts need no GPU. `--check` takes no record of a part of the
+suite, of failures, or of a machine that lacks hardware that tests need.
 It needs the standard library and pytest, and is itself the plugin of pytest that counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import datetime as dt
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -35,20 +38,39 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORD = "benchmarks/results/gpu-suite.json"
 REQUIRED = ("cuda", "cufile", "two")
 """What GDSLOAD_REQUIRE has to name: without it, tests that lack the hardware are skipped."""
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _COUNTS = "GDSLOAD_SUITE_COUNTS"
 """Names the file that the plugin writes."""
 _PACKAGES = re.compile(r"torch|numpy|pytest|pytest-xdist|cupy-.*|kvikio-.*|cuda-bindings|nvidia-cufile.*|torchcodec")
 
 
 def tree_hash(root: Path) -> str:
-    """The hash of all files of gdsload/ under `root`: their paths and bytes, in order."""
+    """The hash of all files of gdsload/ under `root`: their paths and bytes, in order, without docstrings."""
     found = hashlib.sha256()
     package = root / "gdsload"
     for path in sorted(package.rglob("*"), key=lambda path: path.relative_to(package).as_posix()):
         if path.is_file() and "__pycache__" not in path.parts:
-            for part in (path.relative_to(package).as_posix().encode(), path.read_bytes()):
+            for part in (path.relative_to(package).as_posix().encode(), _code(path)):
                 found.update(len(part).to_bytes(8, "little") + part)
     return found.hexdigest()
+
+
+def _code(path: Path) -> bytes:
+    """The bytes of a file; of a Python file without its docstrings."""
+    content = path.read_bytes()
+    if path.suffix != ".py":
+        return content
+    begins = [0, *itertools.accumulate(map(len, content.splitlines(keepends=True)))]
+    spans = []
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            text = node.body[0]
+            low = begins[text.lineno - 1] + text.col_offset
+            high = begins[(text.end_lineno or 0) - 1] + (text.end_col_offset or 0)
+            spans.append((low, high))
+    for low, high in sorted(spans, reverse=True):
+        content = content[:low] + content[high:]
+    return content
 
 
 def refusal(record: Any, tree: str) -> str | None:

@@ -65,6 +65,20 @@ def test_the_hash_is_that_of_all_files_of_the_package(tree, capfd, change):
     assert "gdsload/ has changed since the run" in check(tree, capfd, gdsload=before)
 
 
+def test_the_hash_is_not_that_of_docstrings(tree):
+    module = tree / "gdsload/a/b.py"
+    text = '"""{0}"""\n\n\nclass A:\n    """{0}\n    """\n    async def f(self):\n        "{0}"; return "ü", {1}\n'
+    found = []
+    for words, value in [("one", 1), ("other é\\n", 1), ("one", 2)]:
+        module.write_text(text.format(words, value), encoding="utf-8")
+        found.append(gpu_suite.tree_hash(tree))
+    assert found[0] == found[1] != found[2]
+    module.write_text("x = 1\n'''no docstring'''\n")
+    before = gpu_suite.tree_hash(tree)
+    module.write_text("x = 1\n'''another text'''\n")
+    assert gpu_suite.tree_hash(tree) != before
+
+
 def test_the_hash_is_not_that_of_what_python_compiles_or_of_other_folders(tree):
     before = gpu_suite.tree_hash(tree)
     (tree / "gdsload/__pycache__").mkdir()
