@@ -1,1 +1,1 @@
-"""Datasets as they lie on people's disks, made into shards."""
+"""Datasets as they are on people's disks, made into shards."""

@@ -75,7 +75,7 @@ def publish(
 
 
 def _turn(source: str, spread_over: Sequence[str], number: int) -> int:
-    """The folder that a part's shard lies in, so that nothing has to be copied; else that whose turn it is."""
+    """The folder that a part's shard is in, so that nothing has to be copied; else that whose turn it is."""
     there = os.path.dirname(os.path.dirname(source))
     return next((turn for turn, folder in enumerate(spread_over) if os.path.realpath(folder) == there), number)
 
@@ -112,7 +112,7 @@ def shuffle_into(
     spread_over: Sequence[str] = (),
     metadata: Metadata | None = None,
 ) -> None:
-    """Write the samples of a dataset anew, in a random order. Memory is bounded: they are read where they lie.
+    """Write the samples of a dataset again, in a random order. Memory is bounded: they are read where they are.
 
     Args:
         path: where the new one appears.
@@ -124,7 +124,7 @@ def shuffle_into(
         metadata: what the new one says of itself.
 
     Raises:
-        ChecksumError: if one of them is damaged, which may lie there since an earlier run.
+        ChecksumError: if one of them is damaged, which may be there since an earlier run.
         WriteError: if the disk is full or fails.
     """
     try:

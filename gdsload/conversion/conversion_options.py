@@ -144,7 +144,7 @@ class Change:
 
 
 def _flat(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Values with each of a mapping among them under a name of its own, ``"meta.id"``, as tables have those of structs.
+    """Values with each of a mapping among them under its own name, ``"meta.id"``, as tables have those of structs.
 
     Raises:
         SchemaError: if two have the same name then.

@@ -93,7 +93,7 @@ def _first(
 
 
 def _schema_alone(sample: Mapping[str, Any], source: Source, where: str) -> Schema:
-    """The schema of a sample, by itself; an error says where that lies, which values do not know."""
+    """The schema of a sample, by itself; an error names its place, which values do not know."""
     try:
         return infer_schema(sample, batch=False)
     except SchemaError as error:
@@ -102,7 +102,7 @@ def _schema_alone(sample: Mapping[str, Any], source: Source, where: str) -> Sche
 
 
 def _path_of(source: Source) -> str | None:
-    """Where a source lies, if it is made of a path."""
+    """Where a source is, if it is made of a path."""
     found = getattr(source, "path", None)
     return found if isinstance(found, str) else None
 
@@ -115,7 +115,7 @@ def _other_fields(one: Schema, other: Schema, where: str) -> SchemaError:
 
 
 def _joined(one: Schema, other: Schema, source: Source, ragged: Sequence[str], where: str) -> Schema:
-    """The schema of the samples before and of another one, which lies there."""
+    """The schema of the samples before and of another one, with its place."""
     return Schema({name: _both(name, (one, other), source, name in ragged, where) for name in one})
 
 

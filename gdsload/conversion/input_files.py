@@ -1,6 +1,6 @@
 """Files of a source: which there are, which of them may be opened, and what tells that they are still the same.
 
-Every source whose samples lie in files has these from a `SourceFiles`. So it holds for all kinds that a split is never
+Every source whose samples are in files has these from a `SourceFiles`. So it holds for all kinds that a split is never
 merged with another one in silence, that no name and no link leads out of the source's folder unless that is asked for,
 and that nothing is opened but regular files: a pipe would be waited on for ever.
 """

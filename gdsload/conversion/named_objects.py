@@ -16,7 +16,7 @@ def find_named(spec: str) -> Any:
     """What ``package.module:name`` names; also in a module of the working folder, which is looked at last.
 
     The installed command has not that folder on its path, as `python -m gdsload` has. It stays there, so that workers
-    find the module, too; behind all others, so that what is in it takes the place of none.
+    find the module, too; after all others, so that what is in it takes the place of none.
 
     Raises:
         ImportError, AttributeError, ValueError: if there is none.

@@ -2,7 +2,7 @@
 
 All documents are taken as one long row of tokens, which is cut every `length` tokens. A first pass counts the tokens of
 each part of the source, so that each part knows where in that row it begins: the blocks whose first token it has are
-its own, and for the end of the last of them a reader goes on into the parts behind it. So blocks do not depend on who
+its own, and for the end of the last of them a reader goes on into the parts after it. So blocks do not depend on who
 makes them, and a reader has one document and a few blocks in memory.
 """
 
@@ -38,7 +38,7 @@ class Packing:
     Attributes:
         field: the field with the tokens of a document: whole numbers, one-dimensional.
         length: tokens of a block.
-        eos: a token that is put behind each document; None: none is.
+        eos: a token that is put after each document; None: none is.
         pad: a token that fills the last block; None: the tokens that do not fill one are left out.
         dtype: the element type of the tokens, where a document is their bytes, as MDS often has them.
 
@@ -96,8 +96,8 @@ class PackedSource:
     """Blocks of tokens, made of the documents of another source.
 
     Fields: the one with the tokens, now ``[length]``, and ``cu_seqlens``, ragged int32: where in the block documents
-    begin, with 0 in front, whatever begins there, and `length` behind them. A token of one piece must not attend to
-    those of another. What fills the last block is a piece of its own. Other fields are left out.
+    begin, with 0 in front, whatever begins there, and `length` after them. A token of one piece must not attend to
+    those of another. The filling of the last block counts as one more piece. Other fields are left out.
 
     A document that cannot be read has no tokens, and is an error of itself alone.
 

@@ -143,7 +143,7 @@ def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exc
 
 
 def one_scale(source: Source) -> str:
-    """What users can do about sounds of several types: a cast alone would leave each in the scale of its own."""
+    """What users can do about sounds of several types: a cast alone would leave each in its own scale."""
     if isinstance(source, AudioFolderSource):
         return "A cast leaves each in its scale; dtype='float32' makes all samples floats from -1 to 1."
     return "A cast leaves each in its scale; pass a map= that divides int16 by 2**15 and int32 by 2**31."

@@ -28,7 +28,7 @@ Path = str | os.PathLike[str]
 
 @shows_options
 def merge(paths: Sequence[Path], out: Path, **options: Unpack[RearrangeKeywords]) -> ConvertReport:
-    """Make one dataset of several with the same fields, one behind the other; see `convert` for options and errors.
+    """Make one dataset of several with the same fields, one after the other; see `convert` for options and errors.
 
     Args:
         paths: the datasets, each as `ShardDataset` takes it.
@@ -46,7 +46,7 @@ def merge(paths: Sequence[Path], out: Path, **options: Unpack[RearrangeKeywords]
 
 @shows_options
 def reshard(path: Path, out: Path, **options: Unpack[RearrangeKeywords]) -> ConvertReport:
-    """Write a dataset anew in shards of another size, `shard_bytes`; see `convert` for options and errors.
+    """Write a dataset again in shards of another size, `shard_bytes`; see `convert` for options and errors.
 
     Args:
         path: the dataset, as `ShardDataset` takes it.

@@ -1,4 +1,4 @@
-"""What a source is, by what lies at its path."""
+"""What a source is, by what is at its path."""
 
 from __future__ import annotations
 
@@ -151,12 +151,12 @@ def _class_of(module: str, name: str) -> Callable[..., Any]:
 
 
 def recognise(path: str) -> str:
-    """The kind of what lies at a path.
+    """The kind of what is at a path.
 
     Raises:
         DatasetNotFoundError: if there is nothing.
         FormatError: if it is neither a file nor a folder, or a folder cannot be read.
-        OptionError: if it cannot be told.
+        OptionError: if it cannot be found out.
     """
     refuse_no_path(path)
     if (files := expanded(path)) is not None:
@@ -221,7 +221,7 @@ def _has_tokens(paths: Iterable[str]) -> bool:
 
 
 def _first_line(path: str) -> Any:
-    """What the first line of a file of JSON lines is; None if that cannot be told."""
+    """What the first line of a file of JSON lines is; None if that cannot be found out."""
     with suppress(OSError, ValueError, FormatError, RecursionError), open_file(path) as file:
         return json.loads(file.readline(_MAX_LINE_BYTES) or b"null")
     return None
@@ -330,7 +330,7 @@ def _are_boxes(texts: Iterable[tuple[str, str]]) -> bool:
 
 
 def _names_pictures(table: str) -> bool:
-    """Whether a table names pictures that lie beside it, or in folders there."""
+    """Whether a table names pictures that are beside it, or in folders there."""
     with suppress(OSError, FormatError), open_file(table) as file:
         cells = re.split(r'[,;\t\r\n"]+', file.read(_LOOKED_AT_BYTES).decode("utf-8", "replace"))
         # A name in an untrusted table is only asked for here, never opened.

@@ -23,7 +23,7 @@ class Room:
         schema: its fields.
         tasks: all parts, as they are done together.
         done: those that are finished.
-        twice: whether all samples are written anew, in another order, when all parts are there.
+        twice: whether all samples are written again, in another order, when all parts are there.
         spread_over: the folders that the shards are spread over; none: they are where the dataset is.
     """
 

@@ -33,12 +33,12 @@ _GROUPS = 8
 
 
 def spans(low: int, high: int, step: int) -> Iterator[tuple[int, int]]:
-    """The rows from `low` to `high` - 1 in runs of `step`, as (first, behind the last)."""
+    """The rows from `low` to `high` - 1 in runs of `step`, as (first, after the last)."""
     return ((begin, min(begin + step, high)) for begin in range(low, high, step))
 
 
 def runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
-    """Files that follow each other, as (first, behind the last), each run of `target_bytes` or a little more."""
+    """Files that follow each other, as (first, after the last), each run of `target_bytes` or a little more."""
     low, nbytes = 0, 0
     for high, size in enumerate(sizes, 1):
         nbytes += size
@@ -112,7 +112,7 @@ def choice_of(names: Sequence[str]) -> str:
 
 
 def classes_of(files: Sequence[str]) -> list[str]:
-    """The names of the folders that files lie in, in order, if there are several side by side: those of classes.
+    """The names of the folders that files are in, in order, if there are several side by side: those of classes.
 
     So they are in folders of splits that are side by side, if all splits are taken together.
     """

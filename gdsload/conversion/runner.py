@@ -223,7 +223,7 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
             of one length, that of the first samples.
             `shard_bytes`: about how large a shard gets. `shuffle_seed`: write the samples in a random order, the same
             for the same seed (default: in that of the source). `pack`: ``{"field": name, "length": n}``: cut the tokens
-            of all documents into blocks of `n`, with ``"eos": id`` a token behind each document, with ``"pad": id`` the
+            of all documents into blocks of `n`, with ``"eos": id`` a token after each document, with ``"pad": id`` the
             last block filled up rather than left out, with ``"dtype": "int64"`` documents that are bytes; the guide
             says which fields blocks have. `pack_fields`: which fields are stored together, as `ShardWriter` has it
             (default: ``"auto"``, so scalars are). `on_error`:

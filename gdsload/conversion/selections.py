@@ -1,4 +1,4 @@
-"""Samples of shard datasets as a source: whole datasets, some one behind the other, or a choice of their samples."""
+"""Samples of shard datasets as a source: whole datasets, some one after the other, or a choice of their samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that tell which files are for training, and which must not be: the splits of a dataset as it lies on disk."""
+"""Names that tell which files are for training, and which must not be: the splits of a dataset as it is on disk."""
 
 from __future__ import annotations
 

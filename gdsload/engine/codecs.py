@@ -196,7 +196,7 @@ class Varlen(NamedTuple):
         varlen_attn(q, k, v, tokens.cu_seqlens, tokens.cu_seqlens, tokens.max_seqlen, tokens.max_seqlen)
 
     Attributes:
-        values: the rows of all samples, one sample behind the other, ``[rows, ...]``.
+        values: the rows of all samples, one sample after the other, ``[rows, ...]``.
         cu_seqlens: where each sample begins among them, and the end of the last; int32 ``[batch + 1]``. Fields of equal
             lengths share the tensor.
         max_seqlen: rows of the longest sample; 0 without samples.

@@ -89,7 +89,7 @@ def maker() -> _Make:
 
 
 def _seen(nested: Any) -> tuple[object, ...]:
-    """What can be told of a nested tensor."""
+    """What can be found out of a nested tensor."""
     parts = nested.values(), nested.offsets()
     limits = nested._get_min_seqlen(), nested._get_max_seqlen()  # noqa: SLF001 (nothing public says them)
     return type(nested), nested.shape, nested.stride(), nested.layout, limits, *(part.tolist() for part in parts)
@@ -97,7 +97,7 @@ def _seen(nested: Any) -> tuple[object, ...]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep it to us that torch's function, at its first call, warns of a call of its own."""
+    """Keep it to us that torch's function, at its first call, warns of a call that it makes itself."""
 
     def quiet(record: logging.LogRecord) -> bool:
         return "is_fx_tracing" not in record.getMessage()

@@ -73,7 +73,7 @@ class LandedSource:
         return LandedSource(self.job, self.backend, self.maker, self.stats)
 
     def close(self) -> None:
-        """See `BatchSource.close`. It may be used again: windows that are wanted are read anew."""
+        """See `BatchSource.close`. It may be used again: windows that are wanted are read again."""
         self._planner.let_go()
 
 

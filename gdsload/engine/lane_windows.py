@@ -98,11 +98,11 @@ class LaneWindows(Generic[Window, Part]):
     ) -> list[Part]:
         """What the samples of some steps are, lane by lane, and of each lane window by window.
 
-        If it fails, nothing is held for any step, and the next call reads windows anew.
+        If it fails, nothing is held for any step, and the next call reads windows again.
 
         Args:
             steps: consecutive steps, best those after the ones of the last call: if some were left out in between,
-                their windows are read anew.
+                their windows are read again.
             opened: this rank's part of the window of a lane that holds a position, from there on; given are a step
                 before which no rank gets any of it, the lane and the position.
             read: starts reading some windows together.

@@ -96,7 +96,7 @@ class Gathered:
     """The parts of all peers.
 
     Attributes:
-        alone: fields that travelled by themselves, of all parts one behind the other.
+        alone: fields that travelled by themselves, of all parts one after the other.
         packed: the buffers of all parts, by the type of their device, ``[parts, bytes]``.
     """
 
@@ -147,7 +147,7 @@ class _Reader:
 
 
 def together(part: Part, gathered: Gathered, size: int, parts: int, codecs: Mapping[str, FieldCodec]) -> dict[str, Any]:
-    """The batch that parts make, in memory of its own.
+    """The batch that parts make, in its own memory.
 
     Args:
         part: this process's, which says what fields there are.

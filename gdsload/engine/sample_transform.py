@@ -84,7 +84,7 @@ class SampleTransform:
         per_sample: what is done, and by whom.
         keys: of an epoch's step with so many samples, the seed of each sample's random numbers.
         index: the key of a batch's samples' indices.
-        pinned: whether results are to lie in pinned memory, for a device that is not the CPU.
+        pinned: whether results are to be in pinned memory, for a device that is not the CPU.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ def _in_process(transform: bytes, chunk: bytes) -> bytes:
 
 @lru_cache(maxsize=4)
 def _unpacked_transform(payload: bytes) -> Compose:
-    """Once for all batches: it may be large, and have a state of its own."""
+    """Once for all batches: it may be large, and have its own state."""
     torch.set_num_threads(1)
     found: Compose = ForkingPickler.loads(payload)
     return found

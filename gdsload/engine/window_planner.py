@@ -31,7 +31,7 @@ class FieldRuns:
 
     Attributes:
         ends: the sample id after the last of each run, in rising order.
-        origins: of each run, where the row of sample 0 would lie: that of any sample of it is id * row_bytes behind.
+        origins: of each run, where the row of sample 0 would be: that of any sample of it is id * row_bytes after.
         bits: all bits that are set in any run's address.
     """
 

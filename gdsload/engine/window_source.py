@@ -1,6 +1,6 @@
 """Batches of block-shuffled windows that a backend reads, whose samples the GPU works out and gathers.
 
-The host reads blocks, and says where they lie. It knows no sample: which ones batches have is computed by the GPU
+The host reads blocks, and says where they are. It knows no sample: which ones batches have is computed by the GPU
 (`BlockIds`), which finds their addresses in the table of blocks, as it does in that of shards within its reach.
 """
 
@@ -144,5 +144,5 @@ class _WindowBatches(LandedBatches):
         self._windows, self._ids = windows, ids
 
     def _gather(self, slices: Slices, sizes: list[int]) -> list[Batch]:
-        """See `LandedBatches`: the memory of windows is given back behind it."""
+        """See `LandedBatches`: the memory of windows is given back after the gather."""
         return self._windows.assembler.complete(lambda: self._windows.gather(slices, sizes, self._ids))

@@ -1,4 +1,4 @@
-"""Loaders for Accelerate, which must know where an epoch ends, and makes torch's loaders anew to skip batches.
+"""Loaders for Accelerate, which must know where an epoch ends, and makes torch's loaders again to skip batches.
 
 A prepared loader is one of torch's, by its class: its batch sampler gives the numbers of steps, and its dataset the
 batches at these. So whatever is made of its parts, as by `accelerate.skip_first_batches`, gives the loader's own

@@ -21,7 +21,7 @@ class LoaderTrainer(Trainer):  # type: ignore[misc]  # transformers is not there
 
     The loaders say batch sizes, order and shuffling, whatever the arguments say of these. What goes to the model are
     batches as the loader makes them, by the names of their fields. After a checkpoint in the middle of an epoch, the
-    batches before it are left out, at no cost but with a sampler of yours, with which they are loaded in vain.
+    batches before it are left out, at no cost but with a sampler of yours, with which they are loaded for nothing.
 
     Args:
         train_loader: batches to train with; None as for `train_dataset`.

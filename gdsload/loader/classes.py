@@ -30,7 +30,7 @@ def class_balanced(
 
         loader = gdsload.DataLoader(gdsload.class_balanced(dataset, "label"), batch_size=256, shuffle=True)
 
-    Each class is gone through whole before it begins anew, so that rare samples come again and no sample more often
+    Each class is read to its end before it begins again, so that rare samples come again and no sample more often
     than others of its class, ± 1. See `Mix`, also for ranks, states and indices.
 
     Args:

@@ -238,7 +238,7 @@ class FanOut:
         return Gathered(alone, {kind: whole.view(self._plan.parts, -1) for kind, whole in packed.items()})
 
     def _whole(self, mine: torch.Tensor) -> torch.Tensor:
-        """Memory for tensors of one shape, of all parts, one behind the other."""
+        """Memory for tensors of one shape, of all parts, one after the other."""
         return mine.new_empty((self._plan.parts * len(mine), *mine.shape[1:]))
 
     def _gather(self, mine: torch.Tensor, whole: torch.Tensor) -> None:

@@ -73,7 +73,7 @@ class _LengthBatches(PlannedSampler):
 
     @abstractmethod
     def _next(self, lengths: IntArray) -> IntArray:
-        """For each sample of a window, were it the first of a batch, the first of the batch behind it.
+        """For each sample of a window, were it the first of a batch, the first of the batch after it.
 
         Args:
             lengths: of the samples, longest first.

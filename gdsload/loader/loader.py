@@ -81,7 +81,7 @@ class DataLoader(TorchAttributes):
             share of them where torchrun has started several on the host. 0, also without `sample_transform`: nothing is
             made ahead; the thread that asks for a batch makes it, and ``breakpoint()`` works in all transforms.
         sample_processes: whether they are processes: for transforms that hold the interpreter lock, or that draw from
-            numpy's or Python's global generators. They must be picklable. Each process imports torch anew.
+            numpy's or Python's global generators. They must be picklable. Each process imports torch again.
         device_transform: called before `transform` with each batch on its device: a function or module, or several in a
             list (`gdsload.transforms` has some). It runs ahead of the consumer, in the loader's threads and, on a GPU,
             on its stream, without gradients or autocast; one call at a time, but not always in the order of batches. If
@@ -141,7 +141,7 @@ class DataLoader(TorchAttributes):
         gds_compat: whether cuFile's own compat mode will do for ``"gds"``.
         pinned_bytes: bytes of host memory that ``"bounce"`` pins.
         register_bytes: bytes of files that may be registered with CUDA, and so kept in memory; None: half of what is
-            available, or of the control group's limit, and what lies in a tmpfs.
+            available, or of the control group's limit, and all files in a tmpfs.
         cache: where samples are kept for later epochs. ``"none"``: nowhere on purpose; ``"vram"``: in the GPU's memory;
             ``"pagecache"``: in the page cache, registered with CUDA within `register_bytes`; ``"auto"``: in the first
             of these that has room. The first epoch goes on from where the samples are while a thread fills the tier;
@@ -325,7 +325,7 @@ class DataLoader(TorchAttributes):
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer is: small, JSON-able, and exact after every batch.
 
-        It holds the position behind the last batch handed out, whatever has been read ahead, and what the order depends
+        It holds the position after the last batch handed out, whatever has been read ahead, and what the order depends
         on. The same state serves every rank; with a sampler it is this rank's own, and names it.
 
         Raises:

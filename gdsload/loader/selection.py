@@ -77,7 +77,7 @@ class Selected:
                 )
 
     def refuse_ragged_windows(self, fields: Sequence[str]) -> None:
-        """Refuse fields whose samples have shapes of their own, if samples are in windows.
+        """Refuse fields whose samples have their own shapes, if samples are in windows.
 
         Raises:
             OptionError: if there is one.
@@ -184,7 +184,7 @@ def select(source: object) -> Selected:
 
 
 def _changes_samples(kind: type[ShardDataset]) -> bool:
-    """Whether a subclass has samples of its own, which a loader that reads the shards would not see."""
+    """Whether a subclass has its own samples, which a loader that reads the shards would not see."""
     return any(
         getattr(kind, name) is not getattr(ShardDataset, name) for name in ("__len__", "__getitem__", "__getitems__")
     )

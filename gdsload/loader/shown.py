@@ -31,7 +31,7 @@ def _way(plan: LoaderPlan) -> str:
 
 
 def _dataset(dataset: object) -> str:
-    """Torch's datasets have no text of their own."""
+    """Torch's datasets have no text."""
     if type(dataset) is Subset:
         return f"{len(dataset)} samples of {_dataset(dataset.dataset)}"
     if type(dataset) is ConcatDataset:

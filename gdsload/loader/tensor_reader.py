@@ -154,7 +154,7 @@ class TensorReader:
         self.owner = os.getpid()
 
     def read(self, blocks: Sequence[Block]) -> list[torch.Tensor]:
-        """Blocks as tensors, each in memory of its own.
+        """Blocks as tensors, each in its own memory.
 
         Raises:
             BackendUnavailableError: if the backend that was asked for cannot be used.

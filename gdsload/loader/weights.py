@@ -42,7 +42,7 @@ def load_file(
         backend: how the bytes travel, as for `gdsload.DataLoader`.
 
     Returns:
-        Name to tensor, in the order of the file. Each has memory of its own, and needs the file no more.
+        Name to tensor, in the order of the file. Each has its own memory, and needs the file no more.
 
     Raises:
         DatasetNotFoundError: if there is no such file.
@@ -196,7 +196,7 @@ class TensorSlice:
         return self._entry.dtype.code
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        """A part of the tensor, as torch's indexing gives it, in memory of its own.
+        """A part of the tensor, as torch's indexing gives it, in its own memory.
 
         Whole numbers and slices are not read more than is needed of, up to the first of another kind.
 

@@ -1,4 +1,4 @@
-"""Windows of consecutive samples of a dataset, as samples of their own: nothing is copied on disk."""
+"""Windows of consecutive samples of a dataset, as samples: nothing is copied on disk."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
             loader's `fields`.
         length: samples of a window.
         stride: how many samples later the next window begins.
-        within: a field of the dataset, in whose changes no window may lie: an episode's number, or a file's name. Each
+        within: a field of the dataset, across whose changes no window goes: an episode's number, or a file's name. Each
             run of equal values has its own windows, from its first sample on. None: the dataset is one run.
 
     Attributes:
@@ -98,7 +98,7 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
 
 
 def refuse_ragged_windows(dataset: ShardDataset, fields: Sequence[str]) -> None:
-    """Refuse fields whose samples have shapes of their own, in windows.
+    """Refuse fields whose samples have their own shapes, in windows.
 
     Raises:
         OptionError: if there is one.

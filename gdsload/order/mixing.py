@@ -2,7 +2,7 @@
 
 Each epoch is cut into turns of TURN positions, the last of which may be shorter. How many samples of each dataset a
 turn holds follows from the weights and its place in the stream, and does not drift; which comes where within it is a
-permutation. Each dataset gives its samples one pass after the other, each pass in an order of its own, and goes on in
+permutation. Each dataset gives its samples one pass after the other, each pass in its own order, and goes on in
 the next epoch where it was. The reasons are in docs/design/0007-mixtures.md.
 """
 
@@ -115,7 +115,7 @@ class MixOrder(OneLane):
 
     Args:
         mixture: what is mixed.
-        shuffled: whether each pass through a dataset is a permutation of its own, else in dataset order.
+        shuffled: whether each pass through a dataset is its own permutation, else in dataset order.
         seed: seed of both permutations, in [0, 2**64).
         epoch: number of the epoch, in [0, 2**64).
 

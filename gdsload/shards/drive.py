@@ -33,7 +33,7 @@ class FileReader(Protocol):
 
 
 def file_system_of(source: ShardSource) -> Hashable:
-    """The file system that a shard lies on, as far as it is known before it is opened."""
+    """The file system that a shard is on, as far as it is known before it is opened."""
     return source.identity.device if source.identity else None
 
 

@@ -1,7 +1,7 @@
 """The gather: rows from absolute addresses into one dense piece of memory.
 
 One routine for every backend and every order: it takes addresses, a row size in whole bytes, and where to. On the CPU
-all host memory is viewed as overlapping rows, so that any number of shards and arenas needs no table of its own, and
+all host memory is viewed as overlapping rows, so that any number of shards and arenas needs no table, and
 torch's `index_select` copies the rows with torch's threads and without the interpreter lock.
 
 Consecutive rows are copied as runs, which is as fast as a plain copy of that memory.
@@ -72,7 +72,7 @@ def gather_rows(addresses: IntArray, row_bytes: int, out: int) -> None:
 
 
 def take_rows(addresses: IntArray, row_bytes: int, out: int) -> None:
-    """Copy rows of one size into dense memory, each for itself: shared out among torch's threads, wherever they lie.
+    """Copy rows of one size into dense memory, each for itself: shared out among torch's threads, wherever they are.
 
     Args:
         addresses: host address of each row, shape ``[rows]``; at least one.

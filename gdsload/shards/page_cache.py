@@ -4,7 +4,7 @@ mincore tells everything is there to a reader who neither owns the file nor may 
 reader; shared read-only datasets are the normal case. A read with RWF_NOWAIT answers everybody, one page at a time.
 
 It does not wait, but it has the page fetched (seen on Linux 6.18): at a place that was asked for before, the answer is
-yes for ever. So places are drawn anew each time, and asking again and again does not make a cold shard look resident.
+yes for ever. So places are drawn again each time, and asking again and again does not make a cold shard look resident.
 
 A tmpfs has no such reads (Linux 6.18), and no drive either: its files are resident.
 """
@@ -87,7 +87,7 @@ def bytes_in_memory(sources: Iterable[ShardSource]) -> int:
 
 
 def looks_resident(files: Files, wanted: Extents, probes: int = _PROBES_OF_A_READ) -> bool:
-    """Whether a few pages of some extents of open files, drawn anew each time, are in the page cache.
+    """Whether a few pages of some extents of open files, drawn again each time, are in the page cache.
 
     Every byte is as likely to be drawn as every other, so that a short extent does not speak for a long one.
     """
@@ -101,7 +101,7 @@ def looks_resident(files: Files, wanted: Extents, probes: int = _PROBES_OF_A_REA
 
 
 def file_is_resident(files: Files, file: int) -> bool:
-    """Whether pages all over an open file, drawn anew each time, are in the page cache."""
+    """Whether pages all over an open file, drawn again each time, are in the page cache."""
     return looks_resident(files, files.whole(file), _PROBES_OF_A_SHARD)
 
 

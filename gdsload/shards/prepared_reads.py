@@ -124,7 +124,7 @@ class PreparedReads:
         return self.nbytes(low, high) if self._direct[low] else 0
 
     def _apart(self, low: int, high: int, addresses: IntArray) -> int:
-        """As `read`, with descriptors of their own."""
+        """As `read`, with their own descriptors."""
         reads = PreparedReads(self._files, self.extents[low:high], self._direct[low:high])
         try:
             return reads.read(0, high - low, addresses)

@@ -1,8 +1,8 @@
 """A folder that becomes visible whole: written beside its place, synced, and moved there by one rename.
 
 The folder in the making has a hidden name, and beside it is a file that its writer holds a lock on. A lock that is
-free was left behind by a writer that was killed; the next writer to the same place removes what belongs to it: also the
-shards that lie on other drives, in folders that the lock's file lists.
+free was left by a writer that was killed; the next writer to the same place removes what belongs to it: also the
+shards that are on other drives, in folders that the lock's file lists.
 """
 
 from __future__ import annotations

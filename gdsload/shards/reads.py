@@ -181,8 +181,8 @@ def coalesce(
 ) -> Reads:
     """Plan the reads that cover the wanted extents.
 
-    Neighbours are read together where the gap between them costs less than a read of its own. A read takes extents that
-    begin within `max_read_bytes` of its begin, or, of extents that lie right behind one another, within twice that; it
+    Neighbours are read together where the gap between them costs less than another read. A read takes extents that
+    begin within `max_read_bytes` of its begin, or, of extents without gaps between them, within twice that; it
     grows further only for extents that overlap.
 
     Args:
@@ -190,7 +190,7 @@ def coalesce(
         max_gap_bytes: largest gap that is read along.
         max_read_bytes: length from which a read takes no further neighbour.
         alignment: begin and end of each read are rounded outwards to a multiple of it, which is a power of two. The end
-            may so lie behind the file's end; reads are cut there by the caller.
+            may so be after the file's end; reads are cut there by the caller.
         turns: each file's place in the order of files; None: they come in the order of their numbers.
     """
     if not len(wanted):

@@ -175,7 +175,7 @@ def linked_folder(folder: str | int, name: str) -> str | None:
 
 
 def remove_shards(owner: str, listed: Sequence[str] = ()) -> None:
-    """Remove the shards of a dataset's folder that lie elsewhere; the links stay.
+    """Remove the shards of a dataset's folder that are elsewhere; the links stay.
 
     Args:
         owner: the folder.

@@ -93,7 +93,7 @@ class ShardTable:
         names: IntArray | None = None,
         drive: Drive = LOCAL,
     ) -> ShardTable:
-        """The table of a dataset's shards, over files of its own; see the class and `Files`."""
+        """The table of a dataset's shards, over its own files; see the class and `Files`."""
         as_written = partial(named_as_written, stored=stored)
         return cls(Files(sources, mapped=mapped, as_written=as_written, drive=drive), stored, names)
 

@@ -62,7 +62,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any] | None:
 
 
 def no_inference() -> AbstractContextManager[object]:
-    """Leave torch's inference mode, for what may be used behind it; where it is not on, nothing is done."""
+    """Leave torch's inference mode, for what may be used after it; where it is not on, nothing is done."""
     import torch
 
     return torch.inference_mode(mode=False) if torch.is_inference_mode_enabled() else nullcontext()
@@ -136,7 +136,7 @@ def memory_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
 
 
 def check_dense(value: torch.Tensor, field: str) -> None:
-    """Refuse a tensor whose elements are not what lies in its memory; a `SchemaError`."""
+    """Refuse a tensor whose elements are not what is in its memory; a `SchemaError`."""
     import torch
 
     if value.is_nested:

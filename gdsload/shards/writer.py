@@ -47,7 +47,7 @@ class ShardWriter:
         path: the folder to make.
         schema: the fields: a `Schema`, or a mapping from names to `Field` (or ``"str"``, ``"bytes"``). None: those of
             the first sample or batch. A ragged field needs a schema, or a first batch that shows it to be ragged.
-        shard_bytes: about how large a shard gets, in bytes or as ``"256MiB"``. A larger sample gets a shard of its own.
+        shard_bytes: about how large a shard gets, in bytes or as ``"256MiB"``. A larger sample gets its own shard.
         overwrite: replace a dataset that is at `path`. Anything else that is there is never replaced.
         pack_fields: which fields are stored together, so that a sample's values of them are read at once: ``"auto"``:
             fields of one shape and at most 16 bytes, if there are at least 4 of them; or the names of those that are,

@@ -5,7 +5,7 @@
 - Processes do not see SIGINT and SIGTERM, which a terminal or a service manager sends to all of a group: they inherit
   the mask of the thread that starts them. Who is interrupted kills them.
 - Each ends with the thread that started it (PR_SET_PDEATHSIG), from before its first import on, and that thread stays
-  until it has. So even a parent that is killed leaves none behind.
+  until it has. So even a parent that is killed leaves none.
 - What was submitted is not begun once it was cancelled: nothing is queued in between.
 """
 
@@ -75,7 +75,7 @@ class Crew:
     Args:
         work: what it is for.
         count: how many there are.
-        processes: whether each works in a process of its own.
+        processes: whether each works in a separate process.
     """
 
     def __init__(self, work: Work, count: int, *, processes: bool) -> None:

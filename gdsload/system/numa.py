@@ -1,4 +1,4 @@
-"""The NUMA node of a GPU: threads that read for it run there, and pinned memory lies there.
+"""The NUMA node of a GPU: threads that read for it run there, and pinned memory is there.
 
 Bytes that cross between nodes twice, from the drive and to the GPU, share the link of the sockets with all else.
 """

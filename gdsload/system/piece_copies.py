@@ -38,7 +38,7 @@ def concatenate(addresses: IntArray, nbytes: IntArray, out: int) -> bool:
     Args:
         addresses: address of each piece, shape ``[pieces]``.
         nbytes: bytes of each.
-        out: address of memory for all of them that is nobody else's, and that no piece lies in.
+        out: address of memory for all of them that is nobody else's, and that no piece is in.
 
     Returns:
         Whether all are copied; if not, some may be.

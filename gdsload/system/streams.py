@@ -141,7 +141,7 @@ def unregister_host(device: torch.device, address: int) -> str:
 
 
 def _runtime(device: torch.device, name: str, *arguments: int) -> str:
-    """Call CUDA's runtime in a thread of its own.
+    """Call CUDA's runtime in a separate thread.
 
     CUDA remembers a failure for each thread, and torch, which asks after each kernel, would raise it at the next one.
     """

@@ -248,7 +248,7 @@ class _Ref(weakref.ref[Any]):
 
 
 class Closer:
-    """Closes what an owner has left open, in a thread of its own, once the owner has been dropped.
+    """Closes what an owner has left open, in a separate thread, once the owner has been dropped.
 
     An owner may be dropped in any thread at any point. Python code that ran there might wait for a lock which that very
     thread holds, and would lose a Ctrl-C that is raised in it. So there is none: the reference's callback is C alone,

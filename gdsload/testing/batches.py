@@ -72,7 +72,7 @@ def assert_resumes_everywhere(
 
     Raises:
         AssertionError: if a state is no plain JSON, or the rest of a resumed epoch is not the rest of the one that
-            ran through, batch by batch, or the state behind a batch differs.
+            ran through, batch by batch, or the state after a batch differs.
     """
     with make_loader() as loader:
         states, announced = [_through_json(loader.state_dict())], len(loader)

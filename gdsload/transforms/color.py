@@ -17,7 +17,7 @@ _GRAY = (0.2989, 0.587, 0.114)  # torchvision's shares of red, green and blue
 
 @dataclass(frozen=True)
 class ColorJitter:
-    """Changes brightness, contrast, saturation and hue of each sample, by factors and in an order of its own.
+    """Changes brightness, contrast, saturation and hue of each sample, by factors and in an order drawn for it.
 
     As torchvision's, but that values are rounded once, at the end. A number `v` stands for factors from ``1 - v`` to
     ``1 + v``, 0 for none; for the hue, for shifts from ``-v`` to `v` of a whole turn. The hue costs by far the most. Of

@@ -17,7 +17,7 @@ _NOTE_CHARACTERS = 1000
 
 
 class Compose:
-    """Transforms one behind the other; those that take a `generator` share one.
+    """Transforms one after the other; those that take a `generator` share one.
 
     Args:
         transforms: what is called with a batch, or with what the one before it made of it.

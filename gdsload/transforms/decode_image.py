@@ -38,7 +38,7 @@ class DecodeImage:
         std: standard deviations, likewise.
         dtype: of the result, as torch's or by its name: uint8 without `mean`, or a floating type, for which 255 counts
             as 1. None: uint8 without `mean`, float32 with it.
-        channels_last: whether a pixel's channels lie together in memory. The shape does not change.
+        channels_last: whether a pixel's channels are together in memory. The shape does not change.
         max_pixels: an image that says it has more is not decoded. Pillow, which decodes all but JPEGs, has a limit of
             its own above twice this default: ``PIL.Image.MAX_IMAGE_PIXELS``.
         on_error: what becomes of an image that cannot be decoded. ``"raise"``: `FormatError`, which names sample and

@@ -66,7 +66,7 @@ class RandomFlip:
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """Cuts a rectangle out of each sample, at a place of its own.
+    """Cuts a rectangle out of each sample, at a place that is drawn for it.
 
     Args:
         field: its name; ``[batch, ..., height, width]``.

@@ -78,7 +78,7 @@ def _mean(value: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class MixUp(_Mixing):
-    """Mixes each sample with the one before it in the batch, the first with the last, by a share of its own.
+    """Mixes each sample with the one before it in the batch, the first with the last, by a share that is drawn for it.
 
     As torchvision's, but with a share for each sample, of the distribution Beta(alpha, alpha). Labels become
     probabilities of the classes, float32 ``[batch, classes]``, which `torch.nn.functional.cross_entropy` takes.
@@ -114,7 +114,7 @@ class CutMix(_Mixing):
     """Puts a rectangle of the sample before it, of the last one into the first, into each sample.
 
     As torchvision's, but with a rectangle for each sample. Its share of the area is of the distribution
-    Beta(alpha, alpha), as far as it lies within the image. Labels become probabilities, in proportion to the areas; see
+    Beta(alpha, alpha), as far as it is within the image. Labels become probabilities, in proportion to the areas; see
     `MixUp`.
 
     Args:
@@ -140,7 +140,7 @@ class CutMix(_Mixing):
         return self._mixed(batch, torch.where(inside, value.roll(1, 0), value), labels, kept)
 
     def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-        """Each sample's rectangle: first row and column, and those behind the last; int64 ``[batch, 4]``."""
+        """Each sample's rectangle: first row and column, and those after the last; int64 ``[batch, 4]``."""
         size = torch.tensor(value.shape[-2:], device="cpu").to(value.device, non_blocking=True)
         half = 0.5 * (1 - self._shares(value, generator)).sqrt()
         middle = torch.rand(len(value), 2, generator=generator, dtype=torch.float32, device=value.device)

@@ -95,7 +95,7 @@ class Normalize:
 
 @dataclass(frozen=True)
 class ChannelsLast:
-    """Lays a field out as ``torch.channels_last``: the shape stays, and a pixel's channels lie together.
+    """Lays a field out as ``torch.channels_last``: the shape stays, and a pixel's channels are together.
 
     Args:
         field: its name; ``[batch, channels, height, width]``, or with a depth before the height.

@@ -72,7 +72,7 @@ def lay_out(
         sizes: bytes of each shard.
         longest: see `coalesce`, max_read_bytes; of few long extents, those that touch are one read however long it is.
         block_of: bytes of a block, for a slot of so many bytes; a multiple of a page.
-        drives: which drive each shard lies on; a block is filled from one. None: all lie on one.
+        drives: which drive each shard is on; a block is filled from one. None: all are on one.
     """
     if drives is not None and drives.alone(wanted.file):
         drives = None
@@ -87,7 +87,7 @@ def lay_out(
 
 
 def _in_order(wanted: Extents) -> tuple[Extents, IntArray] | None:
-    """Runs of pages that cover extents, and where those lie in a slot of the runs.
+    """Runs of pages that cover extents, and where those are in a slot of the runs.
 
     None if the extents are not in the order of shard and offset.
     """

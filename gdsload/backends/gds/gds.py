@@ -70,7 +70,7 @@ class GdsBackend(FileBackend):
     Args:
         files: the shards; mapped or not.
         device: the GPU.
-        engine: ``"cufile"``, or ``"kvikio"``; a drive that has an engine of its own is read by that.
+        engine: ``"cufile"``, or ``"kvikio"``; a drive that has its own engine is read by that.
         register: whether reads are made by DMA, so that slots are worth registering.
         batches: whether cuFile is known to make many reads by one call.
         threads: how many reads are made at once, from all drives, where a call makes one; None for as many as suits.
@@ -175,7 +175,7 @@ class GdsBackend(FileBackend):
             done += count
 
     def _open(self, file: int) -> int:
-        """Register a file with the engine, which keeps a descriptor of its own."""
+        """Register a file with the engine, which keeps its own descriptor."""
         with self.files.descriptor(file, direct=self.files.allows_direct(file)) as fd:
             try:
                 return self.engine.open(self.files.sources[file].path, fd)

@@ -40,13 +40,13 @@ class ArraySource(FieldChoice):
     `.npz` archive has a field for each of its arrays.
 
     With `each` = ``"file"`` each file of a folder, and of the folders in it, is a sample: a `.npy` file the field
-    ``array``, an `.npz` archive a field for each of its arrays. If they lie in folders side by side, the number of its
+    ``array``, an `.npz` archive a field for each of its arrays. If they are in folders side by side, the number of its
     folder, in the order of their names, is the field ``label``.
 
     Args:
         path: a `.npy` file, a folder of such files, or an `.npz` file.
         each: what a sample is: ``"row"`` or ``"file"``. None: a row, but it must be said of a folder whose files have
-            names that differ in numbers alone, or lie in other folders.
+            names that differ in numbers alone, or are in other folders.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:

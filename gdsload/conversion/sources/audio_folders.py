@@ -26,7 +26,7 @@ class AudioFolderSource(FieldChoice):
 
     Fields: ``audio``, ragged, the samples as the file has them: int16, int32, float32 or float64, ``[frames]`` or
     ``[frames, channels]``, whole numbers in the scale of their type; ``audio.sampling_rate``, int32, that of the file,
-    since none is made into another; and if the files lie in folders side by side, ``label``, the number of the folder
+    since none is made into another; and if the files are in folders side by side, ``label``, the number of the folder
     in the order of their names.
 
     Args:

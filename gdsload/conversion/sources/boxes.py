@@ -137,7 +137,7 @@ def mean_bytes(items: Iterable[Item]) -> int:
 
 
 def some(items: Sequence[Any]) -> Sequence[Any]:
-    """Some that lie evenly among all."""
+    """Some at even distances among all."""
     return items[:: -(-len(items) // _LOOKED_AT) or 1]
 
 

@@ -96,7 +96,7 @@ class CocoSource(ImageSource):
         return list(dict.fromkeys(note for file in self._files() for note in read_annotations(file).notes))
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`. The images are many: they are told by a checksum of names, lengths and times."""
+        """See `Source.describe`. The images are many: they are known by a checksum of names, lengths and times."""
         digest, files = hashlib.sha256(), self._files()
         for file in files:
             folder = self._folder(file)
@@ -138,7 +138,7 @@ class CocoSource(ImageSource):
             yield self._item(image, folder)
 
     def first_items(self) -> Iterator[Item]:
-        """Some that lie evenly among all of a file."""
+        """Some at even distances among all of a file."""
         for file in self._files():
             folder = self._folder(file)
             for image in some(read_annotations(file).images):

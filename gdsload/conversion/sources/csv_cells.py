@@ -153,7 +153,7 @@ class CellReader:
         Args:
             row: the row.
             where: where it is, for errors.
-            load: gives the fields of what lies at a path, by column and path.
+            load: gives the fields of what is at a path, by column and path.
 
         Raises:
             FormatError: if the row is damaged, or a cell is not of its column's type.

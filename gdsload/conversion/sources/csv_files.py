@@ -62,12 +62,12 @@ class CsvSource(FieldChoice, ImageSource):
     ``"float"`` (float64) if all of them are such numbers, ``"bool"`` if all are ``true`` or ``false``, ``"file"`` if
     all end as an image or `.npy` file does, else ``"str"``. An empty cell is NaN in a column of floats; one of another
     number is an error of its row, if `fill` says nothing else. A cell of type ``"file"`` is a path from the folder of
-    the CSV file, and what lies there is the value: an image as uint8 ``[channels, height, width]``, turned as its EXIF
+    the CSV file, and what is there is the value: an image as uint8 ``[channels, height, width]``, turned as its EXIF
     data says, or an array. No name leads out of that folder, and no symbolic link, if `follow_links` is not given. A
     row that is not as the others are is an error of that row.
 
     Args:
-        path: a `.csv` or `.tsv` file, maybe with `.gz` behind it, or a folder of such files with the same columns. A
+        path: a `.csv` or `.tsv` file, maybe with `.gz` after it, or a folder of such files with the same columns. A
             packed one, and one that is not UTF-8, is held in memory whole.
         **options: see `CsvOptions`. `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them:
             see `ImageForm`. `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
@@ -92,7 +92,7 @@ class CsvSource(FieldChoice, ImageSource):
         self.text = CsvForm(delimiter, _encoding(options.get("encoding", "utf-8")))
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`. Files that cells name are told by a checksum of their names, lengths and times."""
+        """See `Source.describe`. Files that cells name are known by a checksum of names, lengths and times."""
         digest = hashlib.sha256()
         files = self._files()
         columns = self._columns()
@@ -221,7 +221,7 @@ class CsvSource(FieldChoice, ImageSource):
         return cells.sample(row, where, partial(self._load, file=file, where=where))
 
     def _load(self, name: str, cell: str, file: str, where: str) -> dict[str, Any]:
-        """What is made of what lies at a path, if that is a file in the folder of the CSV file."""
+        """What is made of what is at a path, if that is a file in the folder of the CSV file."""
         path = self.files.inside(os.path.dirname(file), cell)
         try:
             with open_file(path) as opened:

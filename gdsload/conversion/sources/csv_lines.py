@@ -141,7 +141,7 @@ class CsvForm:
 
     @contextmanager
     def _opened(self, file: str) -> Iterator[IO[bytes]]:
-        """A file as UTF-8; what cannot be read by its place is unpacked, or written anew, in memory."""
+        """A file as UTF-8; what cannot be read by its place is unpacked, or written again, in memory."""
         try:
             with open_file(file) as raw:
                 if self.seekable(file):
@@ -161,7 +161,7 @@ class CsvForm:
 
 
 def other_delimiter(names: Sequence[str]) -> str | None:
-    """What cells may lie between, if the only column's name holds that; else None."""
+    """What cells may be between, if the only column's name holds that; else None."""
     return next((one for one in ";\t|" if one in names[0]), None) if len(names) == 1 else None
 
 

@@ -49,7 +49,7 @@ class Hdf5Source(FieldChoice):
 
     Args:
         path: a `.h5`, `.hdf5` or netCDF-4's `.nc` file, or a folder of them, whose samples follow each other.
-        group: the group, ``"/"`` if the datasets lie at the top. Groups in it are passed over.
+        group: the group, ``"/"`` if the datasets are at the top. Groups in it are passed over.
         unpack: make the values that attributes tell of (``scale_factor``, ``add_offset``, ``_FillValue``,
             ``missing_value``, ``_Unsigned``), with NaN for missing ones; else numbers are taken as they are stored.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.

@@ -51,7 +51,7 @@ def _is_whole(text: str) -> bool:
 
 
 def partitioned_schema(schema: Any, partition: Mapping[str, int | str], file: str) -> Any:
-    """The schema of a file, with the columns of its folders behind it.
+    """The schema of a file, with the columns of its folders after it.
 
     Raises:
         FormatError: if it has such a column itself.

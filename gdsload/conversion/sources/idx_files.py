@@ -1,4 +1,4 @@
-"""IDX files, in which MNIST and its like are published: arrays behind a header of their sizes."""
+"""IDX files, in which MNIST and its like are published: arrays after a header of their sizes."""
 
 from __future__ import annotations
 

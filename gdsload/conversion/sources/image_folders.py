@@ -147,7 +147,7 @@ class ImageFolderSource(ImageSource):
         return found
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`. The files are many: they are told by a checksum of their names, lengths and times."""
+        """See `Source.describe`. The files are many: they are known by a checksum of names, lengths and times."""
         digest = hashlib.sha256()
         files = self._files()
         for _, name in files:
@@ -184,13 +184,13 @@ class ImageFolderSource(ImageSource):
         return Item(name, partial(_sample, os.path.join(self.path, name), label, self.form, key))
 
     def first_items(self) -> Iterator[Item]:
-        """Some that lie evenly among all: the first may all be of one class."""
+        """Some at even distances among all: the first may all be of one class."""
         files = self._files() if self._listed is None else self._listed
         for label, name in files[:: -(-len(files) // _LOOKED_AT) or 1]:
             yield self._item(label, name)
 
     def _image_bytes(self, files: list[tuple[int, str]]) -> int:
-        """Bytes of an image as it is stored: the mean of some that lie evenly among the files."""
+        """Bytes of an image as it is stored: the mean of some at even distances among the files."""
         found = []
         for item in self.first_items():
             with suppress(FormatError):  # said when it is its turn

@@ -56,7 +56,7 @@ class JsonLinesSource(FieldChoice):
     without a key has no value there, as a row of a table.
 
     Args:
-        path: a `.jsonl` or `.ndjson` file, maybe with `.gz` behind it, or a folder of such files with the same keys.
+        path: a `.jsonl` or `.ndjson` file, maybe with `.gz` after it, or a folder of such files with the same keys.
         **options: see `JsonOptions`. `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 

@@ -171,7 +171,7 @@ class LeRobotSource(FieldChoice, ImageSource):
         return [_feature(name, described[name], self.path) for name in names]
 
     def _episodes(self) -> tuple[int, int] | None:
-        """The first episode of the split, and that behind its last one; None: all of them."""
+        """The first episode of the split, and that after its last one; None: all of them."""
         described, split = self._described().get("splits"), self.files.split
         splits = described if isinstance(described, dict) else {}
         names = sorted(splits)

@@ -1,4 +1,4 @@
-"""LMDB environments: keys and values, read without the library, so that no lock file is made or left behind."""
+"""LMDB environments: keys and values, read without the library, so that no lock file is made or left."""
 
 from __future__ import annotations
 

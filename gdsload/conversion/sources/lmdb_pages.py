@@ -55,7 +55,7 @@ class Node:
 
     Attributes:
         key: the key.
-        content: the value, or where it lies.
+        content: the value, or where it is.
         nbytes: how long the value is.
         flags: what `content` is.
     """

@@ -44,7 +44,7 @@ class MatVariable:
         shape: its shape.
         is_complex: whether it has an imaginary part.
         order: ``"<"`` or ``">"``: which byte of a number comes first.
-        begin: where its element begins in the file, behind the tag.
+        begin: where its element begins in the file, after the tag.
         nbytes: how many bytes that has.
         packed: whether zlib has packed it.
     """
@@ -60,13 +60,13 @@ class MatVariable:
 
 
 class _Elements:
-    """The elements in some bytes, one behind the other."""
+    """The elements in some bytes, one after the other."""
 
     def __init__(self, content: bytes, order: str) -> None:
         self._content, self._order, self._place = content, order, 0
 
     def next(self, *, whole: bool = True) -> tuple[int, bytes]:
-        """Type and bytes of the next one; of one that ends behind these bytes none if it need not be whole."""
+        """Type and bytes of the next one; of one that ends after these bytes none if it need not be whole."""
         kind, nbytes = self._numbers(self._place)
         begin, end = self._place + _TAG_BYTES, self._place + _TAG_BYTES + nbytes
         if kind >> 16:  # one of up to four bytes, which stand where its length would

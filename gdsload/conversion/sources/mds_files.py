@@ -104,7 +104,7 @@ class MdsSource(FieldChoice, ImageSource):
         return self.files.inside(self.files.folder(_INDEX), _INDEX)
 
     def _place(self, shard: _Shard) -> tuple[str, bool]:
-        """Where a shard lies, and whether it is packed there."""
+        """Where a shard is, and whether it is packed there."""
         folder = self.files.folder(_INDEX)
         if shard.packed is not None and not os.path.lexists(os.path.join(folder, shard.raw.name)):
             return self.files.inside(folder, shard.packed.name), True

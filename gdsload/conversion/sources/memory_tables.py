@@ -95,7 +95,7 @@ class TableInMemory(FieldChoice):
             ) from None
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`. The bytes of the table are told by a checksum."""
+        """See `Source.describe`. The bytes of the table are identified by a checksum."""
         digest = xxhash.xxh3_128(self.table.schema.serialize())
         for batch in self.table.to_batches():
             digest.update(batch.serialize())
@@ -177,7 +177,7 @@ class ArraysInMemory(FieldChoice):
         return TableInMemory(need("pyarrow").table(self.columns), **self._options) if even else None
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`. The values are told by a checksum."""
+        """See `Source.describe`. The values are identified by a checksum."""
         digest = xxhash.xxh3_128()
         for name, array in self._chosen().items():
             digest.update(f"{name} {_shown(array)}".encode())

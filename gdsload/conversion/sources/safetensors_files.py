@@ -1,4 +1,4 @@
-"""Shards and safetensors files, taken apart and put together anew."""
+"""Shards and safetensors files, taken apart and put together again."""
 
 from __future__ import annotations
 

@@ -310,7 +310,7 @@ def _has(file: str, suffix: str) -> bool:
 
 
 def _behind(tokens: NDArray[Any], end: int, place: int) -> int:
-    """The first place from this one on where a document begins: behind the token that ends the one before."""
+    """The first place from this one on where a document begins: after the token that ends the one before."""
     if place == 0:
         return 0
     step = BATCH_BYTES // tokens.itemsize

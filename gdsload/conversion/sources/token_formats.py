@@ -145,7 +145,7 @@ class IndexedTokens:
         return found
 
     def runs(self, low: int, high: int, nbytes: int) -> Iterator[tuple[int, int]]:
-        """Documents from `low` to `high` - 1 in runs of about so many bytes, as (first, behind the last)."""
+        """Documents from `low` to `high` - 1 in runs of about so many bytes, as (first, after the last)."""
         edges, most = self.edges(low, high), max(nbytes // self.row.dtype.itemsize, 1)
         begin = 0
         while begin < high - low:
@@ -217,7 +217,7 @@ def _mapped(index: str, dtype: str, offset: int, count: int) -> NDArray[Any]:
 
 
 def _check(found: IndexedTokens, sizes: NDArray[Any], index: str) -> None:
-    """Look at every number of an index: sequences lie one behind the other and fill the file, documents likewise."""
+    """Look at every number of an index: sequences follow one another and fill the file, documents likewise."""
     row, sequences = found.row, len(sizes)
     if sequences and sizes.min() < 0:
         place = int(np.argmax(sizes < 0))

@@ -36,7 +36,7 @@ class TorchSource:
     Args:
         spec: ``"package.module:name"``, or the object itself, which must be picklable then. A dataset, or something
             that can be called without arguments and returns one, or is a generator function: what it yields are the
-            samples, one part that one worker makes, and that begins anew after an interruption.
+            samples, one part that one worker makes, and that begins again after an interruption.
         names: the names of the fields of samples that are no mappings.
 
     Raises:

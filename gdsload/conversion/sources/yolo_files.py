@@ -84,7 +84,7 @@ class YoloSource(ImageSource):
         return self.layout.find().notes
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`. The files are many: they are told by a checksum of their names, lengths and times."""
+        """See `Source.describe`. The files are many: they are known by a checksum of names, lengths and times."""
         digest, pairs = hashlib.sha256(), self.layout.find().pairs
         for pair in pairs:
             files = [os.path.join(self.layout.base, name) for name in pair if name]
@@ -118,7 +118,7 @@ class YoloSource(ImageSource):
             yield Item(str(image), partial(self._sample, str(image), str(label), classes), 1)
 
     def first_items(self) -> Iterator[Item]:
-        """Some that lie evenly among all."""
+        """Some at even distances among all."""
         return self.read(Part("some", tuple(chain.from_iterable(some(self.layout.find().pairs)))))
 
     def _sample(self, image: str, label: str, classes: int) -> dict[str, Any]:

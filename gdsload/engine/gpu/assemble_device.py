@@ -125,7 +125,7 @@ class DeviceAssembler(BatchMaker):
         stopped: Callable[[], bool],
         after: torch.cuda.Event | None = None,
     ) -> Ready:
-        """See `BatchMaker.transformed`: on a stream of its own, after an event."""
+        """See `BatchMaker.transformed`: on its own stream, after an event."""
         stream = self._transforms
         if after is not None:
             stream.wait_event(after)

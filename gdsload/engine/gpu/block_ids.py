@@ -3,7 +3,7 @@
 A kernel finds for each sample of some batches its lane, its window, its place within that, and its block. Places within
 a large window are computed, those within a small one are looked up: in tables made when a window is reached.
 
-Tables are made on a stream of their own. They depend on nothing that is queued elsewhere, so the GPU makes them while
+Tables are made on their own stream. They depend on nothing that is queued elsewhere, so the GPU makes them while
 it still gathers the batches before; the stream that batches are made on, whichever it is, waits for the event recorded
 after them.
 """

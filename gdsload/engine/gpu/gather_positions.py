@@ -92,7 +92,7 @@ class RowRuns:
 
     Attributes:
         ends: the sample id after the last of each run, in rising order; int64, on the device.
-        origins: of each run, where the row of sample 0 would lie: its address is that + id * `row_bytes`; likewise.
+        origins: of each run, where the row of sample 0 would be: its address is that + id * `row_bytes`; likewise.
         row_bytes: bytes a row; not 0.
         unit: bytes of the largest word, of 16 at most, that divides all addresses and the row.
     """

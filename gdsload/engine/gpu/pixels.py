@@ -47,7 +47,7 @@ class TensorPixels(NamedTuple):
 
 
 class PackedPixels(NamedTuple):
-    """Images one behind the other in one memory, as they are stored.
+    """Images one after the other in one memory, as they are stored.
 
     Attributes:
         memory: uint8.

@@ -51,7 +51,7 @@ def _add_tensors(value: Any, found: list[torch.Tensor], seen: dict[int, Any]) ->
 
 
 def _add_parts(value: Any, found: list[torch.Tensor], seen: dict[int, Any]) -> None:
-    """Add what a tensor is made of that may have no memory of its own."""
+    """Add the parts of a tensor that may be a wrapper without memory."""
     if (parts := jagged_parts(value)) is not None:
         found += parts
         return

@@ -284,7 +284,7 @@ class HostImages:
 def alone(
     shown: torch.Tensor, options: DecodeImage, table: torch.Tensor | None, memory: memoryview | None = None
 ) -> torch.Tensor:
-    """An image as a tensor of its own, laid out as wanted.
+    """An image as its own tensor, laid out as wanted.
 
     Args:
         shown: the image.

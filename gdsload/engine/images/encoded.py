@@ -27,7 +27,7 @@ class EncodedImages(NamedTuple):
     """A field of encoded images, as it is before they are decoded.
 
     Attributes:
-        values: the bytes of all, one behind the other, uint8 ``[bytes]`` in host memory.
+        values: the bytes of all, one after the other, uint8 ``[bytes]`` in host memory.
         lengths: how many bytes each has.
     """
 
@@ -44,7 +44,7 @@ class Looked:
         values: the host's memory from the first of those bytes to the last; what is in between may be anything.
         memory: the same.
         begins: the first byte of each image.
-        ends: the byte behind its last.
+        ends: the byte after its last.
         plain: what is known of plain JPEGs.
         widths: of each image as stored; 1 where `errors` has why it is not to be decoded.
         heights: likewise.

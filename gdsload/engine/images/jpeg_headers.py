@@ -54,7 +54,7 @@ def plain_jpegs(values: NDArray[np.uint8], begins: IntArray, ends: IntArray) -> 
     Args:
         values: the bytes of all images.
         begins: the first byte of each.
-        ends: the byte behind the last of each.
+        ends: the byte after the last of each.
     """
     frame = np.zeros((3, len(begins)), np.int64)  # width, height, channels
     seen = np.zeros_like(frame)

@@ -1,6 +1,6 @@
 """Decoded images that are kept for later epochs, where every epoch makes the same of them.
 
-What is kept is what a batch has of an image, but not flipped: a flip is drawn anew, and moves whole values. An image
+What is kept is what a batch has of an image, but not flipped: a flip is drawn again, and moves whole values. An image
 that is kept is never given up again, so it need not be read any more: whoever plans reads asks `KeptImages.holds`, and
 an image without bytes is one that was held by then. Batches are copies, which their user may change.
 
@@ -73,7 +73,7 @@ class _Field:
 
 
 class _Part(NamedTuple):
-    """A field of a batch: which of its images are decoded, and that as a batch of its own."""
+    """A field of a batch: which of its images are decoded, and the batch of those."""
 
     name: str
     whole: ImageBatch
@@ -292,7 +292,7 @@ class KeptImages:
 
 
 def _flat(images: torch.Tensor) -> torch.Tensor:
-    """The bytes of images in the order in which they lie."""
+    """The bytes of images in the order in which they are stored."""
     inner = images if images.is_contiguous() else images.movedim(-3, -1)
     return inner.reshape(-1).view(torch.uint8)
 

@@ -5,7 +5,7 @@ Drawing runs Python for each index, so it is done for several batches at once, b
 Invariants:
     1. One thread at a time draws; how far the consumer is may be asked for from any other meanwhile. An epoch that has
        been left may go on, if its iterator is kept: out of vectors, it then draws from a generator that it alone has.
-    2. What is known of a batch is kept until the one behind it has been handed out: the consumer may step back by one.
+    2. What is known of a batch is kept until the one after it has been handed out: the consumer may step back by one.
     3. Behind an error nothing is drawn, whatever it was.
 
 What loaders that share one generator draw is undefined, as in torch.
@@ -74,7 +74,7 @@ class _Ended:
 class Draws:
     """The batches of one epoch, as a sampler gives them: the engine's `Steps`.
 
-    The first batch is drawn at once, in the thread that makes this: samplers without a generator of their own draw from
+    The first batch is drawn at once, in the thread that makes this: samplers without their own generator draw from
     torch's global one when they begin, and only so is that deterministic.
 
     Args:
@@ -165,7 +165,7 @@ class Draws:
         return found[0] if len(found) == 1 else np.concatenate(found)
 
     def mark(self) -> dict[str, Any] | None:
-        """How the sampler is brought to behind the last batch that was handed out; None if it cannot be."""
+        """How the sampler is brought to the place after the last batch that was handed out; None if it cannot be."""
         with self._lock:
             # A sampler that was to repeat itself may have ended too early.
             mark = self._marks[min(self._place.step - self._first, len(self._marks) - 1)]
@@ -236,7 +236,7 @@ class Draws:
                 self._marks.popleft()
 
     def _behind(self, batch: IntArray, before: Any) -> Any:
-        """What is kept of the place behind a batch: the sampler's state, or the digest of all up to here."""
+        """What is kept of the place after a batch: the sampler's state, or the digest of all up to here."""
         if self._stateful is not None:
             state = copy.deepcopy(self._stateful.state_dict())
             # To fill the last batch it was asked for more than it had, and some then stand at the next epoch's begin.

@@ -24,7 +24,7 @@ class IndexSource:
     """What gives the indices of samples.
 
     Attributes:
-        given: the user's sampler, or batch sampler; iterated anew for each epoch.
+        given: the user's sampler, or batch sampler; iterated again for each epoch.
         batch_size: samples of a batch; None if `given` gives batches.
         drop_last: leave out the last batch if it is not full.
         samples: samples of the dataset.

@@ -52,7 +52,7 @@ class PlannedSampler(Sampler[IntArray], ABC):
     epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the epoch that the next `iter` gives. A loader has numbers of its own.
+        """Set the number of the epoch that the next `iter` gives. A loader has its own numbers.
 
         Raises:
             OptionError: if it is no whole number from 0 to 2**64 - 1.
@@ -119,7 +119,7 @@ class PlannedEpoch(Iterator[IntArray]):
         raise StopIteration
 
     def state_dict(self) -> dict[str, Any]:
-        """The place behind the last batch, the same for all ranks."""
+        """The place after the last batch, the same for all ranks."""
         return {"world_size": self._world_size, "window": self._window, "step": self._step}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:

@@ -268,11 +268,11 @@ class Sampled:
         return draws
 
     def begun(self) -> None:
-        """The epoch of the last `draws` has begun: what follows is behind it."""
+        """The epoch of the last `draws` has begun: what follows is after it."""
         self._draws, self._next, self._resumed, self._begins = self._next, None, None, None
 
     def passed(self) -> None:
-        """The epoch of the last `draws` has no batch left: the next one begins behind it."""
+        """The epoch of the last `draws` has no batch left: the next one begins after it."""
         self._draws, self._next, self._resumed, self._begins = None, None, None, None
 
     def _leave(self) -> None:

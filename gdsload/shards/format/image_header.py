@@ -160,7 +160,7 @@ def _jpeg(data: memoryview) -> ImageHeader:
 
 
 def _marker(data: memoryview, at: int) -> tuple[int, int]:
-    """The marker at or behind a byte, and where it ends; what lies before it is skipped, as decoders do."""
+    """The marker at or after a byte, and where it ends; what is before it is skipped, as decoders do."""
     found = _MARKER.search(data, at)
     return (data[found.end() - 1], found.end()) if found else (_END, len(data))
 

@@ -1,4 +1,4 @@
-"""How the fields of a schema are stored: each in a column of its own, or several together, as packed rows.
+"""How the fields of a schema are stored: each in its own column, or several together, as packed rows.
 
 Everything that reads works on stored columns, of which a packed one is a plain field of bytes. Only codecs, which make
 batches of columns, and the encoder, which makes columns of batches, know which fields are inside.
@@ -32,7 +32,7 @@ class StoredSchema:
 
     Args:
         schema: the fields.
-        packed: the names of the fields of each packed column, in the order in which they lie in a row; all fixed, and
+        packed: the names of the fields of each packed column, in the order in which they are in a row; all fixed, and
             each of at least one byte.
 
     Attributes:

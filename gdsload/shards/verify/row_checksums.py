@@ -1,4 +1,4 @@
-"""Samples against their checksums before they are written anew: what was damaged must not get a right checksum."""
+"""Samples against their checksums before they are written again: what was damaged must not get a right checksum."""
 
 from __future__ import annotations
 

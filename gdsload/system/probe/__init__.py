@@ -1,4 +1,4 @@
-"""Does cuFile read this file system into the GPU by DMA? Answered by its own counters, in a process of its own.
+"""Does cuFile read this file system into the GPU by DMA? Answered by its own counters, in a separate process.
 
     probe = probe_cufile("/data/shards", "cuda:0")
     probe.proven      # True only if reads moved under nvidia-fs or P2PDMA

@@ -71,7 +71,7 @@ def find_mount(mounts: Iterable[Mount], path: str, number: str | None = None) ->
         mounts: the mount table.
         path: absolute, without links.
         number: ``major:minor`` that stat gives for the path, if known. It decides between several mounts on top of each
-            other; btrfs and overlay have numbers of their own, so a missing match proves nothing.
+            other; btrfs and overlay have their own numbers, so a missing match proves nothing.
     """
     holding = [mount for mount in mounts if _holds(mount.point, path)]
     matching = [mount for mount in holding if mount.number == number]

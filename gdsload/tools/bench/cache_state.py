@@ -90,7 +90,7 @@ def look(files: Sequence[str]) -> Residency:
 
 
 def why_blind(files: Sequence[str]) -> str:
-    """Why it cannot be told whether a page is in the page cache; empty if it can."""
+    """Why it cannot be found out whether a page is in the page cache; empty if it can."""
     for file in {os.stat(file).st_dev: file for file in files}.values():
         fd = open_regular(file)
         try:

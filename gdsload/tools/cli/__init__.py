@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
     Args:
-        arguments: the command line behind the program's name; None for that of the process.
+        arguments: the command line after the program's name; None for that of the process.
     """
     safe_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)

@@ -1,4 +1,4 @@
-"""`gdsload convert SOURCE OUT`: a dataset as it lies on disk, made into shards."""
+"""`gdsload convert SOURCE OUT`: a dataset as it is on disk, made into shards."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def render_text(report: Report, *, width: int = _WIDTH, everything: bool = False
 
 
 def _drives(report: Report, width: int) -> list[str]:
-    """Drive by drive what lies there, and how far it is from each GPU; nothing if all lies on one."""
+    """Drive by drive what is there, and how far it is from each GPU; nothing if all is on one."""
     found = next((finding.evidence for finding in report.findings if finding.check == "topology.drives"), {})
     mounts, gpus = found.get("mounts", []), found.get("gpus", [])
     if len(mounts) < 2:

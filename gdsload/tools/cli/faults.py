@@ -1,4 +1,4 @@
-"""Errors as commands show them: what, why and what to do on lines of their own, in the words of the command line.
+"""Errors as commands show them: what, why and what to do on their own lines, in the words of the command line.
 
 The library speaks Python: ``fields=['a', 'b']``. `as_typed` alone knows how that is typed: ``--fields a,b``.
 """

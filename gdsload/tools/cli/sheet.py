@@ -85,7 +85,7 @@ def as_picture(image: torch.Tensor, limits: tuple[float, float], *, first: bool 
 
 
 def value_limits(images: Sequence[torch.Tensor]) -> tuple[float, float]:
-    """The values that become black and white: 0 and 1 if all lie between them, else the least and the greatest."""
+    """The values that become black and white: 0 and 1 if all are between them, else the least and the greatest."""
     least, greatest = math.inf, -math.inf
     for image in images:
         numbers = image.to(torch.float64)
@@ -103,7 +103,7 @@ def save_sheet(
     """Write a contact sheet, each picture with its caption.
 
     Args:
-        images: the images, each of its own size perhaps.
+        images: the images, perhaps of different sizes.
         captions: what stands under each: its sample's number, say.
         out: the file, and what it is written as: ``"PNG"``.
         first: see `channels_first`.

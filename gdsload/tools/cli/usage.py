@@ -113,7 +113,7 @@ def meant(word: str, known: Iterable[str], *, quote: str = "'") -> str:
 
 
 class _Several(argparse.Action):
-    """An option that takes one word, with commas in it, and may be repeated: so it swallows no argument behind it."""
+    """An option that takes one word, with commas in it, and may be repeated: so it swallows no argument after it."""
 
     one: Callable[[str], Any] = str
 

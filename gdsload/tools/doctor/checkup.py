@@ -85,10 +85,10 @@ def diagnose(
     refresh: bool = False,
     timeout_s: float = 20.0,
 ) -> Report:
-    """Examine this machine for data at a path. Needs no root, leaves nothing behind, never raises for what it finds.
+    """Examine this machine for data at a path. Needs no root, leaves no file, never raises for what it finds.
 
     Args:
-        path: where the data lie or will lie.
+        path: where the data are or will be.
         device: the device, as torch names it; None for the current accelerator.
         system: the machine; None for this one.
         probe: whether to ask cuFile itself, in a process.

@@ -1,4 +1,4 @@
-"""What all checks are given: the machine, the place where the data lie, and the results of the trials."""
+"""What all checks are given: the machine, the place where the data are, and the results of the trials."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 @dataclass(frozen=True, slots=True)
 class DataPlace:
-    """Where the data lie.
+    """Where the data are.
 
     Attributes:
         path: the path asked about, absolute.
         real: the same without links; the nearest folder that exists if it does not.
         exists: whether it does; None if the file system did not answer.
-        volumes: the mounts that the shards lie on; of a place without shards its own.
+        volumes: the mounts that the shards are on; of a place without shards its own.
         lost: links to shards that lead to where there is nothing.
     """
 
@@ -44,7 +44,7 @@ class DataPlace:
 
     @property
     def mount(self) -> Mount | None:
-        """The mount that most of it lies on."""
+        """The mount that most of it is on."""
         return self.volumes[0].mount if self.volumes else None
 
     @property
@@ -74,7 +74,7 @@ class DataPlace:
 
 
 def locate(system: System, path: str) -> DataPlace:
-    """Find out where a path lies; may wait as long as its file system does."""
+    """Find out where a path is; may wait as long as its file system does."""
     tree = system.tree
     whole = os.path.join(os.getcwd(), path)
     real, exists = tree.resolve(whole), True
@@ -97,7 +97,7 @@ class Context:
 
     Attributes:
         system: the machine.
-        place: where the data lie.
+        place: where the data are.
         torch: which torch this is.
         gpu: what torch says of the device.
         files: what was tried on a file of each mount.

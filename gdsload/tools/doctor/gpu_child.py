@@ -1,6 +1,6 @@
 """``python -m gdsload.tools.doctor.gpu_child FILE DEVICE``: what torch says of the GPU, and whether it maps a file.
 
-Runs in a process of its own, because a sick driver hangs in the first call. Prints one JSON object, a `GpuTrial`.
+Runs in a separate process, because a sick driver hangs in the first call. Prints one JSON object, a `GpuTrial`.
 """
 
 from __future__ import annotations

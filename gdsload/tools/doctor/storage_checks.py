@@ -1,4 +1,4 @@
-"""Checks of the place where the data lie."""
+"""Checks of the place where the data are."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _space(path: str) -> tuple[int, int]:
 
 
 def device_number(path: str) -> str:
-    """``major:minor`` of the device that a path lies on.
+    """``major:minor`` of the device that a path is on.
 
     Raises:
         OSError: if there is nothing.

@@ -68,7 +68,7 @@ def distance(context: Context) -> Finding:
 
 
 def drives(context: Context) -> Finding:
-    """What lies on which drive, and how far each is from each GPU."""
+    """What is on which drive, and how far each is from each GPU."""
     gpus, listed = context.gpu_addresses(), []
     for volume in context.place.volumes:
         addresses = list(dict.fromkeys(block.pci for block in volume.drives if block.pci))

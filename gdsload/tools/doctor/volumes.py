@@ -1,4 +1,4 @@
-"""The mounts on which the shards of a dataset lie, and the drives below each."""
+"""The mounts on which the shards of a dataset are, and the drives below each."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOST_FILES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A mount, and what of the data lies on it.
+    """A mount, and what of the data is on it.
 
     Attributes:
-        folder: a folder of it that data lie in, or one file, without links.
+        folder: a folder of it that data are in, or one file, without links.
         mount: the mount; None if the mount table does not say.
         stack: block devices from the file system down to the drives.
         shards: safetensors files on it.
@@ -58,10 +58,10 @@ class Volume:
 def volumes_of(
     files: Iterable[tuple[str, int]], number: Callable[[str], str], tree: Tree | None = None
 ) -> tuple[Volume, ...]:
-    """The mounts that files lie on, those with the most files first.
+    """The mounts that files are on, those with the most files first.
 
     Args:
-        files: for each the folder that it lies in, without links, and its bytes.
+        files: for each the folder that it is in, without links, and its bytes.
         number: gives ``major:minor`` of the device of a path; raises OSError.
         tree: where the mount table and sysfs are; None for this machine's.
     """
