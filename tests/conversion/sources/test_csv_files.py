@@ -436,13 +436,7 @@ def test_describes_also_what_cells_name(folder):
     assert one != source.describe()
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [({"types": {"x": "date"}}, "type of 'x'"), ({"delimiter": ";;"}, "delimiter"), ({"mode": "CMYK"}, "mode")],
-)
-def test_options(tmp_path, options, reason):
-    with pytest.raises(OptionError, match=reason):
-        CsvSource(str(tmp_path), **options)
+def test_a_type_of_no_field(tmp_path):
     with pytest.raises(OptionError, match="no field 'q'"):
         CsvSource(write(tmp_path / "t.csv", ["x"], [["1"]]), types={"q": "int"}).describe()
 

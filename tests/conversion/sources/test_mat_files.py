@@ -135,8 +135,6 @@ def test_options(tmp_path):
     for source in (MatSource(str(tmp_path / "a.mat")).only(["y"]), MatSource(str(tmp_path / "a.mat"), last=["y"])):
         with pytest.raises(OptionError, match="no field 'y'. There are 'x'"):
             source.parts(1)
-    with pytest.raises(OptionError, match="last is the text 'x'"):
-        MatSource(str(tmp_path / "a.mat"), last="x")
 
 
 def test_a_row_of_labels_says_how_it_is_taken(tmp_path, samples_in):

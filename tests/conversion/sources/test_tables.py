@@ -286,10 +286,6 @@ def test_what_fills_must_fit(tmp_path):
         one_column(tmp_path, pa.array([1]), fill={"y": 1}).parts(1)
     with pytest.raises(OptionError, match="fill is 5"):
         one_column(tmp_path, pa.array([1]), fill=5)
-    with pytest.raises(OptionError, match="decimals is 'int'"):
-        one_column(tmp_path, pa.array([1]), decimals="int")
-    with pytest.raises(OptionError, match="as_json is the text 'x'"):
-        one_column(tmp_path, pa.array([1]), as_json="x")
 
 
 @pytest.mark.parametrize(

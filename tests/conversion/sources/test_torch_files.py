@@ -129,10 +129,8 @@ def test_damaged_files(tmp_path, survives_damage, legacy):
     assert survives_damage(path, lambda: TorchFileSource(path)) > 20
 
 
-def test_options(tmp_path):
+def test_no_such_field(tmp_path):
     path = save(tmp_path / "a.pt", {"x": torch.zeros(1)})
-    with pytest.raises(OptionError, match="each is 'sample'"):
-        TorchFileSource(path, each="sample")
     with pytest.raises(OptionError, match="no field 'y'. There are 'x'"):
         TorchFileSource(path).only(["y"]).parts(1)
 
