@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, Subset, random_split
+from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import DatasetNotFoundError, OptionError, ShardDataset, ShardWriter
 from gdsload.loader.selection import select
@@ -75,27 +75,6 @@ def test_one_dataset_needs_no_table(leaves):
         assert select(source).ids is None
     assert select(Subset(leaves[1], range(5))).ids is None
     assert select(leaves[1].path).ids is None
-
-
-def test_dataset_twice(leaves):
-    selected = select(ConcatDataset([leaves[1], leaves[2], leaves[1]]))
-    assert ((leaves[1], leaves[2]), 13) == (selected.datasets, len(selected))
-    assert selected.ids.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4]
-
-
-def test_random_split(leaves):
-    parts = random_split(leaves[1], [0.6, 0.4], generator=torch.Generator().manual_seed(3))
-    found = [name for part in parts for name in names(select(part))]
-    assert (sorted(found), [3, 2]) == (
-        [f"1.{index}" for index in range(5)],
-        [len(select(part)) for part in parts],
-    )
-
-
-def test_empty_subset(leaves):
-    assert len(select(Subset(leaves[1], []))) == 0
-    assert len(select(Subset(leaves[0], []))) == 0
-    assert len(select(leaves[0])) == 0
 
 
 def test_subset_of_a_masks_nonzero(leaves):

@@ -245,12 +245,6 @@ def test_a_padded_batch_begins_again():
     assert spans(3, 2, 4) == [[(0, 0, 2)], [(0, 2, 3), (1, 0, 1)], [(1, 1, 3)], [(2, 0, 2)]]
 
 
-def test_an_empty_epoch_has_no_steps():
-    schedule = Schedule(0, 4)
-    assert schedule.steps == 0
-    assert schedule.step_at(0) == 0
-
-
 @given(schedules(), st.integers(1, 5))
 def test_parts_of_a_batch_make_it_in_their_order(schedule, parts):
     of_parts = [replace(schedule, part=part, parts=parts) for part in range(parts)]
