@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gdsload import convert
 from gdsload.conversion.option_types import check_values
 from gdsload.conversion.recognise import KINDS, source_class, source_for
-from gdsload.errors import OptionError
+from gdsload.errors import ConversionError, OptionError
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,36 @@ from gdsload.errors import OptionError
 def test_values_that_no_source_can_have(tmp_path, kind, options, match):
     with pytest.raises(OptionError, match=match):
         source_for(str(tmp_path), kind, options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "match"),
+    [
+        ("csv", {"fill": {"label": 1.5}}, "fill has 1.5 for column 'label', which is int"),
+        ("csv", {"fill": {"q": 1}}, "no field 'q'"),
+        ("csv", {"types": {"q": "int"}}, "no field 'q'"),
+        ("h5ad", {"matrix": "layers/none"}, "there is no 'layers/none'"),
+        ("hdf5", {"group": "x"}, "no group"),
+        ("hdf5", {"group": "y"}, "no group"),
+        ("jsonl", {"as_json": ["q"]}, "no field 'q'. There are 'text', 'n'"),
+        ("jsonl", {"types": {"n": "number"}}, "the type of 'n' is 'number'. Pass int64"),
+        ("jsonl", {"types": {"q": "int64"}}, "no field 'q'. There are 'text', 'n'"),
+        ("mat", {"last": ["y"]}, "no field 'y'. There are 'x'"),
+        ("parquet", {"fill": {"x": 1.5}}, "fill has 1.5 for field 'x', which is int64"),
+        ("parquet", {"fill": {"y": 1}}, "no field 'y'"),
+    ],
+)
+def test_values_that_do_not_fit_the_files(tmp_path, make_source, kind, options, match):
+    make_source(kind, tmp_path)
+    with pytest.raises(OptionError, match=match):
+        source_for(str(tmp_path), kind, options).parts(1)
+
+
+def test_a_field_that_there_is_not(source_of_files, tmp_path):
+    kind, folder, _, options = source_of_files
+    error = ConversionError if kind == "webdataset" else OptionError  # each sample of a tar has its own fields
+    with pytest.raises(error, match="no field 'q'.*There are '"):
+        convert(folder, tmp_path / "out", kind=kind, workers=1, fields=["q"], **options)
 
 
 def test_values_of_a_right_type(tmp_path):
