@@ -117,7 +117,7 @@ def test_one_text_is_no_list_of_fields(name):
     [
         ({"casts": ["x"]}, "casts is"),
         ({"each": "sample"}, 'each is \'sample\'. Supported are "row" and "file"'),
-        *(({"map": name}, "map is .*, which cannot be found") for name in ("none:x", "os:none", "os", ":x", "os:")),
+        *(({"map": name}, "map is .*, which cannot be found") for name in ("no.such:x", "os:none", "os", ":x", "os:")),
         *(({"map": given}, 'no name. Put .* "package.module:function"') for given in (lambda sample: sample, len, 3)),
         *(({"workers": number}, "workers is") for number in (0, -1, 1.5, "2")),
         ({"shuffle_seed": "1"}, "shuffle_seed is '1', which is no whole number"),
