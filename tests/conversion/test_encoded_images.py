@@ -201,22 +201,6 @@ def test_damaged_images_are_bad_samples(tmp_path):
         convert(tmp_path / "s", tmp_path / "out", keep_encoded=True, workers=1)
 
 
-@pytest.mark.parametrize("options", [{"size": 8}, {"mode": "RGB"}, {"mode": {"image": "L"}}])
-def test_what_is_kept_gets_no_other_form(tmp_path, options):
-    (tmp_path / "s").mkdir()
-    in_folder(tmp_path / "s")
-    with pytest.raises(OptionError, match="keep_encoded leaves images as they are"):
-        convert(tmp_path / "s", tmp_path / "out", keep_encoded=True, **options)
-
-
-@pytest.mark.parametrize("options", [{"keep_encoded": "yes"}, {"keep_encoded": 1}, {"size": 2.5}, {"size": True}])
-def test_options_of_no_such_value(tmp_path, options):
-    (tmp_path / "s").mkdir()
-    in_folder(tmp_path / "s")
-    with pytest.raises(OptionError, match=f"{next(iter(options))} is"):
-        convert(tmp_path / "s", tmp_path / "out", **options)
-
-
 # --- channels ---
 
 

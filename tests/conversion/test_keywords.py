@@ -116,6 +116,10 @@ def test_one_text_is_no_list_of_fields(name):
     ("options", "what"),
     [
         ({"casts": ["x"]}, "casts is"),
+        ({"each": "sample"}, 'each is \'sample\'. Supported are "row" and "file"'),
+        *(({"map": name}, "map is .*, which cannot be found") for name in ("no.such:x", "os:none", "os", ":x", "os:")),
+        *(({"map": given}, 'no name. Put .* "package.module:function"') for given in (lambda sample: sample, len, 3)),
+        *(({"workers": number}, "workers is") for number in (0, -1, 1.5, "2")),
         ({"shuffle_seed": "1"}, "shuffle_seed is '1', which is no whole number"),
         ({"shuffle_seed": 1.5}, "shuffle_seed is 1.5, which is no whole number"),
         ({"shuffle_seed": -1}, "shuffle_seed is -1"),
@@ -150,12 +154,6 @@ def test_so_are_those_of_the_others(shards, tmp_path, call):
         with pytest.raises(OptionError, match=f"{name} is"):
             CALLS[call](shards, tmp_path / "out", **options)
     assert not list(tmp_path.glob("*out*"))
-
-
-@pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
-def test_no_such_number_of_workers(arrays, tmp_path, workers):
-    with pytest.raises(OptionError, match="workers is"):
-        gdsload.convert(arrays, tmp_path / "out", workers=workers)
 
 
 def types_of(annotation):

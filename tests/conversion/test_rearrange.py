@@ -162,14 +162,22 @@ def test_a_seed_decides_who_gets_what(tmp_path):
     assert found[0] == found[1] != found[2]
 
 
-@pytest.mark.parametrize("sizes", [[50, 60], [0.5, 0.6], [-1, 101], [0.5], [1, 2, 3, 4], [0, 0, 100], [0.0, 1.0, 0.0]])
-def test_sizes_that_do_not_fit(tmp_path, sizes):
+@pytest.mark.parametrize(
+    ("outs", "sizes", "what"),
+    [
+        ("a", [0.5], "outs is 'a', no list"),
+        (["a", "b"], 0.5, "sizes is 0.5, no list"),
+        (["a", "a"], [0.5], "the same"),
+        *((["a", "b"], sizes, "sizes are") for sizes in ([50, 60], [0.5, 0.6], [-1, 101])),
+        *((["a", "b", "c"], sizes, "sizes are") for sizes in ([0.5], [1, 2, 3, 4])),
+        *((["a", "b", "c"], sizes, "no samples") for sizes in ([0, 0, 100], [0.0, 1.0, 0.0])),
+    ],
+)
+def test_parts_that_cannot_be(tmp_path, monkeypatch, outs, sizes, what):
+    monkeypatch.chdir(tmp_path)
     write(tmp_path / "d", samples(100, 2))
-    outs = [tmp_path / name for name in ("abc" if len(sizes) != 2 else "ab")]
-    with pytest.raises(OptionError, match="sizes are|no samples"):
+    with pytest.raises(OptionError, match=what):
         gdsload.split(tmp_path / "d", outs, sizes)
-    with pytest.raises(OptionError, match="the same"):
-        gdsload.split(tmp_path / "d", [outs[0], outs[0]], [0.5])
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -194,13 +202,6 @@ def test_what_must_not_be_replaced_is_said_before_anything_is_written(tmp_path):
         gdsload.split(tmp_path / "d", [tmp_path / "a", tmp_path / "b"], [0.5], workers=1)
     assert not (tmp_path / "a").exists()
     assert hidden(tmp_path) == []
-
-
-@pytest.mark.parametrize(("outs", "sizes", "what"), [("a", [0.5], "outs is 'a'"), (["a", "b"], 0.5, "sizes is 0.5")])
-def test_one_is_no_list(tmp_path, outs, sizes, what):
-    write(tmp_path / "d", samples(3, 4))
-    with pytest.raises(OptionError, match=f"{what}, no list"):
-        gdsload.split(tmp_path / "d", outs, sizes)
 
 
 def test_an_interrupted_split_goes_on(tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 import gdsload
@@ -108,20 +107,6 @@ def test_modules_of_the_working_folder(tmp_path):
     )
     assert ran.returncode == 0, ran.stderr
     assert [float(one["x"]) for one in gdsload.ShardDataset(tmp_path / "out")] == [3, 5]
-
-
-@pytest.mark.parametrize("name", ["none_such:x", "os:none_such", "os", ":x", "os:"])
-def test_names_of_nothing(tmp_path, name):
-    np.save(tmp_path / "x.npy", np.arange(3.0))
-    with pytest.raises(OptionError, match="map is .*, which cannot be found"):
-        gdsload.convert(tmp_path / "x.npy", tmp_path / "out", map=name)
-
-
-@pytest.mark.parametrize("given", [lambda sample: sample, len, 3])
-def test_a_function_is_given_by_its_name(tmp_path, given):
-    np.save(tmp_path / "x.npy", np.arange(3.0))
-    with pytest.raises(OptionError, match='map is .*no name. Put the function in a module.*"package.module:function"'):
-        gdsload.convert(tmp_path / "x.npy", tmp_path / "out", map=given)
 
 
 class TestSeveralPaths:

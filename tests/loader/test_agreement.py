@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gdsload import OptionError, StateError
+from gdsload import StateError
 from gdsload.loader.agreement import agree
 from gdsload.testing import assert_resumes_everywhere
 
@@ -95,11 +95,6 @@ def test_a_state_with_something_else_is_refused(make, junk):
     with pytest.raises(StateError, match="seed differs"):
         loader.load_state_dict({**loader.state_dict(), "seed": junk})
     assert loader.seed is None
-
-
-def test_a_sampler_has_its_own(make, load, plain):
-    with pytest.raises(OptionError, match="sampler cannot be used together with seed"):
-        load(plain, sampler=range(5), seed=None)
 
 
 def test_a_rank_that_is_alone_agrees_with_itself():

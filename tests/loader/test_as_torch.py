@@ -30,12 +30,6 @@ class TestOrder:
         assert numbers(loader) == numbers(load(plain, 100, "full", seed=17))
         assert load(plain, shuffle=True, generator=torch.Generator()).seed == torch.Generator().initial_seed()
 
-    def test_a_generator_and_a_seed(self, load, plain):
-        with pytest.raises(OptionError, match="generator and seed exclude each other"):
-            load(plain, generator=torch.Generator(), seed=3)
-        with pytest.raises(OptionError, match="generator is 3, which is no torch.Generator"):
-            load(plain, generator=3)
-
 
 class TestEpochs:
     def test_its_iterator_has_a_length(self, load, plain):

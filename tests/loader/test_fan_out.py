@@ -256,12 +256,6 @@ def world():
 
 
 class TestOptions:
-    def test_it_has_to_be_known_who_the_peers_are(self, load, plain):
-        with pytest.raises(
-            OptionError, match="fan_out=True shares the reading.*is not known.*Pass mesh= with the whole"
-        ):
-            load(plain, fan_out=True)
-
     def test_what_cannot_be_exchanged_is_refused(self, load, plain, world, tmp_path):
         with pytest.raises(OptionError, match="sample_transform may make anything of them. Leave one of them out"):
             load(plain, mesh=world, fan_out=True, sample_transform=dict)

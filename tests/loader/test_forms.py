@@ -129,34 +129,6 @@ class TestRagged:
             (batch,) = loader
         assert batch["x"][0].tolist() == [[1, 1], [value, value]]
 
-    @pytest.mark.parametrize(
-        ("padding", "message"),
-        [
-            (
-                -100,
-                "field 'codes': padding_value is -100, which uint16 cannot hold: it holds whole numbers from 0 to 65535",
-            ),
-            (2.5, "field 'codes': padding_value is 2.5, which uint16 cannot hold"),
-            (float("nan"), "field 'codes': padding_value is nan, which uint16 cannot hold"),
-            ({"codes": np.float64(0.5)}, "field 'codes': padding_value is .*0.5.*, which uint16 cannot hold"),
-            ({"points": 1e300}, "field 'points': padding_value is 1e.300, which float32 cannot hold: .* up to 3.4"),
-            (
-                {"ragged_fp8": 1e6},
-                "field 'ragged_fp8': padding_value is 1000000.0, which float8_e5m2 cannot hold: .* 57344",
-            ),
-            ({"points": 2**24 + 1}, "which float32 cannot hold: it holds .*, whole numbers exactly up to 16777216"),
-            ({"points": 1j}, "field 'points': padding_value is 1j, which float32 cannot hold"),
-            (
-                {"text": 0},
-                "padding_value names 'text', which is no field that is padded. Those are 'points', 'normals'",
-            ),
-            ({"points": "0"}, "padding_value is {'points': '0'}, which is no number"),
-        ],
-    )
-    def test_what_a_padded_field_cannot_hold_is_refused_when_the_loader_is_made(self, load, rich, padding, message):
-        with pytest.raises(OptionError, match=message):
-            load(rich, 4, ragged="padded", padding_value=padding)
-
     @pytest.mark.parametrize("padding", [0, 0.0, -0.0])
     def test_no_type_without_a_zero_is_padded_with_another_number(self, load, tmp_path, padding):
         with gdsload.ShardWriter(tmp_path / "set", {"scale": Field("float8_e8m0fnu", (None,))}) as writer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +23,7 @@ from gdsload import Field, LengthBuckets, OptionError, StateError, TokenBudget
 from gdsload.loader.samplers import PlannedSampler
 from gdsload.testing import assert_resumes_everywhere
 
-SAMPLES, FEWER = 1500, 500
+SAMPLES = 1500
 
 
 def write_tokens(path, lengths, shard_bytes="16KiB"):
@@ -49,25 +50,11 @@ def tokens(tmp_path_factory, lengths):
     return write_tokens(tmp_path_factory.mktemp("tokens") / "set", lengths)
 
 
-@pytest.fixture(scope="module")
-def fewer(tmp_path_factory, lengths):
-    """The first third of them: still more than one batch for each of 20 ranks."""
-    return write_tokens(tmp_path_factory.mktemp("fewer") / "set", lengths[:FEWER])
-
-
 MAKERS = {
     "sums": lambda data, **options: TokenBudget(data, "tokens", 400, **options),
     "padded": lambda data, **options: TokenBudget(data, "tokens", 400, padded=True, **options),
     "tight": lambda data, **options: TokenBudget(data, "tokens", 200, **options),
     "buckets": lambda data, **options: LengthBuckets(data, "tokens", 16, **options),
-}
-OPTIONS = {
-    "by default": {},
-    "small windows": {"window": 50},
-    "one window": {"window": 10**6},
-    "windows of one": {"window": 1},
-    "in order": {"shuffle": False},
-    "in blocks": {"shuffle": "block"},
 }
 
 
@@ -93,33 +80,26 @@ def within(sampler, batch):
 
 
 class TestPlan:
-    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-    @pytest.mark.parametrize("world_size", [1, 2, 3, 8, 20])
-    def test_every_sample_once_within_the_budget_in_equal_steps(self, fewer, make, options, world_size):
-        sampler = make(fewer, seed=3, **options)
-        for epoch in (0, 1):
-            found = shares(sampler, world_size, epoch)
-            assert len({len(batches) for batches in found}) == 1
-            assert len(found[0]) == sampler.steps(epoch, world_size)
-            assert all(within(sampler, batch) for batches in found for batch in batches)
-            times = Counter(index for batches in found for batch in batches for index in batch)
-            assert sorted(times) == list(range(FEWER))
-            assert sum(times.values()) - FEWER < world_size
-
-    @settings(derandomize=True, deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
+    @settings(derandomize=True, deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
     @given(
         lengths=st.lists(st.integers(0, 30), max_size=60),
-        budget=st.integers(30, 90),
-        padded=st.booleans(),
-        world_size=st.integers(1, 9),
-        window=st.none() | st.integers(1, 70),
-        shuffle=st.booleans(),
+        make=st.sampled_from([TokenBudget, partial(TokenBudget, padded=True), LengthBuckets]),
+        most=st.integers(30, 90),
+        world_size=st.integers(1, 20),
+        epoch=st.integers(0, 1),
+        options=st.fixed_dictionaries(
+            {"window": st.none() | st.integers(1, 70), "shuffle": st.sampled_from([True, False, "block"])}
+        ),
     )
-    def test_whatever_the_lengths(self, tmp_path_factory, lengths, budget, padded, world_size, window, shuffle):
+    def test_every_sample_once_within_the_budget_in_equal_steps(
+        self, tmp_path_factory, lengths, make, most, world_size, epoch, options
+    ):
         folder = tmp_path_factory.mktemp("any") / "set"
         write_tokens(folder, np.array(lengths, int), "1KiB")
-        sampler = TokenBudget(folder, "tokens", budget, padded=padded, window=window, shuffle=shuffle)
-        found = shares(sampler, world_size)
+        most = most // 10 if make is LengthBuckets else most
+        sampler = make(folder, "tokens", most, seed=3, **options)
+        found = shares(sampler, world_size, epoch)
+        assert len(found[0]) == sampler.steps(epoch, world_size)
         times = Counter(index for batches in found for batch in batches for index in batch)
         assert sorted(times) == list(range(len(lengths)))
         assert sum(times.values()) - len(lengths) < world_size
@@ -129,7 +109,7 @@ class TestPlan:
         whole = Counter(
             index
             for window in range(sampler.windows(world_size) - 1)
-            for index in sampler.plan(0, window, world_size).ids
+            for index in sampler.plan(epoch, window, world_size).ids
         )
         assert set(whole.values()) <= {1}
 
@@ -216,24 +196,6 @@ class TestDatasets:
         sampler = TokenBudget(tmp_path / "none", "tokens", 4)
         assert (len(sampler), list(sampler)) == (0, [])
         assert list(load(tmp_path / "none", batch_sampler=sampler)) == []
-
-    @pytest.mark.parametrize(
-        ("call", "message"),
-        [
-            (lambda data: TokenBudget(data, "n", 9), "all samples of the field 'n' have the shape"),
-            (lambda data: TokenBudget(data, "x", 9), "the dataset has no field 'x'"),
-            (lambda data: TokenBudget(data, "tokens", 0), "max_tokens is 0"),
-            (lambda data: TokenBudget(data, "tokens", 900, window=0), "window is 0"),
-            (lambda data: TokenBudget(data, "tokens", 900, shuffle="some"), "shuffle is 'some'"),
-            (lambda data: TokenBudget(data, "tokens", 900, seed=-1), "seed is -1"),
-            (lambda data: TokenBudget(gdsload.Windows(data, 3), "tokens", 900), "'tokens'"),
-            (lambda data: LengthBuckets(data, "tokens", 0), "batch_size is 0"),
-            (lambda data: LengthBuckets(gdsload.Mix([data], [1]), "tokens", 4), "a Mix has an order of its own"),
-        ],
-    )
-    def test_what_cannot_be_used(self, tokens, call, message):
-        with pytest.raises(OptionError, match=message):
-            call(tokens)
 
 
 class TestLoader:
@@ -391,8 +353,6 @@ class TestAlone:
         assert len(sampler) == len(shares(sampler, 1)[0])
         sampler.set_epoch(3)
         assert [batch.tolist() for batch in sampler] == shares(sampler, 1, 3)[0]
-        with pytest.raises(OptionError, match="epoch is -1"):
-            sampler.set_epoch(-1)
 
     def test_torchs_loader_takes_it(self, tokens):
         dataset = gdsload.ShardDataset(tokens)

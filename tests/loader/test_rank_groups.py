@@ -303,23 +303,6 @@ class TestOptions:
         with pytest.raises(OptionError, match=f"mesh.*each say which share.*Pass one|{other}, mesh each say"):
             load(plain, mesh=init_device_mesh("cpu", (2,)), **options)
 
-    @pytest.mark.parametrize(
-        ("options", "match"),
-        [
-            ({"mesh": "dp"}, "mesh is a str.*init_device_mesh"),
-            ({"process_group": 5}, "process_group is 5, which this process is no rank of.*new_group"),
-            ({"check_peers": True}, "check_peers=True compares.*which those are is not known.*the whole mesh"),
-            (
-                {"seed": None, "rank": 0, "world_size": 2},
-                "seed=None is agreed upon by all ranks.*mesh= or process_grou",
-            ),
-        ],
-        ids=str,
-    )
-    def test_what_cannot_be_used_is_refused(self, load, plain, options, match):
-        with pytest.raises(OptionError, match=match):
-            load(plain, **options)
-
     def test_a_group_of_others_is_refused(self, load, plain, world):
         world(1, 4)
         with pytest.raises(OptionError, match="which this process is no rank of"):

@@ -125,17 +125,6 @@ def test_a_compiled_consumer(load, plain):
 
 
 class TestRefused:
-    @pytest.mark.parametrize("name", ["points", "text", "blob"])
-    @pytest.mark.parametrize("ragged", ["jagged", "padded", "offsets", "varlen"])
-    def test_ragged_fields(self, load, rich, name, ragged):
-        with pytest.raises(OptionError, match=f"needs fields of a fixed shape, but '{name}' is"):
-            load(rich, 10, fields=["image", name], ragged=ragged, reuse_buffers=True)
-
-    @pytest.mark.parametrize("value", ["yes", 2, None])
-    def test_what_is_no_answer(self, load, plain, value):
-        with pytest.raises(OptionError, match="reuse_buffers is"):
-            load(plain, reuse_buffers=value)
-
     @pytest.mark.parametrize(
         ("make", "match"),
         [

@@ -485,27 +485,6 @@ def run_script(script, folder, timeout):
 
 
 class TestOptions:
-    @pytest.mark.parametrize(
-        ("given", "match"),
-        [
-            ({"sample_transform": 5}, "sample_transform is 5: 5 cannot be called"),
-            ({"sample_workers": 2}, "are for sample_transform, which is not given"),
-            ({"sample_processes": True}, "are for sample_transform, which is not given"),
-            ({"sample_transform": len, "sample_workers": -1}, "sample_workers is -1"),
-            ({"sample_workers": 0, "sample_processes": True}, "sample_processes=True in processes. Leave one of them"),
-            ({"sample_transform": len, "ragged": "padded"}, "ragged='padded' cannot be had with sample_transform"),
-            ({"sample_transform": len, "cache": "vram"}, "cache='vram' cannot be had with sample_transform"),
-            ({"sample_transform": len, "backend": "mapped"}, "backend='mapped' cannot be had with sample_transform"),
-            (
-                {"sample_transform": lambda _: 1, "sample_processes": True},
-                "cannot be sent to a worker process.*Define it in a module",
-            ),
-        ],
-    )
-    def test_what_cannot_be_had(self, load, plain, given, match):
-        with pytest.raises(OptionError, match=match):
-            load(plain, **given)
-
     @pytest.mark.parametrize("made", ["a function", "an object of a class", "a partial"])
     @pytest.mark.parametrize("main", [{}, {"__file__": "<stdin>"}], ids=["notebook", "stdin"])
     def test_what_a_notebook_defines_cannot_go_to_processes(self, load, plain, monkeypatch, main, made):

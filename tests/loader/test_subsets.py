@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, Dataset, Subset, random_split
+from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import DatasetNotFoundError, OptionError, ShardDataset, ShardWriter
 from gdsload.loader.selection import select
@@ -77,46 +77,6 @@ def test_one_dataset_needs_no_table(leaves):
     assert select(leaves[1].path).ids is None
 
 
-def test_dataset_twice(leaves):
-    selected = select(ConcatDataset([leaves[1], leaves[2], leaves[1]]))
-    assert ((leaves[1], leaves[2]), 13) == (selected.datasets, len(selected))
-    assert selected.ids.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4]
-
-
-def test_random_split(leaves):
-    parts = random_split(leaves[1], [0.6, 0.4], generator=torch.Generator().manual_seed(3))
-    found = [name for part in parts for name in names(select(part))]
-    assert (sorted(found), [3, 2]) == (
-        [f"1.{index}" for index in range(5)],
-        [len(select(part)) for part in parts],
-    )
-
-
-def test_empty_subset(leaves):
-    assert len(select(Subset(leaves[1], []))) == 0
-    assert len(select(Subset(leaves[0], []))) == 0
-    assert len(select(leaves[0])) == 0
-
-
-@pytest.mark.parametrize("indices", [[5], [-6], [0, 2**62], np.array([2**64 - 1, 2**64 - 3], "u8")], ids=str)
-def test_subset_outside(leaves, indices):
-    with pytest.raises(OptionError, match=r"a Subset has indices .* but its dataset 5 samples"):
-        select(Subset(leaves[1], indices))
-
-
-@pytest.mark.parametrize("indices", [[0.5], [True, False], ["0"], np.array([1.0])], ids=str)
-def test_subset_of_no_numbers(leaves, indices):
-    with pytest.raises(OptionError, match="the indices of a Subset are .*, no whole numbers"):
-        select(Subset(leaves[1], indices))
-
-
-@pytest.mark.parametrize("make", [torch.tensor, np.array, list])
-@pytest.mark.parametrize("indices", [[[1, 2], [3, 4]], [[[1], [2]]], [[], []]], ids=str)
-def test_subset_of_no_vector(leaves, indices, make):
-    with pytest.raises(OptionError, match=r"the indices of a Subset are an array of shape .*Pass a vector"):
-        select(Subset(leaves[1], make(indices)))
-
-
 def test_subset_of_a_masks_nonzero(leaves):
     mask = torch.tensor([True, False, False, True, False])
     assert select(Subset(leaves[1], mask.nonzero())).ids.tolist() == [0, 3]
@@ -129,19 +89,6 @@ def test_datasets_of_other_fields(leaves, tmp_path):
     other = ShardDataset(tmp_path / "d")
     with pytest.raises(OptionError, match=r"have different fields: x: .*; and y: int64 \[\]\. Convert one of them"):
         select(ConcatDataset([leaves[1], other]))
-
-
-class Wrapped(Subset):
-    """Somebody's own class, which may do anything to a sample."""
-
-
-@pytest.mark.parametrize("make", [
-    lambda leaf: [1, 2], lambda leaf: None, lambda leaf: Dataset(), lambda leaf: Wrapped(leaf, [0]),
-    lambda leaf: ConcatDataset([leaf, Wrapped(leaf, [0])]), lambda leaf: Subset([1, 2], [0]),
-])  # fmt: skip
-def test_what_cannot_be_read_from_shards(leaves, make):
-    with pytest.raises(OptionError, match="gdsload cannot read a .* from its shards. Convert it once"):
-        select(make(leaves[1]))
 
 
 def test_path_to_nothing(tmp_path):

@@ -61,21 +61,6 @@ class TestTuples:
         assert len(set(found)) == 1
 
     @pytest.mark.parametrize(
-        ("given", "match"),
-        [
-            ({"as_tuple": "image"}, r"as_tuple is the text 'image'. Pass a list: as_tuple=\['image'\]"),
-            ({"as_tuple": []}, "as_tuple is .*Name the fields in their order"),
-            ({"as_tuple": [0]}, "as_tuple is .*Name the fields"),
-            ({"as_tuple": ["imag"]}, "no field 'imag'"),
-            ({"as_tuple": ["index"]}, "no field 'index'"),
-            ({"as_tuple": ["image"], "fields": ["label"]}, "as_tuple names 'image', which fields=.* leaves out"),
-        ],
-    )
-    def test_what_cannot_be_one_is_refused_at_once(self, load, pairs, given, match):
-        with pytest.raises(OptionError, match=match):
-            load(pairs, **given)
-
-    @pytest.mark.parametrize(
         ("transform", "match"),
         [(lambda batch: batch["image"], "made a Tensor of the batch"), (lambda _: {"y": 1}, "'image', .*It has 'y'")],
     )

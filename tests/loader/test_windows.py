@@ -153,24 +153,12 @@ def test_transforms_get_windows(steps):
     assert torch.equal(found, torch.arange(len(windows)) + 4.5)
 
 
-def test_refused(steps):
-    with pytest.raises(OptionError, match="length is 0"):
-        Windows(steps, 0)
-    with pytest.raises(OptionError, match="no field 'epsiode'"):
-        Windows(steps, 2, within="epsiode")
-    for sizes in ({"length": 2**70}, {"length": 2, "stride": 2**70}):
-        with pytest.raises(OptionError, match="is 1180591620717411303424, but must be at most"):
-            Windows(steps, **sizes)
+def test_no_such_window(steps):
     windows = Windows(steps, 2)
     with pytest.raises(SampleIndexError, match="window 299 does not exist: there are 299"):
         windows[299]
     with pytest.raises(OptionError, match="1.5 is no index of a sample"):
         windows[1.5]
-    with pytest.raises(OptionError, match="windows are of a ShardDataset"):
-        Windows(Subset(windows.dataset, [0]), 2)
-    for parts in ([windows, windows.dataset], [windows, Windows(steps, 3)]):
-        with pytest.raises(OptionError, match="some are windows, and some are not, or of another length"):
-            DataLoader(ConcatDataset(parts), 2, device="cpu")
 
 
 @pytest.mark.parametrize("shape", [(), (3,)])

@@ -139,11 +139,6 @@ def test_ranges_of_several_steps_are_the_runs_of_each_lane(schedule):
         assert positions(found) == sorted(every)
 
 
-def test_there_are_no_pieces_of_a_step_beyond_the_last():
-    with pytest.raises(OptionError, match="step is 3, but the epoch has steps 0 to 2"):
-        Schedule(10, 4, lanes=2).pieces(range(1, 4))
-
-
 @given(schedules())
 def test_each_global_batch_takes_its_share_of_every_lane(schedule):
     alone = Schedule(schedule.samples, schedule.global_batch, lanes=schedule.lanes)
@@ -248,41 +243,6 @@ def test_a_padded_batch_begins_again():
 
     assert spans(10, 2, 4) == [[(0, 8, 10)], [(1, 0, 2)], [(1, 2, 4)], [(1, 4, 6)]]
     assert spans(3, 2, 4) == [[(0, 0, 2)], [(0, 2, 3), (1, 0, 1)], [(1, 1, 3)], [(2, 0, 2)]]
-
-
-def test_an_empty_epoch_has_no_steps():
-    schedule = Schedule(0, 4)
-    assert schedule.steps == 0
-    assert schedule.step_at(0) == 0
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"samples": -1}, "samples is -1"),
-        ({"samples": MAX_SAMPLES + 1}, "samples is .* at most"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"batch_size": 2.5}, "batch_size is 2.5, which is no whole number"),
-        ({"world_size": 0}, "world_size is 0"),
-        ({"tail": "cut"}, 'tail is .cut.*"share", "pad" and "drop"'),
-        ({"lanes": 0}, "lanes is 0"),
-        ({"rank": -1}, "rank is -1"),
-        ({"rank": 2, "world_size": 2}, "ranks 0 to 1"),
-    ],
-)
-def test_bad_arguments_are_refused(changed, message):
-    with pytest.raises(OptionError, match=message):
-        Schedule(**({"samples": 10, "batch_size": 2} | changed))
-
-
-@pytest.mark.parametrize("step", [-1, 5])
-def test_steps_outside_are_refused(step):
-    schedule = Schedule(10, 2)
-    for method in (schedule.runs, schedule.size):
-        with pytest.raises(OptionError, match="steps 0 to 4"):
-            method(step)
-    with pytest.raises(OptionError, match="5 steps"):
-        schedule.position(step if step < 0 else 6)
 
 
 @given(schedules(), st.integers(1, 5))

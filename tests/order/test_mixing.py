@@ -7,11 +7,9 @@ import itertools
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.errors import OptionError
 from gdsload.order import MixOrder, Mixture, Permutation, Purpose, derive_key
 from gdsload.order.hashing import hash_into
 from gdsload.order.mixing import TURN
@@ -143,24 +141,3 @@ class TestOrder:
         assert (order.name, order.window_at(0, 5)) == ("full", (0, 20))
         assert len(order.lane_ids(0, 7, 7)) == 0
         assert not order.lane_ids(0, 0, 5).flags.writeable
-        for start, stop in ((-1, 2), (3, 2), (0, 21)):
-            with pytest.raises(OptionError, match="not within the 20 of the epoch"):
-                order.lane_ids(0, start, stop)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "weights", "samples", "match"),
-    [
-        ((1, 2), (1,), 5, "1 weights for 2 datasets"),
-        ((1, 2), (1, -1), 5, "a weight is -1"),
-        ((1, 2), (1, float("nan")), 5, "a weight is nan"),
-        ((1, 2), (1, float("inf")), 5, "a weight is inf"),
-        ((1, 2), (0, 0), 5, "no weight is more than 0"),
-        ((1, 0), (1, 1), 5, "has no samples.*weight of 0"),
-        ((1, 2), (1, 1), -1, "samples is -1"),
-        ((1, 2), (1, 1), 1.5, "samples is 1.5"),
-    ],
-)
-def test_what_cannot_be_mixed(lengths, weights, samples, match):
-    with pytest.raises(OptionError, match=match):
-        Mixture(lengths, weights, samples)

@@ -15,12 +15,10 @@ from gdsload.order import (
     Permutation,
     Schedule,
     SequentialOrder,
-    derive_key,
     lane_offset,
     make_order,
 )
 from gdsload.order import blocks as blocks_module
-from gdsload.order.checks import MAX_SAMPLES
 from tests.order.quality import batch_ids
 
 RUN_LENGTHS = st.lists(st.integers(0, 80), max_size=6)
@@ -198,12 +196,6 @@ def test_runs_of_a_window_are_its_ids(run_lengths, block, window, lanes, data):
         order.runs_between(number, start, order.lane_length(number) + 1)
 
 
-def test_sorted_ids_are_of_one_window():
-    order = BlockOrder([100], block=10, window=20, lanes=1, key=0)
-    with pytest.raises(OptionError, match=r"positions \[10, 30\) are not within the 20 of window 0 of lane 0"):
-        order.sorted_ids(0, [LaneRun(0, 10, 30)])
-
-
 def test_windows_larger_than_an_exact_shuffle():
     order = block_order(run_lengths=[200_000, 150_001], block=1000, window=90_000, lanes=2, key=1)
     assert np.array_equal(np.sort(all_ids(order)), np.arange(350_001))
@@ -276,50 +268,3 @@ def test_golden_orders():
     assert block.lane_ids(1, 28, 36).tolist() == [17, 21, 34, 79, 39, 76, 37, 84]
     starts, lengths = window_extents(block, 1, *block.window_at(1, 0))
     assert (starts.tolist(), lengths.tolist()) == ([10, 20, 40], [10, 10, 10])
-
-
-@pytest.mark.parametrize("order", [SequentialOrder(20), FullOrder(20, 1), block_order([20], 4, 8, 2)])
-def test_positions_and_lanes_outside_are_refused(order):
-    assert order.lane_ids(0, 3, 3).size == 0
-    for start, stop in ((-1, 2), (5, 4), (0, 21)):
-        with pytest.raises(OptionError, match="positions"):
-            order.lane_ids(0, start, stop)
-    for number in (-1, order.lanes):
-        with pytest.raises(OptionError, match="lane is"):
-            order.lane_ids(number, 0, 1)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"block": 0}, "block is 0"),
-        ({"window": 0}, "window is 0"),
-        ({"lanes": 0}, "lanes is 0"),
-        ({"key": -1}, "key is -1"),
-        ({"run_lengths": [3, -1]}, "run_lengths"),
-        ({"run_lengths": [1.5]}, "run_lengths"),
-        ({"run_lengths": [2**70]}, "run_lengths"),
-        ({"run_lengths": [MAX_SAMPLES, 1]}, "number of samples is"),
-    ],
-)
-def test_bad_arguments_are_refused(changed, message):
-    with pytest.raises(OptionError, match=message):
-        block_order(**changed)
-
-
-@pytest.mark.parametrize(("seed", "epoch", "name"), [(-1, 0, "seed"), (2**64, 0, "seed"), (0, -1, "epoch")])
-def test_seeds_outside_64_bits_are_refused(seed, epoch, name):
-    for option in (OrderOptions("full", 0, 0, 1), OrderOptions("sequential", 0, 0, 1)):
-        with pytest.raises(OptionError, match=f"{name} is"):
-            make_order(option, [10], seed, epoch)
-
-
-def test_more_blocks_than_fit_in_memory_are_refused(monkeypatch):
-    monkeypatch.setattr(blocks_module, "MAX_BLOCKS", 10)
-    with pytest.raises(OptionError, match="block=100 makes 11 blocks.*larger block"):
-        block_order().lane_ids(0, 0, 1)
-
-
-def test_a_schedule_for_another_order_is_refused():
-    with pytest.raises(OptionError, match="order.samples and order.lanes"):
-        batch_ids(FullOrder(20, derive_key(0)), Schedule(20, 4, lanes=2), 0)

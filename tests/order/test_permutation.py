@@ -7,7 +7,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gdsload.errors import OptionError
 from gdsload.order import FullOrder, Permutation
 from gdsload.order.checks import MAX_SAMPLES
 from gdsload.order.feistel import TILE, Feistel
@@ -172,24 +171,3 @@ def test_ten_thousand_million_samples_are_served_at_once():
     assert np.unique(ids).size == 256
     assert elapsed < 0.2
     assert peak < 4 << 20
-
-
-@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 2), (0, 11)])
-def test_positions_outside_are_refused(start, stop):
-    with pytest.raises(OptionError, match="the permutation"):
-        Permutation(10, 0)(start, stop)
-
-
-@pytest.mark.parametrize("n", [10, 10**6])
-def test_arrays_with_positions_outside_are_refused(n):
-    for positions in ([-1], [n]):
-        with pytest.raises(OptionError, match=f"there are {n}"):
-            Permutation(n, 0).at(np.array(positions))
-    with pytest.raises(OptionError, match="integers"):
-        Permutation(n, 0).at(np.array([0.5]))
-
-
-@pytest.mark.parametrize("n", [-1, MAX_SAMPLES + 1])
-def test_sizes_outside_are_refused(n):
-    with pytest.raises(OptionError, match="must be at"):
-        Permutation(n, 0)

@@ -1,6 +1,5 @@
 import pytest
 
-from gdsload.errors import OptionError
 from gdsload.order import BlockOrder, FullOrder, Schedule, SequentialOrder
 from tests.order.quality import shuffle_quality
 
@@ -48,10 +47,3 @@ def test_ranks_do_not_matter_but_the_global_batch_does():
 @pytest.mark.parametrize(("samples", "batch_size"), [(0, 4), (3, 4), (4, 4), (1, 1), (10, 1)])
 def test_where_there_is_nothing_to_compare(samples, batch_size):
     assert shuffle_quality(SequentialOrder(samples), Schedule(samples, batch_size)) == pytest.approx(1.0)
-
-
-def test_the_schedule_must_fit():
-    with pytest.raises(OptionError, match="order.lanes"):
-        shuffle_quality(FullOrder(100, 0), Schedule(100, 5, lanes=2))
-    with pytest.raises(OptionError, match="max_batches"):
-        shuffle_quality(FullOrder(100, 0), Schedule(100, 5), max_batches=0)

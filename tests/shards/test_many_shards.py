@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from gdsload import FileChangedError, OptionError, SampleIndexError, ShardDataset, ShardWriter
+from gdsload import FileChangedError, SampleIndexError, ShardDataset, ShardWriter
 from gdsload.system.threads import settle_dropped
 
 SHARDS = 1200
@@ -131,12 +131,6 @@ def test_datasets_that_go_leave_nothing_open(small):
 @pytest.mark.parametrize("index", [20, -21, 2**63, -(2**63) - 1, 2**70, np.int64(20)])
 def test_index_outside(small, index):
     with pytest.raises(SampleIndexError, match="does not exist: the dataset has 20"):
-        ShardDataset(small)[index]
-
-
-@pytest.mark.parametrize("index", [0.0, "0", None, slice(0, 2), [0]])
-def test_index_that_is_none(small, index):
-    with pytest.raises(OptionError, match="is no index of a sample"):
         ShardDataset(small)[index]
 
 

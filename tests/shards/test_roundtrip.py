@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from gdsload import Field, OptionError, Schema, ShardDataset, ShardWriter
+from gdsload import Field, Schema, ShardDataset, ShardWriter
 from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.values import torch_dtype
 
@@ -247,13 +247,3 @@ def test_fields_with_equal_lengths_share_offsets(tmp_path):
         name for name in load_file(dataset.shards[0].file) if "offsets" in name
     }
     assert (dataset[1]["a"].tolist(), dataset[1]["b"], dataset[1]["c"].tolist()) == ([3], b"z", [1, 2])
-
-
-@pytest.mark.parametrize("mask", [np.arange(10) == 7, torch.arange(10) == 7], ids=["numpy", "torch"])
-def test_a_mask_is_no_list_of_indices(tmp_path, mask):
-    with ShardWriter(tmp_path / "ten") as writer:
-        writer.write_batch({"x": np.arange(10)})
-    dataset = ShardDataset(tmp_path / "ten")
-    for read in (dataset.read_batch, dataset.__getitems__):
-        with pytest.raises(OptionError, match="are a mask"):
-            read(mask)

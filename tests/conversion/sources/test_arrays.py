@@ -152,12 +152,6 @@ def test_an_archive_by_another_name_is_no_array(tmp_path):
         ArraySource(str(tmp_path / "t.pt")).parts(1)
 
 
-def test_what_a_sample_is_has_two_words(tmp_path):
-    np.save(tmp_path / "x.npy", np.arange(5))
-    with pytest.raises(OptionError, match='each is \'sample\'. Supported are "row" and "file"'):
-        gdsload.convert(tmp_path / "x.npy", tmp_path / "out", each="sample")
-
-
 def test_a_file_without_an_array_that_is_wanted_may_be_skipped(tmp_path):
     """Of files that are samples: others have it."""
     (tmp_path / "in").mkdir()

@@ -254,15 +254,6 @@ def test_an_image_that_is_not_as_it_is_said_to_be_is_at_fault_alone(tmp_path):
             item.make()
 
 
-def test_options(tmp_path):
-    for options, match in (
-        ({"boxes": "ltrb"}, "boxes is 'ltrb'. Supported are xyxy, xywh, cxcywh"),
-        ({"size": 8}, "would cut objects off. Pass resize='squash'"),
-    ):
-        with pytest.raises(OptionError, match=match):
-            CocoSource(str(tmp_path), **options)
-
-
 def test_damaged_files(tmp_path, survives_damage):
     write(tmp_path)
     path = tmp_path / "annotations" / "instances_val2017.json"

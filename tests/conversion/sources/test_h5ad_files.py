@@ -208,14 +208,6 @@ def test_files_that_do_not_hold_together(tmp_path, samples_in, change, match):
         samples_in(H5adSource(path))
 
 
-def test_options(tmp_path):
-    path = write(tmp_path / "a.h5ad")
-    with pytest.raises(OptionError, match="there is no 'layers/none'"):
-        H5adSource(path, matrix="layers/none").parts(1)
-    with pytest.raises(OptionError, match="no field 'none'. There are 'indices', 'values', 'count', 'score'"):
-        H5adSource(path).only(["none"]).parts(1)
-
-
 def test_damaged_files(tmp_path, survives_damage):
     path = write(tmp_path / "a.h5ad", columns={"n": np.arange(CELLS)})
     assert survives_damage(path, lambda: H5adSource(path)) > 15

@@ -13,7 +13,7 @@ import pytest
 
 from gdsload.conversion.sources.image_folders import ImageFolderSource
 from gdsload.conversion.sources.pictures import ImageForm, decode_image
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -189,14 +189,6 @@ def test_describe_sees_a_changed_file(folder):
     assert before != ImageFolderSource(str(folder), size=8, resize="crop").describe()
     os.utime(folder / "cat" / "im-2.png", ns=(1, 1))
     assert before != ImageFolderSource(str(folder)).describe()
-
-
-@pytest.mark.parametrize(
-    "options", [{"resize": "stretch"}, {"resize": "crop"}, {"size": 0}, {"mode": "CMYK"}]
-)  # fmt: skip
-def test_options(tmp_path, options):
-    with pytest.raises(OptionError, match="|".join(options)):
-        ImageFolderSource(str(tmp_path), **options)
 
 
 def test_nothing_there(tmp_path):

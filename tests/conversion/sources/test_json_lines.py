@@ -251,16 +251,7 @@ def test_units_of_times(tmp_path):
     assert dataset[0]["t"].item() == 1577836801000
 
 
-def test_options(tmp_path):
-    path = write(tmp_path / "a.jsonl", ROWS)
-    for make, match in (
-        (lambda: JsonLinesSource(path, types={"x": "number"}), "the type of 'x' is 'number'. Pass int64"),
-        (lambda: JsonLinesSource(path, types={"q": "int64"}), "no field 'q'. There are 'text', 'label'"),
-        (lambda: JsonLinesSource(path).only(["q"]), "no field 'q'. There are 'text', 'label'"),
-        (lambda: JsonLinesSource(path, as_json=["q"]), "no field 'q'"),
-    ):
-        with pytest.raises(OptionError, match=match):
-            make().parts(1)
+def test_no_lines(tmp_path):
     with pytest.raises(FormatError, match="there is not one line"):
         JsonLinesSource(write(tmp_path / "b.jsonl", [])).parts(1)
 

@@ -186,8 +186,3 @@ def test_a_tree_that_comes_back_to_itself(tmp_path):
         LmdbSource(path).parts(1)
     with pytest.raises(FormatError, match="more pages than there are"):
         list(LmdbSource(path).read(Part("far behind", (str(file), 10**9, 10**9 + 1))))
-
-
-def test_options(tmp_path):
-    with pytest.raises(OptionError, match="decode is 'pickle'. Supported are bytes, text, npy, image, safetensors"):
-        LmdbSource(str(tmp_path), decode="pickle")

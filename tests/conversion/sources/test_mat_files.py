@@ -7,7 +7,7 @@ import pytest
 
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.mat_files import MatSource
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 
 io = pytest.importorskip("scipy.io")
 h5py = pytest.importorskip("h5py")
@@ -128,15 +128,6 @@ def test_values_that_a_class_has_not(tmp_path):
     (tmp_path / "a.mat").write_bytes(content)
     with pytest.raises(FormatError, match="variable 'x' has values that its class has not"):
         MatSource(str(tmp_path / "a.mat")).parts(1)
-
-
-def test_options(tmp_path):
-    io.savemat(tmp_path / "a.mat", {"x": np.zeros((3, 1))})
-    for source in (MatSource(str(tmp_path / "a.mat")).only(["y"]), MatSource(str(tmp_path / "a.mat"), last=["y"])):
-        with pytest.raises(OptionError, match="no field 'y'. There are 'x'"):
-            source.parts(1)
-    with pytest.raises(OptionError, match="last is the text 'x'"):
-        MatSource(str(tmp_path / "a.mat"), last="x")
 
 
 def test_a_row_of_labels_says_how_it_is_taken(tmp_path, samples_in):

@@ -21,7 +21,7 @@ from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.mds_files import MdsSource
 from gdsload.conversion.sources.mds_values import decoder
 from gdsload.conversion.sources.pictures import ImageForm
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 from tools import make_mds
 
 DATA = make_mds.FOLDER
@@ -93,8 +93,6 @@ def test_pickles_are_refused_but_can_be_left_out():
     with pytest.raises(FormatError, match=r"'more' has the encoding 'list\[png\]'"):
         MdsSource(path).parts(1)
     assert samples(MdsSource(path).only(["n"])) == [{"n": 1}]
-    with pytest.raises(OptionError, match="no field 'q'"):
-        MdsSource(path).only(["q"]).parts(1)
 
 
 def test_unpacked_shards_come_first_and_merged_ones_lie_deeper(tmp_path):

@@ -106,15 +106,6 @@ def test_a_changed_table_is_another_one():
     assert one != TableInMemory(pa.table({"y": [1, 2]})).describe()
 
 
-def test_what_is_no_table():
-    with pytest.raises(OptionError, match="can be read once only"):
-        gdsload.convert(pa.table(COLUMNS).to_reader(), "out")
-    with pytest.raises(OptionError, match="ChunkedArray cannot be taken as a table"):
-        gdsload.convert(pa.chunked_array([[1]]), "out")
-    with pytest.raises(FormatError, match="not one row"):
-        gdsload.convert(pa.table({"x": pa.array([], pa.int8())}), "out")
-
-
 def test_splits_of_a_dataset_dict(tmp_path):
     library = pytest.importorskip("datasets")
     one = library.Dataset.from_dict({"x": np.arange(3, dtype=np.int32)})
@@ -226,9 +217,15 @@ def test_columns_by_name_are_those_of_tables(tmp_path):
         (lambda pandas: {"x": pandas.Series([2**53 + 1, 0.5], dtype=object)}, "Integer value 9007199254740993"),
         (lambda pandas: {"x": None}, "different lengths, or none: 'x' none. They need a first dimension"),
         (lambda pandas: {"x": "abc", "y": 5}, "different lengths, or none: 'x' none, 'y' none"),
+        (lambda pandas: {"x": [1, 2], 1: [3, 4]}, "the name 1 is no text"),
+        (lambda pandas: pandas.Series([1, 2]), r"cannot be taken as a table.*by its name: {'x': column}"),
+        (lambda pandas: pa.array([1, 2]), r"cannot be taken as a table.*by its name: {'x': column}"),
+        (lambda pandas: pa.chunked_array([[1]]), "ChunkedArray cannot be taken as a table"),
+        (lambda pandas: pa.table(COLUMNS).to_reader(), "can be read once only"),
+        (lambda pandas: pa.table({"x": pa.array([], pa.int8())}), "not one row"),
     ],
 )
-def test_what_are_no_columns(tmp_path, make, match):
+def test_what_are_no_columns_or_no_table(tmp_path, make, match):
     with pytest.raises(gdsload.GdsloadError, match=match):
         gdsload.convert(make(pytest.importorskip("pandas")), tmp_path / "out", workers=1)
 
@@ -242,17 +239,6 @@ def test_python_objects_of_polars_are_refused(tmp_path):
             gdsload.convert(source, tmp_path / "out", workers=1)
     gdsload.convert({"x": column.to_list()}, tmp_path / "out", workers=1)
     assert gdsload.ShardDataset(tmp_path / "out").column("x").tolist() == [[1, 1], [0, 0]]
-
-
-def test_a_column_without_a_name_is_no_table(tmp_path):
-    for column in (pa.array([1, 2]), pytest.importorskip("pandas").Series([1, 2])):
-        with pytest.raises(OptionError, match=r"cannot be taken as a table.*by its name: {'x': column}"):
-            gdsload.convert(column, tmp_path / "out", workers=1)
-
-
-def test_names_of_arrays_are_texts(tmp_path):
-    with pytest.raises(OptionError, match="the name 1 is no text"):
-        gdsload.convert({"x": [1, 2], 1: [3, 4]}, tmp_path / "out", workers=1)
 
 
 def test_number_types_that_numpy_lacks(tmp_path):

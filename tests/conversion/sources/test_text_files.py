@@ -50,12 +50,6 @@ def test_encodings(tmp_path, samples_in):
     ]
     whole = TextSource(str(tmp_path / "utf-16.txt"), encoding="utf-16", each="file")
     assert samples_in(whole) == [{"text": "é\nb"}]
-    with pytest.raises(OptionError, match="lines of 'utf-16' are not read. Pass each='file'"):
-        TextSource(str(tmp_path / "utf-16.txt"), encoding="utf-16")
-    with pytest.raises(OptionError, match="encoding is 'klingon', which Python does not know"):
-        TextSource(str(tmp_path / "latin-1.txt"), encoding="klingon")
-    with pytest.raises(OptionError, match="each is 'word'"):
-        TextSource(str(tmp_path / "latin-1.txt"), each="word")
 
 
 def test_a_line_that_cannot_be_decoded_is_at_fault_alone(tmp_path):

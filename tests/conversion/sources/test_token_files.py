@@ -223,18 +223,6 @@ def test_arrays_that_are_no_tokens(tmp_path):
         item.make()
 
 
-def test_options(tmp_path):
-    for options, reason in (
-        ({"dtype": "float32"}, "dtype"),
-        ({"dtype": "token"}, "dtype"),
-        ({"dtype": "uint16", "end": 70_000}, "end"),
-        ({"each": "line"}, "each is 'line'. Supported are"),
-        ({"each": "token", "end": 1}, "end ends documents, but each='token' makes none"),
-    ):
-        with pytest.raises(OptionError, match=reason):
-            TokenSource(str(tmp_path), **options)
-
-
 def test_describes_files_and_options(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text("[1]")

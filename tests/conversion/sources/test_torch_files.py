@@ -129,14 +129,6 @@ def test_damaged_files(tmp_path, survives_damage, legacy):
     assert survives_damage(path, lambda: TorchFileSource(path)) > 20
 
 
-def test_options(tmp_path):
-    path = save(tmp_path / "a.pt", {"x": torch.zeros(1)})
-    with pytest.raises(OptionError, match="each is 'sample'"):
-        TorchFileSource(path, each="sample")
-    with pytest.raises(OptionError, match="no field 'y'. There are 'x'"):
-        TorchFileSource(path).only(["y"]).parts(1)
-
-
 def test_a_file_without_a_tensor_that_is_wanted_may_be_skipped(tmp_path):
     """Of files that are samples: others have it."""
     (tmp_path / "in").mkdir()

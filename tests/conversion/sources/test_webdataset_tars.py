@@ -19,7 +19,7 @@ import gdsload
 from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.infer import schema_of
 from gdsload.conversion.sources.webdataset_tars import TarSource
-from gdsload.errors import ConversionError, FormatError, OptionError, SchemaError
+from gdsload.errors import ConversionError, FormatError, SchemaError
 
 
 def pack(path, members, mode="w", fmt=tarfile.PAX_FORMAT):
@@ -292,12 +292,6 @@ def test_long_names(tmp_path):
     for fmt in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
         file = pack(tmp_path / "a.tar", [(name + ".id", b"1") for name in names], fmt=fmt)
         assert [item.key for item in read_all(TarSource(file))] == names
-
-
-@pytest.mark.parametrize("options", [{"mode": "CMYK"}, {"max_member_bytes": 0}])
-def test_options(tmp_path, options):
-    with pytest.raises(OptionError, match=next(iter(options))):
-        TarSource(str(tmp_path), **options)
 
 
 def test_nothing_there(tmp_path):

@@ -491,31 +491,6 @@ class TestErrors:
             with pytest.raises(OptionError, match="gave 3, which is no whole number nor a batch of them.*lists of"):
                 raise error
 
-    @pytest.mark.parametrize(
-        "sampler", [torch.zeros(3, dtype=torch.bool), torch.zeros(2, 2, dtype=torch.int64), np.array([0.5]), 5]
-    )
-    def test_what_gives_no_indices(self, make, sampler):
-        with pytest.raises(OptionError, match="sampler is .*Pass"):
-            make(sampler=sampler)
-
-    @pytest.mark.parametrize(
-        ("options", "match"),
-        [
-            ({"sampler": [1], "shuffle": True}, "sampler cannot be used together with shuffle"),
-            ({"sampler": [1], "seed": 5}, "together with seed"),
-            ({"sampler": [1], "rank": 0, "world_size": 1}, "together with rank, world_size"),
-            ({"sampler": [1], "block": 5}, "together with block"),
-            ({"batch_sampler": [[1]], "batch_size": 2}, "batch_sampler cannot be used together with batch_size"),
-            ({"batch_sampler": [[1]], "drop_last": True}, "together with drop_last"),
-            ({"batch_sampler": [[1]], "sampler": [1]}, "together with sampler"),
-            ({"batch_sampler": [[1]], "shuffle": "full"}, "together with shuffle"),
-        ],
-        ids=str,
-    )
-    def test_what_says_the_same_twice_is_refused(self, make, options, match):
-        with pytest.raises(OptionError, match=match):
-            make(**options)
-
 
 class TestDrawing:
     @pytest.fixture

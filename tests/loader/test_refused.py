@@ -1,0 +1,307 @@
+"""What loaders and datasets refuse: each value or call, the option that the error names, and a piece of its remedy."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+
+from gdsload import DataLoader, LengthBuckets, Mix, OptionError, ShardDataset, TokenBudget, Windows
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+
+class Mine(Dataset):
+    def __getitem__(self, index):
+        return index
+
+
+class Transformed(ShardDataset):
+    def __getitem__(self, index):
+        return super().__getitem__(index)["label"] * 2
+
+
+class Wrapped(Subset):
+    """A user's class, which may do anything to a sample."""
+
+
+class OddSubset(Subset):
+    def __getitem__(self, index):
+        return 5
+
+    def __getitems__(self, indices):
+        return [5] * len(indices)
+
+
+def padded(value):
+    return {"ragged": "padded", "padding_value": value}
+
+
+def load(dataset, batch_size=1, **options):
+    return DataLoader(dataset, batch_size, **{"device": "cpu", **options})
+
+
+# An option, its values, and what the error says of each.
+VALUES = [
+    ("arena_bytes", [0, -1, 1.5, "many", "", True], "arena_bytes is"),
+    ("as_tuple", ["image"], r"as_tuple is the text 'image'. Pass a list: as_tuple=\['image'\]"),
+    ("as_tuple", [[], [0]], "as_tuple is .*Name the fields in their order"),
+    ("as_tuple", [["imag"]], "no field 'imag'"),
+    ("as_tuple", [["index"]], "no field 'index'"),
+    ("as_tuple", [["label", "real"]], "no field 'real'"),
+    ("backend", ["gsd"], "backend is 'gsd'. Supported are"),
+    ("batch_size", [0, -1, 1.5, "8", None, [8]], "batch_size is"),
+    ("cache", ["disk"], "cache is 'disk'"),
+    ("check_peers", [True], "check_peers=True compares.*which those are is not known.*the whole mesh"),
+    ("collate_fn", [print], "collate_fn is not supported.*transform="),
+    (
+        "device",
+        ["nonsense", 3.5, [], "fpga", "cuda:99", 99, "", object()],
+        'device .* cannot be used here: .*Pass device="cpu"',
+    ),
+    ("device", ["meta"], "device 'meta'"),
+    ("device_transform", [5, [len, 5], "name"], "device_transform is .* cannot be called"),
+    ("fan_out", [True], "fan_out=True shares the reading.*is not known.*Pass mesh= with the whole"),
+    ("fields", [["labels"]], "no field 'labels'. It has 'image', 'label'"),
+    ("fields", ["label"], r"the text 'label'.*fields=\['label'\]"),
+    ("fields", [[]], "fields is empty"),
+    ("fields", [5], "fields is 5, which is no list"),
+    ("fields", [[["label"]]], r"no field \['label'\]"),
+    ("fields", [[None]], "no field None"),
+    ("generator", [3], "generator is 3, which is no torch.Generator"),
+    ("mesh", ["dp"], "mesh is a str.*init_device_mesh"),
+    ("mmap", ["no"], "mmap is 'no'"),
+    ("padding_value", ["0"], "padding_value is '0', which is no number"),
+    ("padding_value", [None], "padding_value is None"),
+    ("prefetch_bytes", [0, -1, 1.5, "many", "", True], "prefetch_bytes is"),
+    ("process_group", [5], "process_group is 5, which this process is no rank of.*new_group"),
+    ("ragged", ["dense"], "ragged is 'dense'. Supported are 'jagged', 'offsets', 'padded'"),
+    ("read_threads", [0, -1, 513, 1.5, "8"], "read_threads is"),
+    ("reuse_buffers", ["yes", 2, None], "reuse_buffers is"),
+    ("sample_processes", [True], "are for sample_transform, which is not given"),
+    ("sample_transform", [5], "sample_transform is 5: 5 cannot be called"),
+    ("sample_workers", [2], "are for sample_transform, which is not given"),
+    (
+        "sampler",
+        [torch.zeros(3, dtype=torch.bool), torch.zeros(2, 2, dtype=torch.int64), np.array([0.5]), 5],
+        "sampler is .*Pass",
+    ),
+    ("seed", [-1, 2**64, 1.0, "1"], "seed is"),
+    (
+        "shuffle",
+        [1, 0, "yes", "sequential", "", 2.0],
+        'no way to shuffle.*Pass shuffle=False, True, "full" or "block"',
+    ),
+    ("tail", ["cut"], "tail is 'cut'.*'share', 'pad', 'drop'"),
+    ("transform", [5], "transform is 5, which cannot be called"),
+    # Keywords that a loader has not.
+    ("batchsize", [1], r"no option 'batchsize'\. Did you mean 'batch_size'\?$"),
+    ("devices", [1], r"no option 'devices'\. Did you mean 'device'\?$"),
+    ("droplast", [1], r"no option 'droplast'\. Did you mean 'drop_last'\?$"),
+    ("sed", [1], r"no option 'sed'\. Did you mean 'seed'\?$"),
+    ("shufle", [1], r"no option 'shufle'\. Did you mean 'shuffle'\?$"),
+    ("tuned", [True, False], "tuned is not supported.*the keywords that `gdsload tune PATH`"),
+    ("zzz", [True], r"no option 'zzz'\. Its options are .*with_index"),
+]
+
+# Options that do not go together.
+TOGETHER = [
+    ({"as_tuple": ["image"], "fields": ["label"]}, "as_tuple names 'image', which fields=.* leaves out"),
+    ({"batch_sampler": [[1]], "batch_size": 2}, "batch_sampler cannot be used together with batch_size"),
+    ({"batch_sampler": [[1]], "drop_last": True}, "together with drop_last"),
+    ({"batch_sampler": [[1]], "sampler": [1]}, "together with sampler"),
+    ({"batch_sampler": [[1]], "seed": 5}, "together with seed.*a seed is its generator's"),
+    ({"batch_sampler": [[1]], "shuffle": "full"}, "together with shuffle"),
+    ({"batch_sampler": [[1]], "tail": "drop"}, "tail='drop' cannot be used together with batch_sampler"),
+    ({"generator": torch.Generator(), "seed": 3}, "generator and seed exclude each other"),
+    ({"rank": 0}, "go together"),
+    ({"world_size": 2}, "go together"),
+    ({"rank": 2, "world_size": 2}, "ranks 0 to 1"),
+    ({"rank": -1, "world_size": 2}, "rank is -1"),
+    ({"rank": 0, "world_size": 0}, "world_size is 0"),
+    ({"rank": "0", "world_size": 2}, "rank is '0'"),
+    ({"rank": 0, "world_size": 2, "seed": None}, "seed=None is agreed upon by all ranks.*mesh= or process_grou"),
+    ({"sample_processes": True, "sample_workers": 0}, "sample_processes=True in processes. Leave one of them"),
+    ({"sample_transform": len, "sample_workers": -1}, "sample_workers is -1"),
+    ({"sample_transform": len, "ragged": "padded"}, "ragged='padded' cannot be had with sample_transform"),
+    ({"sample_transform": len, "cache": "vram"}, "cache='vram' cannot be had with sample_transform"),
+    ({"sample_transform": len, "backend": "mapped"}, "backend='mapped' cannot be had with sample_transform"),
+    ({"sample_transform": lambda _: 1, "sample_processes": True}, "sent to a worker process.*Define it in a module"),
+    ({"sampler": [1], "block": 5}, "together with block"),
+    ({"sampler": [1], "rank": 0, "world_size": 1}, "together with rank, world_size"),
+    ({"sampler": [1], "seed": 5}, "together with seed.*a seed is its generator's"),
+    ({"sampler": [1], "seed": None}, "sampler cannot be used together with seed"),
+    ({"sampler": [1], "shuffle": True}, "sampler cannot be used together with shuffle"),
+    ({"sampler": [1], "tail": "pad"}, "tail='pad' cannot be used together with sampler.*Distributed"),
+    ({"sampler": [1], "tail": "share"}, "tail='share' cannot be used together with sampler"),
+    ({"tail": "pad", "drop_last": True}, "drop_last=True leaves out .*tail='pad' hands it out.*Pass one"),
+    ({"tail": "share", "drop_last": True}, "tail='share' hands it out"),
+    # Block options.
+    *(
+        ({"shuffle": shuffle, name: 5}, f"{name}=5 has no meaning")
+        for name, shuffle in itertools.product(("block", "window", "lanes"), (False, "full"))
+    ),
+    *(
+        ({"shuffle": "block", name: value}, f"{name} is")
+        for name, value in itertools.product(("block", "window", "lanes"), (0, -3, 1.5, "5"))
+    ),
+    # Padding that a field cannot hold, and buffers that it cannot use.
+    (padded(-100), "'codes': padding_value is -100, which uint16 cannot hold: it holds whole numbers from 0 to 65535"),
+    (padded(2.5), "field 'codes': padding_value is 2.5, which uint16 cannot hold"),
+    (padded(float("nan")), "field 'codes': padding_value is nan, which uint16 cannot hold"),
+    (padded({"codes": np.float64(0.5)}), "field 'codes': padding_value is .*0.5.*, which uint16 cannot hold"),
+    (padded({"points": 1e300}), "'points': padding_value is 1e.300, which float32 cannot hold: .* up to 3.4"),
+    (padded({"points": 1j}), "field 'points': padding_value is 1j, which float32 cannot hold"),
+    (padded({"points": 2**24 + 1}), "float32 cannot hold: it holds .*, whole numbers exactly up to 16777216"),
+    (padded({"points": "0"}), "padding_value is {'points': '0'}, which is no number"),
+    (padded({"ragged_fp8": 1e6}), "'ragged_fp8': padding_value is 1000000.0, which float8_e5m2 cannot .* 57344"),
+    (padded({"text": 0}), "names 'text', which is no field that is padded. Those are 'points', 'normals'"),
+    *(
+        (
+            {"reuse_buffers": True, "fields": ["image", name], "ragged": ragged},
+            f"needs fields of a fixed shape, but '{name}' is",
+        )
+        for name, ragged in itertools.product(("points", "text", "blob"), ("jagged", "padded", "offsets", "varlen"))
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({name: value}, message) for name, values, message in VALUES for value in values] + TOGETHER,
+    ids=lambda one: one if isinstance(one, str) else ",".join(one),
+)
+def test_options(rich, given, message):
+    with pytest.raises(OptionError, match=message):
+        load(rich, **given)
+
+
+# Datasets that a loader cannot read.
+UNREADABLE = r"gdsload cannot read a .* from its shards\. Convert .* gdsload\.convert.*Subset"
+DATASETS = [
+    *((lambda _, it=it: it, UNREADABLE) for it in (TensorDataset(torch.zeros(3)), Mine(), Dataset(), [1, 2], None, 5)),
+    (lambda _: Subset(Mine(), [1]), UNREADABLE),
+    (lambda _: Subset([1, 2], [0]), UNREADABLE),
+    (lambda _: ConcatDataset([Subset([1], [0])]), UNREADABLE),
+    (lambda _: Stream(), r"cannot read a \S*Stream from its shards.*sample_transform="),
+    (lambda data: Transformed(data.path), "cannot read a .*Transformed.*sample_transform="),
+    (lambda data: OddSubset(data, [1, 2]), "cannot read a .*OddSubset.* Convert it once"),
+    (lambda data: Wrapped(data, [0]), "cannot read a .*Wrapped.* Convert it once"),
+    (lambda data: ConcatDataset([data, Wrapped(data, [0])]), "cannot read a .*Wrapped.* Convert it once"),
+    *(
+        (lambda data, indices=indices: Subset(data, indices), "a Subset has indices .* but its dataset 143 samples")
+        for indices in ([143], [-144], [0, 10**15], [0, 2**62], np.array([2**64 - 1, 2**64 - 3], "u8"))
+    ),
+    *(
+        (lambda data, indices=indices: Subset(data, indices), "the indices of a Subset are .*, no whole numbers")
+        for indices in ([0.5], ["a"], ["0"], [None], [True, False], torch.tensor([0.5]), np.array([1.0]))
+    ),
+    *(
+        (lambda data, indices=indices: Subset(data, indices), "Subset are an array of shape .*Pass a vector")
+        for indices in ([[1, 2], [3, 4]], [[[1], [2]]], [[], []])
+        for indices in (indices, np.array(indices), torch.tensor(indices))
+    ),
+    (lambda data: Subset(data, [[1], [2, 3]]), "the indices of a Subset are .*no"),
+    (lambda data: ConcatDataset([Windows(data, 2), data]), "some are windows, and some are not, or of another length"),
+    (lambda data: ConcatDataset([Windows(data, 2), Windows(data, 3)]), "some are windows, and some are not, or of an"),
+    (lambda data: Subset(Mix([data], [1]), [1]), "a Mix is a part of another dataset"),
+    (lambda data: ConcatDataset([Mix([data], [1])]), "a Mix is a part of another dataset"),
+    (lambda data: Mix([Mix([data], [1])], [1]), "a Mix is a part of another dataset"),
+]
+
+
+@pytest.mark.parametrize(("made", "message"), DATASETS, ids=lambda one: one if isinstance(one, str) else "")
+def test_datasets(rich, made, message):
+    with pytest.raises(OptionError, match=message):
+        load(made(ShardDataset(rich)))
+
+
+def of(method, *arguments, **options):
+    """A call of a dataset."""
+    return lambda data: getattr(data, method)(*arguments, **options)
+
+
+BY_INDEX = ("select", "gather", "read_batch", "sample_bytes", "__getitems__")
+MASK = np.arange(143) == 3
+MASKS = (MASK, torch.tensor(MASK), MASK.tolist(), tuple(MASK.tolist()), list(MASK), [*torch.tensor(MASK)])
+SHAPES = ((), (2, 2), (1, 2), (0, 3))
+
+CALLS = [
+    (of("column", "labels"), r"the dataset has no field 'labels'\. It has 'image', 'label'"),
+    (of("lengths", "labels"), r"the dataset has no field 'labels'\. It has 'image', 'label'"),
+    (of("lengths", "image"), r"all samples of the field 'image' have the shape \(3, 5\)"),
+    (of("read_batch", [0], fields="label"), "fields is the text 'label'"),
+    (of("read_batch", [0], fields=[]), "fields is empty"),
+    (of("read_batch", [0], fields=["x"]), "no field 'x'"),
+    (of("read_batch", [0], fields=3), "fields is 3"),
+    (of("read_batch", torch.tensor([1.0])), "is no index of a sample, which is a whole number"),
+    (of("gather", [0], fields=["lable"], device="cpu"), "no field 'lable'"),
+    (of("gather", [0], device="gpu"), "device 'gpu' cannot be used here"),
+    (of("select", 3), "3 is no index of a sample"),
+    (of("__getitem__", "label"), r"Pass dataset\.column\('label'\) for a field of all samples"),
+    (of("__getitem__", slice(1, 3)), r"slice.1, 3, None. is no index.*dataset.select.range.len.dataset...1:3"),
+    *((of("__getitem__", odd), "is no index of a sample") for odd in (1.0, "0", None, (1, 2), [0], slice(0, 2))),
+    *((of(call, mask), r"indices are a mask.*np\.flatnonzero") for call in BY_INDEX for mask in MASKS),
+    *(
+        (of(call, indices), "indices are an array of shape")
+        for call, shape in itertools.product(BY_INDEX, SHAPES)
+        for indices in (np.zeros(shape, np.int64), np.zeros(shape, np.int32), torch.zeros(shape, dtype=torch.int64))
+    ),
+    *(
+        (of("filter", lambda _, given=given: given, fields=["text"]), f"the predicate returned .*{message}")
+        for given, message in (
+            (torch.zeros(143), "float32 of shape"),
+            (torch.ones(142, dtype=torch.bool), r"bool of shape \(142,\) for a batch of 143 samples"),
+            (True, "a bool"),
+            (None, "a NoneType"),
+            ([True] * 143, "a list"),
+        )
+    ),
+    (lambda data: Windows(data, 0), "length is 0"),
+    (lambda data: Windows(data, 2**70), "length is 1180591620717411303424, but must be at most"),
+    (lambda data: Windows(data, 2, stride=2**70), "stride is 1180591620717411303424, but must be at most"),
+    (lambda data: Windows(data, 2, within="epsiode"), "no field 'epsiode'"),
+    (lambda data: Windows(Subset(data, [0]), 2), "windows are of a ShardDataset"),
+    (lambda data: load(Mix([data], [1]), shuffle="block"), 'a Mix cannot be shuffled in blocks.*shuffle="full"'),
+    (lambda data: load(Mix([data], [1]), shuffle=True, window=10), "window=10 has no meaning"),
+    (lambda data: load(Mix([data], [1]), sampler=[1]), "sampler cannot be used with a Mix"),
+    *(
+        (lambda _, odd=odd: Mix([odd], [1]), "cannot be mixed: it has no number of samples. Pass what")
+        for odd in (5, None, Dataset())
+    ),
+    *(
+        (lambda data, odd=odd: Mix([data], [1]).locate(odd), "no tensor of whole numbers. Pass torch.as_tensor")
+        for odd in (np.array([0]), [0], torch.tensor([0.5]), torch.tensor([True]))
+    ),
+    (lambda data: Mix([data], [1, 2]), "2 weights for 1 datasets"),
+    (lambda _: Mix([], []), "no datasets to mix"),
+    (lambda _: Mix({}, {}), "no datasets to mix"),
+    (lambda data: Mix([data, data], {"a": 1, "b": 2}), "2 without names and 'a', 'b'.*two lists .*, or two dicts"),
+    (lambda data: Mix({"a": data}, {"b": 1}), "'a' and 'b'"),
+    (lambda data: Mix([data], ["much"]), r"the weights \['much'\] are no numbers"),
+    (lambda data: Mix([data], [-1]), "a weight is -1"),
+    (lambda data: Mix([data], [1], samples="half"), "samples is 'half'.*first_exhausted"),
+    (lambda data: Mix([data], [1], samples=-5), "samples is -5"),
+    (lambda data: TokenBudget(data, "image", 9), "all samples of the field 'image' have the shape"),
+    (lambda data: TokenBudget(data, "x", 9), "the dataset has no field 'x'"),
+    (lambda data: TokenBudget(data, "points", 0), "max_tokens is 0"),
+    (lambda data: TokenBudget(data, "points", 900, window=0), "window is 0"),
+    (lambda data: TokenBudget(data, "points", 900, shuffle="some"), "shuffle is 'some'"),
+    (lambda data: TokenBudget(data, "points", 900, seed=-1), "seed is -1"),
+    (lambda data: TokenBudget(data, "points", 900).set_epoch(-1), "epoch is -1"),
+    (lambda data: TokenBudget(Windows(data, 3), "points", 900), "'points'"),
+    (lambda data: LengthBuckets(data, "points", 0), "batch_size is 0"),
+    (lambda data: LengthBuckets(Mix([data], [1]), "points", 4), "a Mix has an order of its own"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), CALLS, ids=lambda one: one if isinstance(one, str) else "")
+def test_calls(rich, call, message):
+    with pytest.raises(OptionError, match=message):
+        call(ShardDataset(rich))

@@ -1,0 +1,129 @@
+"""What orders and schedules refuse: each call, and the argument that the error names."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gdsload.errors import OptionError
+from gdsload.order import (
+    BlockOrder,
+    DatasetFacts,
+    FullOrder,
+    LaneRun,
+    MixOrder,
+    Mixture,
+    OrderOptions,
+    Permutation,
+    Schedule,
+    SequentialOrder,
+    make_order,
+    resolve,
+)
+from gdsload.order import blocks as blocks_module
+from gdsload.order.checks import MAX_SAMPLES
+from gdsload.order.hashing import MASK64, derive_key
+from tests.order.quality import batch_ids, shuffle_quality
+
+FACTS = DatasetFacts(10_000_000, 3072, 30_720_000_000)
+
+
+def blocks(run_lengths=(1000, 37), block=100, window=250, lanes=4, key=7):
+    return BlockOrder(run_lengths, block=block, window=window, lanes=lanes, key=key)
+
+
+def mixed():
+    return MixOrder(Mixture((5, 6), (1, 1), 20), shuffled=True, seed=0, epoch=0)
+
+
+ORDERS = (SequentialOrder(20), FullOrder(20, 1), blocks([20], 4, 8, 2), mixed())
+
+CALLS = [
+    (lambda: blocks(block=0), "block is 0"),
+    (lambda: blocks(window=0), "window is 0"),
+    (lambda: blocks(lanes=0), "lanes is 0"),
+    (lambda: blocks(key=-1), "key is -1"),
+    (lambda: blocks([3, -1]), "run_lengths"),
+    (lambda: blocks([1.5]), "run_lengths"),
+    (lambda: blocks([2**70]), "run_lengths"),
+    (lambda: blocks([MAX_SAMPLES, 1]), "number of samples is"),
+    (
+        lambda: blocks([100], 10, 20, 1).sorted_ids(0, [LaneRun(0, 10, 30)]),
+        r"positions \[10, 30\) are not within the 20 of window",
+    ),
+    *(
+        (lambda order=order, places=places: order.lane_ids(0, *places), "positions .* are not within the")
+        for order, places in itertools.product(ORDERS, ((-1, 2), (3, 2), (0, 21)))
+    ),
+    *(
+        (lambda order=order, number=number: order.lane_ids(number, 0, 1), "lane is")
+        for order in ORDERS
+        for number in (-1, order.lanes)
+    ),
+    (lambda: Mixture((1, 2), (1,), 5), "1 weights for 2 datasets"),
+    (lambda: Mixture((1, 2), (1, -1), 5), "a weight is -1"),
+    (lambda: Mixture((1, 2), (1, float("nan")), 5), "a weight is nan"),
+    (lambda: Mixture((1, 2), (1, float("inf")), 5), "a weight is inf"),
+    (lambda: Mixture((1, 2), (0, 0), 5), "no weight is more than 0"),
+    (lambda: Mixture((1, 0), (1, 1), 5), "has no samples.*weight of 0"),
+    (lambda: Mixture((1, 2), (1, 1), -1), "samples is -1"),
+    (lambda: Mixture((1, 2), (1, 1), 1.5), "samples is 1.5"),
+    (lambda: OrderOptions("full", 10, 0, 1), "full order has no block"),
+    (lambda: OrderOptions("random", 1, 1, 1), "no order"),
+    (lambda: Permutation(-1, 0), "must be at"),
+    (lambda: Permutation(MAX_SAMPLES + 1, 0), "must be at"),
+    (lambda: Permutation(10, 0)(-1, 3), "the permutation"),
+    (lambda: Permutation(10, 0)(3, 2), "the permutation"),
+    (lambda: Permutation(10, 0)(0, 11), "the permutation"),
+    *(
+        (lambda n=n, place=place: Permutation(n, 0).at(np.array([place])), message)
+        for n in (10, 10**6)
+        for place, message in ((-1, f"there are {n}"), (n, f"there are {n}"), (0.5, "integers"))
+    ),
+    (lambda: Schedule(-1, 2), "samples is -1"),
+    (lambda: Schedule(MAX_SAMPLES + 1, 2), "samples is .* at most"),
+    (lambda: Schedule(10, 0), "batch_size is 0"),
+    (lambda: Schedule(10, 2.5), "batch_size is 2.5, which is no whole number"),
+    (lambda: Schedule(10, 2, world_size=0), "world_size is 0"),
+    (lambda: Schedule(10, 2, tail="cut"), 'tail is .cut.*"share", "pad" and "drop"'),
+    (lambda: Schedule(10, 2, lanes=0), "lanes is 0"),
+    (lambda: Schedule(10, 2, rank=-1), "rank is -1"),
+    (lambda: Schedule(10, 2, rank=2, world_size=2), "ranks 0 to 1"),
+    (lambda: Schedule(10, 4, lanes=2).pieces(range(1, 4)), "step is 3, but the epoch has steps 0 to 2"),
+    *((lambda step=step: Schedule(10, 2).runs(step), "steps 0 to 4") for step in (-1, 5)),
+    *((lambda step=step: Schedule(10, 2).size(step), "steps 0 to 4") for step in (-1, 5)),
+    *((lambda step=step: Schedule(10, 2).position(step), "5 steps") for step in (-1, 6)),
+    *((lambda part=part: derive_key(1, part), r"not in \[0, 2\*\*64\).*Pass a seed") for part in (-1, MASK64 + 1)),
+    *(
+        (lambda name=name, given=given: make_order(OrderOptions(name, 0, 0, 1), [10], *given), message)
+        for name in ("full", "sequential")
+        for given, message in (((-1, 0), "seed is"), ((2**64, 0), "seed is"), ((0, -1), "epoch is"))
+    ),
+    *(
+        (lambda shuffle=shuffle: resolve(shuffle, FACTS), r'Pass shuffle=False, True, "full" or "block"')
+        for shuffle in ("sequential", "Full", 1, 0, None, "yes", 2.0)
+    ),
+    *(
+        (lambda shuffle=shuffle, name=name: resolve(shuffle, FACTS, **{name: 9}), f"{name}=9 has no meaning")
+        for shuffle, name in itertools.product((False, "full"), ("block", "window", "lanes"))
+    ),
+    *(
+        (lambda name=name: resolve("block", FACTS, **{name: 0}), f"{name} is 0")
+        for name in ("block", "window", "lanes")
+    ),
+    (lambda: batch_ids(FullOrder(20, 7), Schedule(20, 4, lanes=2), 0), "order.samples and order.lanes"),
+    (lambda: shuffle_quality(FullOrder(100, 0), Schedule(100, 5, lanes=2)), "order.lanes"),
+    (lambda: shuffle_quality(FullOrder(100, 0), Schedule(100, 5), max_batches=0), "max_batches"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), CALLS, ids=lambda one: one if isinstance(one, str) else "")
+def test_calls(call, message):
+    with pytest.raises(OptionError, match=message):
+        call()
+
+
+def test_more_blocks_than_fit_in_memory(monkeypatch):
+    monkeypatch.setattr(blocks_module, "MAX_BLOCKS", 10)
+    with pytest.raises(OptionError, match="block=100 makes 11 blocks.*larger block"):
+        blocks().lane_ids(0, 0, 1)

@@ -1,0 +1,104 @@
+"""What transforms refuse: each call, and a telling piece of the error."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gdsload import OptionError
+from gdsload.transforms import (
+    Cast,
+    CenterCrop,
+    ChannelsLast,
+    ColorJitter,
+    Compose,
+    CutMix,
+    DecodeImage,
+    MixUp,
+    Normalize,
+    RandomCrop,
+    RandomFlip,
+    RandomResizedCrop,
+)
+
+NO_TYPES = ["int", "int65", "float", "long", "cpu", "", "torch", None, int, 3, [], torch.strided, torch.quint8]
+NO_TYPE = r'is no element type. Pass one of torch\'s, torch.int64, or its name, "int64"'
+
+
+def x(*shape, dtype=torch.float32, **others):
+    """A batch of one tensor and other fields."""
+    return {"x": torch.ones(shape).to(dtype), **others}
+
+
+CALLS = [
+    (lambda: Cast("y", torch.int8)({"x": 1, "z": 2}), "field='y'.* no such field. It has 'x', 'z'"),
+    (lambda: Cast("x", torch.int8)({"x": ["text"]}), "the field is a list, no tensor"),
+    *((lambda dtype=dtype: Cast("x", dtype), NO_TYPE) for dtype in NO_TYPES),
+    (lambda: CenterCrop("x", (2, 0))(x(2, 3, 3, 9)), "2 x 0 cannot be cut"),
+    (lambda: CenterCrop("x", 2)(x(8, 4)), "less than 3 dimensions"),
+    (lambda: ChannelsLast("x")(x(9, 9)), "2 dimensions, not 4 or 5"),
+    (lambda: ColorJitter("x", brightness=(2, 1)), "from a least to a largest"),
+    (lambda: ColorJitter("x", contrast=(-1, 1)), "no less than 0"),
+    (lambda: ColorJitter("x", hue=0.6), "within -0.5 and 0.5"),
+    (lambda: ColorJitter("x", 0.1)(x(2, 4, 4, 4)), r"not \[batch, 3 or 1, height, width\]"),
+    (lambda: ColorJitter("x", 0.1)(x(2, 3, 4, 4, dtype=torch.int64)), "int64, neither uint8"),
+    (lambda: Compose([len, 5]), "5 is no transform"),
+    (lambda: CutMix("x", "y", 3)(x(1, 3, 3, y=torch.tensor([-1]))), "labels -1 to -1"),
+    (lambda: CutMix("x", "y", p=2), "p a probability"),
+    (lambda: DecodeImage(crop="middle"), "crop is none of 'random-resized', 'center', 'none'"),
+    (lambda: DecodeImage(crop="center"), 'crop="center" needs a size'),
+    (lambda: DecodeImage(on_error="skip"), "on_error is none of 'raise', 'zeros'"),
+    (lambda: DecodeImage(size=0), "size is no height and width"),
+    (lambda: DecodeImage(size=(8,)), "size is neither a whole number nor height and width"),
+    (lambda: DecodeImage(size=(8, 9), crop="center", resize=8), "resize is smaller than what is cut out"),
+    (lambda: DecodeImage(scale=(0.5, 3.0)), "scale goes beyond 1, all of an image"),
+    (lambda: DecodeImage(scale=(0.5, 0.1)), "scale is no range of positive numbers"),
+    (lambda: DecodeImage(ratio=(0.0, 1.0)), "ratio is no range of positive numbers"),
+    (lambda: DecodeImage(flip=1.5), "flip is no probability"),
+    (lambda: DecodeImage(mean=0.5, std=0.5), "mean is no sequence of numbers"),
+    (lambda: DecodeImage(mean=(1, 2, 3)), "mean and std go together"),
+    (lambda: DecodeImage(mean=(1, 2), std=(1, 2)), "mean and std have a number for each of 3 channels"),
+    (lambda: DecodeImage(mean=(1, 2, 3), std=(1, 0, 1)), "no std is 0"),
+    (lambda: DecodeImage(mean=(1, 2, 3), std=(1, 1, 1), dtype=torch.uint8), "what is normalized is not uint8"),
+    (lambda: DecodeImage(dtype=torch.int16), "dtype is neither uint8, float32, float16 nor bfloat16"),
+    (lambda: DecodeImage(dtype="int64"), "dtype is neither uint8, float32"),
+    *((lambda dtype=dtype: DecodeImage(dtype=dtype or "none"), NO_TYPE) for dtype in NO_TYPES),
+    (lambda: DecodeImage(max_pixels=0), "max_pixels is less than 1"),
+    (lambda: MixUp("x", "y", alpha=0), "alpha is more than 0"),
+    (lambda: MixUp("x", "y", alpha=float("inf")), "alpha is more than 0 and finite"),
+    (lambda: MixUp("x", "y", 3)(x(2, 3, y=torch.tensor([0, 3]))), "labels 0 to 3, and 3 classes"),
+    (lambda: MixUp("x", "y", 3)(x(2, 3, dtype=torch.float8_e5m2)), "Put Normalize"),
+    (lambda: MixUp("x", "y", 10)(x(2, 3, dtype=torch.uint8, y=torch.ones(2))), "Put Normalize"),
+    (lambda: MixUp("x", "y")(x(2, 3, y=torch.zeros(2, dtype=torch.int64))), "Pass num_classes"),
+    (lambda: MixUp("x", "z", 10)(x(2, 3, y=1)), "no such tensor 'z'"),
+    (lambda: MixUp("x", "x", 10)(x(2, 3, 6, 8, dtype=torch.float64)), "neither whole numbers"),
+    (lambda: Normalize("x", 0.5, 1.0), "mean is no sequence of numbers"),
+    (lambda: Normalize("x", [0.5, 0.5], [1.0, 1.0])(x(2, 3, 4, 4)), "the field has 3 channels"),
+    (lambda: Normalize("x", [0.5], [0.0]), "no std 0"),
+    (lambda: Normalize("x", [0.5], [1.0, 1.0]), "of one length"),
+    (lambda: Normalize("x", (0.5,), (0.1,), "uint8"), "normalized values are no whole numbers"),
+    *((lambda dtype=dtype: Normalize("x", (0.5,), (0.1,), dtype), NO_TYPE) for dtype in NO_TYPES),
+    (lambda: RandomCrop("x", (4, 4, 4))(x(2, 3, 9, 9)), "size is neither a whole number nor height"),
+    (lambda: RandomCrop("x", 4.5)(x(2, 3, 9, 9)), "size is neither a whole number nor height"),
+    (lambda: RandomCrop("x", 4)(x(2, 3, 3, 9)), "4 x 4 cannot be cut out of 3 x 9"),
+    (lambda: RandomCrop("x", 4)(x(9, 9)), "shape .9, 9., less than 3 dimensions"),
+    (lambda: RandomFlip("x", 1.5), "p is no probability"),
+    (lambda: RandomFlip("x", dims=(-1, 3))(x(2, 3, 4, 4)), "dims name a dimension twice"),
+    *(
+        (lambda dims=dims: RandomFlip("x", 1.0, dims)(x(4, 6)), "dims are not all of a sample's own")
+        for dims in (0, -2, (1, 0), 2, -3)
+    ),
+    (lambda: RandomResizedCrop("x", 0), "size is no size"),
+    (lambda: RandomResizedCrop("x", 4, scale=(0.5, 0.1)), "from a least to a largest"),
+    (lambda: RandomResizedCrop("x", 4, scale=(0.5, 1.1)), "scale not beyond 1"),
+    (lambda: RandomResizedCrop("x", 4, ratio=(2, 1)), "from a least to a largest"),
+    (lambda: RandomResizedCrop("x", 4)(x(1, 3, 4, 4, dtype=torch.int32)), "int32, neither uint8 nor"),
+    (lambda: RandomResizedCrop("x", 4)(x(1, 3, 0, 4)), "nothing can be cut out"),
+    (lambda: RandomResizedCrop("y", 4)({"x": 1}), "no such field"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), CALLS, ids=lambda one: one if isinstance(one, str) else "")
+def test_calls(call, message):
+    with pytest.raises(OptionError, match=message):
+        call()
