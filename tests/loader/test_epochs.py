@@ -144,15 +144,18 @@ def test_an_empty_batch_has_every_field_with_its_type(load, rich, expect_rich, m
         expect_rich(batch, batch["index"].tolist())
 
 
+@pytest.fixture(scope="module", params=ORDERS, ids=str)
+def order(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def reference(rich, order):
+    with gdsload.DataLoader(rich, 6, seed=3, device="cpu", with_index=True, **order) as loader:
+        return [fingerprint(batch) for batch in loader]
+
+
 class TestNothingElseDecidesTheOrder:
-    @pytest.fixture(params=ORDERS, ids=str)
-    def order(self, request):
-        return request.param
-
-    @pytest.fixture
-    def reference(self, load, rich, order):
-        return [fingerprint(batch) for batch in load(rich, 6, seed=3, with_index=True, **order)]
-
     def same(self, loader, reference):
         assert [fingerprint(batch) for batch in loader] == reference
 
