@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import astuple
 
 import numpy as np
@@ -124,7 +125,7 @@ def test_a_folder_that_is_not_there_is_misuse(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("drive", "more", "drives"),
     [
-        ("free", [], {name: 1 for name in NAMES}),
+        ("free", [], dict.fromkeys(NAMES, 1)),
         (
             "2GB/s,50us,16", ["--drives", "1", "2", "--one-queue", "--cases", "host-images-block"],
             {"host-images-block": 1, "host-images-block-2-drives": 2, "host-images-block-2-drives-one-queue": 2},
@@ -166,13 +167,13 @@ class Stopped:
 @pytest.mark.parametrize(("drives", "takes_s"), [(1, 20), (2, 10), (4, 5)])
 def test_several_drives_read_at_the_same_time(tmp_path, drives, takes_s):
     """20 reads of a gigabyte at 1 GB/s, of 4 shards."""
-    clock, files = Stopped(), [open(tmp_path / f"shard-{number:05}.safetensors", "wb") for number in range(4)]
-    fds, sizes = np.array([file.fileno() for file in files] * 5), np.full(20, 10**9)
-    reader, began = simulated(Speed(1e9, 0, 64), clock, torch.device("meta"), drives).reader(), time.perf_counter()
-    reader.read(fds, sizes, sizes, sizes)
+    clock, sizes = Stopped(), np.full(20, 10**9)
+    reader = simulated(Speed(1e9, 0, 64), clock, torch.device("meta"), drives).reader()
+    with ExitStack() as stack:
+        files = [stack.enter_context(open(tmp_path / f"shard-{number:05}.safetensors", "wb")) for number in range(4)]
+        fds, began = np.array([file.fileno() for file in files] * 5), time.perf_counter()
+        reader.read(fds, sizes, sizes, sizes)
     assert clock.until - began == pytest.approx(takes_s, abs=1)
-    for file in files:
-        file.close()
 
 
 def test_a_shard_lies_on_the_drive_of_its_number():
