@@ -94,7 +94,7 @@ def within(sampler, batch):
 
 class TestPlan:
     @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-    @pytest.mark.parametrize("world_size", [1, 2, 3, 8, 20])
+    @pytest.mark.parametrize("world_size", [1, 3, 20])
     def test_every_sample_once_within_the_budget_in_equal_steps(self, fewer, make, options, world_size):
         sampler = make(fewer, seed=3, **options)
         for epoch in (0, 1):
