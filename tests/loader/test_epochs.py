@@ -39,9 +39,8 @@ def indices(loader):
     return [batch["index"].tolist() for batch in loader]
 
 
-@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize(("batch_size", "mmap"), [(1, True), (16, True), (16, False), (500, False)])
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-@pytest.mark.parametrize("batch_size", [1, 16, 500])
 def test_batches_are_the_samples_that_were_written(load, rich, expect_rich, order, mmap, batch_size):
     loader = load(rich, batch_size, mmap=mmap, with_index=True, ragged="offsets", arena_bytes=LARGE, **order)
     seen = []

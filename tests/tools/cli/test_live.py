@@ -56,9 +56,9 @@ def slow(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", [80, 40])
-def test_a_conversion_shows_at_once_what_it_does_and_then_how_long_it_lasts(quick_python, slow, tmp_path, columns):
-    terminal = Shown([slow(0.005)], columns=columns, cwd=tmp_path)
+def test_a_conversion_shows_at_once_what_it_does_and_then_how_long_it_lasts(quick_python, slow, tmp_path):
+    """In a narrow terminal, whose width no line reaches."""
+    terminal = Shown([slow(0.005)], columns=40, cwd=tmp_path)
     assert terminal.end() == 0
     shown = states(terminal.text)
     assert shown[0] == "looking at the source…"
@@ -68,7 +68,7 @@ def test_a_conversion_shows_at_once_what_it_does_and_then_how_long_it_lasts(quic
     within = [one for one in bars if re.search(r" (\d|1\d|2[0-4]) %", one)]
     assert within, "before the first of four parts is finished"
     assert all(re.match(r"\d+ s left, [█░]{20} \d+ %", one) for one in bars[2:])
-    assert max(map(len, shown[:-1])) < columns
+    assert max(map(len, shown[:-1])) < 40
     assert settled(terminal.text).strip() == f"{tmp_path / 'out'}: 800 samples in 4 shards, 32 KiB"
 
 
