@@ -58,7 +58,7 @@ counts = st.none() | st.integers(0, 2)
 probes = st.builds(CufileProbe, st.sampled_from(STATUSES), nvfs_reads=counts, p2p_reads=counts, posix_reads=counts)
 
 
-@settings(derandomize=True, deadline=None, max_examples=500)
+@settings(derandomize=True, deadline=None, max_examples=150)
 @given(st.sampled_from(NAMES), st.sampled_from([CPU, torch.device("meta"), GPU]), st.booleans(), st.booleans(), probes)
 def test_what_is_asked_for_by_name_is_used_or_refused(name, device, mapped, allow_compat, found):
     probe = Probing(found)

@@ -1,29 +1,12 @@
-"""The benchmark of weights runs on a CPU, too: bytes are compared, and what cannot take part says why."""
+"""The benchmark of weights compares all bytes, on a CPU, too."""
 
 import json
-import re
 
 import pytest
 import safetensors.torch
 import torch
 
 from benchmarks.gpu import weights
-
-
-def test_a_small_run(tmp_path, capsys):
-    out = tmp_path / "weights.json"
-    names = ["gdsload", "safetensors", "by-hand"]
-    command = ["--small", "--device", "cpu", "--rounds", "2", "--out", str(out), "--contenders", *names]
-    assert weights.main([*command, "--work-dir", str(tmp_path)]) == 0
-    record = json.loads(out.read_text())
-    found = {entry["name"]: entry for entry in record["contenders"]}
-    assert list(found) == names
-    assert [len(found[name]["trials"]) for name in names] == [2, 2, 2 * torch.cuda.is_available()]
-    assert torch.cuda.is_available() or re.search("CUDA|NVIDIA", found["by-hand"]["failed"])
-    assert found["gdsload"]["to_safetensors"]["median"] > 0
-    assert record["files"] == 2
-    assert weights.render(record) == capsys.readouterr().out.rstrip("\n") + "\n"
-    assert not list(tmp_path.glob("gdsload-weights-*"))
 
 
 @pytest.mark.parametrize("name", ["gdsload-each", "safe-open"])

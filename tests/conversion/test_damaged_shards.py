@@ -78,7 +78,7 @@ def split(path, out, **options):
 COMMANDS = {"reshard": gdsload.reshard, "merge": merge, "split": split, "convert": gdsload.convert}
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=30)
 @given(
     st.sampled_from([*COMMANDS]), st.sampled_from(TENSORS), st.integers(0, 2), st.randoms(use_true_random=False),
     st.sampled_from(["stop", "skip"]),

@@ -148,7 +148,6 @@ def go_on(script, folder, kept, python):
     [
         ("a worker starts", signal.SIGINT, False),
         ("a part is begun", signal.SIGINT, False),
-        ("parts are finished", signal.SIGINT, False),
         ("parts are finished", signal.SIGINT, True),
         ("parts are finished", signal.SIGTERM, False),
     ],

@@ -15,8 +15,9 @@ GOOD = {"arguments": [], "require": "cuda,cufile,two", "status": 0, "counts": {"
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with two tests that pass, one that is skipped, and one that fails if a file is there."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take most of the time of such a run
     files = {
         "gdsload/__init__.py": "",
         "gdsload/a/b.py": "x = 1\n",
@@ -116,19 +117,31 @@ def test_what_is_no_record_is_refused(tree, capfd, text):
     assert re.search("cannot be read|no record", capfd.readouterr().err)
 
 
+def git(tree, *words):
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    return subprocess.run(["git", *who, *words], cwd=tree, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def test_a_whole_run_is_recorded_and_taken(tree, capfd, monkeypatch):
+    """With its commit, which is marked where files differ from it."""
     monkeypatch.setenv("GDSLOAD_REQUIRE", "cuda,cufile,two")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    (tree / ".gitignore").write_text("__pycache__/\n.pytest_cache/\n")
+    git(tree, "init", "-q")
+    git(tree, "add", "-A")
+    git(tree, "commit", "-qm", "all")
+    head = git(tree, "rev-parse", "HEAD")
     assert gpu_suite.main([], tree) == 0
     record = json.loads((tree / gpu_suite.RECORD).read_text(encoding="utf-8"))
     assert record["counts"] == {"passed": 2, "failed": 0, "errors": 0, "skipped": 1, "xfailed": 1, "xpassed": 0}
     assert record["skips"] == {"for a reason": 1}
-    assert (record["arguments"], record["commit"], record["processes"]) == ([], None, 1)
+    assert (record["arguments"], record["commit"], record["processes"]) == ([], head, 1)
     assert record["versions"]["pytest"] == pytest.__version__
     capfd.readouterr()
     assert gpu_suite.main(["--check"], tree) == 0
     (tree / "bad").touch()
     assert gpu_suite.main([], tree) == 1
+    assert json.loads((tree / gpu_suite.RECORD).read_text(encoding="utf-8"))["commit"] == f"{head}-dirty"
     assert gpu_suite.main(["--check"], tree) == 1
     assert "2 tests failed" in capfd.readouterr().err
 
@@ -139,31 +152,17 @@ def test_a_part_is_recorded_where_that_is_asked_for_and_never_taken(tree, capfd,
     part = ["-k", "good"]
     monkeypatch.setenv("PYTEST_ADDOPTS", "" if way == "arguments" else " ".join(part))
     arguments = part if way == "arguments" else []
-    assert gpu_suite.main(arguments, tree) == 0
-    assert not (tree / gpu_suite.RECORD).exists()
     out = tree / "part.json"
     assert gpu_suite.main([*arguments, "--out", str(out)], tree) == 0
-    assert json.loads(out.read_text(encoding="utf-8"))["counts"]["passed"] == 2
+    assert not (tree / gpu_suite.RECORD).exists()
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert (found["counts"]["passed"], found["commit"]) == (2, None)
     capfd.readouterr()
     assert gpu_suite.main(["--check", "--out", str(out)], tree) == 1
     assert "a part of the suite: pytest got -k good" in capfd.readouterr().err
 
 
-def test_the_commit_is_marked_where_files_differ_from_it(tree, monkeypatch):
-    monkeypatch.setenv("GDSLOAD_REQUIRE", "cuda,cufile,two")
+def test_a_part_is_not_recorded_where_nobody_asks_for_it(tree, monkeypatch):
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    (tree / ".gitignore").write_text("__pycache__/\n.pytest_cache/\n")
-
-    def git(*words):
-        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        return subprocess.run(
-            ["git", *who, *words], cwd=tree, check=True, capture_output=True, text=True
-        ).stdout.strip()
-
-    git("init", "-q")
-    git("add", "-A")
-    git("commit", "-qm", "all")
-    head = git("rev-parse", "HEAD")
-    for wanted in (head, f"{head}-dirty"):
-        assert gpu_suite.main(["--out", str(tree / "record.json")], tree) == 0
-        assert json.loads((tree / "record.json").read_text(encoding="utf-8"))["commit"] == wanted
+    assert gpu_suite.main(["-k", "good"], tree) == 0
+    assert not (tree / gpu_suite.RECORD).exists()

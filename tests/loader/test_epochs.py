@@ -39,9 +39,8 @@ def indices(loader):
     return [batch["index"].tolist() for batch in loader]
 
 
-@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize(("batch_size", "mmap"), [(1, True), (16, True), (16, False), (500, False)])
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-@pytest.mark.parametrize("batch_size", [1, 16, 500])
 def test_batches_are_the_samples_that_were_written(load, rich, expect_rich, order, mmap, batch_size):
     loader = load(rich, batch_size, mmap=mmap, with_index=True, ragged="offsets", arena_bytes=LARGE, **order)
     seen = []
@@ -144,23 +143,25 @@ def test_an_empty_batch_has_every_field_with_its_type(load, rich, expect_rich, m
         expect_rich(batch, batch["index"].tolist())
 
 
+@pytest.fixture(scope="module", params=ORDERS, ids=str)
+def order(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def reference(rich, order):
+    with gdsload.DataLoader(rich, 6, seed=3, device="cpu", with_index=True, **order) as loader:
+        return [fingerprint(batch) for batch in loader]
+
+
 class TestNothingElseDecidesTheOrder:
-    @pytest.fixture(params=ORDERS, ids=str)
-    def order(self, request):
-        return request.param
-
-    @pytest.fixture
-    def reference(self, load, rich, order):
-        return [fingerprint(batch) for batch in load(rich, 6, seed=3, with_index=True, **order)]
-
     def same(self, loader, reference):
         assert [fingerprint(batch) for batch in loader] == reference
 
-    @pytest.mark.parametrize("prefetch_bytes", [1, 3000])
-    def test_prefetch_bytes(self, load, rich, order, reference, prefetch_bytes):
-        for mmap in (True, False):
-            options = {"prefetch_bytes": prefetch_bytes, "mmap": mmap, "with_index": True, **order}
-            self.same(load(rich, 6, seed=3, **options), reference)
+    @pytest.mark.parametrize(("prefetch_bytes", "mmap"), [(1, True), (3000, True), (3000, False)])
+    def test_prefetch_bytes(self, load, rich, order, reference, prefetch_bytes, mmap):
+        options = {"prefetch_bytes": prefetch_bytes, "mmap": mmap, "with_index": True, **order}
+        self.same(load(rich, 6, seed=3, **options), reference)
 
     def test_mapped_or_not_and_the_arena(self, load, rich, order, reference):
         self.same(load(rich, 6, seed=3, mmap=False, arena_bytes="2MiB", with_index=True, **order), reference)

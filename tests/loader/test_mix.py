@@ -94,7 +94,7 @@ def test_all_ranks_together_are_a_world_of_one(make, world_size, drop_last):
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_it_resumes_at_every_step(make, shuffle, drop_last):
-    options = {"shuffle": shuffle, "drop_last": drop_last}
+    options = {"shuffle": shuffle, "drop_last": drop_last, "samples": 700}
     assert_resumes_everywhere(lambda: make(**options), lambda: make(**options, mmap=False, prefetch_bytes=900))
 
 

@@ -72,7 +72,7 @@ def only_whole_datasets(parent):
 
 
 @pytest.mark.usefixtures("no_sync")
-@pytest.mark.parametrize(("spread", "overwrite"), [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize(("spread", "overwrite"), [(False, False), (False, True), (True, True)])
 def test_writer_killed_at_any_step(tmp_path, killed, monkeypatch, overwrite, spread):
     drives = [tmp_path / "drives/a", tmp_path / "drives/b"] if spread else []
     for drive in drives:

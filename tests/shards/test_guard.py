@@ -88,7 +88,7 @@ def wanted(draw):
 BAD = st.lists(st.integers(0, 3).flatmap(lambda file: st.tuples(st.just(file), st.integers(0, SIZES[file] // PAGE))))
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.lists(wanted(), min_size=1, max_size=12), BAD, st.booleans())
 def test_what_is_wanted_is_brought_in_and_only_its_own_pages_can_fail(found, bad, supported):
     disk = Disk(SIZES, bad=bad, supported=supported)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gdsload.shards.reads import Extents, coalesce, concat_extents, cut, distinct, shares, within
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=300)
+SETTINGS = settings(derandomize=True, deadline=None, max_examples=100)
 EXTENTS = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 3000) | st.integers(2**40, 2**40 + 3000), st.integers(0, 400)),
     max_size=30,

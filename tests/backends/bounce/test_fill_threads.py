@@ -185,7 +185,7 @@ def parity(source):
 def test_slots_hold_the_files_bytes(sites, direct, drive):
     site = sites(direct=direct, drive=drive)
 
-    @settings(derandomize=True, deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+    @settings(derandomize=True, deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
     @given(st.lists(anything(), min_size=1, max_size=4))
     def hold(several):
         several = [within(site, wanted) for wanted in several]

@@ -103,14 +103,14 @@ def anything(draw):
     return found
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=100)
 @given(anything(), st.integers(1, 16), st.booleans())
 def test_every_wanted_byte_is_read_to_its_place(wanted, block_pages, few):
     found = lay(wanted, SIZES, few=few, block=block_pages * PAGE_BYTES)
     hold(found, wanted, SIZES, block_pages * PAGE_BYTES)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=100)
 @given(anything(), st.integers(1, 16))
 def test_extents_in_order_are_laid_out_one_by_one_as_by_numpy(wanted, block_pages):
     """Byte for byte; only that gaps are not read along."""

@@ -123,9 +123,9 @@ def test_the_same_blocks_from_every_kind_of_source(tmp_path):
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     rng = np.random.default_rng(0)
-    documents = [rng.integers(0, 99, rng.integers(0, 40)).astype(np.int32) for _ in range(200)]
+    documents = [rng.integers(0, 99, rng.integers(0, 40)).astype(np.int32) for _ in range(60)]
     column = pa.array([document.tolist() for document in documents], pa.list_(pa.int32()))
-    pq.write_table(pa.table({"tokens": column, "n": np.arange(200)}), tmp_path / "t.parquet", row_group_size=17)
+    pq.write_table(pa.table({"tokens": column, "n": np.arange(60)}), tmp_path / "t.parquet", row_group_size=17)
     (tmp_path / "arrays").mkdir()
     for number, document in enumerate(documents):
         np.save(tmp_path / "arrays" / f"{number}.npy", document)

@@ -150,8 +150,10 @@ def make(plain):
 
 
 class TestSameAsTorch:
-    @pytest.mark.parametrize("mmap", [True, False])
-    @pytest.mark.parametrize(("batch_size", "drop_last"), [(63, False), (63, True), (1, False), (5000, False)])
+    @pytest.mark.parametrize(
+        ("batch_size", "drop_last", "mmap"),
+        [(63, False, True), (63, False, False), (63, True, True), (1, False, True), (5000, False, False)],
+    )
     @pytest.mark.parametrize("name", RESUMABLE)
     def test_sampler(self, make, name, batch_size, drop_last, mmap):
         options = {"batch_size": batch_size, "drop_last": drop_last}

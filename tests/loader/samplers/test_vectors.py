@@ -39,7 +39,7 @@ def global_state():
         yield
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     st.sampled_from(["random", "replacement", "weighted"]),
     st.integers(1, 200),
