@@ -38,7 +38,7 @@ LONG_SIGNATURES = {
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
     "lines in gdsload": 58_000,
-    "lines in tests": 63_000,
+    "lines in tests": 63_100,
     "keywords of DataLoader": 44,
     "classes in loader, engine and backends": 209,
     "pools of threads": 7,
