@@ -3,7 +3,7 @@
     python -m benchmarks.gpu.cold_start --work-dir /mnt/nvme --out cold-start.json
     python -m benchmarks.gpu.cold_start --device cpu --bytes 1GiB --cases images-full --forms gdsload torch
 
-Each trial is a process of its own, in which gdsload has never run: its folder of caches is empty. The loader is made,
+Each trial is a new process, in which gdsload has never run: its folder of caches is empty. The loader is made,
 the files are dropped from the page cache and the kernel is asked whether they are gone; then three epochs are timed
 from the first `iter` on, the first batch apart. In the same round are measured D, the files in sequence with O_DIRECT,
 and the hot rate, the third epoch of gdsload's loader over files that were read whole before. Beside them are torch's

@@ -182,7 +182,7 @@ def full(place):
 
 
 def main(place):
-    """Each file system in a process of its own, forked off one that has imported torch."""
+    """Each file system in a new process, forked off one that has imported torch."""
     importlib.import_module("gdsload.loader.loader")
     for name, use in {"sector": bad_sector, "offsets": bad_offsets, "full": full}.items():
         say(f"[{name}]")

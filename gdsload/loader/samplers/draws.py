@@ -165,7 +165,7 @@ class Draws:
         return found[0] if len(found) == 1 else np.concatenate(found)
 
     def mark(self) -> dict[str, Any] | None:
-        """How the sampler is brought to the place after the last batch that was handed out; None if it cannot be."""
+        """How the sampler reaches the place after the last batch that was handed out; None if it cannot be."""
         with self._lock:
             # A sampler that was to repeat itself may have ended too early.
             mark = self._marks[min(self._place.step - self._first, len(self._marks) - 1)]
