@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.contenders.base import Contender, open_rows
 
-__all__ = ["TorchBatches", "TorchBatchesAlone", "TorchItems", "TorchItemsAlone"]
+__all__ = ["TorchBatches", "TorchBatchesAlone", "TorchItems", "TorchItemsAlone", "as_is"]
 
 
 class Rows(torch.utils.data.Dataset[Any]):

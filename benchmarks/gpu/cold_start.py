@@ -31,7 +31,7 @@ import torch
 
 import gdsload
 from benchmarks.folders import existing_folder
-from benchmarks.gpu.cold_trial import FORMS, GDSLOAD
+from benchmarks.gpu.cold_trial import EPOCHS, FORMS, GDSLOAD
 from benchmarks.record import head, keep, ratio, spread
 from benchmarks.workloads import SEED
 from gdsload.system.units import parse_bytes
@@ -40,7 +40,6 @@ __all__ = ["CASES", "Case", "main", "write"]
 
 _CHUNK_BYTES = 2**26
 _TRIAL_S = 900
-_EPOCHS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +145,15 @@ def _ratios(trials: dict[str, list[dict[str, Any]]], nbytes: int) -> dict[str, A
     def rates(form: str, epoch: int) -> list[float]:
         return [nbytes / each["epoch_s"][epoch] / 1e9 for each in trials[form]]
 
-    drive, hot = [each["gb_s"] for each in trials["drive"]], rates("hot", _EPOCHS - 1)
+    drive, hot = [each["gb_s"] for each in trials["drive"]], rates("hot", EPOCHS - 1)
     forms = {}
     for form, runs in trials.items():
         if form in ("drive", "hot"):
             continue
-        epochs = [rates(form, epoch) for epoch in range(_EPOCHS)]
+        epochs = [rates(form, epoch) for epoch in range(EPOCHS)]
         forms[form] = {
             "gb_s": [spread(each) for each in epochs],
-            "to_drive": [spread([rate / limit for rate, limit in zip(each, drive, strict=True)]) for each in epochs],
+            "to_drive": [ratio(each, drive) for each in epochs],
             "to_hot": [ratio(each, hot) for each in epochs],
             "opened_to_first_batch_s": spread([each["open_s"] + each["first_batch_s"] for each in runs]),
         }

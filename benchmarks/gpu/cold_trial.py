@@ -18,13 +18,17 @@ import numpy as np
 import torch
 
 import gdsload
+from benchmarks.contenders.base import spans
+from benchmarks.contenders.torch_loader import as_is
 from benchmarks.gpu.limits import DirectReads
 from benchmarks.gpu.suite.arrival import copied
 from gdsload.tools.bench.cache_state import drop, fill, look
 from gdsload.tools.bench.routes import synchronise
 
-__all__ = ["FORMS", "GDSLOAD", "check"]
+__all__ = ["EPOCHS", "FORMS", "GDSLOAD", "check"]
 
+EPOCHS = 3
+"""Epochs of a trial."""
 GDSLOAD: dict[str, dict[str, Any]] = {
     "gdsload": {},
     "gdsload-host": {"backend": "host"},
@@ -62,11 +66,6 @@ class _Rows(torch.utils.data.Dataset[Any]):
         return out
 
 
-def _as_is(batch: Any) -> Any:
-    """There is nothing left to collate."""
-    return batch
-
-
 Epoch = Callable[[], Iterator[Any]]
 """Makes an epoch of batches on the device."""
 
@@ -87,7 +86,7 @@ def _torch(order: dict[str, Any]) -> tuple[Epoch, Callable[[], dict[str, int]]]:
         num_workers=order["workers"],
         persistent_workers=order["workers"] > 0,
         pin_memory=device.type == "cuda",
-        collate_fn=_as_is,
+        collate_fn=as_is,
     )
     return lambda: copied(iter(loader), device), dict
 
@@ -103,7 +102,7 @@ def _spdl(order: dict[str, Any]) -> tuple[Epoch, Callable[[], dict[str, int]]]:
         ids = np.random.default_rng().permutation(count) if order["shuffle"] is not False else np.arange(count)
         pipeline = (
             builder()
-            .add_source([ids[low : low + order["batch"]] for low in range(0, count, order["batch"])])
+            .add_source([ids[low:high] for low, high in spans(count, order["batch"])])
             .pipe(rows.__getitems__, concurrency=threads, output_order="input")
             .add_sink(2 * threads)
             .build(num_threads=threads)
@@ -128,7 +127,7 @@ def _epochs(order: dict[str, Any], files: list[str]) -> dict[str, Any]:
     resident = [(fill if order["hot"] else drop)(files).share]
     found: dict[str, Any] = {"open_s": open_s, "first_batch_s": 0.0, "epoch_s": [], "paths": []}
     before = dict[str, int]()
-    for number in range(3):
+    for number in range(EPOCHS):
         synchronise(device)
         began = time.perf_counter()
         for step, _batch in enumerate(epoch()):

@@ -1,4 +1,4 @@
-"""Rectangles of samples, each at its own place and of its own size, scaled to one size."""
+"""Rectangles of samples, which differ in place and size, scaled to one size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRIES = 10  # as torchvision
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """Cuts a rectangle out of each sample, at its own place and of its own size and shape, and scales it to one size.
+    """Cuts a rectangle of random place, size and shape out of each sample, and scales it to one size.
 
     As torchvision's: area and ratio are drawn until they fit, ten times at most, else the middle is taken; then
     bilinear interpolation with antialiasing. Integers are rounded. On the CPU it is done sample by sample, elsewhere by
