@@ -32,7 +32,7 @@ EPOCHS = 3
 GDSLOAD: dict[str, dict[str, Any]] = {
     "gdsload": {},
     "gdsload-host": {"backend": "host"},
-    "gdsload-pagecache": {"cache": "pagecache"},
+    "gdsload-none": {"cache": "none"},
     "gdsload-auto": {"cache": "auto"},
 }
 """Options of gdsload's loaders by name; the first one has default options."""

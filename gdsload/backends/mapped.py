@@ -25,7 +25,14 @@ from gdsload.system.arrays import IntArray
 from gdsload.system.streams import register_host, unregister_host
 from gdsload.system.units import format_bytes
 
-__all__ = ["MappedBackend"]
+__all__ = ["MappedBackend", "registered_in_process"]
+
+_in_process = weakref.WeakSet["MappedBackend"]()
+
+
+def registered_in_process() -> int:
+    """Bytes of files that this process has registered with CUDA; a file that is in two loaders counts twice."""
+    return sum(backend.registered_bytes for backend in list(_in_process))
 
 
 class MappedBackend(FileBackend):
@@ -53,6 +60,7 @@ class MappedBackend(FileBackend):
         self._lock = threading.Lock()
         self._addresses = ShardAddresses(files.base, self.note_moved)
         self._closed = False
+        _in_process.add(self)
 
     @staticmethod
     def refusal(device: torch.device, *, mapped: bool) -> tuple[str, str] | None:

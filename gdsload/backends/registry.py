@@ -64,7 +64,7 @@ def expected_host(request: BackendRequest) -> str:
 
 
 def _open_host(request: BackendRequest, files: Files, _found: CufileProbe | None) -> OpenedBackend:
-    return OpenedBackend(HostBackend(files, **request.threads), "host", lambda: expected_host(request))
+    return OpenedBackend(HostBackend(files, **request.threads), lambda: "host", lambda: expected_host(request))
 
 
 def _check_mapped(request: BackendRequest, _paths: Sequence[str], mapped: bool, _drive: Drive, _probe: Probing) -> None:
@@ -74,7 +74,7 @@ def _check_mapped(request: BackendRequest, _paths: Sequence[str], mapped: bool, 
 
 def _open_mapped(request: BackendRequest, files: Files, _found: CufileProbe | None) -> OpenedBackend:
     backend = MappedBackend(files, request.device, register_bytes=request.register_bytes)
-    return OpenedBackend(backend, "mapped", lambda: _BY_NAME, answer=lambda: IN_REACH)
+    return OpenedBackend(backend, lambda: "mapped", lambda: _BY_NAME, answer=lambda: IN_REACH)
 
 
 def _open_bounce(request: BackendRequest, files: Files, _found: CufileProbe | None) -> OpenedBackend:

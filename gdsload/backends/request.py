@@ -57,7 +57,7 @@ class BackendRequest:
         allow_compat: whether `gds` by name may be cuFile's own compat mode, in which the CPU reads.
         pinned_bytes: bytes of the pinned ring.
         register_bytes: bytes of files that may be registered with CUDA.
-        fill: whether shards are read into the page cache to be registered.
+        keep: whether the page cache keeps what is read, within `register_bytes`, for later epochs.
         read_threads: threads that read; None for the backend's default.
         per_sample: whether samples are transformed one by one, in CPU memory, before they are batches.
     """
@@ -68,7 +68,7 @@ class BackendRequest:
     allow_compat: bool = False
     pinned_bytes: int = PINNED_BYTES
     register_bytes: int = 0
-    fill: bool = False
+    keep: bool = False
     per_sample: bool = False
     read_threads: int | None = None
 
@@ -89,19 +89,21 @@ class OpenedBackend:
 
     Attributes:
         backend: the backend.
-        name: its name.
+        name: its name, as of now.
         reason: the evidence for the choice, as of now.
         answer: the path that bytes take now, in one sentence.
-        way: how it brings bytes to the GPU, in a few words; empty for several ways, or none.
+        way: how it brings bytes to the GPU now, in a few words; empty for several ways, or none.
     """
 
     backend: Backend
-    name: str
+    name: Callable[[], str]
     reason: Callable[[], str]
     answer: Callable[[], str] = str
-    way: str = ""
+    way: Callable[[], str] = str
 
 
 def brought(backend: Backend, name: str, reason: str, way: str) -> OpenedBackend:
     """A backend that brings every byte to the GPU in one way."""
-    return OpenedBackend(backend, name, lambda: reason, lambda: f"{name}: every byte is brought to the GPU {way}", way)
+    return OpenedBackend(
+        backend, lambda: name, lambda: reason, lambda: f"{name}: every byte is brought to the GPU {way}", lambda: way
+    )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gdsload.backends.mapped import MappedBackend
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.backends.mapped import MappedBackend, registered_in_process
+from gdsload.backends.probed import ProbedBackend
 from gdsload.backends.registry import BACKENDS, IN_REACH, expected_host
 from gdsload.backends.request import BackendRequest, OpenedBackend, Probing, probe_each
 from gdsload.backends.tiers.registered import RegisteredTier
@@ -18,6 +22,7 @@ from gdsload.system.probe import CufileProbe, probe_cufile
 from gdsload.system.probe.library import read_config
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import memory_room
+from gdsload.system.threads import park_at_exit
 
 __all__ = [
     "choose",
@@ -103,14 +108,18 @@ def expected(request: BackendRequest) -> tuple[str, str]:
 
 
 def _auto(request: BackendRequest, files: Files, probe: Probing) -> OpenedBackend:
-    cold, why = _cold(request, files, probe)
+    cold = _cold(request, files, probe)
     refusal = MappedBackend.refusal(request.device, mapped=files.mapped)
     if refusal or not request.register_bytes:
-        none = f"{why}; no page is registered: {refusal[0] if refusal else 'register_bytes is 0'}"
-        return replace(cold, reason=lambda: none)
-    tier = RegisteredTier(files, request.device, register_bytes=request.register_bytes, read_in=request.fill)
+        none = f"no page is registered: {refusal[0] if refusal else 'register_bytes is 0'}"
+        return replace(cold, reason=lambda: f"{cold.reason()}; {none}")
+    if request.keep:
+        files.kept[:] = _first_that_fit(files, request.register_bytes)
+    tier = RegisteredTier(files, request.device, register_bytes=request.register_bytes)
     backend = Tiered("auto", files, tier, cold.backend)
-    return OpenedBackend(backend, f"mapped+{cold.name}", lambda: _account(tier, why), lambda: _shares(tier, cold))
+    return OpenedBackend(
+        backend, lambda: f"mapped+{cold.name()}", lambda: _account(tier, cold.reason()), lambda: _shares(tier, cold)
+    )
 
 
 def _account(tier: RegisteredTier, why: str) -> str:
@@ -127,22 +136,35 @@ def _shares(tier: RegisteredTier, cold: OpenedBackend) -> str:
     if not registered:
         return cold.answer()
     some = f"{registered} of {shards} shards can be gathered from the page cache by the GPU"
-    return f"mapped+{cold.name}: {some}, the others are brought to it {cold.way}"
+    return f"mapped+{cold.name()}: {some}, the others are brought to it {cold.way()}"
 
 
-def _cold(request: BackendRequest, files: Files, probe: Probing) -> tuple[OpenedBackend, str]:
-    """The backend that reads from the drive, and why it was chosen."""
+def _cold(request: BackendRequest, files: Files, probe: Probing) -> OpenedBackend:
+    """What reads from the drive: through pinned memory at once, and by DMA from when that is proven on."""
+    bounce = BACKENDS["bounce"].open(request, files, None)
     possible, why = dma_is_possible()
-    if possible:
-        found, path = probe_each(probe, _trials(files), request.device)
-        of = f" of {path}" if path else ""
-        why = f"a trial read{of} took the path {found.path}" if found.status == "ok" else f"cuFile{of}: {found.reason}"
-        if found.proven:
-            try:
-                return BACKENDS["gds"].open(request, files, found), why
-            except BackendUnavailableError as error:
-                why = str(error)
-    return BACKENDS["bounce"].open(request, files, None), why
+    if not possible:
+        return replace(bounce, reason=lambda: why)
+    backend = ProbedBackend(files, bounce, lambda: _by_dma(request, files, probe))
+
+    def now(name: str) -> Callable[[], str]:
+        return lambda: str(getattr(backend.now, name)())
+
+    return OpenedBackend(backend, now("name"), lambda: backend.why, now("answer"), now("way"))
+
+
+def _by_dma(request: BackendRequest, files: Files, probe: Probing) -> tuple[OpenedBackend | None, str]:
+    """The backend that reads by DMA, if a trial read of each drive did, and what came of those."""
+    found, path = probe_each(probe, _trials(files), request.device)
+    of = f" of {path}" if path else ""
+    why = f"a trial read{of} took the path {found.path}" if found.status == "ok" else f"cuFile{of}: {found.reason}"
+    if not found.proven:
+        return None, why
+    park_at_exit()  # what follows loads libraries
+    try:
+        return BACKENDS["gds"].open(request, files, found), why
+    except BackendUnavailableError as error:
+        return None, str(error)
 
 
 def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:
@@ -150,9 +172,9 @@ def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:
     tree = tree or Tree()
     if tree.exists("/proc/driver/nvidia-fs"):
         return True, ""
-    config = read_config(tree, os.environ)
-    switched = os.environ.get("CUFILE_USE_PCIP2PDMA", "").lower() in ("1", "true", "on", "yes")
-    if switched or "use_pci_p2pdma" in (config.text or ""):
+    properties = read_config(tree, os.environ).values.get("properties")
+    configured = isinstance(properties, dict) and properties.get("use_pci_p2pdma") is True
+    if configured or os.environ.get("CUFILE_USE_PCIP2PDMA", "").lower() in ("1", "true", "on", "yes"):
         return True, ""
     return False, "cuFile has no way to DMA here: nvidia-fs is not loaded, and P2PDMA is not switched on"
 
@@ -161,6 +183,15 @@ def _trials(files: Files) -> list[str]:
     return [source.path for source in one_of_each_drive(files.sources, files.drive)] or ["."]
 
 
+def _first_that_fit(files: Files, nbytes: int) -> NDArray[np.bool_]:
+    """The first shards, in order, that so many bytes have room for."""
+    try:
+        lengths = [source.length() for source in files.sources]
+    except OSError:  # a missing one is reported where it is read
+        return np.zeros(len(files.sources), bool)
+    return np.cumsum(lengths) <= nbytes
+
+
 def default_register_bytes(tree: Tree | None = None) -> int:
-    """Half of the machine's memory or of the control group's limit: registered pages cannot be reclaimed."""
-    return int(_SHARE_OF_MEMORY * (memory_room(tree or Tree()) or 0))
+    """Half of the memory that may still be taken: registered pages cannot be reclaimed."""
+    return max(int(_SHARE_OF_MEMORY * (memory_room(tree or Tree()) or 0)) - registered_in_process(), 0)

@@ -14,6 +14,7 @@ from gdsload.backends.base import Backend, BackendStatus, CacheStatus
 from gdsload.backends.select import expected
 from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.epochs import prefetch
+from gdsload.engine.gpu.kernels import prepare
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.sample_transform import SampleTransform
 from gdsload.engine.stats import LoaderStats
@@ -56,6 +57,8 @@ class Life:
             self._samples = SampleTransform(plan.per_sample, progress.sample_keys, index=index, pinned=pinned)
         self._finish = hand_over_steps(plan, self._transform)
         self._fan_out = None if plan.fan_out is None else FanOut(plan.fan_out, plan.device)
+        if plan.placement == "gpu":
+            prepare()
         self._resources: OpenResources | None = None
         self._status = BackendStatus(plan.asked, *expected(plan.backend), {})
         self._epochs = WeakList[Epoch]()
@@ -87,7 +90,7 @@ class Life:
             return self._status
         opened = resources.opened
         moved = opened.backend.bytes_by_path()
-        return BackendStatus(self._plan.asked, opened.name, opened.reason(), moved, opened.answer())
+        return BackendStatus(self._plan.asked, opened.name(), opened.reason(), moved, opened.answer())
 
     @property
     def cache(self) -> CacheStatus:

@@ -141,13 +141,13 @@ class DataLoader(TorchAttributes):
         gds_compat: whether cuFile's own compat mode will do for ``"gds"``.
         pinned_bytes: bytes of host memory that ``"bounce"`` pins.
         register_bytes: bytes of files that may be registered with CUDA, and so kept in memory; None: half of what is
-            available, or of the control group's limit, and all files in a tmpfs.
-        cache: where samples are kept for later epochs. ``"none"``: nowhere on purpose; ``"vram"``: in the GPU's memory;
-            ``"pagecache"``: in the page cache, registered with CUDA within `register_bytes`; ``"auto"``: in the first
-            of these that has room. The first epoch goes on from where the samples are while a thread fills the tier;
-            what does not fit is read in every epoch. With a `decode` that makes the same of an image in every epoch but
-            for a flip, ``"vram"`` and ``"auto"`` keep the decoded images in the GPU's memory instead, and ``"ram"``
-            keeps them in memory, where batches are built on the CPU: each is decoded once. `loader.cache` says what is
+            available, also to the control group, and all files in a tmpfs.
+        cache: where samples are kept for later epochs. ``"pagecache"``: on a GPU the first shards that `register_bytes`
+            have room for are read into the page cache during the first epoch and registered with CUDA; others are read
+            around it. ``"none"``: all are read around it. ``"vram"``: in the GPU's memory; ``"auto"``: there first, and
+            then in the page cache. What does not fit is read in every epoch. With a `decode` that makes the same of an
+            image in every epoch but for a flip, ``"vram"`` and ``"auto"`` keep the decoded images in the GPU's memory
+            instead, and ``"ram"`` keeps them in memory, where batches are built on the CPU. `loader.cache` says what is
             where.
         vram_bytes: bytes of the tier in VRAM; None: of what is free, half for ``"vram"``, a quarter for ``"auto"``.
         ram_bytes: bytes of decoded images that ``"ram"`` keeps; None: half of the memory that is available, or of the
@@ -207,7 +207,7 @@ class DataLoader(TorchAttributes):
         gds_compat: bool = False,
         pinned_bytes: int | str = "96MiB",
         register_bytes: int | str | None = None,
-        cache: Literal["none", "auto", "vram", "ram", "pagecache"] = "none",
+        cache: Literal["pagecache", "none", "auto", "vram", "ram"] = "pagecache",
         vram_bytes: int | str | None = None,
         ram_bytes: int | str | None = None,
         read_threads: int | None = None,

@@ -53,7 +53,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "ragged": ("jagged", "offsets", "padded", "varlen"),
     "backend": BACKEND_CHOICES,
     "gds_engine": ("cufile", "kvikio"),
-    "cache": ("none", "auto", "vram", "ram", "pagecache"),
+    "cache": ("pagecache", "none", "auto", "vram", "ram"),
     "reuse_buffers": (False, True),
     "fan_out": (False, True, "auto"),
     "tail": (None, "share", "pad", "drop"),
@@ -127,11 +127,6 @@ def check_choices(given: Mapping[str, object]) -> None:
     if given["mmap"] not in (None, False, True):
         remedy = "Pass True or False, or None for what the dataset does."
         raise OptionError(f"mmap is {given['mmap']!r}", remedy=remedy)
-    if given["cache"] == "pagecache" and given["backend"] not in ("auto", "host"):
-        raise OptionError(
-            f'cache="pagecache" and backend={given["backend"]!r} exclude each other',
-            remedy='Leave backend= out: "auto" reads shards from the page cache that are there.',
-        )
 
 
 def byte_count(given: Mapping[str, Any], name: str, *, at_least: int = 0) -> int:

@@ -154,7 +154,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     dataset, selected = _selected(dataset)
     mapped = selected.mapped(given["mmap"])
     by_default = given["register_bytes"] is None and request.placement == "gpu"
-    _refuse_cache(given["cache"], request, mapped=mapped, registers=by_default or request.register_bytes > 0)
+    _refuse_cache(given["cache"], request)
     source = index_source(given, len(selected))
     fields = field_names(selected.schema, given)
     decode = decoded_fields(selected.schema, fields, given["decode"])
@@ -261,12 +261,12 @@ def _backend_request(given: Mapping[str, Any]) -> BackendRequest:
         options.byte_count(given, "pinned_bytes", at_least=2**20),
         0 if register is None else options.byte_count(given, "register_bytes"),
         per_sample=given["per_sample"] is not None,
-        fill=given["cache"] in ("pagecache", "auto"),
+        keep=given["cache"] in ("pagecache", "auto"),
         read_threads=options.thread_count(given, "read_threads"),
     )
 
 
-def _refuse_cache(cache: str, request: BackendRequest, *, mapped: bool, registers: bool) -> None:
+def _refuse_cache(cache: str, request: BackendRequest) -> None:
     """Refuse a tier that was asked for by name and that there cannot be.
 
     Raises:
@@ -277,11 +277,6 @@ def _refuse_cache(cache: str, request: BackendRequest, *, mapped: bool, register
             f'cache="vram" keeps samples where the GPU gathers them, and batches for {str(request.device)!r} are built '
             "in CPU memory",
             remedy='Pass device="cuda" without backend="host", or leave cache= out.',
-        )
-    if cache == "pagecache" and request.placement == "gpu" and not (mapped and registers):
-        what = "register_bytes is 0" if mapped else "the shards are not mapped"
-        raise BackendUnavailableError(
-            f'cache="pagecache" registers mapped shards with CUDA, and {what}', remedy="Leave that option out."
         )
 
 

@@ -115,7 +115,7 @@ def _batch_maker(
     )
     _log.info(
         "%s on %s: %s; pinned memory %s, registered files up to %s",
-        opened.name, plan.device, budget, format_bytes(request.pinned_bytes), format_bytes(request.register_bytes),
+        opened.name(), plan.device, budget, format_bytes(request.pinned_bytes), format_bytes(request.register_bytes),
     )  # fmt: skip
     return DeviceAssembler(
         plan.form, plan.device,
@@ -159,4 +159,4 @@ def _with_vram(plan: LoaderPlan, table: ShardTable, opened: OpenedBackend) -> Op
         kept = f"{int(tier.ready.sum())} of {len(tier.ready)} shards are in the GPU's memory"
         return f"vram: {kept}; the rest: {opened.answer()}"
 
-    return OpenedBackend(backend, f"vram+{opened.name}", account, answer)
+    return OpenedBackend(backend, lambda: f"vram+{opened.name()}", account, answer)

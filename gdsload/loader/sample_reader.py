@@ -57,7 +57,7 @@ class SampleReader:
     def status(self) -> BackendStatus:
         """Which backend reads, why, and the bytes it has moved, by path."""
         opened = self._opened
-        return BackendStatus("auto", opened.name, opened.reason(), self._backend.bytes_by_path(), opened.answer())
+        return BackendStatus("auto", opened.name(), opened.reason(), self._backend.bytes_by_path(), opened.answer())
 
     def samples(self, ids: IntArray) -> list[dict[str, Any]]:
         """Samples by id, as dicts of tensors that share no memory with later ones."""

@@ -140,6 +140,8 @@ class Files:
         self.around = HandleTable(count, partial(self._descriptor, flags=os.O_DIRECT), os.close)
         """Descriptors for reads around it. Ask `allow_direct` which files can have one."""
         self._direct = np.full(count, _UNKNOWN, np.int8)
+        self.kept = np.zeros(count, bool)
+        """Files that the page cache keeps for later epochs: they are read through it."""
         self.drive, self.reader = drive, drive.reader()
         self.drives = DriveOrder([drive.lies_on(source) for source in self.sources])
         """Which drive each file lies on."""

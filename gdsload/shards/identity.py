@@ -87,6 +87,14 @@ class ShardSource:
     follow_links: bool = True
     identity: FileIdentity | None = None
 
+    def length(self) -> int:
+        """Its length, which the file system is asked for if the dataset does not know it.
+
+        Raises:
+            OSError: if it cannot be asked.
+        """
+        return self.file_bytes if self.file_bytes >= 0 else os.stat(self.path).st_size
+
 
 class Watch:
     """Looks whether files are still those that were opened, as often as a share of the time allows.

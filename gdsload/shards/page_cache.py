@@ -82,7 +82,7 @@ def bytes_in_memory(sources: Iterable[ShardSource]) -> int:
                 finally:
                     os.close(fd)
             if folders[folder]:
-                total += source.file_bytes if source.file_bytes >= 0 else os.stat(source.path).st_size
+                total += source.length()
     return total
 
 

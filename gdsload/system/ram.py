@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from gdsload.system.probe.tree import Tree
 
@@ -20,29 +21,41 @@ def meminfo(tree: Tree, name: str) -> int | None:
 
 def cgroup_limit(tree: Tree) -> int | None:
     """The smallest memory limit of this process's control groups, v2 or v1, in bytes; None if there is none."""
-    limits = []
+    return min((limit for limit, _ in _limited(tree)), default=None)
+
+
+def _limited(tree: Tree) -> Iterator[tuple[int, int]]:
+    """Each memory limit of this process's control groups, and what is left of it, in bytes.
+
+    What a group has read of files counts as left: the kernel takes it back where memory is wanted.
+    """
     for line in (tree.text("/proc/self/cgroup") or "").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
-            base, file = "/sys/fs/cgroup", "memory.max"
+            base, names, prefix = "/sys/fs/cgroup", ("memory.max", "memory.current"), ""
         elif "memory" in controllers.split(","):
-            base, file = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            base, prefix = "/sys/fs/cgroup/memory", "total_"
         else:
             continue
         # The path may be the host's while only the container's part is mounted: then the root of that has the limit.
         parts = [part for part in path.split("/") if part not in ("", ".", "..")][:32]
         for depth in range(len(parts), -1, -1):
-            value = tree.number("/".join([base, *parts[:depth], file]))
-            if value is not None and 0 < value < _UNLIMITED:
-                limits.append(value)
-    return min(limits, default=None)
+            group = "/".join([base, *parts[:depth]])
+            limit, used = (tree.number(f"{group}/{name}") for name in names)
+            if limit is None or not 0 < limit < _UNLIMITED:
+                continue
+            stat = tree.text(f"{group}/memory.stat") or ""
+            files = re.findall(rf"^{prefix}(?:in)?active_file (\d{{1,18}})$", stat, re.MULTILINE | re.ASCII)
+            yield limit, limit - max((used or 0) - sum(map(int, files)), 0)
 
 
 def memory_room(tree: Tree) -> int | None:
-    """Bytes that may still be taken: the control group's limit or the available memory, whichever is smaller."""
-    sizes = (meminfo(tree, "MemAvailable"), cgroup_limit(tree))
-    return min((size for size in sizes if size is not None), default=None)
+    """Bytes that may still be taken: of the control group's limit, or of the available memory, whichever is less."""
+    left = min((left for _, left in _limited(tree)), default=None)
+    sizes = (meminfo(tree, "MemAvailable"), left)
+    return min((max(size, 0) for size in sizes if size is not None), default=None)
 
 
 def total_memory(tree: Tree) -> int | None:

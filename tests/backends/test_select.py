@@ -20,6 +20,7 @@ from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.gds.slots import Slots
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
+from gdsload.backends.probed import ProbedBackend
 from gdsload.backends.readers import Readers
 from gdsload.backends.request import BackendRequest
 from gdsload.backends.select import choose, default_register_bytes, dma_is_possible, expected, preflight, reads_in_place
@@ -35,6 +36,14 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 NAMES = ("auto", "host", "mapped", "bounce", "gds")
 BY_DMA = CufileProbe("ok", nvfs_reads=2, p2p_reads=0, posix_reads=0)
 BY_CPU = CufileProbe("ok", nvfs_reads=0, p2p_reads=0, posix_reads=2)
+
+
+def settled(chosen):
+    """What was chosen, once cuFile has answered."""
+    cold = getattr(chosen.backend, "far", chosen.backend)
+    if isinstance(cold, ProbedBackend):
+        cold.settle()
+    return chosen
 
 
 class Probing:
@@ -258,7 +267,7 @@ def unmapped(folder):
 def test_names_that_need_no_cufile(files, asked, kind):
     chosen = choose(asked, files, probe=unasked)
     assert type(chosen.backend) is kind
-    assert (chosen.name, chosen.reason()) == (
+    assert (chosen.name(), chosen.reason()) == (
         expected(asked) if kind is HostBackend else (asked.backend, "asked for by name")
     )
     assert getattr(chosen.backend, "register_bytes", 9) == 9
@@ -272,8 +281,9 @@ def test_as_many_threads_read_as_were_asked_for(files, name, device, monkeypatch
     counts, made = [], Readers.__init__
     monkeypatch.setattr(Readers, "__init__", lambda self, *args: (counts.append(args[0]), made(self, *args))[0])
     request = BackendRequest(name, device, read_threads=5)
-    backend = choose(request, files, probe=Probing(BY_DMA if name == "gds" else BY_CPU)).backend
-    assert ([backend.threads] if isinstance(backend, Bounce) else counts) == [5]
+    backend = settled(choose(request, files, probe=Probing(BY_DMA if name == "gds" else BY_CPU))).backend
+    cold = backend.now.backend if isinstance(backend, ProbedBackend) else backend
+    assert ([cold.threads] if isinstance(cold, Bounce) else counts) == [5]
     backend.close()
 
 
@@ -300,7 +310,7 @@ def test_gds_by_name_asks_with_the_first_shard_and_registers_slots_and_makes_bat
         gds, "Slots", lambda device, engine: registering.append(engine is not None) or Slots(device, engine)
     )
     chosen = choose(BackendRequest("gds", GPU, allow_compat=True), files, probe=probe)
-    assert (type(chosen.backend), chosen.name) == (GdsBackend, "gds")
+    assert (type(chosen.backend), chosen.name()) == (GdsBackend, "gds")
     assert chosen.reason() == f"asked for by name; a trial read took the path {found.path}"
     assert registering == [found.proven]
     assert chosen.backend.engine.batches == found.proven
@@ -335,9 +345,9 @@ def test_auto_asks_with_a_shard_of_each_drive(folder):
         asked.append(path)
         return BY_DMA if path.endswith("0.safetensors") else BY_CPU
 
-    chosen = choose(BackendRequest("auto", GPU), files, probe=probe)
+    chosen = settled(choose(BackendRequest("auto", GPU), files, probe=probe))
     assert asked == [str(folder / "0.safetensors"), str(folder / "2.safetensors")]
-    assert chosen.name == "bounce"
+    assert chosen.name() == "bounce"
     assert f"a trial read of {folder / '2.safetensors'} took the path cufile-posix" in chosen.reason()
     chosen.backend.close()
 
@@ -352,11 +362,12 @@ def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registe
     request = BackendRequest("auto", GPU, register_bytes=9 * registers, allow_compat=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(select, "dma_is_possible", lambda: (possible, "" if possible else "there is no way"))
-        chosen = choose(request, files, probe=probe)
+        chosen = settled(choose(request, files, probe=probe))
     by_dma = possible and found.proven  # cuFile's own compat mode is never what is best
-    assert chosen.name == ("mapped+" if is_mapped and registers else "") + ("gds" if by_dma else "bounce")
+    assert chosen.name() == ("mapped+" if is_mapped and registers else "") + ("gds" if by_dma else "bounce")
     cold = chosen.backend.far if is_mapped and registers else chosen.backend
-    assert type(cold) is (GdsBackend if by_dma else Bounce)
+    assert type(cold) is (ProbedBackend if possible else Bounce)
+    assert type(cold.now.backend if possible else cold) is (GdsBackend if by_dma else Bounce)
     assert type(chosen.backend) is (Tiered if is_mapped and registers else type(cold))
     assert len(probe.asked) == possible
     why = chosen.reason()
@@ -367,10 +378,28 @@ def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registe
 
 
 @pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize(("room", "kept"), [(-1, 2), (0, 3), (10**9, 3)])
+def test_auto_keeps_the_first_shards_that_fit(files, room, kept):
+    room += sum(source.length() for source in files.sources)
+    choose(BackendRequest("auto", GPU, register_bytes=room), files, probe=Probing(BY_CPU)).backend.close()
+    assert not files.kept.any()
+    choose(BackendRequest("auto", GPU, register_bytes=room, keep=True), files, probe=Probing(BY_CPU)).backend.close()
+    assert files.kept.tolist() == [number < kept for number in range(3)]
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize("asked", [BackendRequest("bounce", GPU), BackendRequest("auto", GPU), BackendRequest("host")])
+def test_nothing_is_kept_where_no_page_can_be_registered(files, asked):
+    register_bytes = 10**9 * (asked.backend != "auto")
+    choose(replace(asked, keep=True, register_bytes=register_bytes), files, probe=Probing(BY_CPU)).backend.close()
+    assert not files.kept.any()
+
+
+@pytest.mark.usefixtures("no_cuda")
 def test_reasons_of_auto(files, unmapped, monkeypatch):
     def reason(table, register_bytes, found=BY_DMA):
         request = BackendRequest("auto", GPU, register_bytes=register_bytes)
-        chosen = choose(request, table, probe=Probing(found))
+        chosen = settled(choose(request, table, probe=Probing(found)))
         return chosen.backend, chosen.reason
 
     path = "a trial read took the path gds-nvfs"
@@ -399,8 +428,8 @@ def test_the_answer_of_auto_is_as_things_are(files, unmapped, found, name):
     request = BackendRequest("auto", GPU, register_bytes=9)
     way = {"gds": "from the drive by DMA", "bounce": "through pinned host memory"}[name]
     none = f"{name}: every byte is brought to the GPU {way}"
-    assert choose(request, unmapped, probe=Probing(found)).answer() == none
-    opened = choose(request, files, probe=Probing(found))
+    assert settled(choose(request, unmapped, probe=Probing(found))).answer() == none
+    opened = settled(choose(request, files, probe=Probing(found)))
     assert opened.answer() == none
     opened.backend.near.registered[:2] = True
     assert opened.answer() == (
@@ -424,7 +453,7 @@ def test_the_answer_of_a_backend_asked_for_by_name(files, name, found, answer):
     request = BackendRequest(name, GPU, allow_compat=True, register_bytes=9)
     opened = choose(request, files, probe=unasked if found is None else Probing(found))
     assert opened.answer() == answer
-    status = BackendStatus(name, opened.name, opened.reason(), {name: 7}, opened.answer())
+    status = BackendStatus(name, opened.name(), opened.reason(), {name: 7}, opened.answer())
     assert str(status).splitlines() == [answer, f"  {opened.reason()}", f"  asked for {name}", f"  {name}: 7 bytes"]
     opened.backend.close()
 
@@ -450,8 +479,8 @@ def test_auto_bounces_where_cufile_worked_but_cannot_be_opened_here(files, monke
         raise BackendUnavailableError("cuFile was opened before this process was forked")
 
     monkeypatch.setitem(gds_engines.ENGINES, "cufile", refuse)
-    chosen = choose(BackendRequest("auto", GPU), files, probe=Probing(BY_DMA))
-    assert chosen.name == "bounce"
+    chosen = settled(choose(BackendRequest("auto", GPU), files, probe=Probing(BY_DMA)))
+    assert chosen.name() == "bounce"
     assert "cuFile was opened before this process was forked" in chosen.reason()
 
 
@@ -459,7 +488,7 @@ def test_auto_bounces_where_cufile_worked_but_cannot_be_opened_here(files, monke
 def test_a_dataset_without_shards():
     probe = Probing(BY_DMA)
     chosen = choose(BackendRequest("gds", GPU), Files([], mapped=True), probe=probe)
-    assert (chosen.name, probe.asked) == ("gds", [(".", "cuda:0")])
+    assert (chosen.name(), probe.asked) == ("gds", [(".", "cuda:0")])
     chosen.backend.close()
 
 
@@ -487,6 +516,10 @@ IMPOSSIBLE = (False, "cuFile has no way to DMA here: nvidia-fs is not loaded, an
 def test_dma_where_nothing_is_set_up(root):
     assert dma_is_possible(root("/etc/cufile.json", '{"properties": {"allow_compat_mode": true}}')) == IMPOSSIBLE
     assert dma_is_possible(root("/proc/driver/nvidia/version")) == IMPOSSIBLE
+    # As it is in the configuration that comes with cuFile, and as nobody can read it.
+    assert dma_is_possible(root("/etc/cufile.json", '{"properties": {"use_pci_p2pdma": false}}')) == IMPOSSIBLE
+    assert dma_is_possible(root("/etc/cufile.json", '{"properties": ["use_pci_p2pdma"]}')) == IMPOSSIBLE
+    assert dma_is_possible(root("/etc/cufile.json", '{"properties": {"use_pci_p2pdma": true}')) == IMPOSSIBLE
 
 
 def test_dma_by_nvidia_fs(root):
@@ -511,7 +544,7 @@ def test_dma_by_environment(root, monkeypatch, text, on):
     assert dma_is_possible(root("/x")) == ((True, "") if on else IMPOSSIBLE)
 
 
-def test_half_of_the_memory_is_registered_at_most(root):
+def test_half_of_the_memory_is_registered_at_most(root, monkeypatch):
     assert default_register_bytes(root("/proc/meminfo", "MemTotal: 4000 kB\nMemAvailable: 1001 kB\n")) == 1001 * 512
     root("/proc/self/cgroup", "0::/a\n")
     assert default_register_bytes(root("/sys/fs/cgroup/a/memory.max", "1001\n")) == 500

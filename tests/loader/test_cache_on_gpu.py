@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from gdsload import DataLoader, OptionError
+from gdsload import DataLoader
 from gdsload.engine.resident_source import VramSource
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
@@ -200,9 +200,48 @@ def test_pagecache_reads_what_is_not_there(numbered):
     assert after["mapped"] - before["mapped"] == 20_000 * 4096
 
 
-def test_pagecache_beside_a_backend_by_name_is_refused(numbered):
-    with pytest.raises(OptionError, match="exclude"):
-        DataLoader(numbered, 300, device="cuda", cache="pagecache", backend="bounce")
+@pytest.mark.parametrize("shuffle", [False, "block", "full"])
+def test_default_options_read_a_cold_dataset_once(numbered, shuffle):
+    """Batches are right while shards are read in and registered, and no epoch after that reads from the drive."""
+    from gdsload.tools.bench.cache_state import drop, look
+
+    names = [str(path) for path in sorted(numbered.glob("*.safetensors"))]
+    if not drop(names).cold:
+        pytest.skip("this file system keeps its pages")
+    expected = torch.arange(20_000, dtype=torch.int32)
+    with DataLoader(numbered, 100, shuffle, device="cuda") as loader:
+        deadline = time.monotonic() + 60
+        while True:
+            seen = []
+            for batch in loader:
+                assert (batch["x"] == batch["x"][:, :1]).all()
+                seen.append(batch["x"][:, 0])
+                time.sleep(0.002)
+            assert torch.equal(torch.cat(seen).sort().values.cpu(), expected)
+            tier = loader.cache.tiers["pagecache"]
+            if tier.shards == loader.cache.shards or time.monotonic() > deadline:
+                break
+        assert (tier.shards, tier.trouble) == (loader.cache.shards, "")
+        assert look(names).hot
+        assert "bounce-direct" not in loader.backend.bytes_by_path
+        assert loader.backend.answer.startswith("mapped: every byte")
+
+
+@pytest.mark.parametrize(("options", "kept"), [({"cache": "none"}, 0), ({"register_bytes": "45MiB"}, 2)])
+def test_what_is_not_kept_is_read_around_the_page_cache(numbered, options, kept):
+    from gdsload.tools.bench.cache_state import drop, look
+
+    names = [str(path) for path in sorted(numbered.glob("*.safetensors"))]
+    if not drop(names).cold:
+        pytest.skip("this file system keeps its pages")
+    with DataLoader(numbered, 300, "full", device="cuda", **options) as loader:
+        for _ in range(3):
+            list(loader)
+            time.sleep(0.3)
+        assert loader.cache.tiers["pagecache"].shards == kept
+        by_path = loader.backend.bytes_by_path
+    assert by_path["bounce-direct"] > 0
+    assert look(names).share <= 0.1 + kept / len(names)
 
 
 @pytest.mark.usefixtures("two_gpus")

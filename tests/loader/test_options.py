@@ -93,7 +93,7 @@ class TestSignature:
         assert {option.kind for option in options[2:]} == {inspect.Parameter.KEYWORD_ONLY}
         assert all(option.default is not inspect.Parameter.empty and option.annotation for option in options)
         assert unneeded.kind is inspect.Parameter.VAR_KEYWORD
-        assert (parameters["prefetch_bytes"].default, parameters["cache"].default) == (None, "none")
+        assert (parameters["prefetch_bytes"].default, parameters["cache"].default) == (None, "pagecache")
 
     def test_each_default_may_be_passed(self, load, plain):
         defaults = {

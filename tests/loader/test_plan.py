@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,6 +20,7 @@ from gdsload.loader.budgets import limits_of
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.ranks import ScheduleRule, Schedules
 from gdsload.loader.resources import SHARE_OF_VRAM
+from gdsload.loader.shown import shown
 from gdsload.transforms import DecodeImage
 
 CPU, GPU, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
@@ -107,12 +109,21 @@ def test_what_is_a_share_of_what_is_free_is_left_until_it_is_taken(planned, cach
 
 
 @pytest.mark.parametrize(
-    ("given", "why"), [({"mmap": False}, "the shards are not mapped"), ({"register_bytes": 0}, "register_bytes is 0")]
+    ("device", "given", "text"),
+    [
+        (CPU, {}, "the page cache, as far as the system keeps it"),
+        (GPU, {"register_bytes": "1MiB"}, "memory: .*, where 1 MiB may be kept"),
+        (GPU, {"register_bytes": 10}, "memory, where 10 B of .* may be kept, and the drive"),
+        (GPU, {"register_bytes": 0}, "the drive"),
+        (GPU, {"mmap": False}, "the drive"),
+        (GPU, {"cache": "none"}, "the drive"),
+        (GPU, {"backend": "bounce"}, "the drive"),
+        (GPU, {"backend": "mapped"}, "the page cache, as far as the system keeps it"),
+        (GPU, {"cache": "vram"}, "VRAM, as far as it has room"),
+    ],
 )
-def test_a_page_cache_that_cannot_be_registered_is_refused(planned, given, why):
-    with pytest.raises(gdsload.BackendUnavailableError, match=why):
-        planned(GPU, cache="pagecache", **given)
-    assert planned(CPU, cache="pagecache", **given).cache == "pagecache"
+def test_a_loader_as_text_says_where_later_epochs_come_from(planned, device, given, text):
+    assert re.search(rf", later epochs from {text}\)$", shown(planned(device, **given), 8))
 
 
 def test_a_plan_cannot_be_changed(planned):

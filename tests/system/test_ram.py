@@ -83,6 +83,40 @@ def test_limits_of_control_groups(made, group, files, limit):
 
 
 @pytest.mark.parametrize(
+    ("group", "files", "room"),
+    [
+        # What the group has read of files can be taken back; the rest of what it uses cannot.
+        ("0::/a\n", {"memory.max": "1000", "memory.current": "700"}, 300),
+        ("0::/a\n", {"memory.max": "1000", "memory.current": "700", "memory.stat": "inactive_file 200\n"}, 500),
+        (
+            "0::/a\n",
+            {
+                "memory.max": "1000",
+                "memory.current": "700",
+                "memory.stat": "active_file 100\nfile 9\ninactive_file 200",
+            },
+            600,
+        ),
+        ("0::/a\n", {"memory.max": "1000", "memory.current": "1200"}, 0),
+        ("0::/a\n", {"memory.max": "max", "memory.current": "700"}, 5 * 1024),
+        (
+            "2:memory:/a\n",
+            {
+                "memory.limit_in_bytes": "1000",
+                "memory.usage_in_bytes": "700",
+                "memory.stat": "inactive_file 9\ntotal_inactive_file 100\ntotal_active_file 50\n",
+            },
+            450,
+        ),
+    ],
+)
+def test_what_is_left_of_a_control_group(made, group, files, room):
+    base = V2 if group.startswith("0") else V1
+    files = {f"{base}/a/{name}": text for name, text in files.items()}
+    assert memory_room(made({"/proc/self/cgroup": group, "/proc/meminfo": "MemAvailable: 5 kB\n", **files})) == room
+
+
+@pytest.mark.parametrize(
     ("text", "found"),
     [
         ("MemAvailable:    1024 kB\n", 2**20),

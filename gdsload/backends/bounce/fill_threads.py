@@ -40,7 +40,8 @@ class DirectIOPolicy:
 
     Args:
         files: the shards.
-        always: the answer for all blocks; None: True for blocks of which some bytes are not in the page cache.
+        always: the answer for all blocks; None: True for blocks of files that the page cache does not keep and of which
+            some bytes are not there.
     """
 
     def __init__(self, files: Files, always: bool | None) -> None:
@@ -59,6 +60,8 @@ class DirectIOPolicy:
     def _is_cold(self, reads: Extents, part: BlockFill) -> bool:
         """Whether some bytes of a block are not in the page cache."""
         first, now = int(reads.file[part.first]), time.monotonic()
+        if self.files.kept[first]:
+            return False
         until, cold = self._believed.get(first, (0.0, False))
         if now >= until:
             cold = not looks_resident(self.files, reads[part.first : part.stop], PROBES_OF_A_BLOCK)

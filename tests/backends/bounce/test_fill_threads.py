@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -459,12 +460,18 @@ def test_the_answer_for_a_block_is_believed_for_a_moment(monkeypatch):
 
     monkeypatch.setattr(fill_threads, "looks_resident", look)
     monkeypatch.setattr(fill_threads.time, "monotonic", lambda: now[0])
-    cold = DirectIOPolicy(None, None)
+    files = SimpleNamespace(kept=np.zeros(3, bool))
+    cold = DirectIOPolicy(files, None)
     assert found(cold, 0, 1, 0, 1) == [True, False, True, False]
     assert asked == [0, 1]
     answers.update({0: True, 1: False})
     now[0] += 1.0
     assert found(cold, 0, 1, 0) == [False, True, False]
     assert asked == [0, 1, 0, 1]
-    assert [found(DirectIOPolicy(None, always), 0) for always in (True, False)] == [[True], [False]]
+    assert [found(DirectIOPolicy(files, always), 0) for always in (True, False)] == [[True], [False]]
     assert len(asked) == 4
+    # What the page cache keeps is read through it.
+    files.kept[:2] = True
+    answers[2], now[0] = False, now[0] + 1.0
+    assert found(cold, 0, 2, 1) == [False, True, False]
+    assert asked[4:] == [2]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -311,6 +314,93 @@ def test_errors_while_registering_are_nobodys_business(routed, contents):
     assert not routed.near.registered.any()
     routed.near.error = None
     assert until(routed.near.registered.all, routed)
+
+
+# --- what is kept ---
+
+
+@pytest.fixture
+def keeping(folder, monkeypatch):
+    """Opens a backend whose page cache keeps some shards; with it come the shards that were read whole, in order."""
+    opened = []
+    monkeypatch.setattr(registered_module, "_AFTER_S", 0)
+    monkeypatch.setattr(registered_module, "_AT_ONCE", 1)
+    monkeypatch.setattr(registered_module, "file_is_resident", lambda _files, file: file in there)
+    there, read = set(), []
+
+    def preadv(fd, buffers, offset):
+        if offset == 0:
+            read.append(Path(os.readlink(f"/proc/self/fd/{fd}")).stem)
+        return os.preadv(fd, buffers, offset)
+
+    def opening(*kept, resident=(), room=100):
+        there.update(resident)
+        opened.append(open_routed(folder, room))
+        opened[-1].files.kept[list(kept)] = True
+        monkeypatch.setattr(registered_module, "os", SimpleNamespace(preadv=preadv))
+        return opened[-1], read
+
+    yield opening
+    for one in opened:
+        one.close()
+
+
+def test_kept_shards_are_read_and_registered_from_the_last_one_back(keeping):
+    routed, read = keeping(0, 1, 3)
+    first = extents_of([(1, 0, 10)])
+    assert until(lambda: routed.near.registered[[0, 1, 3]].all(), routed, first)
+    assert (read, routed.near.asked) == (["0", "3", "1"], [0, 3, 1])  # the first shard that was wanted comes last
+    assert not routed.near.registered[2]
+    assert not routed.files.opened[2]
+
+
+def test_what_the_loader_has_read_is_only_registered(keeping):
+    routed, read = keeping(0, 1, 2, 3, resident=[0, 1])
+    assert until(routed.near.registered.all, routed)
+    assert routed.near.asked == [0, 1, 3, 2]
+    assert read == ["3", "2"]
+
+
+def test_a_kept_shard_that_cannot_be_read_is_left_out(keeping, folder, monkeypatch):
+    routed, _ = keeping(0, 1, 2, 3)
+    monkeypatch.setattr(
+        routed.files, "length", lambda file, length=routed.files.length: 1 / 0 if file == 2 else length(file)
+    )
+    first = extents_of([(0, 0, 10)])
+    assert until(lambda: routed.near.registered[[0, 1, 3]].all(), routed, first)
+    assert routed.near.asked == [3, 1, 0]
+    assert routed.near.trouble == ""
+
+
+def test_nothing_more_is_kept_when_memory_gets_short(keeping, monkeypatch):
+    routed, _ = keeping(0, 1, 2, 3)
+    rooms = iter([1000, 1000 * 2**20, 1000 * 2**20, 99])
+    monkeypatch.setattr(registered_module, "_room", lambda: next(rooms))
+    assert until(lambda: routed.near.trouble, routed)
+    assert routed.near.trouble == "the machine, or the control group, is short of memory"
+    assert routed.near.asked == [3, 2]
+    assert routed.files.kept.tolist() == [False, False, True, True]
+    assert until(lambda: not threads(), routed)
+
+
+def test_registered_pages_are_not_free(monkeypatch, folder):
+    monkeypatch.setattr(registered_module, "memory_room", lambda _tree: 2**30)
+    before = registered_module._room()
+    routed = open_routed(folder)
+    routed.near.registered_bytes = 2**20
+    assert registered_module._room() == before - 2**20
+    routed.close()
+
+
+def test_close_while_shards_are_read_to_be_kept(keeping):
+    for number in range(20):
+        routed, _ = keeping(0, 1, 2, 3)
+        for _ in range(number % 4):
+            routed.read(ONE_OF_EACH).completion.wait()
+        routed.close()
+        assert not [
+            thread for thread in threading.enumerate() if thread.name.startswith(("gdsload-keep", "gdsload-reg"))
+        ]
 
 
 # --- closing ---

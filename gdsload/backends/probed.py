@@ -1,0 +1,78 @@
+"""A backend that reads at once, and by DMA from when cuFile has shown that it can.
+
+Probing cuFile takes seconds, and no batch waits for that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from gdsload.backends.base import FileBackend, PendingRead
+from gdsload.backends.request import OpenedBackend
+from gdsload.shards.files import Files
+from gdsload.shards.reads import Extents
+from gdsload.system.threads import Worker, start_all
+
+__all__ = ["ProbedBackend"]
+
+Ask = Callable[[], tuple[OpenedBackend | None, str]]
+"""Finds a better backend, if there is one, and says why that is used or not."""
+
+
+class ProbedBackend(FileBackend):
+    """Reads by one backend until a better one is there.
+
+    Args:
+        files: the shards.
+        first: reads until then.
+        ask: called once, in a thread.
+
+    Attributes:
+        now: what reads now.
+        why: why it does.
+    """
+
+    name = "probed"
+
+    def __init__(self, files: Files, first: OpenedBackend, ask: Ask) -> None:
+        super().__init__(files)
+        self.now, self.why = first, "cuFile is being probed"
+        self._opened, self._ask = [first], ask
+        self._lock, self._closed = threading.Lock(), False
+        self._thread = Worker(self._probe, "gdsload-probe")
+        try:
+            start_all([self._thread])
+        except RuntimeError as error:  # the system has no further thread
+            self.why = f"cuFile was not probed: {error}"
+
+    def _probe(self) -> None:
+        found, why = self._ask()
+        with self._lock:
+            if not self._closed:
+                self.why = why
+                if found is not None:
+                    self._opened.append(found)
+                    self.now = found
+                return
+        if found is not None:
+            found.backend.close()
+
+    def settle(self) -> None:
+        """Wait until cuFile has answered."""
+        self._thread.wait()
+
+    def read(self, wanted: Extents) -> PendingRead:
+        """See `Backend.read`."""
+        return self.now.backend.read(wanted)
+
+    def bytes_by_path(self) -> dict[str, int]:
+        """See `Backend.bytes_by_path`."""
+        return {path: count for one in self._opened for path, count in one.backend.bytes_by_path().items()}
+
+    def close(self) -> None:
+        """See `Backend.close`. It does not wait for cuFile's answer, which nobody wants any more."""
+        with self._lock:
+            self._closed = True
+        for one in self._opened:
+            one.backend.close()

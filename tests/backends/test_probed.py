@@ -1,0 +1,108 @@
+"""A backend that reads while cuFile is probed, and by DMA afterwards, with stand-ins for both."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from gdsload.backends.host import HostBackend
+from gdsload.backends.probed import ProbedBackend
+from gdsload.backends.request import brought
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.files import Files
+from gdsload.shards.reads import Extents
+from gdsload.testing import BackendTests, RecordingBackend
+
+
+def opened(files, name):
+    backend = RecordingBackend(HostBackend(files, threads=2))
+    backend.name = name
+    return brought(backend, name, "", "")
+
+
+class TestConformance(BackendTests):
+    mapped = may_be_in_place = True
+
+    @pytest.fixture
+    def open_backend(self):
+        def made(files):
+            backend = ProbedBackend(files, opened(files, "first"), lambda: (opened(files, "second"), "proven"))
+            backend.settle()
+            return backend
+
+        return made
+
+
+@pytest.fixture
+def files(tmp_path):
+    safetensors.numpy.save_file({"x": np.arange(30, dtype=np.int32).reshape(10, 3)}, tmp_path / "0.safetensors")
+    found = Files(open_catalog(str(tmp_path)).sources, mapped=True)
+    yield found
+    found.close()
+
+
+ONE = Extents(np.array([0]), np.array([8]), np.array([4]))
+
+
+def read(backend):
+    landing = backend.read(ONE)
+    landing.completion.wait()
+    landing.count()
+    landing.release()
+
+
+@pytest.mark.parametrize("proven", [True, False])
+def test_it_reads_at_once_and_by_what_is_proven_afterwards(files, proven):
+    asked = threading.Event()
+    first, second = opened(files, "first"), opened(files, "second")
+    backend = ProbedBackend(files, first, lambda: (asked.wait(30), (second if proven else None, "so it is"))[1])
+    read(backend)
+    assert (backend.now, backend.why) == (first, "cuFile is being probed")
+    asked.set()
+    backend.settle()
+    read(backend)
+    assert (backend.now, backend.why) == (second if proven else first, "so it is")
+    assert [len(one.backend.brought) for one in (first, second)] == ([1, 1] if proven else [2, 0])
+    backend.close()
+
+
+def test_bytes_of_both_are_counted(files):
+    first, second = (brought(HostBackend(files), name, "", "") for name in ("first", "second"))
+    first.backend.name, second.backend.name = "first", "second"
+    asked = threading.Event()
+    backend = ProbedBackend(files, first, lambda: (asked.wait(30), (second, ""))[1])
+    read(backend)
+    asked.set()
+    backend.settle()
+    read(backend)
+    read(backend)
+    assert backend.bytes_by_path() == {"first": 4, "second": 8}
+    backend.close()
+
+
+def test_close_waits_for_no_answer_and_what_comes_later_is_closed(files):
+    asked = threading.Event()
+    first, second = opened(files, "first"), opened(files, "second")
+    backend = ProbedBackend(files, first, lambda: (asked.wait(30), (second, ""))[1])
+    backend.close()
+    assert (first.backend.closed, second.backend.closed) == (1, 0)
+    asked.set()
+    backend.settle()
+    assert (first.backend.closed, second.backend.closed) == (1, 1)
+    assert backend.now is first
+    backend.close()
+
+
+def test_without_a_thread_the_first_one_reads(files, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    backend = ProbedBackend(files, opened(files, "first"), lambda: pytest.fail("it was asked"))
+    read(backend)
+    assert backend.why == "cuFile was not probed: can't start new thread"
+    backend.settle()
+    backend.close()
