@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from gdsload.loader.length_batches import LengthBuckets, TokenBudget
     from gdsload.loader.loader import DataLoader
     from gdsload.loader.mix import Mix
-    from gdsload.loader.weights import load_file, safe_open
     from gdsload.loader.windows import Windows
     from gdsload.order import OrderOptions
     from gdsload.shards.format.schema import Field, Schema
@@ -94,10 +93,8 @@ __all__ = [
     "__version__",
     "class_balanced",
     "convert",
-    "load_file",
     "merge",
     "reshard",
-    "safe_open",
     "split",
     "stratified_split",
 ]
@@ -118,7 +115,6 @@ _HOMES = {
     "loader.length_batches": "LengthBuckets TokenBudget",
     "loader.loader": "DataLoader",
     "loader.mix": "Mix",
-    "loader.weights": "load_file safe_open",
     "loader.windows": "Windows",
     "order": "OrderOptions",
     "shards.format.schema": "Field Schema",

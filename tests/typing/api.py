@@ -150,14 +150,6 @@ assert_type(gdsload.reshard("a", "b", shard_bytes=2**20, overwrite=True), gdsloa
 gdsload.merge(["a"], "out", worker=2)  # type: ignore[call-arg]
 assert_type(dataset.read_batch([1]), dict[str, Any])
 
-# Weights.
-assert_type(gdsload.load_file("model.safetensors", "cuda"), dict[str, torch.Tensor])
-with gdsload.safe_open([Path("a.safetensors"), "b.safetensors"], framework="pt", device=0) as weights:
-    assert_type(weights.keys(), list[str])
-    assert_type(weights.metadata(), dict[str, str] | None)
-    assert_type(weights.get_tensor("w"), torch.Tensor)
-    assert_type(weights.get_slice("w")[:, 3:7], torch.Tensor)
-    assert_type(weights.get_slice("w").get_shape(), list[int])
 gdsload.convert("a", "out", size=224, keep_encoded=False, shuffle_seed=1, progress=lambda *_: None)
 gdsload.convert({"x": np.zeros(3)}, Path("out"), fields=["x"], source_options={"each": "file"}, overwrite=True)
 gdsload.convert("a", "out", shufle_seed=1)  # type: ignore[call-arg]
