@@ -73,7 +73,6 @@ assert_type(mix.locate(torch.arange(3)), tuple[torch.Tensor, torch.Tensor])
 assert_type(mix.names, tuple[str, ...])
 gdsload.DataLoader(dataset, read_threads=4)
 gdsload.DataLoader(dataset, workers=4)  # type: ignore[call-arg]
-gdsload.DataLoader(dataset, tuned=False)  # type: ignore[call-arg]
 gdsload.DataLoader(dataset, device_transform=3)  # type: ignore[arg-type]
 gdsload.DataLoader(dataset, ragged="varlen")
 packed = gdsload.Varlen(torch.arange(3), torch.tensor([0, 3], dtype=torch.int32), 3)
