@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         UnfinishedDatasetError,
         WriteError,
     )
-    from gdsload.loader.classes import class_balanced, stratified_split
     from gdsload.loader.dataset import ShardDataset, ShardInfo
     from gdsload.loader.length_batches import LengthBuckets, TokenBudget
     from gdsload.loader.loader import DataLoader
@@ -91,12 +90,10 @@ __all__ = [
     "Windows",
     "WriteError",
     "__version__",
-    "class_balanced",
     "convert",
     "merge",
     "reshard",
     "split",
-    "stratified_split",
 ]
 
 _HOMES = {
@@ -110,7 +107,6 @@ _HOMES = {
         "DiskFullError FileChangedError FormatError GdsloadError LoaderClosedError OptionError Problem ReadError "
         "SampleIndexError SchemaError ShortReadError Skipped StateError UnfinishedDatasetError WriteError"
     ),
-    "loader.classes": "class_balanced stratified_split",
     "loader.dataset": "ShardDataset ShardInfo",
     "loader.length_batches": "LengthBuckets TokenBudget",
     "loader.loader": "DataLoader",
