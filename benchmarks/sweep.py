@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import inspect
 import json
 import sys
 import tempfile
@@ -34,11 +35,12 @@ from gdsload.backends.bounce import bounce
 from gdsload.backends.names import BackendChoice
 from gdsload.engine import pace
 from gdsload.loader import budgets
+from gdsload.loader.options import default_budgets
 from gdsload.system.units import format_bytes, parse_bytes
 from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, make_plan, versions
 from gdsload.tools.bench.cache_state import drop, fill
 from gdsload.tools.bench.measure import settle
-from gdsload.tools.bench.routes import Route, default_bytes
+from gdsload.tools.bench.routes import Route
 from gdsload.tools.bench.trial import run_trial
 
 __all__ = ["main"]
@@ -74,12 +76,20 @@ def _settings(backend: str) -> Iterator[tuple[str, list[Value]]]:
     yield "reads ahead", [Value("adaptive *", {}), *map(_depth, _DEPTHS)]
     for name, values in (("prefetch_bytes", _PREFETCH), ("pinned_bytes", _PINNED)):
         if name == "prefetch_bytes" or backend in ("auto", "bounce"):
-            own = default_bytes(name, torch.device("cpu" if backend == "host" else "cuda"))
+            own = _default_bytes(name, torch.device("cpu" if backend == "host" else "cuda"))
             yield name, [Value(f"{format_bytes(own)} *", {}), *(_option(name, size) for size in values if size != own)]
     yield "group bytes", [Value("own *", {}), *map(_group, _GROUP)]
     yield "read_threads", [Value("own *", {}), *(_option("read_threads", count) for count in _THREADS)]
     if backend in ("auto", "bounce"):
         yield "block bytes", [Value("own *", {}), *map(_block, _BLOCK)]
+
+
+def _default_bytes(name: str, device: torch.device) -> int:
+    """What a budget of the loader is if it is not given, for batches on this device."""
+    found = default_budgets("gpu" if device.type == "cuda" else "host", device)
+    if name in found:
+        return found[name]
+    return parse_bytes(inspect.signature(gdsload.DataLoader).parameters[name].default, name)
 
 
 def _option(name: str, value: int) -> Value:

@@ -40,12 +40,10 @@ if TYPE_CHECKING:
         UnfinishedDatasetError,
         WriteError,
     )
-    from gdsload.loader.classes import class_balanced, stratified_split
     from gdsload.loader.dataset import ShardDataset, ShardInfo
     from gdsload.loader.length_batches import LengthBuckets, TokenBudget
     from gdsload.loader.loader import DataLoader
     from gdsload.loader.mix import Mix
-    from gdsload.loader.weights import load_file, safe_open
     from gdsload.loader.windows import Windows
     from gdsload.order import OrderOptions
     from gdsload.shards.format.schema import Field, Schema
@@ -92,14 +90,10 @@ __all__ = [
     "Windows",
     "WriteError",
     "__version__",
-    "class_balanced",
     "convert",
-    "load_file",
     "merge",
     "reshard",
-    "safe_open",
     "split",
-    "stratified_split",
 ]
 
 _HOMES = {
@@ -113,12 +107,10 @@ _HOMES = {
         "DiskFullError FileChangedError FormatError GdsloadError LoaderClosedError OptionError Problem ReadError "
         "SampleIndexError SchemaError ShortReadError Skipped StateError UnfinishedDatasetError WriteError"
     ),
-    "loader.classes": "class_balanced stratified_split",
     "loader.dataset": "ShardDataset ShardInfo",
     "loader.length_batches": "LengthBuckets TokenBudget",
     "loader.loader": "DataLoader",
     "loader.mix": "Mix",
-    "loader.weights": "load_file safe_open",
     "loader.windows": "Windows",
     "order": "OrderOptions",
     "shards.format.schema": "Field Schema",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
@@ -18,7 +17,6 @@ from gdsload.loader.plan import plan_loader
 from gdsload.loader.progress import Progress
 from gdsload.loader.shown import shown
 from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView, TorchAttributes
-from gdsload.loader.unpacking import refuse_unpacking, unpacks_batches
 from gdsload.loader.whole_batches import warn_of_shared_draws
 from gdsload.order.checks import check_epoch, check_whole
 from gdsload.transforms import DecodeImage
@@ -246,15 +244,9 @@ class DataLoader(TorchAttributes):
         return self._life.batches()
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch. Nothing is read before its first batch is asked for.
-
-        Raises:
-            OptionError: in ``for x, y in loader`` if batches are dicts, of which that unpacks the names of fields.
-        """
+        """One epoch. Nothing is read before its first batch is asked for."""
         if torch.compiler.is_compiling():
             return cast("Iterator[Any]", torch.compiler.disable(self._life.epoch)())
-        if self._plan.gives_fields and unpacks_batches(sys._getframe(1)):  # noqa: SLF001 - the way that Python has
-            refuse_unpacking(self._plan.fields)
         return self._life.epoch()
 
     @property

@@ -61,7 +61,6 @@ _CHOICES: dict[str, tuple[object, ...]] = {
 REFUSED = {
     "collate_fn": "Batches are gathered whole: nothing is left to collate. Pass sample_transform= for what is done to "
     "each sample, and transform= for what is done to each batch.",
-    "tuned": "Leave it out: a loader takes no settings from a file. Pass the keywords that `gdsload tune PATH` prints.",
 }
 """Keywords that are refused, and what to do instead."""
 

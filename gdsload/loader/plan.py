@@ -130,11 +130,6 @@ class LoaderPlan:
         """Whether `device_transform` is called in the consumer's thread, since batches are complete only there."""
         return self.copies or self.fan_out is not None
 
-    @property
-    def gives_fields(self) -> bool:
-        """Whether batches are handed out as dicts of the fields that are read."""
-        return not (self.as_tuple or self.transform or self.device_transform or self.per_sample)
-
 
 def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     """Decide what a loader does.

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
@@ -17,7 +17,6 @@ from torch.utils.data import ConcatDataset, Subset
 from gdsload.engine.steps import Selection
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
-from gdsload.loader.known_fields import known_field
 from gdsload.loader.mix import Mix
 from gdsload.loader.options import SEVERAL
 from gdsload.loader.state import dataset_digest
@@ -110,23 +109,6 @@ class Selected:
         self.refuse_ragged_windows([field])
         found = np.concatenate([dataset.lengths(field).numpy() for dataset in self.datasets])
         return found if self.ids is None else found[self.ids]
-
-    def column(self, field: str) -> IntArray | list[Any]:
-        """A field of all samples, one number or text each.
-
-        Raises:
-            OptionError: if the field is anything else.
-        """
-        known = known_field(self.schema, field)
-        text, whole = known.is_string, known.dtype.name == "bool" or "int" in known.dtype.name
-        if not text and (known.shape or not whole):
-            raise OptionError(f"the field {field!r} is {known}, and neither a whole number nor a text")
-        found = [dataset.column(field) for dataset in self.datasets]
-        if text:
-            every = [value for values in found for value in values]
-            return every if self.ids is None else [every[index] for index in self.ids.tolist()]
-        numbers: IntArray = np.concatenate([values.numpy() for values in found])
-        return numbers if self.ids is None else numbers[self.ids]
 
     def __len__(self) -> int:
         return sum(len(dataset) for dataset in self.datasets) if self.ids is None else len(self.ids)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -22,13 +19,10 @@ _ALSO_RANDOM = (
     "ScaleJitter", "TrivialAugmentWide",
 )  # fmt: skip
 """torchvision's transforms that draw, beside those called ``Random...``; its MixUp and CutMix are for batches."""
-_DEEPEST = 8
 
 
 def warn_of_shared_draws(given: Mapping[str, Any]) -> None:
-    """Warn if `transform` or `device_transform` is, contains, or is a function that calls such a transform.
-
-    A function with a loop, or `map`, is taken to go through the samples.
+    """Warn if `transform` or `device_transform` is or contains such a transform. Code of functions is not looked at.
 
     Args:
         given: the loader's keywords.
@@ -36,7 +30,7 @@ def warn_of_shared_draws(given: Mapping[str, Any]) -> None:
     if "torchvision" not in sys.modules:
         return
     for name in ("transform", "device_transform"):
-        found = next(_drawing(given[name], 0), None)
+        found = next(_drawing(given[name]), None)
         if found is not None:
             warnings.warn(
                 f"{name} gets whole batches, and torchvision's {found} draws once for all samples of one: pass it as "
@@ -46,10 +40,8 @@ def warn_of_shared_draws(given: Mapping[str, Any]) -> None:
             )
 
 
-def _drawing(value: Any, depth: int) -> Iterator[str]:
+def _drawing(value: Any) -> Iterator[str]:
     """Names of torchvision's random transforms in what a loader is given."""
-    if depth > _DEEPEST:
-        return
     kind = type(value)
     inside: list[Any] = []
     if kind.__module__.startswith("torchvision.transforms"):
@@ -65,20 +57,5 @@ def _drawing(value: Any, depth: int) -> Iterator[str]:
         inside += [value.func, *value.args, *value.keywords.values()]
     elif isinstance(value, torch.nn.Module):
         inside += value.children()
-    elif isinstance(value, FunctionType):
-        inside += _called(value)
     for one in inside:
-        yield from _drawing(one, depth + 1)
-
-
-def _called(function: FunctionType) -> list[Any]:
-    """What a function without a loop refers to, in its module and around it."""
-    code = function.__code__
-    loops = any(one.opname == "FOR_ITER" for one in dis.get_instructions(code))
-    if loops or {"map", "vmap"} & {*code.co_names}:
-        return []
-    found = [function.__globals__[name] for name in code.co_names if name in function.__globals__]
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # not bound yet
-            found.append(cell.cell_contents)
-    return found
+        yield from _drawing(one)

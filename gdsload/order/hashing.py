@@ -50,7 +50,6 @@ class Purpose(IntEnum):
     PASS = 6
     TRANSFORM = 7
     BATCHES = 8
-    CLASSES = 9
     SAMPLE = 10
     IMAGES = 11
 

@@ -4,29 +4,14 @@ from __future__ import annotations
 
 from gdsload.errors import FormatError, Problem
 from gdsload.shards.files import pread_exact
-from gdsload.shards.format.header import PREFIX_BYTES, Header, header_bytes, parse_header
+from gdsload.shards.format.header import PREFIX_BYTES, header_bytes, parse_header
 from gdsload.shards.format.shard import Shard, read_shard
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.shard_checksums import is_as_written
 from gdsload.shards.status import status_of
 
-__all__ = ["load_header", "load_named", "load_shard", "mismatch", "named_as_written", "wrong_length"]
-
-
-def load_header(fd: int, file: str) -> Header:
-    """Read and check the header of an open safetensors file.
-
-    Raises:
-        FormatError: if it is damaged.
-        ReadError: if it cannot be read.
-    """
-    size = status_of(fd, file).st_size
-    prefix = bytearray(min(PREFIX_BYTES, size))
-    pread_exact(fd, memoryview(prefix), 0, file)
-    raw = bytearray(header_bytes(bytes(prefix), size, file))
-    pread_exact(fd, memoryview(raw), 0, file)
-    return parse_header(bytes(raw), size, file)
+__all__ = ["load_named", "load_shard", "mismatch", "named_as_written", "wrong_length"]
 
 
 def load_shard(fd: int, file: str) -> Shard:
@@ -36,7 +21,12 @@ def load_shard(fd: int, file: str) -> Shard:
         FormatError: if it is damaged, or no shard.
         ReadError: if it cannot be read.
     """
-    return read_shard(load_header(fd, file), file)
+    size = status_of(fd, file).st_size
+    prefix = bytearray(min(PREFIX_BYTES, size))
+    pread_exact(fd, memoryview(prefix), 0, file)
+    raw = bytearray(header_bytes(bytes(prefix), size, file))
+    pread_exact(fd, memoryview(raw), 0, file)
+    return read_shard(parse_header(bytes(raw), size, file), file)
 
 
 def mismatch(shard: Shard, source: ShardSource, stored: StoredSchema) -> str | None:

@@ -50,8 +50,6 @@ RUNS = [
         (1, 64)),
     Run("gpu.shapes", f"{SHORT} --bytes 256KiB --cases {' '.join(SHAPES)}", "cases", SHAPES),
     Run("gpu.training", f"{SHORT} --small --bytes 256KiB --cases network-0.5-auto", "cases", ("network-0.5-auto",)),
-    Run("gpu.weights", "--rounds 1 --device cpu --small --contenders gdsload safetensors", "contenders",
-        ("gdsload", "safetensors")),
     # One rank shows as much of the program as two.
     Run("gpu.ranks", f"{SHORT} --bytes 1MiB --world-size 1 --cases full", "cases", ("full",)),
     Run("gpu.ddp", f"{SHORT} --small --bytes 24KiB --world-size 1 --cases resnet18", "cases", ("resnet18",)),

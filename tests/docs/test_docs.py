@@ -1,6 +1,7 @@
 import ast
 import importlib.util
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,25 @@ def test_every_public_name_is_in_the_reference():
 def test_the_first_two_commands_of_the_readme_are_the_main_job_and_the_tests():
     blocks = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert [block.strip() for block in blocks[:2]] == ["make demo", "make test"]
+
+
+def test_the_recipes_by_class_split_and_balance(tmp_path):
+    pytest.importorskip("sklearn", reason="one of the recipes is scikit-learn's")
+    sizes = {"cat": 700, "dog": 250, "owl": 50}
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        for label, size in sizes.items():
+            for _ in range(size):
+                writer.write({"label": label})
+    text = (ROOT / "docs/guide.md").read_text().partition("### Classes\n")[2]
+    (recipe,) = re.findall(r"```python\n(.*?)```", text.partition("\n### ")[0], re.DOTALL)
+    made = {"gdsload": gdsload, "torch": torch, "dataset": gdsload.ShardDataset(tmp_path / "d")}
+    exec(recipe, made)
+    assert sorted([*made["train"], *made["validation"]]) == list(range(1000))
+    assert Counter(made["labels"][made["validation"]].tolist()) == {"cat": 70, "dog": 25, "owl": 5}
+    drawn = Counter(label for batch in made["loader"] for label in batch["label"])
+    assert drawn.total() == 900
+    assert all(abs(drawn[label] - 300) < 60 for label in sizes)  # four times the standard deviation
+    made["loader"].close()
 
 
 def example(name):

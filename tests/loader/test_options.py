@@ -246,13 +246,3 @@ def test_so_many_threads_read_as_were_asked_for(load, plain):
     before = reading()
     next(iter(load(plain, 64, mmap=False, read_threads=3)))
     assert reading() - before == 3
-
-
-def test_no_file_of_the_users_is_read(load, plain, tmp_path, monkeypatch):
-    """Two loaders with the same arguments are the same, whoever makes them."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    (tmp_path / "gdsload").mkdir()
-    (tmp_path / "gdsload/tuned.json").write_text("{")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert load(plain, 100)._plan.backend.read_threads is None

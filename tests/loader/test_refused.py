@@ -106,7 +106,6 @@ VALUES = [
     ("droplast", [1], r"no option 'droplast'\. Did you mean 'drop_last'\?$"),
     ("sed", [1], r"no option 'sed'\. Did you mean 'seed'\?$"),
     ("shufle", [1], r"no option 'shufle'\. Did you mean 'shuffle'\?$"),
-    ("tuned", [True, False], "tuned is not supported.*the keywords that `gdsload tune PATH`"),
     ("zzz", [True], r"no option 'zzz'\. Its options are .*with_index"),
 ]
 

@@ -67,7 +67,6 @@ def test_purposes_never_change():
         "PASS": 6,
         "TRANSFORM": 7,
         "BATCHES": 8,
-        "CLASSES": 9,
         "SAMPLE": 10,
         "IMAGES": 11,
     }

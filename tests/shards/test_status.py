@@ -24,7 +24,6 @@ ANSWERS = {
     "dataset": gdsload.ShardDataset,
     "files": lambda path: gdsload.ShardDataset(path / "plain"),
     "one file": lambda path: gdsload.ShardDataset(path / "plain/a.safetensors"),
-    "tensors": lambda path: gdsload.load_file(path / "plain/a.safetensors"),
     "epoch": lambda path: epoch(path, mmap=False),
     "mapped epoch": lambda path: epoch(path, mmap=True),
 }

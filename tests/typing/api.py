@@ -61,8 +61,6 @@ gdsload.DataLoader(dataset, 32, sampler=torch.randperm(100), drop_last=True)
 gdsload.DataLoader(dataset, batch_sampler=[[1, 2], [3]])
 windows = gdsload.Windows(dataset, 16, 4, within="episode")
 gdsload.DataLoader(windows, 32, True)
-assert_type(gdsload.class_balanced(dataset, "label", samples=100), gdsload.Mix)
-assert_type(gdsload.stratified_split(dataset, [0.9, 0.1], torch.arange(3)), list[Subset[dict[str, Any]]])
 budget = gdsload.TokenBudget(dataset, "tokens", 4096, padded=True, window=1000, shuffle="block", seed=1)
 gdsload.DataLoader(dataset, batch_sampler=budget, rank=0, world_size=2)
 assert_type(len(budget), int)
@@ -73,7 +71,6 @@ assert_type(mix.locate(torch.arange(3)), tuple[torch.Tensor, torch.Tensor])
 assert_type(mix.names, tuple[str, ...])
 gdsload.DataLoader(dataset, read_threads=4)
 gdsload.DataLoader(dataset, workers=4)  # type: ignore[call-arg]
-gdsload.DataLoader(dataset, tuned=False)  # type: ignore[call-arg]
 gdsload.DataLoader(dataset, device_transform=3)  # type: ignore[arg-type]
 gdsload.DataLoader(dataset, ragged="varlen")
 packed = gdsload.Varlen(torch.arange(3), torch.tensor([0, 3], dtype=torch.int32), 3)
@@ -150,14 +147,6 @@ assert_type(gdsload.reshard("a", "b", shard_bytes=2**20, overwrite=True), gdsloa
 gdsload.merge(["a"], "out", worker=2)  # type: ignore[call-arg]
 assert_type(dataset.read_batch([1]), dict[str, Any])
 
-# Weights.
-assert_type(gdsload.load_file("model.safetensors", "cuda"), dict[str, torch.Tensor])
-with gdsload.safe_open([Path("a.safetensors"), "b.safetensors"], framework="pt", device=0) as weights:
-    assert_type(weights.keys(), list[str])
-    assert_type(weights.metadata(), dict[str, str] | None)
-    assert_type(weights.get_tensor("w"), torch.Tensor)
-    assert_type(weights.get_slice("w")[:, 3:7], torch.Tensor)
-    assert_type(weights.get_slice("w").get_shape(), list[int])
 gdsload.convert("a", "out", size=224, keep_encoded=False, shuffle_seed=1, progress=lambda *_: None)
 gdsload.convert({"x": np.zeros(3)}, Path("out"), fields=["x"], source_options={"each": "file"}, overwrite=True)
 gdsload.convert("a", "out", shufle_seed=1)  # type: ignore[call-arg]

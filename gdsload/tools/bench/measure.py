@@ -17,7 +17,7 @@ from gdsload.tools.bench.routes import Route, make_routes
 from gdsload.tools.bench.steps import Progress, Steps
 from gdsload.tools.bench.trial import run_trial, summarise
 
-__all__ = ["conditions", "measure_cold", "measure_hot", "run_bench", "settle", "turns"]
+__all__ = ["run_bench", "settle", "turns"]
 
 _MOST_UNTIMED = 4
 _SHORT_S = 0.5
@@ -50,18 +50,18 @@ def run_bench(
         "machine": machine(plan.device),
         "versions": versions(),
         "dataset": dataset,
-        "conditions": conditions(plan),
+        "conditions": _conditions(plan),
         "contenders": [
             {"name": route.name, "way": route.way, "backend": route.backend or "host, then copied"} for route in routes
         ],
         "verified": [check_route(route, plan, reference) for route in routes],
     }
-    record["cold"] = measure_cold(plan, routes, dataset["file_system"], steps) if cold else None
-    record["hot"] = measure_hot(plan, routes, dataset["file_system"], steps) if hot else None
+    record["cold"] = _measure_cold(plan, routes, dataset["file_system"], steps) if cold else None
+    record["hot"] = _measure_hot(plan, routes, dataset["file_system"], steps) if hot else None
     return record
 
 
-def conditions(plan: BenchPlan) -> dict[str, Any]:
+def _conditions(plan: BenchPlan) -> dict[str, Any]:
     """How trials are run, for the record."""
     notes = [
         "cold: not in this kernel's page cache; what caches drives and hosts below it have is not known",
@@ -91,7 +91,7 @@ def turns(routes: Sequence[Route], trials: int) -> Iterator[tuple[int, Route]]:
             yield number, route
 
 
-def measure_cold(plan: BenchPlan, routes: Sequence[Route], file_system: str, steps: Steps) -> dict[str, Any]:
+def _measure_cold(plan: BenchPlan, routes: Sequence[Route], file_system: str, steps: Steps) -> dict[str, Any]:
     """Trials with the shards out of the page cache; no contenders, and why, if that could not be had."""
     steps.begin("cold", plan.trials * len(routes))
     if blind := why_blind(plan.files):
@@ -111,7 +111,7 @@ def measure_cold(plan: BenchPlan, routes: Sequence[Route], file_system: str, ste
     return state | _measured(routes, trials)
 
 
-def measure_hot(plan: BenchPlan, routes: Sequence[Route], file_system: str, steps: Steps) -> dict[str, Any]:
+def _measure_hot(plan: BenchPlan, routes: Sequence[Route], file_system: str, steps: Steps) -> dict[str, Any]:
     """Trials with the shards in the page cache; no contenders, and why, if that could not be had."""
     steps.begin("hot", plan.trials * len(routes))
     room = memory_room(Tree()) or 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,11 +11,9 @@ import torch
 from gdsload.backends.names import BackendChoice
 from gdsload.engine.assemble import Batch
 from gdsload.loader.loader import DataLoader
-from gdsload.loader.options import default_budgets
-from gdsload.system.units import parse_bytes
 from gdsload.tools.bench.bench_plan import BenchPlan
 
-__all__ = ["Route", "default_bytes", "make_routes", "sample_bytes", "synchronise"]
+__all__ = ["Route", "make_routes", "sample_bytes", "synchronise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +61,6 @@ def make_routes(plan: BenchPlan) -> list[Route]:
     straight, around = ("SSD→VRAM", "SSD→RAM→VRAM") if plan.on_device else ("SSD→RAM", "SSD→RAM")
     routes = [Route(f"direct, {name}", around if name == "host" else straight, name) for name in plan.backends]
     return [*routes, Route("by RAM", around, None)]
-
-
-def default_bytes(name: str, device: torch.device) -> int:
-    """What a budget of the loader is if it is not given, for batches on this device."""
-    found = default_budgets("gpu" if device.type == "cuda" else "host", device)
-    if name in found:
-        return found[name]
-    return parse_bytes(inspect.signature(DataLoader).parameters[name].default, name)
 
 
 def sample_bytes(batch: Batch) -> int:

@@ -14,7 +14,7 @@ from functools import partial
 
 from gdsload.errors import GdsloadError, OptionError
 from gdsload.system.version import __version__
-from gdsload.tools.cli import bench, completion, convert, demo, doctor, inspect, tune, verify
+from gdsload.tools.cli import bench, completion, convert, demo, doctor, inspect, verify
 from gdsload.tools.cli import reshard as rearrange
 from gdsload.tools.cli.faults import as_typed, show_fault, show_note, show_usage
 from gdsload.tools.cli.signals import Terminated, ended_by_signals
@@ -23,11 +23,11 @@ from gdsload.tools.cli.usage import Parser, flags, given_back, meant
 
 __all__ = ["main", "make_parser"]
 
-_COMMANDS = (convert, rearrange, inspect, verify, doctor, bench, tune, demo, completion)
+_COMMANDS = (convert, rearrange, inspect, verify, doctor, bench, demo, completion)
 _GROUPS = {
     "make datasets": ("convert", "merge", "split", "reshard"),
     "look at them": ("inspect", "verify"),
-    "know the machine": ("doctor", "bench", "tune"),
+    "know the machine": ("doctor", "bench"),
     "get started": ("demo", "completion"),
 }
 _EXAMPLES = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -15,16 +15,7 @@ from gdsload.system.units import counted, format_bytes, parse_bytes
 from gdsload.tools.cli.terminal import Bar, plain, say, table, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, as_count, as_seconds, meant
 
-__all__ = [
-    "add_to",
-    "add_what",
-    "conditions",
-    "figures",
-    "notes",
-    "render_text",
-    "shown_while",
-    "what_of",
-]  # fmt: skip
+__all__ = ["add_to", "render_text"]
 
 _HEADINGS = ("", "GB/s", "quartiles", "first batch", "waited")
 _WIDTH = 80
@@ -41,7 +32,19 @@ def add_to(commands: Commands[Parser]) -> None:
         "bench", help="measure SSD→VRAM beside SSD→RAM→VRAM, cold and hot", usage="gdsload bench PATH [options]",
         description="Measure how fast a dataset reaches the device, straight and by way of RAM.", example=_EXAMPLES,
     )  # fmt: skip
-    add_what(parser)
+    parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
+    parser.add_argument("--json", action="store_true", help="print the record: conditions, and every trial")
+    parser.add_argument(
+        "--batch-size", type=as_count, default=None, metavar="N", help="samples of a batch (default: about 16 MiB)"
+    )
+    parser.add_argument(
+        "--shuffle", choices=("none", "full", "block"), default="none",
+        help="the order of samples (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--device", default=None, help="where batches go (default: the accelerator, or the CPU)")
+    parser.add_argument(
+        "--trials", type=as_count, default=5, metavar="N", help="timed runs of each contender (default: %(default)s)"
+    )
     ways = "; ".join(f"{name}: {summary}" for name, summary in SUMMARIES.items())
     add_list(
         parser, "--backends", one=_backend, default=["auto"], metavar="NAME,...",
@@ -72,42 +75,6 @@ def _backend(text: str) -> str:
     return text
 
 
-def add_what(parser: argparse.ArgumentParser) -> None:
-    """Add what every measurement has to be told; `what_of` reads it."""
-    parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
-    parser.add_argument("--json", action="store_true", help="print the record: conditions, and every trial")
-    parser.add_argument(
-        "--batch-size", type=as_count, default=None, metavar="N", help="samples of a batch (default: about 16 MiB)"
-    )
-    parser.add_argument(
-        "--shuffle", choices=("none", "full", "block"), default="none",
-        help="the order of samples (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--device", default=None, help="where batches go (default: the accelerator, or the CPU)")
-    parser.add_argument(
-        "--trials", type=as_count, default=5, metavar="N", help="timed runs of each contender (default: %(default)s)"
-    )
-
-
-def shown_while(measure: Callable[[Callable[[str, int, int], None]], dict[str, Any]]) -> dict[str, Any]:
-    """The record of a measurement, with how far it is on the error stream while it lasts."""
-    with closing(Bar(sys.stderr)) as bar:
-        bar.say("looking at the dataset…")
-        return measure(lambda what, done, of: bar.show(done, of, what=what))
-
-
-def what_of(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Arguments of `make_plan`, from those that `add_what` added."""
-    return {
-        "path": chosen.path,
-        "batch_size": chosen.batch_size,
-        "shuffle": False if chosen.shuffle == "none" else chosen.shuffle,
-        "device": chosen.device,
-        "trials": chosen.trials,
-        "seconds": chosen.seconds,
-    }
-
-
 def _size(text: str) -> int:
     try:
         return parse_bytes(text, "it", at_least=1)
@@ -116,20 +83,31 @@ def _size(text: str) -> int:
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    def measure(progress: Callable[[str, int, int], None]) -> dict[str, Any]:
+    with closing(Bar(sys.stderr)) as bar:
+        bar.say("looking at the dataset…")
         from gdsload.tools.bench import make_plan, run_bench
 
-        plan = make_plan(**what_of(chosen), backends=tuple(chosen.backends), max_bytes=chosen.max_bytes)
-        return run_bench(plan, cold=not chosen.hot_only, hot=not chosen.cold_only, progress=progress)
-
-    record = shown_while(measure)
+        plan = make_plan(
+            chosen.path,
+            batch_size=chosen.batch_size,
+            shuffle=False if chosen.shuffle == "none" else chosen.shuffle,
+            device=chosen.device,
+            backends=tuple(chosen.backends),
+            trials=chosen.trials,
+            seconds=chosen.seconds,
+            max_bytes=chosen.max_bytes,
+        )
+        record = run_bench(
+            plan, cold=not chosen.hot_only, hot=not chosen.cold_only,
+            progress=lambda what, done, of: bar.show(done, of, what=what),
+        )  # fmt: skip
     say(json.dumps(record, indent=1) if chosen.json else render_text(record, terminal_width(sys.stdout) or _WIDTH))
     return 0
 
 
 def render_text(record: dict[str, Any], width: int = _WIDTH) -> str:
     """The record for people: conditions, then a table for each state of the cache, in lines of at most that width."""
-    lines = [*conditions(record, width), *_contenders(record, width)]
+    lines = [*_conditions(record, width), *_contenders(record, width)]
     for name in ("cold", "hot"):
         found = record[name]
         if found is None:
@@ -139,21 +117,21 @@ def render_text(record: dict[str, Any], width: int = _WIDTH) -> str:
             lines += wrapped(plain(found["state"]), width, rest="  ")
             continue
         lines += wrapped(f"{name} ({found['checked']})", width, rest="  ")
-        lines += table([_HEADINGS, *map(figures, found["contenders"])])
+        lines += table([_HEADINGS, *map(_figures, found["contenders"])])
         for entry in found["contenders"]:
             lines += wrapped(plain(_path(entry)), width, first="  ", rest="    ")
         lines += wrapped(f"warning: {found['warning']}", width, rest="  ") if found["warning"] else []
-    return "\n".join([*lines, *notes(record, width)])
+    return "\n".join([*lines, *_notes(record, width)])
 
 
-def notes(record: dict[str, Any], width: int) -> Iterator[str]:
+def _notes(record: dict[str, Any], width: int) -> Iterator[str]:
     """What else has to be known of the numbers."""
     yield ""
     for note in record["conditions"]["notes"]:
         yield from wrapped(plain(note), width, first="- ", rest="  ")
 
 
-def conditions(record: dict[str, Any], width: int) -> Iterator[str]:
+def _conditions(record: dict[str, Any], width: int) -> Iterator[str]:
     """What was measured on what, and how."""
     dataset, given, machine = record["dataset"], record["conditions"], record["machine"]
     bounds = [f"{counted(given['trials'], 'trial')}, interleaved"]
@@ -182,7 +160,7 @@ def _contenders(record: dict[str, Any], width: int) -> Iterator[str]:
         yield from wrapped(plain(text), width, first=f"{contender['name']:<14} ", rest=" " * 15)
 
 
-def figures(entry: dict[str, Any]) -> tuple[str, ...]:
+def _figures(entry: dict[str, Any]) -> tuple[str, ...]:
     """A contender's cells: name, GB/s and their spread, first batch, share of time that it was waited for."""
     rate = entry["gb_per_s"]
     return (

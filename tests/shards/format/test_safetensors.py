@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import safetensors
@@ -9,6 +11,7 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
+import gdsload
 from gdsload.errors import FormatError
 from gdsload.shards.format.header import PREFIX_BYTES, Header, header_bytes, parse_header
 from gdsload.shards.format.layout import ShardLayout
@@ -121,6 +124,29 @@ def test_safetensors_opens_a_shard(tmp_path):
         assert opened.get_tensor("gdsload:offsets:text").tolist() == [0, 2, 2, 5]
         assert bytes(opened.get_tensor("text")) == b"hallo"
         assert x[1:2].tolist() == opened.get_slice("x")[1:2].tolist()
+
+
+def load(path, device):
+    """All tensors of a file, by the call that docs/guide.md shows where the installed safetensors has it."""
+    if device == "cpu" or not hasattr(safetensors.safe_open, "prefetch"):
+        return safetensors.torch.load_file(path, device=device)
+    with safetensors.safe_open(path, framework="pt") as file, file.prefetch(device=device, threads=16) as loading:
+        return dict(loading)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)])
+def test_safetensors_loads_a_shard_onto_a_device(tmp_path, device):
+    images = torch.arange(20 * 3000, dtype=torch.float32).reshape(20, 3, 1000)
+    schema = {"image": Field("float32", (3, 1000)), "tokens": Field("int32", (None,))}
+    with gdsload.ShardWriter(tmp_path / "d", schema) as writer:
+        for number, image in enumerate(images):
+            writer.write({"image": image, "tokens": torch.full((number,), number, dtype=torch.int32)})
+    tensors = load(tmp_path / "d/shard-00000.safetensors", device)
+    assert {tensor.device for tensor in tensors.values()} == {torch.device(device)}
+    assert torch.equal(tensors["image"].cpu(), images)
+    ends = tensors["gdsload:offsets:tokens"].tolist()
+    found = [tensors["tokens"][begin:end].tolist() for begin, end in pairwise(ends)]
+    assert found == [[number] * number for number in range(20)]
 
 
 def test_float8_scales_are_known_to_safetensors():

@@ -35,7 +35,7 @@ for line in json.loads(sys.argv[1]):
 """
 HELP = ["", "--version", *(
     f"{command} --help" for command in (
-        "convert", "merge", "split", "reshard", "inspect", "verify", "doctor", "bench", "tune", "demo", "completion"
+        "convert", "merge", "split", "reshard", "inspect", "verify", "doctor", "bench", "demo", "completion"
     )
 ), "convert --help-source", "convert --help-source images", "convert --help-source parquet"]  # fmt: skip
 WORK = [

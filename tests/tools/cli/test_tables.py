@@ -1,10 +1,10 @@
-"""What bench and tune show: tables that fit a terminal of 80 columns, with numbers that people read."""
+"""What bench shows: tables that fit a terminal of 80 columns, with numbers that people read."""
 
 from __future__ import annotations
 
 import pytest
 
-from gdsload.tools.cli import bench, tune
+from gdsload.tools.cli import bench
 from tests.tools.cli.test_golden import golden
 
 SPREAD = {"median": 1234.5678, "q1": 0.0123456, "q3": 12.3456}
@@ -47,20 +47,3 @@ def test_bench(record, columns):
     assert max(map(len, text.splitlines())) <= columns
     assert "e+0" not in text
     golden(f"bench-{columns}.txt", text + "\n")
-
-
-@pytest.mark.parametrize("columns", [80, 120])
-def test_tune(record, columns):
-    found = {
-        **record["hot"],
-        "warning": "a trial took 2.3 ms alone: so short, begin and chance weigh more than the path",
-    }
-    best = "read_threads=16, prefetch_bytes=256 MiB"
-    found["contenders"] = [entry(best), entry(f"{best}, pinned_bytes=24 MiB"), entry(f"{best}, pinned_bytes=12 MiB")]
-    record |= {
-        "rounds": [{"setting": "pinned_bytes", "best": best, "cold": record["cold"], "hot": found}],
-        "settings": {"read_threads": 16, "prefetch_bytes": 2**28}, "measured": True,
-    }  # fmt: skip
-    text = tune.render_text(record, columns)
-    assert max(map(len, text.splitlines())) <= columns
-    golden(f"tune-{columns}.txt", text + "\n")

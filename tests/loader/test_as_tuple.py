@@ -1,8 +1,6 @@
-"""Batches as tuples; and dicts that are unpacked as if they were tuples, of which that gives names."""
+"""Batches as tuples of fields."""
 
 from __future__ import annotations
-
-import types
 
 import pytest
 import torch
@@ -67,89 +65,3 @@ class TestTuples:
     def test_what_transforms_took_away_is_an_error(self, load, pairs, transform, match):
         with pytest.raises(OptionError, match=match):
             next(iter(load(pairs, transform=transform, as_tuple=["image"])))
-
-
-def by_for(loader):
-    for _image, _label in loader:
-        pass
-
-
-def by_star(loader):
-    for _image, *_rest in loader:
-        pass
-
-
-def by_attribute(loader):
-    holder = types.SimpleNamespace(loader=loader)
-    for _number, (_image, _label) in enumerate(holder.loader, 1):
-        pass
-
-
-def by_enumerate(loader):
-    for _number, (_image, _label) in enumerate(loader):
-        pass
-
-
-def by_next(loader):
-    _image, _label = next(iter(loader))
-
-
-def by_name(loader):
-    for batch in loader:
-        _image, _label = batch
-
-
-def by_global_name(loader):
-    exec("for batch in loader:\n    _image, _label = batch", {"loader": loader})
-
-
-def by_enumerated_name(loader):
-    for _number, batch in enumerate(loader):
-        _image, _label = batch
-
-
-LOOPS = [by_for, by_star, by_enumerate, by_attribute, by_next, by_name, by_global_name, by_enumerated_name]
-
-
-class TestUnpackingByMistake:
-    @pytest.mark.parametrize("loop", LOOPS)
-    def test_it_is_told_with_what_to_pass(self, load, pairs, loop):
-        loader = load(pairs, 50, fields=["image", "label"])
-        with pytest.raises(OptionError, match=r"names of its fields.*Pass as_tuple=\('image', 'label'\)"):
-            loop(loader)
-        loop(load(pairs, 50, as_tuple=("image", "label")))
-
-    def test_where_transforms_make_tuples_it_is_right(self, load, pairs):
-        for made in (
-            {"transform": lambda b: (b["image"], b["label"])},
-            {"device_transform": lambda b: (b["image"], 1)},
-        ):
-            for loop in LOOPS:
-                loop(load(pairs, 50, **made))
-
-    def test_whatever_else_is_done_with_a_loader_is_left_alone(self, load, pairs):
-        loader = load(pairs, 50, fields=["image", "label"])
-        for batch in loader:
-            assert type(batch) is dict
-        for _number, _batch in enumerate(loader):
-            pass
-        pair = 1, 2
-        for _batch in loader:
-            _one, _other = pair
-        for batch in loader:
-            if not isinstance(batch, dict):
-                _one, _other = batch
-        for _one, _other in zip(loader, loader, strict=True):
-            pass
-        first, second = loader
-        first, *_rest = list(loader)
-        image, label = next(iter(loader)).values()
-        assert torch.equal(image, first["image"])
-        assert not torch.equal(label, second["label"])
-        for name, value in next(iter(loader)).items():
-            assert torch.equal(first[name], value)
-        iterator = iter(loader)
-        batch = next(iterator)
-        names = [*batch]
-        assert names == ["image", "label"]
-        assert dict(enumerate(loader)).keys() == {0, 1}
