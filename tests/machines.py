@@ -102,7 +102,7 @@ class Made:
         calls = Calls(
             torch_build=lambda: self.build,
             try_gpu=lambda file, device, timeout_s: self.gpu,
-            probe=lambda file, device, timeout_s, refresh: self.probe,
+            probe=lambda file, device, timeout_s: self.probe,
             try_file=lambda file: self.file,
             distributions=lambda: self.distributions,
             has_module=lambda name: any(found.startswith(modules[name]) for found in self.distributions),

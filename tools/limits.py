@@ -37,8 +37,8 @@ LONG_SIGNATURES = {
 """Functions that may have any number of parameters, by file and qualified name, each with its reason."""
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
-    "lines in gdsload": 58_000,
-    "lines in tests": 63_100,
+    "lines in gdsload": 57_600,
+    "lines in tests": 63_000,
     "keywords of DataLoader": 44,
     "classes in loader, engine and backends": 209,
     "pools of threads": 7,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -44,7 +45,7 @@ def probe(context: Context) -> Finding:
     found = context.probe
     if found is None:
         return unknown("cuFile was not asked", "Run the doctor without --no-probe.", status="skipped", proven=False)
-    evidence: dict[str, Any] = {**found.to_json(), "proven": found.proven, "path": found.path}
+    evidence: dict[str, Any] = {**dataclasses.asdict(found), "proven": found.proven, "path": found.path}
     if found.proven:
         return ok(f"cuFile read {found.read_bytes} bytes by DMA ({found.path}), by its own counters", **evidence)
     if found.status == "ok" and found.path == "unknown":
