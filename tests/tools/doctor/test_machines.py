@@ -211,48 +211,6 @@ def test_how_far_drive_and_gpu_are_apart(made: Made, parent: str, node: int, dis
     found = made.findings()
     assert found["topology.distance"].evidence == {"gpu": GPU, "drives": {DRIVE: distance}}
     assert found["topology.distance"].severity == severity
-    assert found["topology.numa"].evidence == {
-        "nodes": 2,
-        "gpu": node if node >= 0 else None,
-        "drives": {DRIVE: 0},
-    }
-
-
-@pytest.mark.parametrize(
-    ("speed", "width", "severity"), [("32.0 GT/s PCIe", "16", "ok"), ("2.5 GT/s PCIe", "16", "info"),
-                                     ("32.0 GT/s PCIe", "8", "warning"), ("Unknown", "0", "info")]
-)  # fmt: skip
-def test_the_link_of_the_gpu(nvfs: Made, speed: str, width: str, severity: str):
-    nvfs.write(f"/sys/bus/pci/devices/{GPU}/current_link_speed", speed)
-    nvfs.write(f"/sys/bus/pci/devices/{GPU}/current_link_width", width)
-    assert nvfs.findings()["gpu.link"].severity == severity
-
-
-def test_a_small_window(nvfs: Made):
-    lines = [
-        "0x00000000f0000000 0x00000000f0ffffff 0x40200",
-        "0x00000000e0000000 0x00000000efffffff 0x14220c",
-    ]
-    nvfs.write(f"/sys/bus/pci/devices/{GPU}/resource", "\n".join(lines))
-    assert nvfs.findings()["gpu.bar1"].evidence == {"bytes": 256 * 2**20}
-
-
-@pytest.mark.parametrize(
-    ("units", "line", "mode", "severity"),
-    [
-        ([], "quiet", None, "ok"),
-        (["dmar0"], "intel_iommu=on", "DMA", "warning"),
-        (["dmar0"], "intel_iommu=on iommu=pt", "DMA", "ok"),
-        (["ivhd0"], "quiet", "identity", "ok"),
-    ],
-)
-def test_the_iommu(nvfs: Made, units: list[str], line: str, mode: str | None, severity: str):
-    nvfs.write("/proc/cmdline", line)
-    for unit in units:
-        nvfs.write(f"/sys/class/iommu/{unit}/x")
-    if mode:
-        nvfs.write(f"/sys/bus/pci/devices/{GPU}/iommu_group/type", mode)
-    assert nvfs.findings()["topology.iommu"].severity == severity
 
 
 @pytest.mark.parametrize(
