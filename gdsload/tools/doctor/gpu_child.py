@@ -77,7 +77,8 @@ def main(arguments: list[str]) -> None:
         trial = _try(*arguments)
     except Exception as error:
         trial = GpuTrial(error=f"{type(error).__name__}: {error}"[:300])
-    os.write(answer, (json.dumps(dataclasses.asdict(trial)) + "\n").encode())
+    # On a line of its own, whatever was printed before.
+    os.write(answer, f"\n{json.dumps(dataclasses.asdict(trial))}\n".encode())
     os._exit(0)
 
 

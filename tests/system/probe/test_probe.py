@@ -267,13 +267,15 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_it_has_not(folder: Pat
 
 
 @pytest.mark.slow
-def test_the_real_process_answers_on_this_machine(folder: Path):
+def test_the_real_process_answers_on_this_machine(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    (folder / "sitecustomize.py").write_text("import os; os.write(1, b'a stranger')")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
     command = module_command("gdsload.system.probe.child", str(folder / "a.safetensors"), "cuda:0")
     found = ask_cufile(folder, "cuda:0", 30.0, command=lambda file, device: command)
     assert found.status not in ("garbage", "skipped")
     assert found.stage != "start"
     ran = run_bounded(command, timeout_s=30, environ=module_environment(os.environ), folder="/")
-    assert f"\n{MARK}" in ran.output
+    assert ran.output.startswith(f"a stranger\n{MARK}")
 
 
 @pytest.mark.parametrize(

@@ -300,8 +300,10 @@ def test_an_answer_of_the_process_that_asks_torch_comes_whole():
 
 
 @pytest.mark.slow
-def test_the_process_that_asks_torch_answers_on_this_machine(tmp_path):
+def test_the_process_that_asks_torch_answers_on_this_machine(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(bytes(8192))
+    (tmp_path / "sitecustomize.py").write_text("import os; os.write(1, b'a stranger')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     trial = Calls().try_gpu(str(tmp_path / "file"), "cuda:0", 50.0)
     assert trial.status == "ok"
     assert torch.accelerator.is_available() or trial.error == "torch sees no GPU"
