@@ -58,19 +58,19 @@ class _RefusedError(Exception):
 
 
 class _Found(dict[str, Any]):
-    """What is known so far, by the attributes of `CufileProbe`."""
+    """The attributes of `CufileProbe` that are known so far."""
 
     def __init__(self, fd: int) -> None:
         super().__init__()
         self._fd = fd
 
     def enter(self, stage: str) -> None:
-        """Begin a stage: whatever happens in it, the parent has what is known by now."""
+        """Begin a stage, and write what is known before it: the stage may hang or crash."""
         self["stage"] = stage
         self.write()
 
     def write(self) -> None:
-        """Write it on a line of its own, whatever a library has printed, and at once."""
+        """Write all of it on a new line, also after text that a library has printed."""
         os.write(self._fd, f"\n{MARK}{json.dumps(self)}\n".encode())
 
 

@@ -1,4 +1,4 @@
-"""Running the probing process, and what it has answered in this process."""
+"""The call that runs the probing process, and the answers that this process has had."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DOING = {
     "batch": "reading many parts by one call (cuFileBatchIOSubmit)",
 }
 _OPTIONAL = "batch"
-"""What may fail, hang or crash: all that matters is known by then, and it is done without."""
+"""The stage that may fail, hang or crash: the path is proven by then, and gdsload can read without batches."""
 
 _Drive = tuple[int | str, str]
 _known: dict[_Drive, CufileProbe] = {}
@@ -47,7 +47,7 @@ def ask_cufile(
     *,
     command: Callable[[str, str], list[str]] | None = None,
 ) -> CufileProbe:
-    """Find out how cuFile reads a file of this file system into this GPU. Never raises, whatever it finds.
+    """Find out in a separate process how cuFile reads a file of this file system into this GPU. Raises nothing.
 
     Args:
         path: a file, or a folder that holds one or may be written to.
@@ -72,9 +72,9 @@ def ask_cufile(
 def probe_cufile(
     path: str | os.PathLike[str], device: str = "cuda:0", *, ask: Callable[[str, str], CufileProbe] = ask_cufile
 ) -> CufileProbe:
-    """What `ask_cufile` finds out, which is asked once in a process for each drive and device.
+    """The answer of `ask_cufile`, which is called once in a process for each drive and device.
 
-    The first call takes seconds. Later ones, and those that wait for the first, get its answer.
+    The first call takes seconds. Later calls, and those in other threads at the same time, get its answer.
 
     Args:
         path: a file, or a folder that holds one or may be written to.
@@ -104,7 +104,7 @@ def _child(file: str, device: str) -> list[str]:
 
 
 def _run(command: list[str], timeout_s: float) -> tuple[Ran, tuple[str, ...]]:
-    """How the probing process ended, and the last lines of cuFile's log."""
+    """Run the probing process; its end, and the last lines of cuFile's log."""
     with tempfile.TemporaryDirectory(prefix="gdsload-", ignore_cleanup_errors=True) as folder:
         log = os.path.join(folder, "cufile.log")
         # Else cuFile writes cufile.log into the working directory. It expects a file's name: a folder disables logging.
@@ -140,7 +140,7 @@ def _judge(ran: Ran, timeout_s: float) -> CufileProbe:
 
 
 def _said(output: str) -> dict[str, Any]:
-    """What the probing process has said last, by the attributes of `CufileProbe`."""
+    """The last attributes of `CufileProbe` that the probing process has written."""
     for line in reversed(output.splitlines()):
         if line.startswith(MARK):
             with contextlib.suppress(ValueError):  # the last line may have been cut off

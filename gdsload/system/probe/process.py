@@ -1,4 +1,4 @@
-"""Running a program that may hang or crash: bounded in time, and it never raises."""
+"""Programs that may hang or crash, run with a time limit."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _REAP_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a program ended.
+    """The end of a program, and what it wrote.
 
     Attributes:
         code: its exit status, negative for the signal that ended it; None if it could not be started or did not end.
-        output: the end of what it wrote to standard output.
+        output: the last mebibyte that it wrote to standard output.
         errors: the same for standard error, or why it could not be started.
-        timed_out: whether it was killed because its time was up.
+        timed_out: whether it was killed at the time limit.
     """
 
     code: int | None
@@ -59,7 +59,7 @@ def module_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def run_bounded(
     command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str], folder: str | None = None
 ) -> Ran:
-    """Run a program to its end, or kill it and all it started when its time is up.
+    """Run a program, and kill it at a time limit; also kill what it started. Raises nothing.
 
     Args:
         command: program and arguments.
@@ -77,7 +77,7 @@ def run_bounded(
                 stderr=errors,
                 env=dict(environ),
                 cwd=folder,
-                start_new_session=True,  # a group of its own, which can be killed whole
+                start_new_session=True,  # a separate group, which can be killed whole
             )
             late = _wait(process, timeout_s)
             return Ran(process.returncode, _end_of(output), _end_of(errors), late)
@@ -86,7 +86,7 @@ def run_bounded(
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Wait for a process, and kill its group; whether its time was up."""
+    """Wait for a process and kill its group; True if the time limit was reached."""
     try:
         process.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -96,7 +96,7 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
     finally:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
-        # Unlike `subprocess.run`, which waits for ever for a process that is stuck in a driver.
+        # A process that is stuck in a driver cannot be reaped; `subprocess.run` would wait for it for ever.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_REAP_S)
 

@@ -1,4 +1,4 @@
-"""What a probe of cuFile found out."""
+"""The result of a probe of cuFile."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["MARK", "PATHS", "CufileProbe", "Status"]
 
 Status = Literal["ok", "failed", "missing", "timeout", "crashed", "garbage", "skipped"]
 MARK = "gdsload-probe: "
-"""How a line begins in which the probing process says what is known."""
+"""The beginning of a line in which the probing process writes attributes of `CufileProbe`."""
 PATHS = {"gds-nvfs": "nvfs_reads", "gds-p2p": "p2p_reads", "cufile-posix": "posix_reads"}
 """Our names for cuFile's paths, and where their reads are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class CufileProbe:
-    """What cuFile really did with one file of one file system and one GPU.
+    """The way cuFile read one file of one file system into one GPU.
 
     Attributes:
         status: ``ok``, a read into GPU memory was made and its bytes are right, whichever path they took; ``failed``,

@@ -17,8 +17,9 @@ from typing import get_args
 import pytest
 
 from gdsload.system.probe import CufileProbe, ask_cufile, probe, probe_cufile
-from gdsload.system.probe.process import module_command, module_environment, run_bounded
+from gdsload.system.probe.process import END_WITH_PARENT, module_command, module_environment, run_bounded
 from gdsload.system.probe.result import MARK, Status
+from tests.system.probe.test_process import gone
 
 OPENING = {"stage": "driver-open", "version": "1.20.0"}
 GOOD = {"stage": "done", "status": "ok", "reason": "a read was made", "nvfs_reads": 1, "p2p_reads": 0, "posix_reads": 0}
@@ -167,6 +168,26 @@ def test_a_file_that_was_made_for_the_read_is_removed_also_after_a_hang(tmp_path
     assert os.listdir(tmp_path / "empty") == []
 
 
+def test_a_process_that_ends_while_a_thread_of_it_asks_leaves_nothing(tmp_path: Path):
+    for name in ("empty", "temporary"):
+        (tmp_path / name).mkdir()
+    child = f"{END_WITH_PARENT}; import os; open({str(tmp_path / 'pid')!r}, 'w').write('%d ' % os.getpid())\n{HANG}"
+    program = f"""
+import os, sys, threading, time
+from gdsload.system.probe import ask_cufile
+command = [sys.executable, "-c", {child!r}]
+asking = {{"command": lambda file, device: command}}
+threading.Thread(target=ask_cufile, args=({str(tmp_path / "empty")!r},), kwargs=asking, daemon=True).start()
+while not (os.path.exists({str(tmp_path / "pid")!r}) and os.path.getsize({str(tmp_path / "pid")!r})):
+    time.sleep(0.01)
+"""
+    environ = module_environment(os.environ) | {"TMPDIR": str(tmp_path / "temporary")}
+    ran = run_bounded([sys.executable, "-c", program], timeout_s=30, environ=environ)
+    assert (ran.code, ran.errors) == (0, "")
+    assert gone((tmp_path / "pid").read_text().strip())
+    assert os.listdir(tmp_path / "empty") == os.listdir(tmp_path / "temporary") == []
+
+
 def test_no_library_needs_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(probe, "find_libraries", lambda *arguments: [])
     monkeypatch.setattr(probe, "run_bounded", lambda *arguments, **options: pytest.fail("a process was started"))
@@ -201,7 +222,7 @@ def test_a_drive_and_a_device_are_asked_about_once(folder: Path, device: str, st
     assert (first.status, asked.count) == (status, 1)
 
 
-def test_another_device_and_another_drive_are_asked_about_anew(folder: Path, device: str):
+def test_each_device_and_each_drive_is_asked_about(folder: Path, device: str):
     asked = Asked()
     for path, name in ((folder, device), (folder, f"cuda:{next(devices)}"), ("/proc", device), ("/none/such", device)):
         probe_cufile(path, name, ask=asked)
