@@ -1,15 +1,13 @@
 """The program of the probing process, ``python -m gdsload.system.probe.child FILE DEVICE``: all that may hang or crash.
 
-It prints what is known so far before each stage, and again at the end: lines that begin with `MARK`, each with a JSON
-object of attributes of `CufileProbe`. Only the last one has a status. The parent process never loads libcufile: opening
-its driver can spin for ever (seen with 1.19 and 1.20 where /proc/modules is missing), and it must not be used after a
-fork.
+It answers with the attributes of `CufileProbe` that are known, before each stage and at the end; only the last answer
+has a status. The parent process never loads libcufile: opening its driver can spin for ever (seen with 1.19 and 1.20
+where /proc/modules is missing), and it must not be used after a fork.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import sys
 import time
@@ -18,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from gdsload.system.probe.library import find_libraries
-from gdsload.system.probe.result import MARK, PATHS
+from gdsload.system.probe.process import take_output, write_answer
+from gdsload.system.probe.result import PATHS
 from gdsload.system.probe.tree import Tree
 
 __all__ = ["CufileDescr", "main", "reads_by_path"]
@@ -60,18 +59,14 @@ class _RefusedError(Exception):
 class _Found(dict[str, Any]):
     """The attributes of `CufileProbe` that are known so far."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, output: int) -> None:
         super().__init__()
-        self._fd = fd
+        self._output = output
 
     def enter(self, stage: str) -> None:
-        """Begin a stage, and write what is known before it: the stage may hang or crash."""
+        """Begin a stage, and answer what is known before it: the stage may hang or crash."""
         self["stage"] = stage
-        self.write()
-
-    def write(self) -> None:
-        """Write all of it on a new line, also after text that a library has printed."""
-        os.write(self._fd, f"\n{MARK}{json.dumps(self)}\n".encode())
+        write_answer(self._output, self)
 
 
 def _probe(path: str, device: str, found: _Found) -> None:
@@ -246,8 +241,8 @@ def _check(status: _Status, what: str) -> None:
 def main(arguments: list[str]) -> None:
     """Probe, print and exit without any cleanup: closing cuFile can hang, too."""
     file, device = arguments
-    found = _Found(os.dup(1))
-    os.dup2(2, 1)  # what libraries print goes to the errors
+    output = take_output()
+    found = _Found(output)
     try:
         _probe(file, device, found)
         found |= {"status": "ok", "stage": "done"}
@@ -255,7 +250,7 @@ def main(arguments: list[str]) -> None:
         found |= {"status": refusal.status, "reason": str(refusal), "error": refusal.error}
     except Exception as error:
         found |= {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:500]}
-    found.write()
+    write_answer(output, found)
     os._exit(0)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import os
 import signal
 import sys
@@ -12,11 +10,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from gdsload.system.probe.library import find_libraries
-from gdsload.system.probe.process import Ran, module_command, module_environment, run_bounded
-from gdsload.system.probe.result import MARK, CufileProbe, Status
+from gdsload.system.probe.process import Ran, answer_of, module_command, module_environment, run_bounded
+from gdsload.system.probe.result import CufileProbe, Status
 from gdsload.system.probe.tree import Tree
 from gdsload.system.probe.trial_file import trial_file
 
@@ -117,7 +114,7 @@ def _run(command: list[str], timeout_s: float) -> tuple[Ran, tuple[str, ...]]:
 
 
 def _judge(ran: Ran, timeout_s: float) -> CufileProbe:
-    known = _said(ran.output)
+    known = answer_of(ran)
     if "status" in known:
         return CufileProbe(**known)
     stage = known.get("stage", "start")
@@ -137,16 +134,6 @@ def _judge(ran: Ran, timeout_s: float) -> CufileProbe:
         return ended("crashed", f"{_signal_name(-ran.code)} while {doing}{last}")
     what = f"exit status {ran.code}" if ran.code else "no answer that can be read"
     return ended("garbage", f"{what} while {doing}{last}")
-
-
-def _said(output: str) -> dict[str, Any]:
-    """The last attributes of `CufileProbe` that the probing process has written."""
-    for line in reversed(output.splitlines()):
-        if line.startswith(MARK):
-            with contextlib.suppress(ValueError):  # the last line may have been cut off
-                found: dict[str, Any] = json.loads(line.removeprefix(MARK))
-                return found
-    return {}
 
 
 def _signal_name(number: int) -> str:

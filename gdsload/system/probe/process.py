@@ -1,8 +1,13 @@
-"""Programs that may hang or crash, run with a time limit."""
+"""Programs that may hang or crash, run with a time limit, and the answers of those that are gdsload's.
+
+An answer is a line of standard output that begins with `MARK`, with a JSON object; of several the last one counts. So
+nothing that a library prints is taken for one.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -10,13 +15,24 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
-__all__ = ["END_WITH_PARENT", "Ran", "module_command", "module_environment", "run_bounded"]
+__all__ = [
+    "END_WITH_PARENT",
+    "MARK",
+    "Ran",
+    "answer_of",
+    "module_command",
+    "module_environment",
+    "run_bounded",
+    "take_output",
+    "write_answer",
+]
 
 END_WITH_PARENT = "import ctypes; ctypes.CDLL(None).prctl(1, 9)"
 """The beginning of a program for ``python -c`` that is killed when the thread that started it ends: a program that
 spins in a library must not outlive its parent. 1 is PR_SET_PDEATHSIG, include/uapi/linux/prctl.h; 9 is SIGKILL."""
+MARK = "gdsload-answer: "
 _MOST_BYTES = 2**20
 _REAP_S = 1.0
 
@@ -104,3 +120,25 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
 def _end_of(file: IO[bytes]) -> str:
     file.seek(max(file.seek(0, os.SEEK_END) - _MOST_BYTES, 0))
     return file.read(_MOST_BYTES).decode("utf-8", "replace")
+
+
+def take_output() -> int:
+    """Take standard output for answers: a descriptor of it. What libraries print goes to standard error from now on."""
+    output = os.dup(1)
+    os.dup2(2, 1)
+    return output
+
+
+def write_answer(output: int, values: Mapping[str, Any]) -> None:
+    """Write an answer to the descriptor of `take_output`, on a new line also after text that was printed before."""
+    os.write(output, f"\n{MARK}{json.dumps(values)}\n".encode())
+
+
+def answer_of(ran: Ran) -> dict[str, Any]:
+    """The last answer that a program has written; empty without one."""
+    for line in reversed(ran.output.splitlines()):
+        if line.startswith(MARK):
+            with contextlib.suppress(ValueError):  # the last line may have been cut off
+                found: dict[str, Any] = json.loads(line.removeprefix(MARK))
+                return found
+    return {}

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["MARK", "PATHS", "CufileProbe", "Status"]
+__all__ = ["PATHS", "CufileProbe", "Status"]
 
 Status = Literal["ok", "failed", "missing", "timeout", "crashed", "garbage", "skipped"]
-MARK = "gdsload-probe: "
-"""The beginning of a line in which the probing process writes attributes of `CufileProbe`."""
 PATHS = {"gds-nvfs": "nvfs_reads", "gds-p2p": "p2p_reads", "cufile-posix": "posix_reads"}
 """Our names for cuFile's paths, and where their reads are counted."""
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import torch
 
 from gdsload.system.probe import CufileProbe, ask_cufile
-from gdsload.system.probe.process import END_WITH_PARENT, module_command, module_environment, run_bounded
+from gdsload.system.probe.process import END_WITH_PARENT, answer_of, module_command, module_environment, run_bounded
 from gdsload.system.probe.tree import Tree
 from gdsload.tools.doctor.file_trial import FileTrial, try_file
-from gdsload.tools.doctor.gpu_trial import GpuTrial, parse_trial
+from gdsload.tools.doctor.gpu_trial import GpuTrial
 
 __all__ = ["MODULES", "Calls", "System", "TorchBuild", "device_number"]
 
@@ -47,13 +47,12 @@ def _torch_build() -> TorchBuild:
 def _try_gpu(file: str, device: str, timeout_s: float) -> GpuTrial:
     command = module_command("gdsload.tools.doctor.gpu_child", file, device)
     ran = run_bounded(command, timeout_s=timeout_s, environ=module_environment(os.environ))
+    if answer := answer_of(ran):
+        return GpuTrial(**answer)
     if ran.timed_out:
         return GpuTrial(status="timeout", error=f"torch and CUDA gave no answer within {timeout_s:g} s")
-    trial = parse_trial(ran.output)
-    if trial is None:
-        last = ran.errors.strip().rpartition("\n")[2]
-        return GpuTrial(status="crashed", error=f"the process that asked ended with {ran.code}: {last}"[:300])
-    return trial
+    last = ran.errors.strip().rpartition("\n")[2]
+    return GpuTrial(status="crashed", error=f"the process that asked ended with {ran.code}: {last}"[:300])
 
 
 def _distributions() -> dict[str, str]:

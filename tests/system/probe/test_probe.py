@@ -17,8 +17,8 @@ from typing import get_args
 import pytest
 
 from gdsload.system.probe import CufileProbe, ask_cufile, probe, probe_cufile
-from gdsload.system.probe.process import END_WITH_PARENT, module_command, module_environment, run_bounded
-from gdsload.system.probe.result import MARK, Status
+from gdsload.system.probe.process import END_WITH_PARENT, MARK, module_command, module_environment, run_bounded
+from gdsload.system.probe.result import Status
 from tests.system.probe.test_process import gone
 
 OPENING = {"stage": "driver-open", "version": "1.20.0"}

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import time
 
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.library import parse_config
 from gdsload.tools.doctor import Calls
 from gdsload.tools.doctor import checkup as run
-from gdsload.tools.doctor.gpu_trial import GpuTrial, parse_trial
+from gdsload.tools.doctor.gpu_trial import GpuTrial
 from tests.machines import DRIVE, GPU, ROOT_MOUNT, Hang, Made, make_drive, make_gpu, make_host
 
 
@@ -285,18 +282,6 @@ def test_packages_that_are_missing_broken_doubled_or_for_another_cuda(nvfs: Made
     report = nvfs.diagnose()
     assert "more than one cupy" in next(f.message for f in report.findings if f.check == "packages.cupy")
     assert report.verdict.backend == "bounce"
-
-
-@given(text=st.one_of(st.text(max_size=50), st.dictionaries(st.text(max_size=9), st.integers()).map(json.dumps)))
-@example(json.dumps(dataclasses.asdict(GpuTrial()) | {"registered": "yes"}))
-@example("[" * 100_000)
-def test_an_answer_of_the_process_that_asks_torch_is_not_trusted(text: str):
-    assert parse_trial(text) is None
-
-
-def test_an_answer_of_the_process_that_asks_torch_comes_whole():
-    trial = GpuTrial("cuda", "NVIDIA H100", GPU, 1, registered=False, register_error="invalid argument")
-    assert parse_trial("noise\n" + json.dumps(dataclasses.asdict(trial)) + "\n") == trial
 
 
 @pytest.mark.slow
