@@ -102,7 +102,7 @@ class Made:
         calls = Calls(
             torch_build=lambda: self.build,
             try_gpu=lambda file, device, timeout_s: self.gpu,
-            probe=lambda file, device, timeout_s, refresh: self.probe,
+            probe=lambda file, device, timeout_s: self.probe,
             try_file=lambda file: self.file,
             distributions=lambda: self.distributions,
             has_module=lambda name: any(found.startswith(modules[name]) for found in self.distributions),
@@ -126,7 +126,6 @@ def make_host(made: Made) -> None:
     made.write("/proc/modules", "ext4 1000000 1 - Live 0x0\n")
     made.write("/proc/self/limits", LIMITS)
     made.write("/proc/self/cgroup", "0::/\n")
-    made.write("/proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/nvme0n1p2 ro\n")
     made.write(
         "/proc/meminfo",
         "MemTotal:       131072000 kB\nMemAvailable:   125829120 kB\nHugePages_Total:       0\n",
@@ -136,17 +135,12 @@ def make_host(made: Made) -> None:
     made.write("/boot/config-6.8.0-45-generic", "CONFIG_PCI=y\nCONFIG_PCI_P2PDMA=y\n")
     made.mounts(ROOT_MOUNT, DATA_MOUNT)
     made.write("/run/udev/data/b259:1", "S:disk/by-id/x\nE:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem\n")
-    for node in range(2):
-        made.write(f"/sys/devices/system/node/node{node}/cpulist", "0-7\n")
     made.shard()
 
 
 def make_drive(made: Made, parent: str = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0") -> None:
     device = f"{parent}/{DRIVE}"
-    made.pci(
-        DRIVE, device, numa_node="0", current_link_speed="16.0 GT/s PCIe", max_link_speed="16.0 GT/s PCIe",
-        current_link_width="4", max_link_width="4",
-    )  # fmt: skip
+    made.pci(DRIVE, device, numa_node="0")
     controller = f"{device}/nvme/nvme0"
     made.write(f"{controller}/transport", "pcie\n")
     made.write(f"{controller}/model", "SAMSUNG MZQL23T8HCLS-00A07              \n")
@@ -161,13 +155,7 @@ def make_drive(made: Made, parent: str = "/sys/devices/pci0000:00/0000:00:01.0/0
 def make_gpu(
     made: Made, parent: str = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0", node: int = 0
 ) -> None:
-    lines = ["0x00000000f0000000 0x00000000f0ffffff 0x0000000000040200"]
-    lines += ["0x0000010000000000 0x0000011fffffffff 0x000000000014220c"]
-    made.pci(
-        GPU, f"{parent}/{GPU}", vendor="0x10de", numa_node=str(node), resource="\n".join(lines),
-        current_link_speed="32.0 GT/s PCIe", max_link_speed="32.0 GT/s PCIe",
-        current_link_width="16", max_link_width="16",
-    )  # fmt: skip
+    made.pci(GPU, f"{parent}/{GPU}", vendor="0x10de", numa_node=str(node))
     made.write(f"{parent}/{GPU}/class", "0x030200\n")
     made.write("/proc/driver/nvidia/version", OPEN_DRIVER)
     made.write("/proc/driver/nvidia/params", 'RegistryDwords: ""\n')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 
 import numpy as np
@@ -82,15 +81,10 @@ def two_gpus(devices):
         pytest.skip("one GPU only")
 
 
-@functools.cache
-def cufile_status(path):
-    return probe_cufile(path, "cuda:0")
-
-
 @pytest.fixture
 def cufile(tmp_path):
     """Skips where cuFile does not answer, or fails if it must."""
-    found = cufile_status(os.fspath(tmp_path.parent))
+    found = probe_cufile(tmp_path.parent)
     if found.status != "ok":
         if "cufile" in os.environ.get("GDSLOAD_REQUIRE", "").split(","):
             pytest.fail(f"GDSLOAD_REQUIRE=cufile, but cuFile does not answer: {found}", pytrace=False)

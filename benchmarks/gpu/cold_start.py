@@ -3,13 +3,12 @@
     python -m benchmarks.gpu.cold_start --work-dir /mnt/nvme --out cold-start.json
     python -m benchmarks.gpu.cold_start --device cpu --bytes 1GiB --cases images-full --forms gdsload torch
 
-Each trial is a new process, in which gdsload has never run: its folder of caches is empty. The loader is made,
-the files are dropped from the page cache and the kernel is asked whether they are gone; then three epochs are timed
-from the first `iter` on, the first batch apart. In the same round are measured D, the files in sequence with O_DIRECT,
-and the hot rate, the third epoch of gdsload's loader over files that were read whole before. Beside them are torch's
-loader with workers and SPDL, if it is installed; each of their workers reads rows by `preadv`, from one file that holds
-the same rows. They have no block shuffle: there, they shuffle fully. Before the rounds, every byte of two epochs of
-gdsload is compared, the first one cold.
+Each trial is a new process. The loader is made, the files are dropped from the page cache and the kernel is asked
+whether they are gone; then three epochs are timed from the first `iter` on, the first batch apart. In the same round
+are measured D, the files in sequence with O_DIRECT, and the hot rate, the third epoch of gdsload's loader over files
+that were read whole before. Beside them are torch's loader with workers and SPDL, if it is installed; each of their
+workers reads rows by `preadv`, from one file that holds the same rows. They have no block shuffle: there, they shuffle
+fully. Before the rounds, every byte of two epochs of gdsload is compared, the first one cold.
 """
 
 from __future__ import annotations
@@ -102,17 +101,16 @@ def write(case: Case, folder: Path, nbytes: int) -> None:
 
 
 def _run(order: dict[str, Any], scratch: Path) -> dict[str, Any]:
-    """A trial in a process whose caches are empty.
+    """A trial in a new process.
 
     Raises:
         RuntimeError: if it fails.
     """
-    with tempfile.TemporaryDirectory(dir=scratch) as home:
-        answer = Path(home, "answer.json")
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        answer = Path(folder, "answer.json")
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.gpu.cold_trial"],
             input=json.dumps({**order, "answer": str(answer)}),
-            env={**os.environ, "XDG_CACHE_HOME": home},
             stderr=subprocess.PIPE,
             text=True,
             timeout=_TRIAL_S,

@@ -25,6 +25,9 @@ __all__ = ["HostBackend"]
 
 _MOST_TRUST = 31
 _MAX_READ_BYTES = 2**20
+_KEPT_GAP_BYTES = 2**17
+"""The largest gap that is read along into the page cache, which keeps it for a later batch: of a window of short rows,
+each batch wants some here and some there."""
 _THREADS = 16
 _LINE = 64
 
@@ -71,7 +74,7 @@ class HostBackend(FileBackend):
             return self._read(wanted)
         addresses = self.files.base[wanted.file] + wanted.offset
         if not self._resident(wanted):
-            pieces = cut(self._coalesced(wanted).extents, _MAX_READ_BYTES).extents
+            pieces = cut(self._coalesced(wanted, _KEPT_GAP_BYTES).extents, _MAX_READ_BYTES).extents
             parts = self.files.drives.shares(pieces, _MAX_READ_BYTES)
             works = [(drive, partial(self._populate, pieces, part, wanted)) for drive, part in parts]
             return PendingRead(addresses, self._readers.run(works), count=self.counts(wanted))
@@ -95,9 +98,9 @@ class HostBackend(FileBackend):
             self._trusted = self._trust
         return resident
 
-    def _coalesced(self, wanted: Extents) -> Reads:
+    def _coalesced(self, wanted: Extents, gap_bytes: int = MAX_GAP_BYTES) -> Reads:
         turns = self.files.drives.turns
-        return coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES, turns=turns)
+        return coalesce(wanted, max_gap_bytes=gap_bytes, max_read_bytes=_MAX_READ_BYTES, turns=turns)
 
     def _read(self, wanted: Extents) -> PendingRead:
         reads = self._coalesced(wanted)
@@ -119,9 +122,13 @@ class HostBackend(FileBackend):
         return PendingRead(reads.places(starts), reading, lease.nbytes, held.clear, count=self.counts(wanted))
 
     def _populate(self, reads: Extents, chosen: range, wanted: Extents) -> None:
-        for index in chosen:
-            if nbytes := int(reads.nbytes[index]):
-                self.files.guard.populate(int(reads.file[index]), int(reads.offset[index]), nbytes, wanted)
+        some = reads[chosen.start : chosen.stop]
+        pieces = list(zip(some.file.tolist(), some.offset.tolist(), some.nbytes.tolist(), strict=True))
+        for piece in pieces:
+            self.files.will_need(*piece)
+        for file, offset, nbytes in pieces:
+            if nbytes:
+                self.files.guard.populate(file, offset, nbytes, wanted)
 
     def _fill(self, reads: PreparedReads, part: range, into: IntArray, _lease: Lease) -> None:
         """Make reads; the memory is held meanwhile, even if nobody wants it any more."""

@@ -35,6 +35,8 @@ from gdsload.system.memory import map_file, unmap
 __all__ = ["Files", "open_regular", "pread_exact"]
 
 IntArray = NDArray[np.int64]
+_AHEAD_BYTES = 128 * 1024
+"""Linux cuts longer requests to what the drive reads at once, or reads ahead: this is the least that is usual."""
 _UNKNOWN = -1
 """Nobody has tried yet whether a file can be opened with O_DIRECT."""
 
@@ -194,6 +196,16 @@ class Files:
         """
         with self.descriptor(file) as fd:
             pread_exact(fd, memory, offset, self.sources[file].path)
+
+    def will_need(self, file: int, offset: int, nbytes: int) -> None:
+        """Have the kernel begin to read bytes of a file into the page cache, and no others.
+
+        Who touches a page that is not there has as many read around it as the drive's read-ahead has, megabytes of it,
+        and waits for them.
+        """
+        with self.descriptor(file) as fd:
+            for low in range(offset, offset + nbytes, _AHEAD_BYTES):
+                os.posix_fadvise(fd, low, min(_AHEAD_BYTES, offset + nbytes - low), os.POSIX_FADV_WILLNEED)
 
     def _read(self, file: int, offset: int, nbytes: int) -> None:
         """Read bytes of a mapped file only to learn whether they can be read."""

@@ -32,6 +32,8 @@ _SHIFT = 17
 _PIECE = 1 << _SHIFT
 """As much as the kernel reads around a page that is touched, as a rule: a larger one would read what nobody has asked
 for where not all of a shard is in memory, and smaller ones are that many more calls."""
+_PAGE_SHIFT, _PAGES = 12, 32
+"""Pages of a piece, of 4 KiB: a bit of 32 for each."""
 _MOST_PIECES = 8
 """Pieces that are populated by one call."""
 _MOST_CALLS = 64
@@ -55,10 +57,12 @@ class Guard:
         self._end = 0
         self._sure = np.zeros(0, bool)
         """Whether each piece of the line may be touched."""
+        self._pages = np.zeros(0, np.uint32)
+        """Which pages of it, the first one in the lowest bit: rows that end within a piece are populated one by one."""
         self._lasting = np.zeros(0, bool)
         """Whether it keeps its mark whatever looks find."""
         self._marked = np.zeros(len(names), bool)
-        """Whether a shard may have marks that are not lasting."""
+        """Whether a shard may have marks that are not lasting, of pieces or pages."""
         self._lock, self._populating = threading.Lock(), threading.Lock()
         self.left = len(names)
         """Pieces without a mark, and one for each shard that is not open: 0 where nothing has to be asked."""
@@ -82,6 +86,7 @@ class Guard:
             if (short := at + count - len(self._sure)) > 0:
                 more = np.zeros(max(at, short), bool)
                 self._sure, self._lasting = np.append(self._sure, more), np.append(self._lasting, more)
+                self._pages = np.append(self._pages, np.zeros(len(more), np.uint32))
             self._sure[at + count - 1] = self._lasting[at + count - 1] = beyond
             self._begin[file] = begin
             self._size[file] = nbytes
@@ -184,11 +189,24 @@ class Guard:
         if not self._brought(file, offset, nbytes):
             self._bring_exactly(file, offset, offset + nbytes, wanted)
             return
-        begin, end = int(self._begin[file]) + offset, offset + nbytes
-        first, last = -(-begin >> _SHIFT), begin + nbytes >> _SHIFT
-        last += end == self._size[file]
-        if first < last:
-            self._mark(file, np.arange(first, last), lasting)
+        begin = int(self._begin[file]) + offset
+        stop = begin + nbytes
+        if offset + nbytes == self._size[file]:
+            stop = (stop >> _SHIFT) + 1 << _SHIFT  # there is nothing more in the last piece
+        self._mark(file, self._filled(file, begin >> _PAGE_SHIFT, -(-stop >> _PAGE_SHIFT)), lasting)
+
+    def _filled(self, file: int, low: int, stop: int) -> IntArray:
+        """Note pages `low` to `stop` - 1 of the line, of a shard; returns the pieces that have all pages noted now."""
+        pieces = np.arange(low // _PAGES, -(-stop // _PAGES))
+        bits = np.full(len(pieces), 2**_PAGES - 1, np.uint64)
+        if len(bits):
+            bits[0] &= np.uint64(2**_PAGES - (1 << low % _PAGES))
+            bits[-1] &= np.uint64((1 << (stop - 1) % _PAGES + 1) - 1)
+        with self._lock:
+            self._marked[file] = True
+            self._pages[pieces] |= bits.astype(np.uint32)
+            found: IntArray = pieces[self._pages[pieces] == 2**_PAGES - 1]
+            return found
 
     def _mark(self, files: IntArray | int, pieces: IntArray, lasting: bool) -> None:
         """Mark pieces, which are of these shards."""
@@ -200,9 +218,13 @@ class Guard:
             if lasting:
                 self._lasting[pieces] = True
 
-    def forget(self, file: int) -> None:
-        """Take the marks of an open shard back, because a page of it has left the page cache."""
+    def missed(self, file: int, offset: int) -> None:
+        """Take the marks of an open shard back if this byte, which is not in the page cache, has one: it has left it."""
         if not self._marked[file]:  # each read that finds a page gone asks
+            return
+        page = int(self._begin[file]) + offset >> _PAGE_SHIFT
+        piece, bit = divmod(page, _PAGES)
+        if not (self._sure[piece] or int(self._pages[piece]) >> bit & 1):
             return
         first = int(self._begin[file]) >> _SHIFT
         last = first + (int(self._size[file]) >> _SHIFT) + 1
@@ -210,6 +232,7 @@ class Guard:
             sure, lasting = self._sure[first:last], self._lasting[first:last]
             self.left += int(np.count_nonzero(sure)) - int(np.count_nonzero(lasting))
             sure[:] = lasting
+            self._pages[first:last] = 0
             self._marked[file] = False
 
     def _brought(self, file: int, offset: int, nbytes: int) -> bool:

@@ -113,7 +113,7 @@ def _places_are_there(files: Files, nbytes: int, place_of: Callable[[int], tuple
     for _ in range(probes if nbytes else 0):
         file, offset = place_of(_random_below(nbytes))
         if not _is_there(files, file, offset):
-            files.guard.forget(file)
+            files.guard.missed(file, offset)
             return False
     return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -29,13 +30,14 @@ from gdsload.shards.catalog import open_catalog
 from gdsload.shards.drive import Drive
 from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe
-from gdsload.system.probe.result import STATUSES
+from gdsload.system.probe.result import Status
 from gdsload.system.probe.tree import Tree
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 NAMES = ("auto", "host", "mapped", "bounce", "gds")
 BY_DMA = CufileProbe("ok", nvfs_reads=2, p2p_reads=0, posix_reads=0)
 BY_CPU = CufileProbe("ok", nvfs_reads=0, p2p_reads=0, posix_reads=2)
+STATUSES = get_args(Status)
 
 
 def settled(chosen):

@@ -1,15 +1,13 @@
-"""What runs in the probing process: everything that may hang, crash or print.
+"""The program of the probing process, ``python -m gdsload.system.probe.child FILE DEVICE``: all that may hang or crash.
 
-It writes to standard error what it is about to do, and prints one JSON object, a `CufileProbe`, as the last line of
-standard output. The parent process never loads libcufile: opening its driver can spin for ever (seen with 1.19 and 1.20
+It answers with the attributes of `CufileProbe` that are known, before each stage and at the end; only the last answer
+has a status. The parent process never loads libcufile: opening its driver can spin for ever (seen with 1.19 and 1.20
 where /proc/modules is missing), and it must not be used after a fork.
 """
 
 from __future__ import annotations
 
 import ctypes
-import dataclasses
-import json
 import os
 import sys
 import time
@@ -18,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from gdsload.system.probe.library import find_libraries
-from gdsload.system.probe.result import PATHS, CufileProbe
+from gdsload.system.probe.process import take_output, write_answer
+from gdsload.system.probe.result import PATHS
 from gdsload.system.probe.tree import Tree
 
-__all__ = ["STAGE", "CufileDescr", "reads_by_path", "run_child"]
+__all__ = ["CufileDescr", "main", "reads_by_path"]
 
-STAGE = "gdsload-stage:"
 _BUFFER_BYTES = 16 * 2**20
 """From 10 MiB on torch's allocator makes an allocation of its own: the buffer begins where the allocation does."""
 _READ_BYTES = 2**20
@@ -58,32 +56,25 @@ class _RefusedError(Exception):
         self.status, self.error = status, error
 
 
-def run_child(path: str, device: str) -> CufileProbe:
-    """Probe cuFile with a file and a device, for instance ``cuda:0``; raises nothing, but may hang or crash."""
-    start = time.monotonic()
-    found: dict[str, Any] = {}
-    try:
-        _probe(path, device, found)
-        probe = CufileProbe("ok", **found)
-    except _RefusedError as refusal:
-        probe = CufileProbe(refusal.status, reason=str(refusal), error=refusal.error, **found)
-    except Exception as error:
-        probe = CufileProbe("failed", reason=f"{type(error).__name__}: {error}"[:500], **found)
-    return dataclasses.replace(probe, seconds=time.monotonic() - start)
+class _Found(dict[str, Any]):
+    """The attributes of `CufileProbe` that are known so far."""
+
+    def __init__(self, output: int) -> None:
+        super().__init__()
+        self._output = output
+
+    def enter(self, stage: str) -> None:
+        """Begin a stage, and answer what is known before it: the stage may hang or crash."""
+        self["stage"] = stage
+        write_answer(self._output, self)
 
 
-def _enter(stage: str, found: dict[str, Any]) -> None:
-    found["stage"] = stage
-    # So the parent knows what hung. On a line of its own, whatever a library has printed, and flushed at once.
-    os.write(2, f"\n{STAGE} {json.dumps(found)}\n".encode())
-
-
-def _probe(path: str, device: str, found: dict[str, Any]) -> None:
-    _enter("library", found)
+def _probe(path: str, device: str, found: _Found) -> None:
+    found.enter("library")
     bindings, library = _load(found)
-    _enter("cuda", found)
+    found.enter("cuda")
     buffer = _allocate(device, found)
-    _enter("driver-open", found)
+    found.enter("driver-open")
     if bindings is not None:
         bindings.set_stats_level(3)
     start = time.monotonic()
@@ -91,7 +82,7 @@ def _probe(path: str, device: str, found: dict[str, Any]) -> None:
     found["open_s"] = time.monotonic() - start
     if bindings is not None:
         bindings.stats_start()
-    _enter("register", found)
+    found.enter("register")
     fd = _open(path)
     handle, descr = ctypes.c_void_p(), CufileDescr(1, fd, None)  # 1: CU_FILE_HANDLE_TYPE_OPAQUE_FD
     _check(
@@ -101,7 +92,7 @@ def _probe(path: str, device: str, found: dict[str, Any]) -> None:
     found["registered"] = True
     if buffer is None:
         raise _RefusedError("failed", "there is no CUDA device to read into; driver and file were tried, and work")
-    _enter("read", found)
+    found.enter("read")
     before = {} if bindings is None else reads_by_path(bindings)
     _read(library, handle, path, buffer, found)
     after = {} if bindings is None else reads_by_path(bindings)
@@ -109,12 +100,11 @@ def _probe(path: str, device: str, found: dict[str, Any]) -> None:
         found[name] = max(count - before[name], 0)
     found["reason"] = "a read was made and its bytes are right"
     if bindings is not None:
-        _enter("batch", found)
+        found.enter("batch")
         found["batches"] = _reads_batches(bindings, handle, path, buffer)
-    _enter("done", found)
 
 
-def _load(found: dict[str, Any]) -> tuple[Any, ctypes.CDLL]:
+def _load(found: _Found) -> tuple[Any, ctypes.CDLL]:
     """The bindings that read counters (None without them), and the library, loaded once for both."""
     bindings: Any = None
     trouble = ""
@@ -151,7 +141,7 @@ def _loaded() -> list[str]:
     return list(dict.fromkeys(paths))[:1]
 
 
-def _allocate(device: str, found: dict[str, Any]) -> Any:
+def _allocate(device: str, found: _Found) -> Any:
     """A buffer on the device; so CUDA is in use before cuFile is opened, as cuFile requires. None without CUDA."""
     import torch
 
@@ -178,7 +168,7 @@ def _open(path: str) -> int:
             raise _RefusedError("failed", f"{path} cannot be opened: {error.strerror}") from None
 
 
-def _read(library: ctypes.CDLL, handle: ctypes.c_void_p, path: str, buffer: Any, found: dict[str, Any]) -> None:
+def _read(library: ctypes.CDLL, handle: ctypes.c_void_p, path: str, buffer: Any, found: _Found) -> None:
     import torch
 
     with open(path, "rb") as file:
@@ -248,14 +238,21 @@ def _check(status: _Status, what: str) -> None:
         raise _RefusedError("failed", f"{what}: {name} ({status.err}{cuda})", name)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     """Probe, print and exit without any cleanup: closing cuFile can hang, too."""
-    if len(arguments) != 2:
-        print("usage: python -m gdsload.system.probe FILE DEVICE", file=sys.stderr)  # noqa: T201
-        return 2
-    # What libraries print must not get mixed with the JSON.
-    answer = os.dup(1)
-    os.dup2(2, 1)
-    probe = run_child(arguments[0], arguments[1])
-    os.write(answer, (json.dumps(probe.to_json()) + "\n").encode())
+    file, device = arguments
+    output = take_output()
+    found = _Found(output)
+    try:
+        _probe(file, device, found)
+        found |= {"status": "ok", "stage": "done"}
+    except _RefusedError as refusal:
+        found |= {"status": refusal.status, "reason": str(refusal), "error": refusal.error}
+    except Exception as error:
+        found |= {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:500]}
+    write_answer(output, found)
     os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,64 +1,57 @@
-"""Running a program that may hang, crash or flood: bounded in time and in output, and it never raises."""
+"""Programs that may hang or crash, run with a time limit, and the answers of those that are gdsload's.
+
+An answer is a line of standard output that begins with `MARK`, with a JSON object; of several the last one counts. So
+nothing that a library prints is taken for one.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import IO, Any
 
 __all__ = [
     "END_WITH_PARENT",
-    "Loading",
+    "MARK",
     "Ran",
+    "answer_of",
     "module_command",
     "module_environment",
     "run_bounded",
+    "take_output",
+    "write_answer",
 ]
 
 END_WITH_PARENT = "import ctypes; ctypes.CDLL(None).prctl(1, 9)"
 """The beginning of a program for ``python -c`` that is killed when the thread that started it ends: a program that
 spins in a library must not outlive its parent. 1 is PR_SET_PDEATHSIG, include/uapi/linux/prctl.h; 9 is SIGKILL."""
-_MAX_BYTES = 2**20
-_POLL_S = 0.05
+MARK = "gdsload-answer: "
+_MOST_BYTES = 2**20
 _REAP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a program ended.
+    """The end of a program, and what it wrote.
 
     Attributes:
         code: its exit status, negative for the signal that ended it; None if it could not be started or did not end.
-        output: what it wrote to standard output, as far as it was read.
+        output: the last mebibyte that it wrote to standard output.
         errors: the same for standard error, or why it could not be started.
-        timed_out: whether it was killed because its time was up.
-        seconds: how long it took.
+        timed_out: whether it was killed at the time limit.
     """
 
     code: int | None
     output: str
     errors: str
     timed_out: bool
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Loading:
-    """How long a program may take to load, before its time limit begins.
-
-    Attributes:
-        seconds: how long it may take.
-        still: whether it is still loading, from what it has written to standard error so far.
-    """
-
-    seconds: float
-    still: Callable[[str], bool]
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -80,82 +73,72 @@ def module_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def run_bounded(
-    command: Sequence[str],
-    *,
-    timeout_s: float,
-    environ: Mapping[str, str],
-    folder: str | None = None,
-    loading: Loading | None = None,
+    command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str], folder: str | None = None
 ) -> Ran:
-    """Run a program to its end, or kill it and all it started when its time is up or it writes too much.
+    """Run a program, and kill it at a time limit; also kill what it started. Raises nothing.
 
     Args:
         command: program and arguments.
-        timeout_s: seconds it may take, from when it has loaded.
+        timeout_s: seconds it may take.
         environ: its environment.
         folder: its working directory.
-        loading: how long it may take to load; None for a program whose loading counts like the rest.
     """
-    start = time.monotonic()
     try:
-        process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environ),
-            cwd=folder,
-            start_new_session=True,  # a group of its own, which can be killed whole
-        )
+        # Files, and no pipes: what the program started could hold a pipe open after the program's end.
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                env=dict(environ),
+                cwd=folder,
+                start_new_session=True,  # a separate group, which can be killed whole
+            )
+            late = _wait(process, timeout_s)
+            return Ran(process.returncode, _end_of(output), _end_of(errors), late)
     except (OSError, ValueError) as error:
-        return Ran(None, "", f"it could not be started: {error}", False, time.monotonic() - start)
+        return Ran(None, "", f"it could not be started: {error}", False)
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Wait for a process and kill its group; True if the time limit was reached."""
     try:
-        output, errors, late = _read(process, start, timeout_s, loading)
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return True
+    else:
+        return False
     finally:
-        _end(process)
-    return Ran(process.returncode, output, errors, late, time.monotonic() - start)
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        # A process that is stuck in a driver cannot be reaped; `subprocess.run` would wait for it for ever.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_REAP_S)
 
 
-def _read(
-    process: subprocess.Popen[bytes], start: float, timeout_s: float, loading: Loading | None
-) -> tuple[str, str, bool]:
-    deadline = start + (timeout_s if loading is None else loading.seconds)
-    streams = [stream for stream in (process.stdout, process.stderr) if stream is not None]
-    parts = {stream.fileno(): bytearray() for stream in streams}
-    with selectors.DefaultSelector() as selector:
-        for fd in parts:
-            os.set_blocking(fd, False)
-            selector.register(fd, selectors.EVENT_READ)
-        while selector.get_map() and time.monotonic() < deadline:
-            ended = process.poll() is not None
-            ready = selector.select(0 if ended else _POLL_S)
-            for key, _ in ready:
-                part = os.read(key.fd, 65536)
-                parts[key.fd] += part
-                if not part:
-                    selector.unregister(key.fd)
-            if ended and not ready:
-                break  # a process that it started still holds the pipe
-            if any(len(part) > _MAX_BYTES for part in parts.values()):
-                return "", f"it wrote more than {_MAX_BYTES} bytes", False
-            if loading is not None and ready and not loading.still(_text(parts[streams[-1].fileno()])):
-                loading, deadline = None, time.monotonic() + timeout_s
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(max(deadline - time.monotonic(), 0))
-    output, errors = map(_text, parts.values())
-    return output, errors, process.poll() is None
+def _end_of(file: IO[bytes]) -> str:
+    file.seek(max(file.seek(0, os.SEEK_END) - _MOST_BYTES, 0))
+    return file.read(_MOST_BYTES).decode("utf-8", "replace")
 
 
-def _text(part: bytearray) -> str:
-    return part.decode("utf-8", "replace")
+def take_output() -> int:
+    """Take standard output for answers: a descriptor of it. What libraries print goes to standard error from now on."""
+    output = os.dup(1)
+    os.dup2(2, 1)
+    return output
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-    # A process that is stuck in the kernel cannot be reaped; it is not waited for.
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_REAP_S)
+def write_answer(output: int, values: Mapping[str, Any]) -> None:
+    """Write an answer to the descriptor of `take_output`, on a new line also after text that was printed before."""
+    os.write(output, f"\n{MARK}{json.dumps(values)}\n".encode())
+
+
+def answer_of(ran: Ran) -> dict[str, Any]:
+    """The last answer that a program has written; empty without one."""
+    for line in reversed(ran.output.splitlines()):
+        if line.startswith(MARK):
+            with contextlib.suppress(ValueError):  # the last line may have been cut off
+                found: dict[str, Any] = json.loads(line.removeprefix(MARK))
+                return found
+    return {}

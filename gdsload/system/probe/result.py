@@ -1,21 +1,20 @@
-"""What a probe of cuFile found out."""
+"""The result of a probe of cuFile."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
-__all__ = ["PATHS", "STATUSES", "CufileProbe"]
+__all__ = ["PATHS", "CufileProbe", "Status"]
 
-STATUSES = ("ok", "failed", "missing", "timeout", "crashed", "garbage", "skipped")
+Status = Literal["ok", "failed", "missing", "timeout", "crashed", "garbage", "skipped"]
 PATHS = {"gds-nvfs": "nvfs_reads", "gds-p2p": "p2p_reads", "cufile-posix": "posix_reads"}
 """Our names for cuFile's paths, and where their reads are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class CufileProbe:
-    """What cuFile really did with one file of one file system and one GPU.
+    """The way cuFile read one file of one file system into one GPU.
 
     Attributes:
         status: ``ok``, a read into GPU memory was made and its bytes are right, whichever path they took; ``failed``,
@@ -37,10 +36,9 @@ class CufileProbe:
         batches: whether many reads were made by one call, and their bytes are right.
         log: the last lines of cuFile's own log.
         seconds: how long the probe took.
-        cached: whether this was read from the cache.
     """
 
-    status: str
+    status: Status
     reason: str = ""
     stage: str = "start"
     library: str = ""
@@ -56,7 +54,6 @@ class CufileProbe:
     batches: bool = False
     log: tuple[str, ...] = ()
     seconds: float = 0.0
-    cached: bool = False
 
     @property
     def proven(self) -> bool:
@@ -68,35 +65,3 @@ class CufileProbe:
         """The path that the read took: ``gds-nvfs``, ``gds-p2p``, ``cufile-posix``, ``mixed`` or ``unknown``."""
         moved = [path for path, reads in PATHS.items() if getattr(self, reads)]
         return moved[0] if len(moved) == 1 else "mixed" if moved else "unknown"
-
-    def to_json(self) -> dict[str, Any]:
-        """All attributes, as JSON takes them."""
-        return {**dataclasses.asdict(self), "log": list(self.log)}
-
-    @classmethod
-    def from_json(cls, tree: object) -> CufileProbe | None:
-        """A probe from what `to_json` gave, or None if it is anything else."""
-        if not isinstance(tree, dict) or tree.get("status") not in STATUSES:
-            return None
-        values: dict[str, Any] = {}
-        for field in dataclasses.fields(cls):
-            if field.name in tree:
-                value = tree[field.name]
-                if not _fits(field.name, value):
-                    return None
-                values[field.name] = tuple(value) if field.name == "log" else value
-        return cls(**values)
-
-
-def _fits(name: str, value: object) -> bool:
-    if name == "log":
-        return isinstance(value, list) and all(isinstance(line, str) for line in value)
-    if name in ("registered", "batches", "cached"):
-        return isinstance(value, bool)
-    if name in ("open_s", *PATHS.values()) and value is None:
-        return True
-    if name in ("read_bytes", *PATHS.values()):
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    if name in ("seconds", "open_s"):
-        return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-    return isinstance(value, str)

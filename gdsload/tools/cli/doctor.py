@@ -53,13 +53,12 @@ def add_to(commands: Commands[Parser]) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--device", default=None, help="the GPU, or cpu (default: the current accelerator)")
     parser.add_argument("--no-probe", action="store_true", help="do not ask cuFile itself")
-    parser.add_argument("--refresh", action="store_true", help="ask cuFile even if its answer is known from before")
     parser.add_argument(
         "--timeout",
         type=as_seconds,
-        default=20.0,
+        default=30.0,
         metavar="S",
-        help="seconds for CUDA, and for loading and asking cuFile each (default: 20)",
+        help="seconds for each process with CUDA (default: 30)",
     )
     parser.add_argument("--all", action="store_true", help="list also what does not matter without a GPU")
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless the verdict is gds")
@@ -77,7 +76,6 @@ def _run(chosen: argparse.Namespace) -> int:
             chosen.path,
             chosen.device,
             probe=not chosen.no_probe,
-            refresh=chosen.refresh,
             timeout_s=chosen.timeout,
         )
     finally:

@@ -82,8 +82,7 @@ def diagnose(
     *,
     system: System | None = None,
     probe: bool = True,
-    refresh: bool = False,
-    timeout_s: float = 20.0,
+    timeout_s: float = 30.0,
 ) -> Report:
     """Examine this machine for data at a path. Needs no root, leaves no file, never raises for what it finds.
 
@@ -92,15 +91,14 @@ def diagnose(
         device: the device, as torch names it; None for the current accelerator.
         system: the machine; None for this one.
         probe: whether to ask cuFile itself, in a process.
-        refresh: whether to ask it even if its answer is known from before.
-        timeout_s: seconds that each process with CUDA may take; cuFile's as many again, once it has loaded.
+        timeout_s: seconds that each process with CUDA may take.
     """
     system = system or System()
     start = time.monotonic()
     asked = os.path.join(os.getcwd(), path)  # and no more: its file system may not answer
     place = _Task(lambda: locate(system, asked)).result(start + _FILES_S, DataPlace(asked, asked, None))
     build = _Task(system.calls.torch_build).result(start + _FILES_S, TorchBuild("", "", ""))
-    gpu, files, found = _trials(system, place, build, _Wanted(device or "", probe, refresh, timeout_s))
+    gpu, files, found = _trials(system, place, build, _Wanted(device or "", probe, timeout_s))
     context = Context(system, place, build, gpu, files, found, device or "")
     findings = _check(context)
     return Report(_machine(context), findings, judge(findings))
@@ -110,7 +108,6 @@ def diagnose(
 class _Wanted:
     device: str
     probe: bool
-    refresh: bool
     timeout_s: float
 
 
@@ -135,7 +132,7 @@ def _trials(
             return CufileProbe("skipped", "there is no NVIDIA GPU to read into")
         if not file:
             return CufileProbe("skipped", "there is no file to read, and none can be made there")
-        return calls.probe(file, device, timeout_s, wanted.refresh)
+        return calls.probe(file, device, timeout_s)
 
     def try_all() -> tuple[GpuTrial, tuple[FileTrial, ...], CufileProbe | None]:
         with contextlib.ExitStack() as stack:
@@ -148,14 +145,14 @@ def _trials(
             return (
                 gpu.result(deadline, late_gpu),
                 tuple(trial.result(deadline, FileTrial(file)) for trial, file in zip(trials, files, strict=True)),
-                _worst([probe.result(deadline + timeout_s, no_probe) for probe in probes]),
+                _worst([probe.result(deadline, no_probe) for probe in probes]),
             )
 
     if place.exists is None:
         # A file system that hangs is not asked again; the GPU can be.
         gpu = _Task(lambda: calls.try_gpu("", device, timeout_s) if ask_gpu else no_gpu).result(deadline, late_gpu)
         return gpu, (), no_probe
-    return _Task(try_all).result(deadline + timeout_s + _GRACE_S, (no_gpu, (), no_probe))
+    return _Task(try_all).result(deadline + _GRACE_S, (no_gpu, (), no_probe))
 
 
 def _try_file(calls: Calls, file: str) -> FileTrial:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -17,7 +18,7 @@ _REMEDIES = {
     "INTERNAL_ERROR": "The file system is none that cuFile knows: see storage.filesystem.",
     "DRIVER_NOT_INITIALIZED": "Load nvidia-fs (sudo modprobe nvidia-fs), or set up P2PDMA.",
     "IO_NOT_SUPPORTED": "cuFile's log says why; see storage.filesystem and the p2p conditions.",
-    "GPU_MEMORY_PINNING_FAILED": "Free BAR1 memory: see gpu.bar1.",
+    "GPU_MEMORY_PINNING_FAILED": "Free BAR1 memory: nvidia-smi -q -d MEMORY shows who has it.",
 }
 
 
@@ -44,7 +45,7 @@ def probe(context: Context) -> Finding:
     found = context.probe
     if found is None:
         return unknown("cuFile was not asked", "Run the doctor without --no-probe.", status="skipped", proven=False)
-    evidence: dict[str, Any] = {**found.to_json(), "proven": found.proven, "path": found.path}
+    evidence: dict[str, Any] = {**dataclasses.asdict(found), "proven": found.proven, "path": found.path}
     if found.proven:
         return ok(f"cuFile read {found.read_bytes} bytes by DMA ({found.path}), by its own counters", **evidence)
     if found.status == "ok" and found.path == "unknown":
@@ -58,7 +59,8 @@ def probe(context: Context) -> Finding:
         return _trouble(
             context,
             f"cuFile reads through the CPU here ({found.path}: {found.posix_reads} reads), not by DMA",
-            "Load nvidia-fs, or fulfil the p2p conditions below; the file system must be one that cuFile supports.",
+            "Load nvidia-fs, or fulfil the p2p conditions below; the file system must be one that cuFile supports. "
+            "gdscheck -p of the CUDA toolkit shows whether the IOMMU or BAR1 prevents DMA.",
             **evidence,
         )
     if found.status in ("missing", "skipped"):

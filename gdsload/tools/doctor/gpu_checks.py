@@ -12,8 +12,6 @@ from gdsload.tools.doctor.finding import Finding, clip, error, info, ok, unknown
 __all__ = ["CHECKS", "driver_version"]
 
 _VERSION = re.compile(r"\b(\d{3,4}(?:\.\d+){1,2})\b")
-_SMALL_BAR_BYTES = 2**30
-"""GPUs without a large BAR1 have 256 MiB of it; those with one map all their memory (128 GiB on an H100)."""
 _NOT_OURS = "gdsload's own slots are plain CUDA memory and are not concerned"
 
 
@@ -101,29 +99,6 @@ def mapping(context: Context) -> Finding:
     )
 
 
-def bar1(context: Context) -> Finding:
-    """The window through which others on the bus reach GPU memory."""
-    address = context.gpu_address()
-    if not address:
-        return info("no GPU whose BAR1 could be looked at", bytes=None)
-    # One line for each register: start, end and flags; index 1 is BAR1. Linux, Documentation/PCI/sysfs-pci.rst.
-    lines = (context.system.tree.text(f"/sys/bus/pci/devices/{address}/resource") or "").splitlines()
-    try:
-        start, end = (int(part, 16) for part in lines[1].split()[:2])
-    except (IndexError, ValueError):
-        return unknown("the size of BAR1 cannot be read from sysfs", bytes=None)
-    size = end - start + 1 if end > start else 0
-    if not 0 < size < 2**50:
-        return unknown("sysfs gives no sensible size for BAR1", bytes=None)
-    if size < _SMALL_BAR_BYTES:
-        return info(
-            f"BAR1 is {format_bytes(size)}: little GPU memory can be registered for DMA at one time",
-            "Switch on Resizable BAR (Above 4G decoding) in the firmware, if the GPU has it.",
-            bytes=size,
-        )
-    return ok(f"BAR1 is {format_bytes(size)}", bytes=size)
-
-
 def allocator(context: Context) -> Finding:
     """Settings of torch's allocator whose memory cuFile cannot register."""
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -139,41 +114,9 @@ def allocator(context: Context) -> Finding:
     )
 
 
-def link(context: Context) -> Finding:
-    """The GPU's PCIe link."""
-    return link_of(context, context.gpu_address(), "GPU")
-
-
-def link_of(context: Context, address: str, what: str) -> Finding:
-    """Speed and width of a device's PCIe link, now and at most, as sysfs has them ("32.0 GT/s PCIe", "16")."""
-    if not address:
-        return info(f"no {what} on the PCI bus", address="")
-    folder, tree = f"/sys/bus/pci/devices/{address}", context.system.tree
-    names = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
-    texts = [tree.text(f"{folder}/{name}", 64) or "" for name in names]
-    evidence: dict[str, Any] = {"address": address, **dict(zip(names, map(clip, texts), strict=True))}
-    matches = [re.match(r"\d{1,4}(\.\d{1,2})?", text) for text in texts]
-    speed, top_speed, width, top_width = (float(match[0]) if match else 0.0 for match in matches)
-    if not all((speed, top_speed, width, top_width)) or width > 64:
-        return info(f"the {what}'s PCIe link is not shown (a virtual machine, perhaps)", **evidence)
-    now = f"{what} link: {speed:g} GT/s ×{width:g} of {top_speed:g} GT/s ×{top_width:g}"
-    if width < top_width:
-        return warning(
-            now,
-            f"Seat the {what} in a slot that has ×{top_width:g} lanes, and look for bifurcation.",
-            **evidence,
-        )
-    if speed < top_speed:
-        # An idle GPU slows its link down to save power, and so do some drives.
-        return info(f"{now}; an idle device may slow its link down", **evidence)
-    return ok(now, **evidence)
-
-
 CHECKS = (
     ("gpu.driver", driver),
     ("gpu.device", device),
     ("gpu.mapping", mapping),
-    ("gpu.bar1", bar1),
-    ("gpu.link", link),
     ("gpu.allocator", allocator),
 )

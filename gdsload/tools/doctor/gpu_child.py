@@ -1,12 +1,11 @@
 """``python -m gdsload.tools.doctor.gpu_child FILE DEVICE``: what torch says of the GPU, and whether it maps a file.
 
-Runs in a separate process, because a sick driver hangs in the first call. Prints one JSON object, a `GpuTrial`.
+Runs in a separate process, because a sick driver hangs in the first call. Answers with a `GpuTrial`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import mmap
 import os
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gdsload.system.probe.process import take_output, write_answer
 from gdsload.tools.doctor.gpu_trial import GpuTrial
 
 __all__ = ["main"]
@@ -71,13 +71,12 @@ def _register(file: str) -> str:
 
 def main(arguments: list[str]) -> None:
     """Try, print, and leave without cleaning up, which could hang."""
-    answer = os.dup(1)
-    os.dup2(2, 1)  # what drivers print must not stand in the answer
+    output = take_output()
     try:
         trial = _try(*arguments)
     except Exception as error:
         trial = GpuTrial(error=f"{type(error).__name__}: {error}"[:300])
-    os.write(answer, (json.dumps(dataclasses.asdict(trial)) + "\n").encode())
+    write_answer(output, dataclasses.asdict(trial))
     os._exit(0)
 
 

@@ -1,12 +1,10 @@
-"""What the process that asks torch about the GPU answers."""
+"""The answer of the process that asks torch about the GPU."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass
 
-__all__ = ["GpuTrial", "parse_trial"]
+__all__ = ["GpuTrial"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +30,3 @@ class GpuTrial:
     registered: bool | None = None
     register_error: str = ""
     status: str = "ok"
-
-
-def parse_trial(text: str) -> GpuTrial | None:
-    """The trial in the last line of a process's output, or None."""
-    try:
-        tree = json.loads(text.strip().rpartition("\n")[2])
-    except (ValueError, RecursionError):
-        return None
-    names = {field.name: type(field.default) for field in dataclasses.fields(GpuTrial)}
-    if not isinstance(tree, dict) or set(tree) != set(names):
-        return None
-    for name, value in tree.items():
-        allowed = (bool, type(None)) if name == "registered" else names[name]
-        if not isinstance(value, allowed):
-            return None
-    return GpuTrial(**tree)

@@ -15,16 +15,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gdsload.system.probe import CufileProbe, probe_cufile
-from gdsload.system.probe.process import (
-    END_WITH_PARENT,
-    module_command,
-    module_environment,
-    run_bounded,
-)
+from gdsload.system.probe import CufileProbe, ask_cufile
+from gdsload.system.probe.process import END_WITH_PARENT, answer_of, module_command, module_environment, run_bounded
 from gdsload.system.probe.tree import Tree
 from gdsload.tools.doctor.file_trial import FileTrial, try_file
-from gdsload.tools.doctor.gpu_trial import GpuTrial, parse_trial
+from gdsload.tools.doctor.gpu_trial import GpuTrial
 
 __all__ = ["MODULES", "Calls", "System", "TorchBuild", "device_number"]
 
@@ -52,17 +47,12 @@ def _torch_build() -> TorchBuild:
 def _try_gpu(file: str, device: str, timeout_s: float) -> GpuTrial:
     command = module_command("gdsload.tools.doctor.gpu_child", file, device)
     ran = run_bounded(command, timeout_s=timeout_s, environ=module_environment(os.environ))
+    if answer := answer_of(ran):
+        return GpuTrial(**answer)
     if ran.timed_out:
         return GpuTrial(status="timeout", error=f"torch and CUDA gave no answer within {timeout_s:g} s")
-    trial = parse_trial(ran.output)
-    if trial is None:
-        last = ran.errors.strip().rpartition("\n")[2]
-        return GpuTrial(status="crashed", error=f"the process that asked ended with {ran.code}: {last}"[:300])
-    return trial
-
-
-def _probe(file: str, device: str, timeout_s: float, refresh: bool) -> CufileProbe:
-    return probe_cufile(file, device, timeout_s=timeout_s, loading_s=timeout_s, refresh=refresh)
+    last = ran.errors.strip().rpartition("\n")[2]
+    return GpuTrial(status="crashed", error=f"the process that asked ended with {ran.code}: {last}"[:300])
 
 
 def _distributions() -> dict[str, str]:
@@ -119,7 +109,7 @@ class Calls:
     Attributes:
         torch_build: which torch this is.
         try_gpu: (file, device, seconds): asks torch about the device, in a process.
-        probe: (file, device, seconds, refresh): see `probe_cufile`.
+        probe: (file, device, seconds): see `ask_cufile`.
         try_file: (file): tries reads.
         distributions: versions of the installed packages that matter.
         has_module: (module): whether it is installed, without importing it.
@@ -130,7 +120,7 @@ class Calls:
 
     torch_build: Callable[[], TorchBuild] = _torch_build
     try_gpu: Callable[[str, str, float], GpuTrial] = _try_gpu
-    probe: Callable[[str, str, float, bool], CufileProbe] = _probe
+    probe: Callable[[str, str, float], CufileProbe] = ask_cufile
     try_file: Callable[[str], FileTrial] = try_file
     distributions: Callable[[], dict[str, str]] = _distributions
     has_module: Callable[[str], bool] = _has_module

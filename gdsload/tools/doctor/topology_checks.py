@@ -1,7 +1,8 @@
 """Checks of how drive and GPU are joined.
 
 On a DGX-2, NVIDIA measured 6.52 GiB/s from a drive near the GPU and 3.89 from one far from it: the right pair is worth
-more than any tuning (GPUDirect Storage benchmarking guide).
+more than any tuning (GPUDirect Storage benchmarking guide). `gdscheck -p` shows IOMMU and BAR1, `lspci -vv` links and
+ACS.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 from gdsload.tools.doctor.block import pci_addresses
 from gdsload.tools.doctor.context import Context
 from gdsload.tools.doctor.finding import Finding, clip, info, ok, unknown, warning
-from gdsload.tools.doctor.gpu_checks import link_of
 
 __all__ = ["CHECKS"]
 
@@ -90,74 +90,4 @@ def drives(context: Context) -> Finding:
     return info(f"{len(listed)} mounts: {', '.join(said)}", **evidence)
 
 
-def numa(context: Context) -> Finding:
-    """The NUMA nodes of both, and how many there are."""
-    gpu, drives = context.gpu_address(), _drives(context)
-    names = context.system.tree.names("/sys/devices/system/node")
-    count = len([name for name in names if re.fullmatch(r"node\d+", name)])
-    evidence: dict[str, Any] = {
-        "nodes": count,
-        "gpu": _node(context, gpu) if gpu else None,
-        "drives": {drive: _node(context, drive) for drive in drives},
-    }
-    if count <= 1:
-        return ok("one NUMA node", **evidence)
-    near = sorted({"unknown" if node is None else str(node) for node in evidence["drives"].values()})
-    said = (
-        f"GPU on {'unknown' if evidence['gpu'] is None else evidence['gpu']}, drives on {', '.join(near) or 'unknown'}"
-    )
-    return info(
-        f"{count} NUMA nodes; {said}",
-        "Run the process on the GPU's node (numactl --cpunodebind).",
-        **evidence,
-    )
-
-
-def drive_link(context: Context) -> Finding:
-    """The drives' PCIe links; the worst of them."""
-    order = ("warning", "info", "unknown", "ok", "error")
-    findings = [link_of(context, address, "drive") for address in _drives(context)] or [link_of(context, "", "drive")]
-    return min(findings, key=lambda finding: order.index(finding.severity))
-
-
-def iommu(context: Context) -> Finding:
-    """Whether addresses on the bus are translated: DMA between devices then goes through the root complex, or fails."""
-    tree = context.system.tree
-    line = tree.text("/proc/cmdline") or ""
-    options = [clip(word) for word in line.split() if re.match(r"(intel_|amd_)?iommu(\.passthrough)?=", word)]
-    units = tree.names("/sys/class/iommu")
-    gpu = context.gpu_address()
-    mode = tree.text(f"{_DEVICES}/{gpu}/iommu_group/type", 32) if gpu else None
-    evidence: dict[str, Any] = {"options": options, "units": units[:64], "gpu_mode": mode}
-    if not units:
-        return ok("no IOMMU is active", **evidence)
-    if mode == "identity" or {"iommu=pt", "iommu.passthrough=1"} & set(options):
-        return ok("the IOMMU is in passthrough mode", **evidence)
-    if not context.has_gpu:
-        return info("an IOMMU is active", **evidence)
-    remedy = "Boot with intel_iommu=off or amd_iommu=off; on systems where NVIDIA supports it (DGX), iommu=pt will do."
-    return warning("the IOMMU translates the GPU's addresses", remedy, **evidence)
-
-
-def acs(context: Context) -> Finding:
-    """PCIe access control sends traffic between devices up to the root complex; reading its state takes root."""
-    off = "pci=disable_acs_redir" in (context.system.tree.text("/proc/cmdline") or "")
-    if off:
-        return ok("ACS redirection is switched off on the kernel's command line", disabled=True)
-    if not context.gpu_address() or not _drives(context):
-        return info("ACS does not matter without a GPU and a drive on the PCI bus", disabled=None)
-    return info(
-        "whether ACS is on cannot be read without root",
-        "As root: lspci -vvv | grep ACSCtl. Every SrcValid+ on the way between drive and GPU costs speed.",
-        disabled=None,
-    )
-
-
-CHECKS = (
-    ("topology.drives", drives),
-    ("topology.distance", distance),
-    ("topology.numa", numa),
-    ("topology.drive-link", drive_link),
-    ("topology.iommu", iommu),
-    ("topology.acs", acs),
-)
+CHECKS = (("topology.drives", drives), ("topology.distance", distance))

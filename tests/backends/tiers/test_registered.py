@@ -348,7 +348,7 @@ def keeping(folder, monkeypatch):
 def test_kept_shards_are_read_and_registered_from_the_last_one_back(keeping):
     routed, read = keeping(0, 1, 3)
     first = extents_of([(1, 0, 10)])
-    assert until(lambda: routed.near.registered[[0, 1, 3]].all(), routed, first)
+    assert until(lambda: all(routed.near.registered[[0, 1, 3]]), routed, first)
     assert (read, routed.near.asked) == (["0", "3", "1"], [0, 3, 1])  # the first shard that was wanted comes last
     assert not routed.near.registered[2]
     assert not routed.files.opened[2]
@@ -367,7 +367,7 @@ def test_a_kept_shard_that_cannot_be_read_is_left_out(keeping, folder, monkeypat
         routed.files, "length", lambda file, length=routed.files.length: 1 / 0 if file == 2 else length(file)
     )
     first = extents_of([(0, 0, 10)])
-    assert until(lambda: routed.near.registered[[0, 1, 3]].all(), routed, first)
+    assert until(lambda: all(routed.near.registered[[0, 1, 3]]), routed, first)
     assert routed.near.asked == [3, 1, 0]
     assert routed.near.trouble == ""
 

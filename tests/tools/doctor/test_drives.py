@@ -132,7 +132,7 @@ def test_conditions_of_p2pdma_are_those_of_all_drives(two: Made):
 def test_cufile_is_asked_with_a_file_of_each_mount_and_the_worst_answer_counts(two: Made):
     asked = []
 
-    def probe(file, device, timeout_s, refresh):
+    def probe(file, device, timeout_s):
         asked.append(file)
         by_cpu = dataclasses.replace(WORKING_PROBE, nvfs_reads=0, posix_reads=1)
         return by_cpu if "/far/" in file else WORKING_PROBE

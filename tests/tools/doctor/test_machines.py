@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import time
 
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.library import parse_config
 from gdsload.tools.doctor import Calls
 from gdsload.tools.doctor import checkup as run
-from gdsload.tools.doctor.gpu_trial import GpuTrial, parse_trial
+from gdsload.tools.doctor.gpu_trial import GpuTrial
 from tests.machines import DRIVE, GPU, ROOT_MOUNT, Hang, Made, make_drive, make_gpu, make_host
 
 
@@ -57,11 +54,8 @@ def test_a_torch_for_the_cpu_beside_a_gpu_is_an_error(nvfs: Made):
     assert "built for CUDA" in nvfs.findings()["gpu.device"].remedy
 
 
-def test_cufile_has_its_time_once_more_after_it_has_loaded(nvfs: Made, hang: Hang, monkeypatch: pytest.MonkeyPatch):
+def test_a_probe_that_hangs_is_not_waited_for(nvfs: Made, hang: Hang, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run, "_FILES_S", 0.1)
-    monkeypatch.setattr(run, "_GRACE_S", 0.1)
-    nvfs.calls["probe"] = lambda *_asked: (time.sleep(1.6), nvfs.probe)[1]
-    assert run.diagnose("/data/set", system=nvfs.system(), timeout_s=1.0).verdict.backend == "gds"
     nvfs.calls["probe"] = hang
     start = time.monotonic()
     assert run.diagnose("/data/set", system=nvfs.system(), timeout_s=0.2).verdict.backend != "gds"
@@ -214,48 +208,6 @@ def test_how_far_drive_and_gpu_are_apart(made: Made, parent: str, node: int, dis
     found = made.findings()
     assert found["topology.distance"].evidence == {"gpu": GPU, "drives": {DRIVE: distance}}
     assert found["topology.distance"].severity == severity
-    assert found["topology.numa"].evidence == {
-        "nodes": 2,
-        "gpu": node if node >= 0 else None,
-        "drives": {DRIVE: 0},
-    }
-
-
-@pytest.mark.parametrize(
-    ("speed", "width", "severity"), [("32.0 GT/s PCIe", "16", "ok"), ("2.5 GT/s PCIe", "16", "info"),
-                                     ("32.0 GT/s PCIe", "8", "warning"), ("Unknown", "0", "info")]
-)  # fmt: skip
-def test_the_link_of_the_gpu(nvfs: Made, speed: str, width: str, severity: str):
-    nvfs.write(f"/sys/bus/pci/devices/{GPU}/current_link_speed", speed)
-    nvfs.write(f"/sys/bus/pci/devices/{GPU}/current_link_width", width)
-    assert nvfs.findings()["gpu.link"].severity == severity
-
-
-def test_a_small_window(nvfs: Made):
-    lines = [
-        "0x00000000f0000000 0x00000000f0ffffff 0x40200",
-        "0x00000000e0000000 0x00000000efffffff 0x14220c",
-    ]
-    nvfs.write(f"/sys/bus/pci/devices/{GPU}/resource", "\n".join(lines))
-    assert nvfs.findings()["gpu.bar1"].evidence == {"bytes": 256 * 2**20}
-
-
-@pytest.mark.parametrize(
-    ("units", "line", "mode", "severity"),
-    [
-        ([], "quiet", None, "ok"),
-        (["dmar0"], "intel_iommu=on", "DMA", "warning"),
-        (["dmar0"], "intel_iommu=on iommu=pt", "DMA", "ok"),
-        (["ivhd0"], "quiet", "identity", "ok"),
-    ],
-)
-def test_the_iommu(nvfs: Made, units: list[str], line: str, mode: str | None, severity: str):
-    nvfs.write("/proc/cmdline", line)
-    for unit in units:
-        nvfs.write(f"/sys/class/iommu/{unit}/x")
-    if mode:
-        nvfs.write(f"/sys/bus/pci/devices/{GPU}/iommu_group/type", mode)
-    assert nvfs.findings()["topology.iommu"].severity == severity
 
 
 @pytest.mark.parametrize(
@@ -332,21 +284,11 @@ def test_packages_that_are_missing_broken_doubled_or_for_another_cuda(nvfs: Made
     assert report.verdict.backend == "bounce"
 
 
-@given(text=st.one_of(st.text(max_size=50), st.dictionaries(st.text(max_size=9), st.integers()).map(json.dumps)))
-@example(json.dumps(dataclasses.asdict(GpuTrial()) | {"registered": "yes"}))
-@example("[" * 100_000)
-def test_an_answer_of_the_process_that_asks_torch_is_not_trusted(text: str):
-    assert parse_trial(text) is None
-
-
-def test_an_answer_of_the_process_that_asks_torch_comes_whole():
-    trial = GpuTrial("cuda", "NVIDIA H100", GPU, 1, registered=False, register_error="invalid argument")
-    assert parse_trial("noise\n" + json.dumps(dataclasses.asdict(trial)) + "\n") == trial
-
-
 @pytest.mark.slow
-def test_the_process_that_asks_torch_answers_on_this_machine(tmp_path):
+def test_the_process_that_asks_torch_answers_on_this_machine(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(bytes(8192))
+    (tmp_path / "sitecustomize.py").write_text("import os; os.write(1, b'a stranger')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     trial = Calls().try_gpu(str(tmp_path / "file"), "cuda:0", 50.0)
     assert trial.status == "ok"
     assert torch.accelerator.is_available() or trial.error == "torch sees no GPU"
