@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.backends.mapped import MappedBackend, registered_in_process
+from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.probed import ProbedBackend
 from gdsload.backends.registry import BACKENDS, IN_REACH, expected_host
 from gdsload.backends.request import BackendRequest, OpenedBackend, Probing, probe_each
@@ -21,20 +21,16 @@ from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe, probe_cufile
 from gdsload.system.probe.library import read_config
 from gdsload.system.probe.tree import Tree
-from gdsload.system.ram import memory_room
 from gdsload.system.threads import park_at_exit
 
 __all__ = [
     "choose",
-    "default_register_bytes",
     "dma_is_possible",
     "expected",
     "off_drives",
     "preflight",
     "reads_in_place",
 ]
-
-_SHARE_OF_MEMORY = 0.5
 
 
 def preflight(
@@ -190,8 +186,3 @@ def _first_that_fit(files: Files, nbytes: int) -> NDArray[np.bool_]:
     except OSError:  # a missing one is reported where it is read
         return np.zeros(len(files.sources), bool)
     return np.cumsum(lengths) <= nbytes
-
-
-def default_register_bytes(tree: Tree | None = None) -> int:
-    """Half of the memory that may still be taken: registered pages cannot be reclaimed."""
-    return max(int(_SHARE_OF_MEMORY * (memory_room(tree or Tree()) or 0)) - registered_in_process(), 0)

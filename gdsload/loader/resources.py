@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import Backend, TierStatus
+from gdsload.backends.keep import default_register_bytes
 from gdsload.backends.request import BackendRequest, OpenedBackend
-from gdsload.backends.select import choose, default_register_bytes
+from gdsload.backends.select import choose
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.backends.tiers.vram import VramTier
 from gdsload.engine.assemble import Assembler, BatchMaker
@@ -97,10 +98,21 @@ def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
 
 def _with_defaults(plan: LoaderPlan, sources: Sequence[ShardSource]) -> BackendRequest:
     """The request for a backend, with default budgets as shares of the memory that is free now."""
+    request = plan.backend
+    if request.keep:
+        request = replace(request, keep=_wants_most(plan, sources))
     if not plan.registers_by_default:
-        return plan.backend
+        return request
     # Registering what is in memory whatever happens takes no more of it.
-    return replace(plan.backend, register_bytes=default_register_bytes() + bytes_in_memory(sources))
+    return replace(request, register_bytes=default_register_bytes() + bytes_in_memory(sources))
+
+
+def _wants_most(plan: LoaderPlan, sources: Sequence[ShardSource]) -> bool:
+    """Whether an epoch wants half of the shards' bytes or more, so that they are worth reading whole."""
+    try:
+        return 2 * plan.sample_bytes * len(plan.selected) >= sum(source.length() for source in sources)
+    except OSError:  # a missing one is reported where it is read
+        return False
 
 
 def _batch_maker(

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import BackendStatus
+from gdsload.backends.keep import default_register_bytes
 from gdsload.backends.request import BackendRequest
-from gdsload.backends.select import choose, default_register_bytes
+from gdsload.backends.select import choose
 from gdsload.engine.assemble import Assembler, BatchForm, BatchMaker
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.gpu.assemble_device import DeviceAssembler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.utils.data import ConcatDataset, Subset
 
-from gdsload.backends.select import default_register_bytes
+from gdsload.backends.keep import default_register_bytes
 from gdsload.loader.plan import LoaderPlan
 from gdsload.system.units import format_bytes
 

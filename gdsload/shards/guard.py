@@ -219,7 +219,7 @@ class Guard:
                 self._lasting[pieces] = True
 
     def missed(self, file: int, offset: int) -> None:
-        """Take the marks of an open shard back if this byte, which is not in the page cache, has one: it has left it."""
+        """Take back the marks of an open shard if this byte, which is not in the page cache, has one."""
         if not self._marked[file]:  # each read that finds a page gone asks
             return
         page = int(self._begin[file]) + offset >> _PAGE_SHIFT

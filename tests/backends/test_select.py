@@ -20,11 +20,12 @@ from gdsload.backends.gds import gds
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.gds.slots import Slots
 from gdsload.backends.host import HostBackend
+from gdsload.backends.keep import default_register_bytes
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.probed import ProbedBackend
 from gdsload.backends.readers import Readers
 from gdsload.backends.request import BackendRequest
-from gdsload.backends.select import choose, default_register_bytes, dma_is_possible, expected, preflight, reads_in_place
+from gdsload.backends.select import choose, dma_is_possible, expected, preflight, reads_in_place
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.drive import Drive

@@ -110,18 +110,38 @@ def test_what_is_wanted_is_brought_in_and_only_its_own_pages_can_fail(found, bad
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
-@given(st.lists(wanted(), min_size=1, max_size=12), st.integers(0, 3))
-def test_once_is_enough_until_a_page_of_the_shard_is_found_gone(found, gone):
+@given(st.lists(wanted(), min_size=1, max_size=12), wanted())
+def test_once_is_enough_until_a_page_that_was_populated_is_found_gone(found, looked_at):
     disk = Disk(SIZES)
     disk.ensure(*found)
     assert sum(nbytes for *_, nbytes in disk.populated) <= sum(SIZES), "nothing is populated twice"
+    before = list(disk.populated)
     del disk.populated[:]
     disk.ensure(*found)
     assert disk.populated == []
-    disk.guard.forget(gone)
+    gone, offset, nbytes = looked_at
+    if not nbytes:
+        return
+    populated = any(file == gone and low <= offset // PAGE * PAGE < low + size for file, low, size in before)
+    disk.guard.missed(gone, offset)
     disk.ensure(*found)
-    assert {file for file, *_ in disk.populated} <= {gone}
-    assert bool(disk.populated) >= any(file == gone and nbytes for file, _, nbytes in found)
+    assert {file for file, *_ in disk.populated} <= ({gone} if populated else set())
+    if populated:
+        assert bool(disk.populated) == any(file == gone and nbytes for file, _, nbytes in found)
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 3 * PIECE), st.integers(1, 2 * PIECE)), min_size=1, max_size=12))
+def test_pages_that_were_populated_one_by_one_make_a_piece(found):
+    """As many rows as there are, which end anywhere."""
+    disk = Disk([4 * PIECE + 5])
+    left, pages = disk.guard.left, set()
+    for offset, nbytes in found:
+        nbytes = min(nbytes, 4 * PIECE + 5 - offset)
+        disk.guard.populate(0, offset, nbytes, extents((0, offset, nbytes)))
+        pages |= set(range(offset // PAGE, -(-(offset + nbytes) // PAGE)))
+        in_pieces = [[4 * PIECE // PAGE] if piece == 4 else range(32 * piece, 32 * piece + 32) for piece in range(5)]
+        assert disk.guard.left == left - sum(pages.issuperset(those) for those in in_pieces)
 
 
 def test_nothing_is_asked_any_more_when_all_is_sure():
@@ -130,12 +150,12 @@ def test_nothing_is_asked_any_more_when_all_is_sure():
         assert disk.guard.left > 0
         disk.ensure((file, 0, size))
     assert disk.guard.left == 0
-    disk.guard.forget(0)
+    disk.guard.missed(0, 5)
     assert disk.guard.left == 3
     disk.ensure((0, 0, 1), (0, 2 * PIECE, PIECE))
     assert disk.guard.left == 1
     disk.ensure((0, PIECE, 1), lasting=True)
-    disk.guard.forget(0)
+    disk.guard.missed(0, PIECE)
     assert disk.guard.left == 2
     disk.ensure((0, 0, SIZES[0]))
     assert disk.guard.left == 0
@@ -358,7 +378,7 @@ def test_pages_that_cannot_be_registered_because_they_cannot_be_read(tmp_path, f
     backend = mapped.MappedBackend(files, torch.device("cuda"), register_bytes=2**30)
     with pytest.raises(BackendUnavailableError, match="cannot be registered with CUDA: invalid argument"):
         backend.read(extents((0, 9000, 10)))
-    files.guard.forget(0)
+    files.guard.missed(0, 9000)
     failing()
     with pytest.raises(ReadError, match="a.safetensors, byte 0: reading failed: Input/output error"):
         backend.read(extents((0, 9000, 10)))

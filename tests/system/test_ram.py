@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.backends.select import default_register_bytes
+from gdsload.backends.keep import default_register_bytes
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import cgroup_limit, meminfo, memory_room
 

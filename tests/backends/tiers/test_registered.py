@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gdsload.backends import keep as keep_module
 from gdsload.backends.base import PendingRead
 from gdsload.backends.host import HostBackend
 from gdsload.backends.readers import Reading, done
@@ -274,7 +275,7 @@ def test_shards_are_registered_when_they_have_become_resident(routed, monkeypatc
         looked.append(file)
         return file in resident
 
-    monkeypatch.setattr(registered_module, "file_is_resident", look)
+    monkeypatch.setattr(keep_module, "file_is_resident", look)
     wanted = extents_of([(3, 5_000_000, 10)])
     assert until(lambda: len(looked) > 2, routed, wanted)
     assert (routed.near.asked, len(threads())) == ([], 1)
@@ -323,9 +324,9 @@ def test_errors_while_registering_are_nobodys_business(routed, contents):
 def keeping(folder, monkeypatch):
     """Opens a backend whose page cache keeps some shards; with it come the shards that were read whole, in order."""
     opened = []
-    monkeypatch.setattr(registered_module, "_AFTER_S", 0)
-    monkeypatch.setattr(registered_module, "_AT_ONCE", 1)
-    monkeypatch.setattr(registered_module, "file_is_resident", lambda _files, file: file in there)
+    monkeypatch.setattr(registered_module, "AFTER_S", 0)
+    monkeypatch.setattr(keep_module, "_AT_ONCE", 1)
+    monkeypatch.setattr(keep_module, "file_is_resident", lambda _files, file: file in there)
     there, read = set(), []
 
     def preadv(fd, buffers, offset):
@@ -337,7 +338,7 @@ def keeping(folder, monkeypatch):
         there.update(resident)
         opened.append(open_routed(folder, room))
         opened[-1].files.kept[list(kept)] = True
-        monkeypatch.setattr(registered_module, "os", SimpleNamespace(preadv=preadv))
+        monkeypatch.setattr(keep_module, "os", SimpleNamespace(preadv=preadv))
         return opened[-1], read
 
     yield opening
@@ -375,7 +376,7 @@ def test_a_kept_shard_that_cannot_be_read_is_left_out(keeping, folder, monkeypat
 def test_nothing_more_is_kept_when_memory_gets_short(keeping, monkeypatch):
     routed, _ = keeping(0, 1, 2, 3)
     rooms = iter([1000, 1000 * 2**20, 1000 * 2**20, 99])
-    monkeypatch.setattr(registered_module, "_room", lambda: next(rooms))
+    monkeypatch.setattr(keep_module, "_room", lambda: next(rooms))
     assert until(lambda: routed.near.trouble, routed)
     assert routed.near.trouble == "the machine, or the control group, is short of memory"
     assert routed.near.asked == [3, 2]
@@ -384,11 +385,11 @@ def test_nothing_more_is_kept_when_memory_gets_short(keeping, monkeypatch):
 
 
 def test_registered_pages_are_not_free(monkeypatch, folder):
-    monkeypatch.setattr(registered_module, "memory_room", lambda _tree: 2**30)
-    before = registered_module._room()
+    monkeypatch.setattr(keep_module, "memory_room", lambda _tree: 2**30)
+    before = keep_module.default_register_bytes()
     routed = open_routed(folder)
     routed.near.registered_bytes = 2**20
-    assert registered_module._room() == before - 2**20
+    assert keep_module.default_register_bytes() == before - 2**19
     routed.close()
 
 

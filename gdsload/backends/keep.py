@@ -1,0 +1,112 @@
+"""Whole shards read into the page cache while the first epoch reads its batches, so that later epochs find them there.
+
+Each page is read once, by whichever comes first. Most of a drive's time goes to whole shards, which are read in
+sequence; so the first epoch takes about as long as it takes to read the dataset in sequence, whatever its order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from functools import partial
+
+import numpy as np
+
+from gdsload.backends.mapped import registered_in_process
+from gdsload.backends.readers import Readers, Reading
+from gdsload.errors import LoaderClosedError
+from gdsload.shards.files import Files
+from gdsload.shards.page_cache import file_is_resident
+from gdsload.system.probe.tree import Tree
+from gdsload.system.ram import memory_room
+
+__all__ = ["AFTER_S", "default_register_bytes", "keep", "resides"]
+
+AFTER_S = 0.2
+"""Seconds from the first read of a loader until whole shards are read: its first batches should not wait for that."""
+_READ_BYTES, _AT_ONCE = 4 * 2**20, 4
+"""Bytes of a read, and shards that are read at once: each in order, as the kernel reads ahead of that."""
+_SHARE, _SPARE = 0.5, 0.1
+"""Shares of the memory that may be taken: what is kept at most; and what is left free, whoever has taken the rest."""
+
+
+def keep(
+    files: Files,
+    first: int,
+    *,
+    over: Callable[[], bool],
+    then: Callable[[int], str] = lambda _file: "",
+    processors: Collection[int] | None = None,
+) -> str:
+    """Read the shards that the page cache keeps, and return when they are there.
+
+    The one that comes last after the first wanted one is read first: an epoch in order then has its own reads at the
+    other end. What the epoch has read itself is noted meanwhile. A shard that cannot be read is left out: its error is
+    raised where a batch wants it.
+
+    Args:
+        files: the shards; those that are not kept after all are taken out of `files.kept`.
+        first: the shard that was wanted first.
+        over: whether to end.
+        then: called with each shard that is in memory; says why no further one is to be read, or returns an empty text.
+        processors: where the threads run that read; None for anywhere.
+
+    Returns:
+        Why it ended before all were there, or an empty text.
+    """
+    readers = Readers(_AT_ONCE, "gdsload-keep", processors)
+    try:
+        return _keep(files, first, over, then, readers)
+    finally:
+        readers.close()
+
+
+def _keep(files: Files, first: int, over: Callable[[], bool], then: Callable[[int], str], readers: Readers) -> str:
+    spare, kept = int(_SPARE * _room()), np.flatnonzero(files.kept)
+    pending = deque(np.roll(kept, -int(kept.searchsorted(first))).tolist())
+    reading = deque[tuple[int, Reading]]()
+    trouble = ""
+    while (pending or reading) and not (over() or trouble):
+        while pending and len(reading) < _AT_ONCE:
+            file = pending.popleft() if resides(files, pending[0]) else pending.pop()
+            if _room() < spare + files.sources[file].length():
+                files.kept[[file, *pending, *(number for number, _ in reading)]] = False
+                return "the machine, or the control group, is short of memory"
+            reading.append((file, readers.run([partial(_read_in, files, file, over)])))
+        file, read = reading.popleft()
+        with suppress(Exception):
+            read.wait()
+            trouble = then(file)
+    return trouble
+
+
+def _read_in(files: Files, file: int, over: Callable[[], bool]) -> None:
+    """Read a shard into the page cache."""
+    files.ensure_open(np.array([file]))
+    if resides(files, file):
+        return
+    memory = bytearray(_READ_BYTES)
+    with files.descriptor(file) as fd:
+        for offset in range(0, files.length(file), _READ_BYTES):
+            if over():
+                raise LoaderClosedError("the loader was closed")
+            os.preadv(fd, [memory], offset)
+
+
+def resides(files: Files, file: int) -> bool:
+    """Whether a shard is open and in memory."""
+    with suppress(Exception):
+        return bool(files.opened[file]) and file_is_resident(files, file)
+    return False
+
+
+def _room(tree: Tree | None = None) -> int:
+    """Bytes that may still be taken; those that this process has registered look as if they could be, and cannot."""
+    return max((memory_room(tree or Tree()) or 0) - registered_in_process(), 0)
+
+
+def default_register_bytes(tree: Tree | None = None) -> int:
+    """Half of the memory that may still be taken, in bytes: registered pages cannot be reclaimed."""
+    return int(_SHARE * _room(tree))
