@@ -27,14 +27,14 @@ def hand_over_steps(
 
     Args:
         plan: the loader's.
-        device_transform: what calls the user's: here, where batches are complete only here; else it has been called
-            ahead.
+        device_transform: what calls the user's: here, where batches are on their device only here; else it has been
+            called ahead.
 
     Returns:
         It takes the batch, its place, and its number of samples.
     """
     buffers = Buffers(plan.schedule.batch_size) if plan.reuse_buffers else None
-    last = device_transform if plan.transforms_last else None
+    last = device_transform if plan.copies else None
 
     def finish(batch: Any, place: Place, size: int) -> Any:
         if plan.copies:

@@ -6,7 +6,7 @@ import re
 
 from gdsload.system.probe.tree import Tree
 
-__all__ = ["cgroup_limit", "meminfo", "memory_room", "total_memory"]
+__all__ = ["cgroup_limit", "meminfo", "memory_room"]
 
 _UNLIMITED = 2**62  # cgroup v1 writes the largest multiple of a page for "no limit"
 
@@ -42,10 +42,4 @@ def cgroup_limit(tree: Tree) -> int | None:
 def memory_room(tree: Tree) -> int | None:
     """Bytes that may still be taken: the control group's limit or the available memory, whichever is smaller."""
     sizes = (meminfo(tree, "MemAvailable"), cgroup_limit(tree))
-    return min((size for size in sizes if size is not None), default=None)
-
-
-def total_memory(tree: Tree) -> int | None:
-    """Bytes that there are: the control group's limit or the machine's memory, whichever is smaller."""
-    sizes = (meminfo(tree, "MemTotal"), cgroup_limit(tree))
     return min((size for size in sizes if size is not None), default=None)
