@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,19 +29,9 @@ from benchmarks.gpu.suite.trial import cpu_s, synchronise
 from benchmarks.record import head, publish, ratio, spread
 from gdsload.system.units import parse_bytes
 
-__all__ = [
-    "CASES",
-    "Rank",
-    "Ranks",
-    "chosen",
-    "images_written",
-    "main",
-    "render",
-    "started",
-    "world_size_of",
-]
+__all__ = ["CASES", "Rank", "Ranks", "main", "render", "started", "world_size_of"]
 
-_KIND, _PATIENCE_S = "images", 300.0
+_KIND, _SMALL_BYTES, _PATIENCE_S = "images", 2**22, 300.0
 CASES = (
     Case("in-order", _KIND, 256, False),
     Case("full", _KIND, 256, "full"),
@@ -172,20 +162,20 @@ def world_size_of(options: argparse.Namespace) -> int:
     return int(options.world_size or (torch.cuda.device_count() if on_gpu else 2))
 
 
-def chosen(cases: Sequence[Case], options: argparse.Namespace) -> list[Case]:
+def _chosen(options: argparse.Namespace) -> list[Case]:
     """The cases that a command line asks for, and that its device can run."""
     on_gpu = torch.device(options.device).type == "cuda"
-    every = [case for case in cases if on_gpu or "backend" not in case.options]
+    every = [case for case in CASES if on_gpu or "backend" not in case.options]
     return [case for case in every if not options.cases or case.name in options.cases]
 
 
 @contextmanager
-def images_written(options: argparse.Namespace, small_bytes: int) -> Iterator[Path]:
-    """A folder of images as many as a command line asks for (`full`), and of so many bytes to compare (`small`)."""
+def _images_written(options: argparse.Namespace) -> Iterator[Path]:
+    """A folder of as many images as a command line asks for (`full`), and of a few to compare (`small`)."""
     with tempfile.TemporaryDirectory(prefix="gdsload-bench-", dir=options.work_dir) as name:
         folder, nbytes = Path(name), parse_bytes(options.bytes, "--bytes")
         KINDS[_KIND].write(folder / "full" / _KIND, nbytes)
-        KINDS[_KIND].write(folder / "small" / _KIND, min(small_bytes, nbytes), shards=3)
+        KINDS[_KIND].write(folder / "small" / _KIND, min(_SMALL_BYTES, nbytes), shards=3)
         yield folder
 
 
@@ -220,8 +210,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
     found, world_size = [], world_size_of(options)
-    with images_written(options, small_bytes=2**22) as folder, started(Rank, folder, device.type, world_size) as ranks:
-        for case in chosen(CASES, options):
+    with _images_written(options) as folder, started(Rank, folder, device.type, world_size) as ranks:
+        for case in _chosen(options):
             found.append(_measured(case, ranks, options.rounds, options.seconds_per_trial))
             print(f"{case.name}: done", file=sys.stderr, flush=True)
     begin = head("benchmarks.gpu.ranks", arguments, device)

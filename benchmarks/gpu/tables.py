@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import ddp, fan_out, ranks, shapes, training
+from benchmarks.gpu import ddp, ranks, shapes, training
 from benchmarks.gpu.free_drive import __main__ as free_drive
 from benchmarks.table import embed
 
@@ -25,7 +25,6 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu-volumes-long": shapes.render,
     "gpu-training": training.render,
     "gpu-ranks": ranks.render,
-    "gpu-fan-out": fan_out.render,
     "gpu-ddp": ddp.render,
     "free-drive": free_drive.render,
     "two-drives-cpu": free_drive.render,

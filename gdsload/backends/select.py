@@ -27,7 +27,6 @@ __all__ = [
     "choose",
     "dma_is_possible",
     "expected",
-    "off_drives",
     "preflight",
     "reads_in_place",
 ]
@@ -87,11 +86,6 @@ def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
         return mapped
     kind = Tiered if request.backend == "auto" else BACKENDS[request.backend].backend
     return kind.in_place
-
-
-def off_drives(request: BackendRequest, *, mapped: bool) -> bool:
-    """Whether bytes come off drives, by system calls, also where the page cache has them; `mapped`: see there."""
-    return not reads_in_place(request, mapped=mapped) and (request.placement, request.backend) != ("gpu", "auto")
 
 
 def expected(request: BackendRequest) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gdsload.engine.batch_source import Ready, StepTransform, as_it_is, transformed
 from gdsload.engine.codecs import FieldCodec
-from gdsload.engine.group_lengths import GroupLengths, lengths_of_fields, padded_pieces
+from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.images.decode import HostImages, ImageBatch
 from gdsload.engine.images.kept import Keep, KeptImages, as_kept
 from gdsload.engine.read_planner import Slices
@@ -152,9 +152,14 @@ class BatchMaker:
             sources: for each field the addresses of samples and, if it is ragged, their rows; see `joined`.
             sizes: samples of each batch.
         """
-        known = {name: lengths for name, (_, lengths) in sources.items() if lengths is not None}
-        alike = {name: None if self.form.codecs[name].own_lengths else "here" for name in known}
-        return lengths_of_fields(known, alike, lambda _, lengths: GroupLengths(lengths, sizes, self.tensors))
+        found: dict[str, GroupLengths] = {}
+        own = {name for name, codec in self.form.codecs.items() if codec.own_lengths}
+        for name, (_, lengths) in sources.items():
+            if lengths is not None:
+                others = () if name in own else (found[other] for other in found.keys() - own)
+                same = next((one for one in others if np.array_equal(one.lengths, lengths)), None)
+                found[name] = same or GroupLengths(lengths, sizes, self.tensors)
+        return found
 
     def add_index(self, batches: Sequence[Batch], slices: Slices, edges: Sequence[tuple[int, int]]) -> None:
         """Add to each batch the user's indices of its samples, if that is wanted."""

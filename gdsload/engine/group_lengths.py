@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gdsload.errors import OptionError
 from gdsload.system.arrays import IntArray
 
-__all__ = ["BatchLengths", "GroupLengths", "lengths_of_fields", "padded_pieces"]
+__all__ = ["BatchLengths", "GroupLengths", "padded_pieces"]
 
 MakeTensors = Callable[[NDArray[Any], Sequence[int]], Sequence[torch.Tensor]]
 """Makes tensors of the parts of an array, which have so many elements each, on the device of the batches."""
@@ -144,26 +144,6 @@ class BatchLengths:
     def counts(self) -> torch.Tensor:
         """See `GroupLengths.counts`."""
         return self._group.counts[self._batch]
-
-
-def lengths_of_fields(
-    lengths: Mapping[str, IntArray], alike: Mapping[str, Hashable], make: Callable[[str, IntArray], GroupLengths]
-) -> dict[str, GroupLengths]:
-    """The lengths of ragged fields; those of equal ones that are alike share them, and so their tensors.
-
-    Args:
-        lengths: of each field the rows of each sample.
-        alike: what fields have in common that may share theirs; None for a field that has its own in any case.
-        make: makes those of a field.
-    """
-    found: dict[str, GroupLengths] = {}
-    for name, known in lengths.items():
-        same = (
-            one for other, one in found.items()
-            if None is not alike[name] == alike[other] and np.array_equal(one.lengths, known)
-        )  # fmt: skip
-        found[name] = next(same, None) or make(name, known)
-    return found
 
 
 def padded_pieces(addresses: IntArray, group: GroupLengths, padding: int) -> tuple[IntArray, IntArray]:

@@ -10,11 +10,11 @@ import numpy as np
 
 from gdsload.engine.batch_source import StepTransform
 from gdsload.engine.images.frames import Draws
-from gdsload.order import LaneRun, Order, Schedule, part_starts
+from gdsload.order import LaneRun, Order, Schedule
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.arrays import IntArray
 
-__all__ = ["Job", "Ordered", "PartOfSteps", "Selection", "Steps"]
+__all__ = ["Job", "Ordered", "Selection", "Steps"]
 
 _FIRST, _AHEAD = 8192, 16384
 """Positions of a lane whose ids are computed at once, at first and later: enough to hide the cost of a call, and few
@@ -103,7 +103,7 @@ class Ordered(Steps):
 
     def reach(self, _step: int) -> int:
         """See `Steps`."""
-        return self.schedule.read_size
+        return self.schedule.batch_size
 
     def size(self, step: int) -> int:
         """See `Steps`."""
@@ -126,48 +126,6 @@ class Ordered(Steps):
             # A new object: another thread may be reading the old one.
             ahead = self._ahead[run.lane] = _Ahead(run.start, order.lane_ids(run.lane, run.start, stop))
         return ahead.ids[run.start - ahead.start : run.stop - ahead.start]
-
-
-class PartOfSteps(Steps):
-    """Of each step the part that this process reads; see `order.part_starts`.
-
-    Args:
-        whole: the steps.
-        part: the number of the part.
-        parts: how many there are.
-    """
-
-    def __init__(self, whole: Steps, part: int, parts: int) -> None:
-        self.whole, self._part, self._parts = whole, part, parts
-
-    @property
-    def steps(self) -> int:
-        """See `Steps`."""
-        return self.whole.steps
-
-    def reach(self, step: int) -> int:
-        """See `Steps`."""
-        return -(-self.whole.reach(step) // self._parts)
-
-    def error(self, step: int) -> BaseException | None:
-        """See `Steps`."""
-        return self.whole.error(step)
-
-    def size(self, step: int) -> int:
-        """See `Steps`."""
-        return -(-self.whole.size(step) // self._parts)
-
-    def start(self, step: int) -> int:
-        """The first sample of the part, in the step's batch."""
-        return part_starts(self.whole.size(step), self._parts)[self._part]
-
-    def positions(self, steps: range) -> IntArray:
-        """See `Steps`."""
-        found = [np.zeros(0, np.int64)]
-        for step in steps:
-            start = self.start(step)
-            found.append(self.whole.positions(range(step, step + 1))[start : start + self.size(step)])
-        return np.concatenate(found)
 
 
 @dataclass(frozen=True, slots=True)

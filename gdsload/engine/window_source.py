@@ -92,12 +92,12 @@ class WindowSource(LandedSource):
         """The samples of some steps, in order, on the device; made for many steps at once."""
         known, ids = self._ahead
         if not (known.start <= steps.start and steps.stop <= known.stop):
-            stop = max(steps.start + _AHEAD // self._schedule.read_size, steps.stop)
+            stop = max(steps.start + _AHEAD // self._schedule.batch_size, steps.stop)
             known = range(steps.start, min(stop, self._schedule.steps))
             with on(self.assembler.stream):
                 ids = self._ids(known)
             self._ahead = known, ids
-        first = (steps.start - known.start) * self._schedule.read_size  # only the epoch's last batch may be smaller
+        first = (steps.start - known.start) * self._schedule.batch_size  # only the epoch's last batch may be smaller
         return ids[first : first + sum(self._schedule.sizes(steps))]
 
     def gather(self, slices: Slices, sizes: list[int], ids: torch.Tensor) -> list[Batch]:

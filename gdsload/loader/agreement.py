@@ -12,7 +12,7 @@ import itertools
 import json
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ def drawn_seed() -> int:
     return int(torch.empty((), dtype=torch.int64).random_().item())
 
 
-def agree(state: Mapping[str, Any], groups: Sequence[Any], draw: Callable[[], int] = drawn_seed) -> int:
+def agree(state: Mapping[str, Any], groups: Sequence[Any]) -> int:
     """Make sure that all ranks have the same state, and agree on a seed if none has one.
 
     All of them have to call it.
@@ -39,7 +39,6 @@ def agree(state: Mapping[str, Any], groups: Sequence[Any], draw: Callable[[], in
     Args:
         state: this rank's, as `DataLoader.state_dict` gives it; its seed is None if it has none yet.
         groups: process groups that reach all ranks; none if this is the only one.
-        draw: draws a seed. Each rank does, so that their generators stay alike, and that of the first rank counts.
 
     Returns:
         The seed.
@@ -47,7 +46,8 @@ def agree(state: Mapping[str, Any], groups: Sequence[Any], draw: Callable[[], in
     Raises:
         OptionError: if ranks differ; all of them raise it.
     """
-    drawn = draw() if state["seed"] is None else 0
+    # Each rank draws one, so that their generators stay alike, and that of the first rank counts.
+    drawn = drawn_seed() if state["seed"] is None else 0
     rank = torch.distributed.get_rank() if groups else 0
     told = gather_texts({"rank": rank, "state": dict(state), "drawn": drawn}, groups)
     told.sort(key=lambda one: one["rank"])

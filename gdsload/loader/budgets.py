@@ -39,7 +39,6 @@ def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
     Raises:
         BudgetError: if the windows that must be in memory at once do not fit `arena_bytes`.
     """
-    parts = 1 if plan.fan_out is None else plan.fan_out.parts
     order, mean, arena_bytes = plan.order, plan.sample_bytes, plan.arena_bytes
     # A window ends with its lane.
     window_bytes = int(mean * min(order.window, -(-schedule.samples // order.lanes)))
@@ -51,7 +50,7 @@ def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
             f"{format_bytes(window_bytes)} each, need {format_bytes((lanes + 1) * window_bytes)}",
             remedy=f"Raise arena_bytes, or lower lanes (here {order.lanes}) or window (here {order.window} samples).",
         )
-    nbytes = int(plan.batch_sample_bytes * -(-schedule.batch_size // parts))
+    nbytes = int(plan.batch_sample_bytes * schedule.batch_size)
     sizes_vary = plan.source is not None and plan.source.batch_size is None
     return Limits(
         plan.prefetch_bytes,

@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -31,7 +30,7 @@ from gdsload.loader.state import Place
 from gdsload.system.failed import Failed
 from gdsload.system.threads import Closer, park_at_exit
 
-__all__ = ["Epoch", "EpochOwner", "Exchange"]
+__all__ = ["Epoch", "EpochOwner"]
 
 _SPAN = "enumerate(DataLoader)#Epoch.__next__"
 """What torch's iterators call theirs, but for the class: profilers know loaders by it."""
@@ -49,7 +48,7 @@ class EpochOwner(Protocol):
         """Raise OptionError if rank or world size are others than when the epoch at `place` began."""
 
     def begin(self, epoch: Epoch) -> None:
-        """Note that `epoch` asks for its first batch; set its place, sizes, and the pipeline that reads from there."""
+        """Note that `epoch` asks for its first batch; set its place, and the pipeline that reads from there."""
 
     def batches(self, place: Place | None = None) -> int:
         """Number of batches of the epoch at a place; None: of one that begins now."""
@@ -62,13 +61,6 @@ class EpochOwner(Protocol):
         """
 
 
-class Exchange(Protocol):
-    """What makes a batch out of this process's part of it and those of its peers."""
-
-    def __call__(self, epoch: Epoch, take: Callable[[], tuple[Any, int]], /) -> tuple[Any, int]:
-        """The next batch of an epoch and its number of samples; `take` gives this process's part, or raises."""
-
-
 class Epoch(Iterator[Any]):
     """Iterates over the batches of one epoch. It reads from its first `next` on: one that is dropped costs nothing.
 
@@ -76,27 +68,23 @@ class Epoch(Iterator[Any]):
         owner: the loader.
         finish: what is done with each batch, at its place and of so many samples, in the consumer's thread before it
             is handed out; None: nothing.
-        exchange: what makes whole batches of parts, before that; None: they are whole.
     """
 
-    def __init__(
-        self, owner: EpochOwner, finish: Callable[[Any, Place, int], Any] | None, exchange: Exchange | None = None
-    ) -> None:
-        self._owner, self._finish, self._exchange = owner, finish, exchange
+    _goes_on = True
+    """Whether the epoch goes on after an error of a transform."""
+
+    def __init__(self, owner: EpochOwner, finish: Callable[[Any, Place, int], Any] | None) -> None:
+        self._owner, self._finish = owner, finish
         self._turn = threading.RLock()
         self.pipeline: Prefetcher | None = None
         self._batches: deque[tuple[Any, int]] = deque()
         self._hand_over: Callable[[Any], Any] = as_it_is  # for these batches
         self._error: BaseException | None = None
-        self._goes_on = exchange is None
-        """Whether the epoch goes on after an error of a transform; where peers need each batch, it does not."""
         self._failed = False  # whether a transform raised an error for the batch at the place
         self._ended_by: Exception | None = None
         self._fetching: int | None = None  # the thread that waits for a group, and may be making it
         self._begun = self._over = False
         self._since = 0.0
-        self.size: Callable[[int], int]
-        """Gives the samples of a step's whole batch, whatever part of it the pipeline has; from `begin` on."""
         self.place: Place
         """After the last batch handed out; from `begin` on. The loader holds it, and not the epoch: that must end when
         it is dropped."""
@@ -170,10 +158,7 @@ class Epoch(Iterator[Any]):
 
     def _finished(self, entered: float) -> tuple[Any, int]:
         """The next batch as it is handed out, and its number of samples."""
-        if self._exchange is None:
-            batch, size = self._take(entered)
-        else:
-            batch, size = self._exchange(self, partial(self._take, entered))
+        batch, size = self._take(entered)
         try:
             return (batch if self._finish is None else self._finish(batch, self.place, size)), size
         except GdsloadError:

@@ -27,20 +27,19 @@ def hand_over_steps(
 
     Args:
         plan: the loader's.
-        device_transform: what calls the user's: here, where batches are complete only here; else it has been called
-            ahead.
+        device_transform: calls the user's transform, after torch has copied a batch to its device. Batches that are
+            not copied have gone through it already, ahead of the consumer.
 
     Returns:
         It takes the batch, its place, and its number of samples.
     """
     buffers = Buffers(plan.schedule.batch_size) if plan.reuse_buffers else None
-    last = device_transform if plan.transforms_last else None
 
     def finish(batch: Any, place: Place, size: int) -> Any:
         if plan.copies:
             batch = _on_device(batch, plan)
-        if last is not None:
-            batch = last(place.epoch, place.step, batch)
+            if device_transform is not None:
+                batch = device_transform(place.epoch, place.step, batch)
         if plan.with_real:
             _add_real(batch, place, size, plan.device)
         if plan.transform is not None:
@@ -49,8 +48,7 @@ def hand_over_steps(
             batch = as_tuple(batch, plan.as_tuple)
         return batch if buffers is None else buffers(batch, size)
 
-    called = last is not None or plan.transform is not None
-    needed = plan.copies or called or plan.with_real or plan.as_tuple or buffers is not None
+    needed = plan.copies or plan.transform is not None or plan.with_real or plan.as_tuple or plan.reuse_buffers
     return finish if needed else None
 
 

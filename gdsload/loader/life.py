@@ -18,12 +18,11 @@ from gdsload.engine.gpu.kernels import prepare
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.sample_transform import SampleTransform
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, PartOfSteps
+from gdsload.engine.steps import Job
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import LoaderClosedError
 from gdsload.loader.budgets import limits_of
 from gdsload.loader.epoch import Epoch
-from gdsload.loader.fan_out import FanOut
 from gdsload.loader.hand_over import hand_over_steps
 from gdsload.loader.peer_check import PeerCheckedEpoch
 from gdsload.loader.plan import LoaderPlan
@@ -56,7 +55,6 @@ class Life:
             index, pinned = plan.form.index or "index", plan.device.type == "cuda"
             self._samples = SampleTransform(plan.per_sample, progress.sample_keys, index=index, pinned=pinned)
         self._finish = hand_over_steps(plan, self._transform)
-        self._fan_out = None if plan.fan_out is None else FanOut(plan.fan_out, plan.device)
         if plan.placement == "gpu":
             prepare()
         self._resources: OpenResources | None = None
@@ -75,8 +73,8 @@ class Life:
         self.check_usable()
         groups = self._plan.groups
         if groups is not None and groups.compares:
-            return PeerCheckedEpoch(self, self._finish, self._fan_out, groups.peers)
-        return Epoch(self, self._finish, self._fan_out)
+            return PeerCheckedEpoch(self, self._finish, groups.peers)
+        return Epoch(self, self._finish)
 
     @property
     def epoch_stats(self) -> LoaderStats:
@@ -232,8 +230,6 @@ class Life:
         with self._lock:
             self.check_usable()
             epoch.place = self._progress.next_place()
-            if self._fan_out is not None:
-                self._fan_out.connect()  # before anything that may fail in one of the peers alone
             pipeline = self._start(epoch)
             try:
                 self.pipelines.add(pipeline)
@@ -275,8 +271,7 @@ class Life:
         resources = self._open()
         limits = self.limits if self._samples is None else replace(self.limits, grown=self._samples.grown)
         steps = self._progress.steps(place)  # first of all, as the place may move on
-        epoch.size = steps.whole.size if isinstance(steps, PartOfSteps) else place.schedule.size
-        ahead = [one for one in (self._samples, None if plan.transforms_last else self._transform) if one is not None]
+        ahead = [one for one in (self._samples, None if plan.copies else self._transform) if one is not None]
         transform = partial(_in_turn, ahead, place.epoch) if ahead else None
         draws = self._progress.draws(place, steps) if plan.form.decode else None
         job = Job(resources.table, steps, plan.space.selection, plan.form.columns, transform, draws)

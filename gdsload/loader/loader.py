@@ -120,12 +120,6 @@ class DataLoader(TorchAttributes):
         check_peers: compare each batch with those of the ranks of `mesh` that are to get the same one, by its hash.
             They ask for it together, and all of them raise an error if they differ, or if one fails. It costs a copy to
             the CPU and two small exchanges a batch.
-        fan_out: have the ranks of `mesh` that are to get the same batches read a part of each, and exchange them: by
-            NCCL on GPUs, else by gloo. Batches, order and states are the same. They ask for batches together, and all
-            of them raise an error if one fails, is at another batch, or does not come within ten minutes.
-            `device_transform` is called in the consumer's thread. The whole batch is not part of `prefetch_bytes`.
-            ``"auto"``: where that pays and can be done, which is for batches of 16 MiB or more that have images to
-            decode, come off drives (``"bounce"``, ``"gds"``, ``mmap=False``), or are of a dataset larger than memory.
         prefetch_bytes: bytes of batches that are made ahead of the consumer: two at least, and some hundreds at most.
             None: where a GPU builds batches a 64th of its memory, from 512 MiB to 1 GiB; 256 MiB elsewhere.
         arena_bytes: bytes of memory that reads land in, on the GPU or with `mmap=False`. On a GPU, this and
@@ -196,7 +190,6 @@ class DataLoader(TorchAttributes):
         mesh: DeviceMesh | None = None,
         process_group: ProcessGroup | None = None,
         check_peers: bool = False,
-        fan_out: Literal[False, True, "auto"] = False,
         prefetch_bytes: int | str | None = None,
         arena_bytes: int | str | None = None,
         mmap: bool | None = None,

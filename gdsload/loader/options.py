@@ -55,7 +55,6 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "gds_engine": ("cufile", "kvikio"),
     "cache": ("pagecache", "none", "auto", "vram", "ram"),
     "reuse_buffers": (False, True),
-    "fan_out": (False, True, "auto"),
     "tail": (None, "share", "pad", "drop"),
 }
 REFUSED = {

@@ -11,7 +11,7 @@ import torch
 import xxhash
 
 from gdsload.errors import LoaderClosedError, OptionError, ReadError
-from gdsload.loader.epoch import Epoch, EpochOwner, Exchange
+from gdsload.loader.epoch import Epoch, EpochOwner
 from gdsload.loader.rank_groups import gather_texts
 from gdsload.loader.state import Place
 from gdsload.shards.values import memory_of
@@ -27,19 +27,19 @@ class PeerCheckedEpoch(Epoch):
     Args:
         owner: see `Epoch`.
         finish: see `Epoch`.
-        exchange: see `Epoch`.
         peers: gives the process groups that reach them.
     """
+
+    _goes_on = False  # the peers need each batch
 
     def __init__(
         self,
         owner: EpochOwner,
         finish: Callable[[Any, Place, int], Any] | None,
-        exchange: Exchange | None,
         peers: Callable[[], list[Any]],
     ) -> None:
-        super().__init__(owner, finish, exchange)
-        self._peers, self._goes_on = peers, False
+        super().__init__(owner, finish)
+        self._peers = peers
 
     def _finished(self, entered: float) -> tuple[Any, int]:
         """See `Epoch`. What fails here, fails before the batch is handed out: a run that is resumed gets it."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gdsload.backends.request import BackendRequest, Placement
-from gdsload.backends.select import off_drives, preflight, reads_in_place
+from gdsload.backends.select import preflight, reads_in_place
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import BackendUnavailableError, OptionError
@@ -25,7 +25,6 @@ from gdsload.loader import options
 from gdsload.loader.batch_fields import batch_form, check_padding, field_names, mean_sample_bytes, refuse_ragged
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.decoded_fields import decoded_fields, decoded_sample_bytes
-from gdsload.loader.fan_out_plan import FanOutPlan, pays, shared_out
 from gdsload.loader.rank_groups import RankGroups, rank_groups
 from gdsload.loader.ranks import ScheduleRule
 from gdsload.loader.samplers import IndexSource, expected_batch, index_source
@@ -74,7 +73,6 @@ class LoaderPlan:
         in_place: whether bytes are gathered from where they are, so that nothing lands in an arena.
         sample_bytes: expected bytes of a sample.
         batch_sample_bytes: expected bytes of a sample in a batch, where its images are decoded.
-        fan_out: who reads which part of each batch; None: this process reads all of it.
     """
 
     dataset: object
@@ -108,7 +106,6 @@ class LoaderPlan:
     in_place: bool
     sample_bytes: float
     batch_sample_bytes: float
-    fan_out: FanOutPlan | None
 
     @property
     def device(self) -> torch.device:
@@ -124,11 +121,6 @@ class LoaderPlan:
     def copies(self) -> bool:
         """Whether torch copies the batches, built in CPU memory, to their device."""
         return self.placement == "host" and self.device.type != "cpu"
-
-    @property
-    def transforms_last(self) -> bool:
-        """Whether `device_transform` is called in the consumer's thread, since batches are complete only there."""
-        return self.copies or self.fan_out is not None
 
 
 def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
@@ -159,11 +151,6 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     sample_bytes = mean_sample_bytes(selected, fields)
     order = _order_options(given, selected, sample_bytes)
     groups = rank_groups(given)
-    batch_sample_bytes = decoded_sample_bytes(selected, fields, decode)
-    form, fan_out = shared_out(batch_form(selected, fields, given, decode), groups, given, worth=lambda: pays(
-        batch_bytes=batch_sample_bytes * _batch_size(given), dataset_bytes=sample_bytes * len(selected),
-        decodes=bool(decode), off_drives=off_drives(request, mapped=mapped),
-    ))  # fmt: skip
     preflight(request, _trials(selected), mapped=mapped, drive=selected.drive)
     return LoaderPlan(
         dataset=dataset,
@@ -177,7 +164,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         ahead=given["sample_workers"] != 0,
         order=order,
         fields=fields,
-        form=form,
+        form=batch_form(selected, fields, given, decode),
         **{name: given[name] for name in _AS_GIVEN},
         mapped=mapped,
         asked=given["backend"],
@@ -186,8 +173,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         **tiers | budgets,
         in_place=reads_in_place(request, mapped=mapped) and not tiers["in_vram"],
         sample_bytes=sample_bytes,
-        batch_sample_bytes=batch_sample_bytes,
-        fan_out=fan_out,
+        batch_sample_bytes=decoded_sample_bytes(selected, fields, decode),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gdsload.engine.images.frames import Draws
-from gdsload.engine.steps import Ordered, PartOfSteps, Steps
+from gdsload.engine.steps import Ordered, Steps
 from gdsload.errors import OptionError, StateError
 from gdsload.loader.agreement import agree, warn_of_other_seeds
 from gdsload.loader.plan import LoaderPlan
@@ -246,11 +246,8 @@ class Progress:
             alone = groups is None and self._plan.schedule.share is not None
             reached = groups.everyone() if groups is not None else [] if alone else everyone_there()
             told = self._identity(schedule).state(cursor)
-            if groups is not None:  # what peers exchange has to be one thing
-                plan = self._plan
-                told |= {"fan_out": plan.fan_out is not None, "fields": [*plan.fields], "device": plan.device.type}
-                if self.sampled is not None:
-                    told |= self.sampled.shared()
+            if groups is not None and self.sampled is not None:
+                told |= self.sampled.shared()
             self.seed = agree(told, reached)
             self._agreed = True
         elif self._unnoticed and schedule.world_size > 1:
@@ -282,14 +279,9 @@ class Progress:
         return found
 
     def _steps(self, place: Place) -> Steps:
-        shared = self._plan.fan_out
         if self.sampled is not None:
-            draws = self.sampled.draws(place)
-            return draws if shared is None else PartOfSteps(draws, shared.part, shared.parts)
-        schedule = place.schedule
-        if shared is not None:
-            schedule = replace(schedule, part=shared.part, parts=shared.parts)
-        return Ordered(self._plan.space.order(self._plan.order, self._known_seed(), place.epoch), schedule)
+            return self.sampled.draws(place)
+        return Ordered(self._plan.space.order(self._plan.order, self._known_seed(), place.epoch), place.schedule)
 
     def begun(self, place: Place) -> None:
         """Note that the epoch at a place is the newest; it moves on as batches are handed out."""
@@ -358,10 +350,7 @@ class Progress:
             key, schedule = derive_key(seed, epoch, Purpose.IMAGES), steps.schedule
             return lambda step: Draws(key, np.arange(*schedule.span(step)))
         rank = self._plan.schedule.world()[0]
-        start = steps.start if isinstance(steps, PartOfSteps) else lambda _step: 0
-        return lambda step: Draws(
-            derive_key(seed, epoch, Purpose.IMAGES, step, rank), np.arange(steps.size(step)) + start(step)
-        )
+        return lambda step: Draws(derive_key(seed, epoch, Purpose.IMAGES, step, rank), np.arange(steps.size(step)))
 
     def _identity(self, schedule: Schedule, state: object = None) -> OrderIdentity:
         """What the order depends on; with a state, as far as it may follow from that."""

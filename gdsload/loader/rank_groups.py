@@ -77,14 +77,6 @@ class RankGroups:
             remedy="Make a new loader with a group that there is.",
         )
 
-    def peer_ranks(self) -> tuple[int, ...]:
-        """This process and its peers, by their ranks in the default group; none if it has no peers."""
-        if self.mesh is None or not self.peer_dims:
-            return ()
-        place = self.mesh.get_coordinate()
-        those = tuple(slice(None) if dim in self.peer_dims else at for dim, at in enumerate(place))
-        return tuple(sorted(self.mesh.mesh[those].reshape(-1).tolist()))
-
     def peers(self) -> list[Any]:
         """The process groups along which all peers are reached, one after the other."""
         return [self.mesh.get_group(dim) for dim in self.peer_dims]
@@ -108,12 +100,16 @@ def rank_groups(given: Mapping[str, Any]) -> RankGroups | None:
     elif group is not None:
         found = _of_group(group)
     _check_seed(given, found)
-    if given["fan_out"] is True:
-        _refuse_without_peers(found, "fan_out=True shares the reading of each batch out among ranks that get the same")
     if not given["check_peers"]:
         return found
-    _refuse_without_peers(found, "check_peers=True compares the batches of ranks that are to get the same")
-    return None if found is None else replace(found, compares=True)
+    if found is None or not found.peer_dims:
+        raise OptionError(
+            "check_peers=True compares the batches of ranks that get the same ones, and which ranks those are is not "
+            "known",
+            remedy="Pass mesh= with the whole mesh: peers are ranks that differ in dimensions such as "
+            f"{', '.join(_SAME_DATA[:4])} alone.",
+        )
+    return replace(found, compares=True)
 
 
 def _of_group(group: Any) -> RankGroups:
@@ -158,15 +154,6 @@ def _of_mesh(mesh: Any) -> RankGroups:
     for dim in data:
         rank = rank * shape[dim] + place[dim]
     return RankGroups(rank, prod(shape[dim] for dim in data), mesh, peers)
-
-
-def _refuse_without_peers(groups: RankGroups | None, what: str) -> None:
-    if groups is None or not groups.peer_dims:
-        raise OptionError(
-            f"{what} ones, and which those are is not known",
-            remedy="Pass mesh= with the whole mesh: peers are ranks that differ in dimensions such as "
-            f"{', '.join(_SAME_DATA[:4])} alone.",
-        )
 
 
 def _check_seed(given: Mapping[str, Any], groups: RankGroups | None) -> None:

@@ -2,7 +2,7 @@
 
 from gdsload.order.blocks import BlockOrder
 from gdsload.order.hashing import Purpose, derive_key
-from gdsload.order.lanes import LanePieces, LaneRun, Schedule, Tail, lane_offset, lane_share, part_starts
+from gdsload.order.lanes import LanePieces, LaneRun, Schedule, Tail, lane_offset, lane_share
 from gdsload.order.mixing import MixOrder, Mixture
 from gdsload.order.order_options import DatasetFacts, OrderOptions, ShuffleName, resolve
 from gdsload.order.orders import FullOrder, Order, SequentialOrder, make_order
@@ -28,6 +28,5 @@ __all__ = [
     "lane_offset",
     "lane_share",
     "make_order",
-    "part_starts",
     "resolve",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,11 +121,6 @@ class BlockOrder:
         self._lock = threading.Lock()
         self._sequence: BlockSequence | None = None
         self._pieces: Recent[tuple[int, int, int], NDArray[np.int64]] = Recent(_PIECES_PER_LANE * self._lanes)
-
-    @property
-    def name(self) -> Literal["block"]:
-        """What the order is called in options."""
-        return "block"
 
     @property
     def samples(self) -> int:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_whole
 
-__all__ = ["LanePieces", "LaneRun", "Schedule", "Tail", "lane_offset", "lane_share", "part_starts"]
+__all__ = ["LanePieces", "LaneRun", "Schedule", "Tail", "lane_offset", "lane_share"]
 
 Tail = Literal["share", "pad", "drop"]
 """What becomes of a last global batch that is not full."""
@@ -33,16 +33,6 @@ def lane_offset(samples: int, lane: int, lanes: int) -> int:
     length, longer = divmod(samples, lanes)
     # The last `longer` lanes are the ones that hold one position more.
     return length * lane + max(0, lane + longer - lanes)
-
-
-def part_starts(size: int, parts: int) -> list[int]:
-    """Return where each of some equally long parts of a batch begins; they overlap where the samples do not go round.
-
-    Each has ceil(size / parts) samples. The first begins with the first sample, the last ends with the last, and none
-    begins later than the one before it ends.
-    """
-    share = -(-size // parts)
-    return [part * (size - share) // max(parts - 1, 1) for part in range(parts)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +84,6 @@ class Schedule:
             as every other, some of them two ranks; ``"pad"``: it is filled up with the samples that the epoch began
             with, which come last; ``"drop"``: it is left out.
         lanes: number of lanes, L.
-        part: of each of this rank's batches the part that this process reads; see `part_starts`.
-        parts: number of parts that peers read.
 
     Raises:
         OptionError: if an argument is out of range.
@@ -107,8 +95,6 @@ class Schedule:
     world_size: int = 1
     tail: Tail = "share"
     lanes: int = 1
-    part: int = 0
-    parts: int = 1
 
     def __post_init__(self) -> None:
         check_whole(self.samples, "samples", 0, MAX_SAMPLES)
@@ -123,11 +109,6 @@ class Schedule:
                 f"rank is {self.rank}, but a world of {self.world_size} has ranks 0 to {self.world_size - 1}",
                 remedy="Pass the rank and world_size of one and the same process group.",
             )
-
-    @property
-    def read_size(self) -> int:
-        """Samples of a full batch that this process reads: all of them, or its part."""
-        return -(-self.batch_size // self.parts)
 
     @property
     def global_batch(self) -> int:
@@ -185,7 +166,7 @@ class Schedule:
             OptionError: if `step` is not in [0, steps).
         """
         if 0 <= step < self.samples // self.global_batch:
-            return self.read_size
+            return self.batch_size
         _, _, start, stop = self._slice(step)
         return stop - start
 
@@ -196,7 +177,7 @@ class Schedule:
             OptionError: if a step is not in [0, steps).
         """
         full = max(min(len(steps), self.samples // self.global_batch - steps.start), 0)
-        return [self.read_size] * full + [self.size(step) for step in steps[full:]]
+        return [self.batch_size] * full + [self.size(step) for step in steps[full:]]
 
     def counted(self, step: int, size: int) -> range:
         """Return which places of this rank's batch at `step` count if each sample is to count once.
@@ -279,8 +260,6 @@ class Schedule:
         after = np.minimum(before + self.global_batch, self.samples)
         share = -(-(after - before) // self.world_size)
         start = self.rank * (after - before - share) // max(self.world_size - 1, 1)
-        whole, share = share, -(-share // self.parts)
-        start += self.part * (whole - share) // max(self.parts - 1, 1)
         lane = np.arange(self.lanes)
         first = (before[:, None] + lane) // self.lanes
         given = (after[:, None] + lane) // self.lanes - first
@@ -296,7 +275,7 @@ class Schedule:
         Raises:
             OptionError: if a step is not in [0, steps).
         """
-        if self.world_size > 1 or self.parts > 1 or not steps or self._padded(steps):
+        if self.world_size > 1 or not steps or self._padded(steps):
             return None
         before, after = self._slice(steps[0])[0], self._slice(steps[-1])[1]
         runs = [
@@ -315,7 +294,7 @@ class Schedule:
         """
         if lane >= self.lanes:
             step = max(step, self.steps - 1)  # at no other is anything repeated
-        elif self.world_size == self.parts == 1:
+        elif self.world_size == 1:
             stop = min(stop, lane_share(self.position(self.steps), lane, self.lanes))
             return [LaneRun(lane, start, stop)] if start < stop else []
         found = []
@@ -334,7 +313,7 @@ class Schedule:
         Raises:
             OptionError: if a step is not in [0, steps).
         """
-        if self.lanes > 1 or self.world_size > 1 or self.parts > 1 or not steps or self._padded(steps):
+        if self.lanes > 1 or self.world_size > 1 or not steps or self._padded(steps):
             return [run for step in steps for run in self.runs(step)]
         start, (_, stop, _, _) = self._slice(steps[0])[0], self._slice(steps[-1])
         return [LaneRun(0, start, stop)]
@@ -354,5 +333,4 @@ class Schedule:
         # Of a full batch, this is rank * share. Otherwise the slices overlap: the first begins with the first sample,
         # the last ends with the last, and none begins more than `share` after the one before it.
         start = self.rank * (length - share) // max(self.world_size - 1, 1)
-        start += part_starts(share, self.parts)[self.part]
-        return before, after, start, start + -(-share // self.parts)
+        return before, after, start, start + share

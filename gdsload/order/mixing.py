@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_range, check_whole
 from gdsload.order.hashing import MASK64, Purpose, derive_key, hash_into
-from gdsload.order.order_options import ShuffleName
 from gdsload.order.orders import OneLane
 from gdsload.order.permutation import Permutation, exact_table, exact_tables
 from gdsload.order.recent import Recent
@@ -130,11 +129,6 @@ class MixOrder(OneLane):
         self._starts = [0, *accumulate(mixture.lengths)]
         self._turns: Recent[int, NDArray[np.int64]] = Recent(_RECENT_TURNS)
         self._passes: Recent[tuple[int, int], Permutation] = Recent(2 * len(mixture.lengths))
-
-    @property
-    def name(self) -> ShuffleName:
-        """What the order of each dataset is called in options."""
-        return "full" if self._shuffled else "sequential"
 
     @property
     def samples(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gdsload.order.blocks import BlockOrder
 from gdsload.order.checks import MAX_SAMPLES, check_range, check_run_lengths, check_whole
 from gdsload.order.hashing import MASK64, Purpose, derive_key
-from gdsload.order.order_options import OrderOptions, ShuffleName
+from gdsload.order.order_options import OrderOptions
 from gdsload.order.permutation import Permutation
 
 __all__ = ["FullOrder", "OneLane", "Order", "SequentialOrder", "make_order"]
@@ -27,11 +27,6 @@ class Order(Protocol):
     """
 
     @property
-    def name(self) -> ShuffleName:
-        """What the order is called in options."""
-        ...
-
-    @property
     def samples(self) -> int:
         """Number of samples, all lanes together."""
         ...
@@ -41,21 +36,8 @@ class Order(Protocol):
         """Number of lanes."""
         ...
 
-    @property
-    def window(self) -> int | None:
-        """Lane positions per window, or None where a lane may be cut anywhere."""
-        ...
-
     def lane_length(self, lane: int) -> int:
         """Return the number of positions of `lane`: (samples + lane) // lanes."""
-        ...
-
-    def window_at(self, lane: int, position: int) -> tuple[int, int]:
-        """Return the positions [start, stop) of the window of `lane` that holds `position`; the lane, without windows.
-
-        Raises:
-            OptionError: if the lane has no such position.
-        """
         ...
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
@@ -68,7 +50,7 @@ class Order(Protocol):
 
 
 class OneLane(ABC):
-    """What orders of one lane, which may be cut anywhere, have in common."""
+    """What orders of one lane have in common."""
 
     __slots__ = ()
 
@@ -82,25 +64,10 @@ class OneLane(ABC):
         """Number of lanes: 1."""
         return 1
 
-    @property
-    def window(self) -> None:
-        """None: the lane may be cut anywhere."""
-        return None
-
     def lane_length(self, lane: int) -> int:
         """Return the number of positions of lane 0."""
         check_whole(lane, "lane", 0, 0)
         return self.samples
-
-    def window_at(self, lane: int, position: int) -> tuple[int, int]:
-        """Return the whole lane.
-
-        Raises:
-            OptionError: if the lane has no such position.
-        """
-        length = self.lane_length(lane)
-        check_whole(position, "position", 0, length - 1)
-        return 0, length
 
 
 class SequentialOrder(OneLane):
@@ -117,11 +84,6 @@ class SequentialOrder(OneLane):
 
     def __init__(self, samples: int) -> None:
         self._samples = check_whole(samples, "number of samples", 0, MAX_SAMPLES)
-
-    @property
-    def name(self) -> Literal["sequential"]:
-        """What the order is called in options."""
-        return "sequential"
 
     @property
     def samples(self) -> int:
@@ -155,11 +117,6 @@ class FullOrder(OneLane):
 
     def __init__(self, samples: int, key: int) -> None:
         self._permutation = Permutation(check_whole(samples, "number of samples", 0, MAX_SAMPLES), key)
-
-    @property
-    def name(self) -> Literal["full"]:
-        """What the order is called in options."""
-        return "full"
 
     @property
     def samples(self) -> int:

@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_range, check_whole
 from gdsload.order.feistel import TILE, Feistel
 from gdsload.order.hashing import MASK64, hash_into
@@ -109,25 +108,6 @@ class Permutation:
         if self._feistel is None:
             return Recipe(table=self._chunk(0) if self._n else np.empty(0, np.int64))
         return Recipe(network=self._feistel.parameters)
-
-    def at(self, positions: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Return the images of any positions, in their shape.
-
-        Raises:
-            OptionError: if `positions` are no integers in [0, n).
-        """
-        if positions.dtype.kind not in "iu":
-            raise OptionError(f"positions are {positions.dtype}, not integers", remedy="Pass an integer array.")
-        if positions.size and (int(positions.min()) < 0 or int(positions.max()) >= self._n):
-            raise OptionError(
-                f"positions reach from {positions.min()} to {positions.max()}, but there are {self._n}",
-                remedy="Ask for positions of at least 0 and below that.",
-            )
-        if self._feistel is None:
-            return np.take(self._chunk(0), positions)
-        images = positions.astype(np.uint64).reshape(-1)
-        self._feistel.map_in_place(images)
-        return images.view(np.int64).reshape(positions.shape)
 
     def _chunk(self, index: int) -> NDArray[np.int64]:
         return self._chunks.get(index, self._make_chunk)

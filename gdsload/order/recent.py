@@ -44,6 +44,3 @@ class Recent(Generic[K, V]):
             if len(self._values) > self._capacity:
                 self._values.popitem(last=False)
             return value
-
-    def __len__(self) -> int:
-        return len(self._values)

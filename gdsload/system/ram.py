@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gdsload.system.probe.tree import Tree
 
-__all__ = ["cgroup_limit", "meminfo", "memory_room", "total_memory"]
+__all__ = ["cgroup_limit", "meminfo", "memory_room"]
 
 _UNLIMITED = 2**62  # cgroup v1 writes the largest multiple of a page for "no limit"
 
@@ -56,9 +56,3 @@ def memory_room(tree: Tree) -> int | None:
     left = min((left for _, left in _limited(tree)), default=None)
     sizes = (meminfo(tree, "MemAvailable"), left)
     return min((max(size, 0) for size in sizes if size is not None), default=None)
-
-
-def total_memory(tree: Tree) -> int | None:
-    """Bytes that there are: the control group's limit or the machine's memory, whichever is smaller."""
-    sizes = (meminfo(tree, "MemTotal"), cgroup_limit(tree))
-    return min((size for size in sizes if size is not None), default=None)

@@ -53,7 +53,6 @@ RUNS = [
     # One rank shows as much of the program as two.
     Run("gpu.ranks", f"{SHORT} --bytes 1MiB --world-size 1 --cases full", "cases", ("full",)),
     Run("gpu.ddp", f"{SHORT} --small --bytes 24KiB --world-size 1 --cases resnet18", "cases", ("resnet18",)),
-    Run("gpu.fan_out", f"{SHORT} --bytes 1MiB --world-size 1 --cases mapped-full-32", "cases", ("mapped-full-32",)),
 ]  # fmt: skip
 
 

@@ -79,7 +79,6 @@ def epochs(draw):
         key=draw(st.integers(0, 2**64 - 1)),
     )
     world_size = draw(st.sampled_from([1, 1, 2, 3, 4]))
-    parts = draw(st.sampled_from([1, 1, 2, 3]))
     return order, Schedule(
         SAMPLES,
         draw(st.integers(1, 120)),
@@ -87,8 +86,6 @@ def epochs(draw):
         world_size,
         draw(st.sampled_from(["share", "drop"])),
         order.lanes,
-        draw(st.integers(0, parts - 1)),
-        parts,
     )
 
 

@@ -10,12 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import gdsload
-from gdsload.loader import fan_out_plan, options, plan
+from gdsload.loader import options, plan
 from gdsload.loader.budgets import limits_of
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.ranks import ScheduleRule, Schedules
@@ -229,39 +226,3 @@ def test_samples_are_transformed_by_a_ranks_share_of_the_processors(planned, mon
     monkeypatch.setattr(options, "processors", lambda: 7)
     assert planned(sample_transform=lambda sample: sample).per_sample.workers == 7
     assert planned(sample_transform=lambda sample: sample, sample_workers=3).per_sample.workers == 3
-
-
-@pytest.fixture
-def peers():
-    """Two ranks of tensor parallelism, of which this process is one."""
-    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
-    yield init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
-    dist.destroy_process_group()
-
-
-_LARGE = 2**24 // 32  # samples of 32 bytes
-
-
-@pytest.mark.parametrize(
-    ("device", "given", "memory", "shared"),
-    [
-        (GPU, {"backend": "bounce", "batch_size": _LARGE}, 2**40, True),
-        (GPU, {"backend": "gds", "batch_size": _LARGE}, 2**40, True),
-        (CPU, {"mmap": False, "batch_size": _LARGE}, 2**40, True),
-        (GPU, {"backend": "bounce", "batch_size": _LARGE - 1}, 2**40, False),
-        (GPU, {"batch_size": _LARGE}, 2**40, False),
-        (GPU, {"backend": "mapped", "batch_size": _LARGE}, 2**40, False),
-        (CPU, {"batch_size": _LARGE}, 2**40, False),
-        (GPU, {"batch_size": _LARGE}, 31_999, True),
-        (GPU, {"batch_size": _LARGE}, 32_000, False),
-        (CPU, {"batch_size": _LARGE, "sample_transform": dict}, 0, False),
-    ],
-)
-def test_peers_share_reading_out_where_that_pays(planned, peers, monkeypatch, device, given, memory, shared):
-    monkeypatch.setattr(fan_out_plan, "total_memory", lambda tree: memory)
-    found = planned(device, mesh=peers, fan_out="auto", **given)
-    assert (found.fan_out is not None) == shared
-
-
-def test_without_peers_all_is_read(planned):
-    assert planned(GPU, backend="bounce", batch_size=_LARGE, fan_out="auto").fan_out is None

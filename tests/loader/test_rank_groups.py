@@ -100,6 +100,8 @@ if rank == 2:
 found["other place"] = failing(made)
 lengths = gdsload.TokenBudget(words, "t", 20, seed=int(rank > 1))
 found["other budget"] = failing(gdsload.DataLoader(words, batch_sampler=lengths, device="cpu", mesh=mesh))
+fields = ["n"] if rank % 2 else ["t"]
+found["other fields"] = failing(gdsload.DataLoader(words, 10, fields=fields, device="cpu", mesh=mesh))
 found["other batch"] = failing(loader(mesh=mesh, check_peers=True, transform=changed))
 def noticed(made):
     with warnings.catch_warnings(record=True) as caught:
@@ -138,8 +140,9 @@ dist.destroy_process_group()
 def told(plain, tmp_path_factory, run_ranks):
     """What each rank has found."""
     folder = tmp_path_factory.mktemp("ranks")
-    with ShardWriter(folder / "words", {"t": Field("int32", (None,))}) as writer:
-        writer.write_batch({"t": [torch.arange(number % 9, dtype=torch.int32) for number in range(100)]})
+    with ShardWriter(folder / "words", {"t": Field("int32", (None,)), "n": Field("int64")}) as writer:
+        texts = [torch.arange(number % 9, dtype=torch.int32) for number in range(100)]
+        writer.write_batch({"t": texts, "n": torch.arange(100)})
     run_ranks(SCRIPT, RANKS, plain, folder / "words", folder)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
 
@@ -186,6 +189,9 @@ class TestProcesses:
         assert [one["drawn, resumed"] for one in told] == [[True, True]] * RANKS
         assert {(one["undrawn"][0], one["undrawn"][1]) for one in told} == {(None, 17)}
         assert len({one["undrawn"][2] for one in told}) == 1
+
+    def test_their_fields_may_differ(self, told):
+        assert [one["other fields"] for one in told] == [[5, None, None, None]] * RANKS
 
     @pytest.mark.parametrize(
         ("case", "message"),

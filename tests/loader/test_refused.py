@@ -58,7 +58,7 @@ VALUES = [
     ("backend", ["gsd"], "backend is 'gsd'. Supported are"),
     ("batch_size", [0, -1, 1.5, "8", None, [8]], "batch_size is"),
     ("cache", ["disk"], "cache is 'disk'"),
-    ("check_peers", [True], "check_peers=True compares.*which those are is not known.*the whole mesh"),
+    ("check_peers", [True], "check_peers=True compares.*which ranks those are is not known.*the whole mesh"),
     ("collate_fn", [print], "collate_fn is not supported.*transform="),
     (
         "device",
@@ -67,7 +67,6 @@ VALUES = [
     ),
     ("device", ["meta"], "device 'meta'"),
     ("device_transform", [5, [len, 5], "name"], "device_transform is .* cannot be called"),
-    ("fan_out", [True], "fan_out=True shares the reading.*is not known.*Pass mesh= with the whole"),
     ("fields", [["labels"]], "no field 'labels'. It has 'image', 'label'"),
     ("fields", ["label"], r"the text 'label'.*fields=\['label'\]"),
     ("fields", [[]], "fields is empty"),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsload.errors import OptionError
-from gdsload.order import LaneRun, Schedule, lane_offset, lane_share, part_starts
+from gdsload.order import LaneRun, Schedule, lane_offset, lane_share
 from gdsload.order.checks import MAX_SAMPLES
 
 SAMPLES = st.integers(0, 500)
@@ -114,6 +114,7 @@ def test_several_steps_at_once_are_the_same_positions(schedule):
             steps = range(min(start, rank.steps), min(stop, rank.steps))
             one_by_one = [place for step in steps for place in positions(rank.runs(step))]
             assert positions(rank.runs_of(steps)) == one_by_one
+            assert rank.sizes(steps) == [rank.size(step) for step in steps]
 
 
 @given(schedules())
@@ -243,28 +244,3 @@ def test_a_padded_batch_begins_again():
 
     assert spans(10, 2, 4) == [[(0, 8, 10)], [(1, 0, 2)], [(1, 2, 4)], [(1, 4, 6)]]
     assert spans(3, 2, 4) == [[(0, 0, 2)], [(0, 2, 3), (1, 0, 1)], [(1, 1, 3)], [(2, 0, 2)]]
-
-
-@given(schedules(), st.integers(1, 5))
-def test_parts_of_a_batch_make_it_in_their_order(schedule, parts):
-    of_parts = [replace(schedule, part=part, parts=parts) for part in range(parts)]
-    for step in range(schedule.steps):
-        whole = positions(schedule.runs(step))
-        read = [positions(one.runs(step)) for one in of_parts]
-        assert {len(one) for one in read} == {-(-len(whole) // parts)} == {one.size(step) for one in of_parts}
-        made = []
-        for start, one in zip(part_starts(len(whole), parts), read, strict=True):
-            made = made[:start] + one
-        assert made == whole
-        assert all(one.span(step)[0] - schedule.span(step)[0] == start
-                   for one, start in zip(of_parts, part_starts(len(whole), parts), strict=True))  # fmt: skip
-    steps = range(schedule.steps)
-    for one in of_parts:
-        assert one.sizes(steps) == [one.size(step) for step in steps]
-        pieces = one.pieces(steps)
-        runs = [(step, run.lane, run.start, run.stop) for step in steps for run in one.runs(step)]
-        assert (
-            list(zip(*(part.tolist() for part in (pieces.step, pieces.lane, pieces.start, pieces.stop)), strict=True))
-            == runs
-        )
-        assert positions(one.runs_of(steps)) == [place for step in steps for place in positions(one.runs(step))]

@@ -2,7 +2,6 @@
 
 import itertools
 
-import numpy as np
 import pytest
 
 from gdsload.errors import OptionError
@@ -75,11 +74,6 @@ CALLS = [
     (lambda: Permutation(10, 0)(-1, 3), "the permutation"),
     (lambda: Permutation(10, 0)(3, 2), "the permutation"),
     (lambda: Permutation(10, 0)(0, 11), "the permutation"),
-    *(
-        (lambda n=n, place=place: Permutation(n, 0).at(np.array([place])), message)
-        for n in (10, 10**6)
-        for place, message in ((-1, f"there are {n}"), (n, f"there are {n}"), (0.5, "integers"))
-    ),
     (lambda: Schedule(-1, 2), "samples is -1"),
     (lambda: Schedule(MAX_SAMPLES + 1, 2), "samples is .* at most"),
     (lambda: Schedule(10, 0), "batch_size is 0"),

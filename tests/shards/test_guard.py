@@ -137,9 +137,9 @@ def test_pages_that_were_populated_one_by_one_make_a_piece(found):
     disk = Disk([4 * PIECE + 5])
     left, pages = disk.guard.left, set()
     for offset, nbytes in found:
-        nbytes = min(nbytes, 4 * PIECE + 5 - offset)
-        disk.guard.populate(0, offset, nbytes, extents((0, offset, nbytes)))
-        pages |= set(range(offset // PAGE, -(-(offset + nbytes) // PAGE)))
+        size = min(nbytes, 4 * PIECE + 5 - offset)
+        disk.guard.populate(0, offset, size, extents((0, offset, size)))
+        pages |= set(range(offset // PAGE, -(-(offset + size) // PAGE)))
         in_pieces = [[4 * PIECE // PAGE] if piece == 4 else range(32 * piece, 32 * piece + 32) for piece in range(5)]
         assert disk.guard.left == left - sum(pages.issuperset(those) for those in in_pieces)
 
