@@ -53,7 +53,7 @@ def _check(windows: gdsload.Windows, tokens: np.ndarray[Any, Any], batch: int, d
         for found in itertools.islice(loader, 8):
             for row, number in zip(found["tokens"].cpu().numpy(), found["index"].tolist(), strict=True):
                 begin = int(windows.starts[number])
-                if not (row.reshape(-1) == tokens[begin : begin + windows.length]).all():
+                if not (row == tokens[begin : begin + len(row)]).all():
                     raise RuntimeError("a window holds other tokens than it should")
 
 

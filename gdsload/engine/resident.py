@@ -90,8 +90,8 @@ class ResidentGather:
             return None
         if not rows_are_gathered(maker):
             return None
-        if job.selection.length > 1:
-            return None  # windows: the host plans each as one row, and its ids would be those of all their samples
+        if job.offsets:
+            return None  # windows, which the host plans: the kernels know no more than an id for each sample
         gather = cls(job, computable(job, with_index=maker.form.index is not None), backend, maker)
         return gather if gather.in_order or maker.gather.kernel else None
 
@@ -327,7 +327,7 @@ def computable(job: Job, *, with_index: bool) -> Ordered | None:
         return None
     if steps.schedule.padding:  # whose last step is no range of positions
         return None
-    if job.selection.length > 1:
+    if job.offsets:
         return None
     if isinstance(steps.order, BlockOrder):
         # For blocks, planning costs nothing but the host's positions: where the host must know them anyway, its threads

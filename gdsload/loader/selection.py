@@ -15,13 +15,14 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
 from gdsload.engine.steps import Selection
+from gdsload.engine.windows import Offsets
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.known_fields import known_field
 from gdsload.loader.mix import Mix
 from gdsload.loader.options import SEVERAL
 from gdsload.loader.state import dataset_digest
-from gdsload.loader.windows import Windows, refuse_ragged_windows
+from gdsload.loader.windows import Windows, reach, refuse_ragged_windows
 from gdsload.order import MixOrder, Mixture, Order, OrderOptions, make_order
 from gdsload.shards.drive import Drive
 from gdsload.shards.format.schema import Schema
@@ -39,13 +40,13 @@ class Selected:
         datasets: the datasets; sample ids count through them one after the other.
         ids: the sample id for each of the user's indices, of a window that of its first; None where they are the same.
         mixture: how parts of them are mixed; None if they are not.
-        length: samples of a window; None if they are not in windows.
+        offsets: of windows, where the samples of each field are, counted from the window's own; None: no windows.
     """
 
     datasets: tuple[ShardDataset, ...]
     ids: IntArray | None
     mixture: Mixture | None = None
-    length: int | None = None
+    offsets: dict[str, Offsets] | None = None
 
     def mapped(self, wanted: bool | None) -> bool:
         """Whether the shards are mapped into memory: as wanted, or where that is None as the datasets were opened."""
@@ -53,8 +54,9 @@ class Selected:
 
     @property
     def schema(self) -> Schema:
-        """The fields of a sample, the same in all datasets."""
-        return self.datasets[0].schema
+        """The fields of a sample, the same in all datasets; those that windows have."""
+        schema = self.datasets[0].schema
+        return schema if self.offsets is None else Schema({name: schema[name] for name in self.offsets})
 
     @property
     def stored(self) -> StoredSchema:
@@ -82,18 +84,13 @@ class Selected:
         Raises:
             OptionError: if there is one.
         """
-        if self.length is not None:
+        if self.offsets is not None:
             refuse_ragged_windows(self.datasets[0], fields)
-
-    @property
-    def each(self) -> int:
-        """Samples that one of the user's is made of."""
-        return 1 if self.length is None else self.length
 
     @property
     def digest(self) -> str:
         """What names the samples and their order."""
-        return dataset_digest([dataset.digest for dataset in self.datasets], self.ids, self.length)
+        return dataset_digest([dataset.digest for dataset in self.datasets], self.ids, self.offsets)
 
     @property
     def drive(self) -> Drive:
@@ -117,7 +114,7 @@ class Selected:
         Raises:
             OptionError: if the field is anything else.
         """
-        known = known_field(self.schema, field)
+        known = known_field(self.datasets[0].schema, field)
         text, whole = known.is_string, known.dtype.name == "bool" or "int" in known.dtype.name
         if not text and (known.shape or not whole):
             raise OptionError(f"the field {field!r} is {known}, and neither a whole number nor a text")
@@ -137,10 +134,10 @@ def select(source: object) -> Selected:
 
     Args:
         source: a `ShardDataset`, a path to one, or `torch.utils.data.Subset` (so also `random_split`) and
-            `ConcatDataset` over them or over `Windows` of one length, nested as deep as you like; or a `Mix` of these.
+            `ConcatDataset` over them or over `Windows` with the same offsets, nested as deep as you like; or a `Mix`.
 
     Raises:
-        OptionError: if it is anything else, or the datasets have different fields or drives, or windows lengths.
+        OptionError: if it is anything else, or the datasets have different fields or drives, or windows offsets.
         DatasetNotFoundError: if there is nothing at the path.
         FormatError: if what is there is damaged.
     """
@@ -149,13 +146,8 @@ def select(source: object) -> Selected:
     if isinstance(source, str | os.PathLike):
         source = ShardDataset(source)
     leaves: list[ShardDataset] = []
-    lengths: set[int | None] = set()
-    _collect(source, leaves, lengths)
-    if len(lengths) > 1:
-        raise OptionError(
-            "of the parts of the dataset some are windows, and some are not, or of another length",
-            remedy="Make a loader for each length.",
-        )
+    shapes: list[dict[str, Offsets] | None] = []
+    _collect(source, leaves, shapes)
     order = list({id(dataset): dataset for dataset in leaves}.values())
     for dataset in order[1:]:
         if dataset.schema != order[0].schema:
@@ -170,7 +162,12 @@ def select(source: object) -> Selected:
                 f"{order[0].drive} and {dataset.drive}",
                 remedy="Make a loader for each.",
             )
-    length = lengths.pop() if lengths else None
+    if any(offsets != shapes[0] for offsets in shapes):
+        raise OptionError(
+            "of the parts of the dataset some are windows, and some are not, or of another length or other offsets",
+            remedy="Make a loader for each.",
+        )
+    offsets = shapes[0] if shapes else None
     if isinstance(source, ShardDataset) or (len(leaves) == len(order) and not _has_subset(source)):
         # Without a table of ids, a dataset may be as large as it likes.
         return Selected(tuple(order), None)
@@ -179,8 +176,8 @@ def select(source: object) -> Selected:
         starts[id(dataset)] = position
         position += len(dataset)
     ids = _ids(source, starts, {})
-    same = length is None and len(ids) == position and bool((ids == np.arange(position)).all())
-    return Selected(tuple(order), None if same else ids, length=length)
+    same = offsets is None and len(ids) == position and bool((ids == np.arange(position)).all())
+    return Selected(tuple(order), None if same else ids, offsets=offsets)
 
 
 def _changes_samples(kind: type[ShardDataset]) -> bool:
@@ -196,19 +193,19 @@ def _has_subset(source: object) -> bool:
     )
 
 
-def _collect(source: object, found: list[ShardDataset], lengths: set[int | None]) -> None:
-    """Add the datasets that a source is made of, and of how many of their samples one of its own is."""
+def _collect(source: object, found: list[ShardDataset], shapes: list[dict[str, Offsets] | None]) -> None:
+    """Add the datasets that a source is made of, and of which of their samples one of its own is."""
     if isinstance(source, ShardDataset) and not _changes_samples(type(source)):
         found.append(source)
-        lengths.add(None)
+        shapes.append(None)
     elif type(source) is Windows:
         found.append(source.dataset)
-        lengths.add(source.length)
+        shapes.append(source.offsets)
     elif type(source) is Subset:
-        _collect(source.dataset, found, lengths)
+        _collect(source.dataset, found, shapes)
     elif type(source) is ConcatDataset:
         for part in source.datasets:
-            _collect(part, found, lengths)
+            _collect(part, found, shapes)
     elif isinstance(source, Mix):
         raise OptionError("a Mix is a part of another dataset", remedy="Hand the Mix itself to the loader.")
     elif isinstance(source, list | tuple) and all(isinstance(one, str | os.PathLike | ShardDataset) for one in source):
@@ -299,32 +296,32 @@ def sample_space(selected: Selected, order: OrderOptions) -> SampleSpace:
     counts = np.concatenate([dataset.counts for dataset in selected.datasets])
     if selected.ids is None:
         return SampleSpace(tuple(counts.tolist()), Selection(), selected.mixture)
-    shards, ids = _needed(selected.ids, np.cumsum(counts), selected.each)
+    shards, ids = _needed(selected.ids, np.cumsum(counts), reach((selected.offsets or {}).values()))
     if order.shuffle != "block":
-        return SampleSpace((len(ids),), Selection(ids, length=selected.each), selected.mixture, shards)
+        return SampleSpace((len(ids),), Selection(ids), selected.mixture, shards)
     # A block is a run of neighbours on disk. The subset's own order does not matter, as it is shuffled anyway.
     index = np.argsort(selected.ids, kind="stable")
     edges = np.searchsorted(selected.ids[index], np.cumsum(counts))
-    selection = Selection(ids[index], index, selected.each)
+    selection = Selection(ids[index], index)
     return SampleSpace(tuple(np.diff(edges, prepend=0).tolist()), selection, shards=shards)
 
 
-def _needed(ids: IntArray, ends: IntArray, length: int) -> tuple[IntArray | None, IntArray]:
+def _needed(ids: IntArray, ends: IntArray, reached: tuple[int, int]) -> tuple[IntArray | None, IntArray]:
     """The shards that contain samples, and the samples' ids counted through these alone.
 
     What nobody wants is not opened then, nor registered or kept, and does not stand in the way of a GPU that could
     reach all that is wanted.
 
     Args:
-        ids: the first sample of each window.
+        ids: each sample, or of a window the one that its offsets count from.
         ends: the first id after each shard.
-        length: samples of a window.
+        reached: the lowest and the highest offset of a window.
     """
-    lie_in = np.searchsorted(ends, ids, side="right")
-    last = np.searchsorted(ends, ids + (length - 1), side="right")
-    covering = np.bincount(lie_in, minlength=len(ends)) - np.bincount(last + 1, minlength=len(ends) + 1)[:-1]
+    first = np.searchsorted(ends, ids + reached[0], side="right")
+    last = np.searchsorted(ends, ids + reached[1], side="right")
+    covering = np.bincount(first, minlength=len(ends)) - np.bincount(last + 1, minlength=len(ends) + 1)[:-1]
     wanted = np.cumsum(covering) > 0
     if not len(ids) or wanted.all():
         return None, ids
     left_out = np.where(wanted, 0, np.diff(ends, prepend=0))
-    return np.flatnonzero(wanted), ids - np.cumsum(left_out)[lie_in]
+    return np.flatnonzero(wanted), ids - np.cumsum(left_out)[first]
