@@ -206,7 +206,9 @@ class Assembler(BatchMaker):
             addresses, lengths = sources[name]
             if lengths is None:
                 gather_rows(addresses, bytes_at_each(addresses, counts[name], field), out)
-                rows[name] = _Rows(begins[name], whole=_array_of(memory, begins[name], counts[name], field))
+                each = len(codec.offsets)
+                shape = (every,) if each == 1 else (every, each)
+                rows[name] = _Rows(begins[name], whole=_array_of(memory, begins[name], shape, field))
                 continue
             group = groups[name]
             if codec.padding is not None:
@@ -239,7 +241,7 @@ class Assembler(BatchMaker):
             field, found, each = codec.stored, rows[name], len(codec.offsets)
             lengths = None
             if found.whole is not None and low < high:
-                values = torch.from_numpy(found.whole[low * each : high * each])
+                values = torch.from_numpy(found.whole[low:high])
             elif found.lengths is None or found.edges is None:
                 values = _batch_of(memory, found.begin + low * each * field.row_bytes, (high - low) * each, field)
             else:
@@ -291,18 +293,18 @@ def _batch_of(memory: memoryview, begin: int, rows: int, field: Field) -> torch.
     count = rows * field.row_bytes // field.dtype.itemsize
     if not count:
         return torch.empty(shape, dtype=dtype, device="cpu")
-    if (array := _array_of(memory, begin, rows, field)) is not None:
+    if (array := _array_of(memory, begin, (rows,), field)) is not None:
         return torch.from_numpy(array)
     # torch's `view` releases the interpreter lock, and another thread may keep it for a while.
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=begin).view(shape)
 
 
-def _array_of(memory: memoryview, begin: int, rows: int, field: Field) -> NDArray[Any] | None:
-    """Rows in memory as an array, where numpy has their element type.
+def _array_of(memory: memoryview, begin: int, rows: tuple[int, ...], field: Field) -> NDArray[Any] | None:
+    """Rows in memory as an array, in one dimension or several, where numpy has their element type.
 
     A tensor made of it, or of a part, has that part alone as its storage: saving a batch does not save its neighbours.
     """
     known = numpy_dtype(field.dtype)
-    if known is None or not rows * field.row_bytes:
+    if known is None or not field.row_bytes or 0 in rows:
         return None
-    return np.ndarray((rows, *field.row_shape), known, memory, begin)
+    return np.ndarray((*rows, *field.row_shape), known, memory, begin)

@@ -28,7 +28,7 @@ from gdsload.shards.format.schema import Field
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.values import torch_dtype
 
-__all__ = ["FieldCodec", "RaggedForm", "Varlen", "codecs_of"]
+__all__ = ["FieldCodec", "Plain", "RaggedForm", "Varlen", "codecs_of"]
 
 RaggedForm = Literal["jagged", "offsets", "padded", "varlen"]
 
