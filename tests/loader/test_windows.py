@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -246,6 +246,34 @@ def test_mixed(steps, shape):
             both = [rare[number] if number < 40 else rest[number - 40] for number in index]
             assert_same(batch, torch.utils.data.default_collate(both))
         assert loader.stats.samples == 40 + len(rest)
+
+
+class Starts(torch.utils.data.Sampler):
+    """As nanoGPT draws them: begins at any sample, with replacement, without end."""
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(1337)
+        while True:
+            yield from torch.randint(SAMPLES - 8 + 1, (5,), generator=generator).tolist()
+
+
+def test_begins_drawn_with_replacement(steps):
+    """Windows with a stride of 1 are numbered by the samples that they begin with."""
+    windows = Windows(steps, 8)
+    random = torch.utils.data.RandomSampler(windows, True, 100, torch.Generator().manual_seed(3))
+    state, drawn = {}, list(torch.utils.data.RandomSampler(windows, True, 100, torch.Generator().manual_seed(3)))
+    assert len(set(drawn)) < 100
+    with DataLoader(windows, 5, sampler=random, device="cpu") as loader:
+        for step, batch in enumerate(loader):
+            assert_same(batch, expected(windows, drawn[step * 5 : step * 5 + 5]))
+            state = loader.state_dict() if step == 6 else state
+    with DataLoader(windows, 5, sampler=random, device="cpu") as loader:
+        loader.load_state_dict(state)
+        assert torch.equal(torch.cat([batch["reward"][:, 0] for batch in loader]), torch.tensor(drawn[35:]).float())
+    drawn = list(islice(Starts(), 100))
+    with DataLoader(windows, 5, sampler=Starts(), device="cpu") as loader:
+        found = torch.cat([batch["reward"] for batch in islice(loader, 20)])
+    assert torch.equal(found, (torch.tensor(drawn)[:, None] + torch.arange(8)).float())
 
 
 def test_transforms_get_windows(steps):
