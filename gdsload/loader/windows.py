@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gdsload.engine.windows import Offsets, evenly_spaced
 from gdsload.errors import OptionError, SampleIndexError
 from gdsload.loader.dataset import ShardDataset
-from gdsload.loader.indices import whole_numbers
+from gdsload.loader.indices import Indices, whole_numbers
 from gdsload.loader.known_fields import known_field
 from gdsload.order.checks import MAX_SAMPLES, check_whole
 from gdsload.shards import reads
@@ -71,7 +71,7 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         stride: int = 1,
         *,
         step: int = 1,
-        offsets: Mapping[str, Sequence[int]] | None = None,
+        offsets: Mapping[str, Indices] | None = None,
         within: str | None = None,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, ShardDataset) else _opened(dataset)
@@ -158,7 +158,7 @@ def reach(offsets: Iterable[Offsets]) -> tuple[int, int]:
     return min(ends), max(ends)
 
 
-def _checked(dataset: ShardDataset, given: Mapping[str, Sequence[int]]) -> dict[str, Offsets]:
+def _checked(dataset: ShardDataset, given: Mapping[str, Indices]) -> dict[str, Offsets]:
     """The offsets of each field that are given, in the order of the schema."""
     if not isinstance(given, Mapping) or not given:
         raise OptionError(f"offsets is {given!r:.100}, which names no field", remedy=_OFFSETS)

@@ -77,6 +77,8 @@ cases = {
     "images": {"where": pictures, "size": 5, "decode": {"image": DecodeImage(size=16, crop="random-resized", flip=0.5)}},
     "encoded": {"where": pictures, "size": 5}, "wide": {"where": plain, "size": 9, "shuffle": "full"},
     "even": {"where": plain, "size": 8, "mmap": False},
+    "windows": {"where": gdsload.Windows(path, offsets={"image": [0, 2, 4], "label": range(-1, 3), "bf16": [1, 0, 1],
+                "fp8": range(2), "u16": [3], "flag": range(0, 6, 2)}), "size": 6, "shuffle": "full"},
 }
 found = {"same": {}, "bytes": {}}
 for name, options in cases.items():
