@@ -56,12 +56,12 @@ def united(every: Iterable[Offsets]) -> Offsets:
 
 def evenly_spaced(numbers: Iterable[int]) -> Offsets:
     """Whole numbers as a range, if they rise evenly; else as they are."""
-    found = numbers if isinstance(numbers, range) else tuple(numbers)
+    if isinstance(numbers, range) and numbers and numbers.step > 0:
+        return range(numbers.start, numbers[-1] + numbers.step, numbers.step)
+    found = tuple(numbers)
     step = found[1] - found[0] if len(found) > 1 else 1
-    if not found or step < 1:
-        return tuple(found)
-    even = range(found[0], found[0] + step * len(found), step)
-    return even if isinstance(found, range) or tuple(even) == found else found
+    even = range(found[0], found[0] + step * len(found), step) if found and step > 0 else found
+    return even if tuple(even) == found else found
 
 
 def _taken(windows: torch.Tensor, places: Offsets) -> torch.Tensor:

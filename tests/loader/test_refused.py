@@ -231,7 +231,20 @@ def of(method, *arguments, **options):
 BY_INDEX = ("select", "gather", "read_batch", "sample_bytes", "__getitems__")
 MASK = np.arange(143) == 3
 MASKS = (MASK, torch.tensor(MASK), MASK.tolist(), tuple(MASK.tolist()), list(MASK), [*torch.tensor(MASK)])
-NO_OFFSETS = ([], 5, None, "0", [0.5], [True, False], [2**70], range(0), [-(2**48) - 1], {"a": 1}, [[0], [1]])
+NO_OFFSETS = (
+    [],
+    5,
+    None,
+    "0",
+    [0.5],
+    [True, False],
+    [2**70],
+    range(0),
+    range(2**70),
+    [-(2**48) - 1],
+    {"a": 1},
+    [[0], [1]],
+)
 SHAPES = ((), (2, 2), (1, 2), (0, 3))
 
 CALLS = [
