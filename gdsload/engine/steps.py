@@ -12,7 +12,7 @@ from gdsload.engine.batch_source import StepTransform
 from gdsload.engine.images.frames import Draws
 from gdsload.order import LaneRun, Order, Schedule, part_starts
 from gdsload.shards.shard_table import ShardTable
-from gdsload.system.arrays import IntArray
+from gdsload.system.arrays import IntArray, Numbers, taken
 
 __all__ = ["Job", "Ordered", "PartOfSteps", "Selection", "Steps"]
 
@@ -30,12 +30,12 @@ class Selection:
         index: the user's index of the sample at each position; None where it is the position.
     """
 
-    ids: IntArray | None = None
+    ids: Numbers | None = None
     index: IntArray | None = None
 
     def samples(self, positions: IntArray) -> IntArray:
         """The sample of the table at each of some positions: of a window, the one that its offsets count from."""
-        return positions if self.ids is None else self.ids[positions]
+        return positions if self.ids is None else taken(self.ids, positions)
 
     def indices(self, positions: IntArray) -> IntArray:
         """The user's indices of what is at some positions."""

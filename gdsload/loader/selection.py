@@ -27,7 +27,7 @@ from gdsload.order import MixOrder, Mixture, Order, OrderOptions, make_order
 from gdsload.shards.drive import Drive
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema
-from gdsload.system.arrays import IntArray
+from gdsload.system.arrays import IntArray, Numbers, array_of, taken
 
 __all__ = ["SampleSpace", "Selected", "sample_space", "select"]
 
@@ -44,7 +44,7 @@ class Selected:
     """
 
     datasets: tuple[ShardDataset, ...]
-    ids: IntArray | None
+    ids: Numbers | None
     mixture: Mixture | None = None
     offsets: dict[str, Offsets] | None = None
 
@@ -106,7 +106,7 @@ class Selected:
         """Rows that each sample has of a ragged field; see `ShardDataset.lengths`."""
         self.refuse_ragged_windows([field])
         found = np.concatenate([dataset.lengths(field).numpy() for dataset in self.datasets])
-        return found if self.ids is None else found[self.ids]
+        return found if self.ids is None else found[array_of(self.ids)]
 
     def column(self, field: str) -> IntArray | list[Any]:
         """A field of all samples, one number or text each.
@@ -121,9 +121,9 @@ class Selected:
         found = [dataset.column(field) for dataset in self.datasets]
         if text:
             every = [value for values in found for value in values]
-            return every if self.ids is None else [every[index] for index in self.ids.tolist()]
+            return every if self.ids is None else [every[index] for index in array_of(self.ids).tolist()]
         numbers: IntArray = np.concatenate([values.numpy() for values in found])
-        return numbers if self.ids is None else numbers[self.ids]
+        return numbers if self.ids is None else numbers[array_of(self.ids)]
 
     def __len__(self) -> int:
         return sum(len(dataset) for dataset in self.datasets) if self.ids is None else len(self.ids)
@@ -176,7 +176,7 @@ def select(source: object) -> Selected:
         starts[id(dataset)] = position
         position += len(dataset)
     ids = _ids(source, starts, {})
-    same = offsets is None and len(ids) == position and bool((ids == np.arange(position)).all())
+    same = offsets is None and len(ids) == position and bool((array_of(ids) == np.arange(position)).all())
     return Selected(tuple(order), None if same else ids, offsets=offsets)
 
 
@@ -226,7 +226,7 @@ def _kind(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}" if known else kind.__qualname__
 
 
-def _ids(source: object, starts: dict[int, int], known: dict[int, IntArray]) -> IntArray:
+def _ids(source: object, starts: dict[int, int], known: dict[int, Numbers]) -> Numbers:
     """The sample id for each index of `source`.
 
     Args:
@@ -239,7 +239,7 @@ def _ids(source: object, starts: dict[int, int], known: dict[int, IntArray]) -> 
     return found
 
 
-def _new_ids(source: object, starts: dict[int, int], known: dict[int, IntArray]) -> IntArray:
+def _new_ids(source: object, starts: dict[int, int], known: dict[int, Numbers]) -> Numbers:
     if isinstance(source, Subset):
         inner = _ids(source.dataset, starts, known)
         try:
@@ -259,13 +259,14 @@ def _new_ids(source: object, starts: dict[int, int], known: dict[int, IntArray])
             raise OptionError(
                 f"a Subset has indices {index.min()} to {index.max()}, but its dataset {len(inner)} samples"
             )
-        return inner[index.astype(np.int64).reshape(-1)]
+        places = index.astype(np.int64).reshape(-1)
+        return taken(inner, np.where(places < 0, places + len(inner), places))
     if isinstance(source, ConcatDataset):
-        return np.concatenate([_ids(part, starts, known) for part in source.datasets])
+        return np.concatenate([array_of(_ids(part, starts, known)) for part in source.datasets])
     if isinstance(source, Windows):
-        return starts[id(source.dataset)] + source.starts
+        return source.ids(starts[id(source.dataset)])
     start = starts[id(source)]
-    return np.arange(start, start + len(cast("ShardDataset", source)))
+    return range(start, start + len(cast("ShardDataset", source)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,28 +301,37 @@ def sample_space(selected: Selected, order: OrderOptions) -> SampleSpace:
     if order.shuffle != "block":
         return SampleSpace((len(ids),), Selection(ids), selected.mixture, shards)
     # A block is a run of neighbours on disk. The subset's own order does not matter, as it is shuffled anyway.
-    index = np.argsort(selected.ids, kind="stable")
-    edges = np.searchsorted(selected.ids[index], np.cumsum(counts))
-    selection = Selection(ids[index], index)
+    if isinstance(ids, range) and isinstance(selected.ids, range):  # in order already
+        edges = np.clip(-((selected.ids.start - np.cumsum(counts)) // ids.step), 0, len(ids))
+        selection = Selection(ids)
+    else:
+        every = array_of(selected.ids)
+        index = np.argsort(every, kind="stable")
+        edges = np.searchsorted(every[index], np.cumsum(counts))
+        selection = Selection(array_of(ids)[index], index)
     return SampleSpace(tuple(np.diff(edges, prepend=0).tolist()), selection, shards=shards)
 
 
-def _needed(ids: IntArray, ends: IntArray, reached: tuple[int, int]) -> tuple[IntArray | None, IntArray]:
+def _needed(ids: Numbers, ends: IntArray, reached: tuple[int, int]) -> tuple[IntArray | None, Numbers]:
     """The shards that contain samples, and the samples' ids counted through these alone.
 
     What nobody wants is not opened then, nor registered or kept, and does not stand in the way of a GPU that could
     reach all that is wanted.
 
     Args:
-        ids: each sample, or of a window the one that its offsets count from.
+        ids: each sample, or of a window the one that its offsets count from; in a range, all between may be wanted.
         ends: the first id after each shard.
         reached: the lowest and the highest offset of a window.
     """
-    first = np.searchsorted(ends, ids + reached[0], side="right")
-    last = np.searchsorted(ends, ids + reached[1], side="right")
+    begins, stops = (array_of(ids[:1]), array_of(ids[-1:])) if isinstance(ids, range) else (ids, ids)
+    first = np.searchsorted(ends, begins + reached[0], side="right")
+    last = np.searchsorted(ends, stops + reached[1], side="right")
     covering = np.bincount(first, minlength=len(ends)) - np.bincount(last + 1, minlength=len(ends) + 1)[:-1]
     wanted = np.cumsum(covering) > 0
     if not len(ids) or wanted.all():
         return None, ids
     left_out = np.where(wanted, 0, np.diff(ends, prepend=0))
-    return np.flatnonzero(wanted), ids - np.cumsum(left_out)[first]
+    before = np.cumsum(left_out)[first]
+    if isinstance(ids, range):
+        return np.flatnonzero(wanted), range(ids.start - int(before[0]), ids.stop - int(before[0]), ids.step)
+    return np.flatnonzero(wanted), ids - before

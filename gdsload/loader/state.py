@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gdsload.errors import OptionError, StateError
 from gdsload.order import Mixture, OrderOptions, Schedule
+from gdsload.system.arrays import Numbers
 from gdsload.system.units import counted
 
 __all__ = ["Cursor", "OrderIdentity", "Place", "Run", "dataset_digest"]
@@ -162,7 +162,7 @@ class OrderIdentity:
         return f"With {counted(world, 'rank')}, pass batch_size={' or '.join(map(str, fits))}, or {places}."
 
 
-def dataset_digest(digests: Sequence[str], ids: NDArray[np.int64] | None, offsets: object = None) -> str:
+def dataset_digest(digests: Sequence[str], ids: Numbers | None, offsets: object = None) -> str:
     """What names the samples of a loader.
 
     Args:
@@ -174,7 +174,7 @@ def dataset_digest(digests: Sequence[str], ids: NDArray[np.int64] | None, offset
         return digests[0]
     found = hashlib.sha256("\n".join(digests).encode())
     if ids is not None:
-        found.update(np.ascontiguousarray(ids, dtype="<i8").data)
+        found.update(str(ids).encode() if isinstance(ids, range) else np.ascontiguousarray(ids, dtype="<i8").data)
     if offsets is not None:
         found.update(f"windows of {offsets}".encode())
     return found.hexdigest()

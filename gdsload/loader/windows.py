@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,7 @@ from gdsload.loader.indices import Indices, whole_numbers
 from gdsload.loader.known_fields import known_field
 from gdsload.order.checks import MAX_SAMPLES, check_whole
 from gdsload.shards import reads
-from gdsload.system.arrays import IntArray
+from gdsload.system.arrays import IntArray, Numbers, array_of, taken
 
 __all__ = ["Windows", "reach", "refuse_ragged_windows", "window_starts"]
 
@@ -56,7 +57,6 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         step: see above.
         within: see above.
         offsets: of each field, in the dataset's order: a range, or a tuple where they do not rise evenly.
-        starts: the sample of each window that offsets count from; int64, shape ``[len(self)]``, read-only.
 
     Raises:
         OptionError: if a number is no whole one or too large, there is no such field, or none that is neither ragged
@@ -96,13 +96,26 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
                 "windows have either a length, with or without a step, or offsets",
                 remedy="Pass Windows(dataset, 4, step=5), or Windows(dataset, offsets={'action': range(0, 20, 5)}).",
             )
-        ends = np.array([len(self.dataset)], np.int64) if within is None else _run_ends(self.dataset.column(within))
         low, high = reach(self.offsets.values())
-        self.starts = window_starts(ends, high - low + 1, self.stride) - low
-        self.starts.flags.writeable = False
+        self._starts: Numbers = range(-low, len(self.dataset) - high, self.stride)
+        if within is not None:
+            self._starts = window_starts(_run_ends(self.dataset.column(within)), high - low + 1, self.stride) - low
+
+    @cached_property
+    def starts(self) -> IntArray:
+        """The sample of each window that offsets count from; int64, shape ``[len(self)]``, read-only."""
+        found = array_of(self._starts)
+        found.flags.writeable = False
+        return found
+
+    def ids(self, before: int) -> Numbers:
+        """See `starts`, of a dataset with so many samples before it."""
+        if isinstance(self._starts, range):
+            return range(self._starts.start + before, self._starts.stop + before, self.stride)
+        return self._starts + before
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return len(self._starts)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return self.__getitems__([index])[0]
@@ -120,9 +133,9 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         outside = (wanted < -len(self)) | (wanted >= len(self))
         if outside.any():
             raise SampleIndexError(f"window {wanted[outside][0]} does not exist: there are {len(self)}")
-        batch = {}
+        first, batch = taken(self._starts, np.where(wanted < 0, wanted + len(self), wanted)), {}
         for offsets in set(self.offsets.values()):
-            ids = (self.starts[wanted][:, None] + np.array(offsets)).reshape(-1)
+            ids = (first[:, None] + np.array(offsets)).reshape(-1)
             fields = [name for name, own in self.offsets.items() if own == offsets]
             for name, values in self.dataset.read_batch(ids, fields=fields).items():
                 batch[name] = values.unflatten(0, (len(wanted), len(offsets)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import islice, pairwise
 
 import numpy as np
@@ -155,6 +156,7 @@ def test_what_they_are(steps):
         {"length": 4, "within": "episode"},
         {"length": 4, "stride": 9},
         {"length": 16, "stride": 3},
+        {"length": 2, "stride": SAMPLES},
         {"length": 4, "step": 5, "stride": 2},
         {"offsets": {"frame": [-3, 0], "reward": range(16), "done": [5]}, "within": "episode"},
     ],
@@ -246,6 +248,22 @@ def test_mixed(steps, shape):
             both = [rare[number] if number < 40 else rest[number - 40] for number in index]
             assert_same(batch, torch.utils.data.default_collate(both))
         assert loader.stats.samples == 40 + len(rest)
+
+
+def test_windows_of_one_run_take_no_memory(tmp_path):
+    """Of a row of billions of tokens, a table of begins would not fit."""
+    with gdsload.ShardWriter(tmp_path / "row", shard_bytes="1MiB") as writer:
+        writer.write_batch({"token": np.arange(3_000_000, dtype=np.uint32).astype(np.uint8)})
+    tracemalloc.start()
+    windows = Windows(tmp_path / "row", 1000)
+    for order in ({"shuffle": "full"}, {"shuffle": "block"}, {"sampler": [2_999_000, 0, 2_999_000]}):
+        with DataLoader(windows, 4, **order, device="cpu") as loader:
+            batch = next(iter(loader))["token"]
+            assert torch.equal(batch.diff(dim=1), torch.ones_like(batch[:, 1:]))
+            loader.state_dict()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 8 * len(windows) / 2
 
 
 class Starts(torch.utils.data.Sampler):
