@@ -238,11 +238,12 @@ class Assembler(BatchMaker):
         """Batch `number` of a group: its samples `low` to `high` - 1."""
         batch = self.form.new_batch()
         for name, codec in self.form.codecs.items():
-            field, found, each = codec.stored, rows[name], len(codec.offsets)
+            field, found = codec.stored, rows[name]
             lengths = None
             if found.whole is not None and low < high:
                 values = torch.from_numpy(found.whole[low:high])
             elif found.lengths is None or found.edges is None:
+                each = len(codec.offsets)
                 values = _batch_of(memory, found.begin + low * each * field.row_bytes, (high - low) * each, field)
             else:
                 lengths, first = found.lengths.of(number), found.edges[number]
