@@ -77,9 +77,10 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         self.dataset = dataset if isinstance(dataset, ShardDataset) else _opened(dataset)
         if len(self.dataset) and all(field.ragged for field in self.dataset.schema.values()):
             raise OptionError(
-                "windows need fields of one shape, but all of the dataset's are ragged or texts",
+                "windows need fields of one shape, but all of the dataset's are ragged, texts or encoded images",
                 file=self.dataset.path,
-                remedy="Convert files of tokens so that each token is a sample: each='token'.",
+                remedy="Convert files of tokens so that each token is a sample, by each='token', and images without "
+                "keep_encoded.",
             )
         self.stride = check_whole(stride, "stride", 1, MAX_SAMPLES)
         self.within = within
