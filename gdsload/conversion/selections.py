@@ -17,6 +17,7 @@ from gdsload.errors import FormatError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.selection import select
 from gdsload.shards.verify.row_checksums import RowCheck
+from gdsload.system.arrays import array_of
 
 __all__ = ["SelectionSource"]
 
@@ -43,7 +44,8 @@ class SelectionSource(ExactParts):
 
     def __init__(self, dataset: object, name: str) -> None:
         selected = select(dataset)
-        self.datasets, self._ids, self._name = selected.datasets, selected.ids, name
+        self.datasets, self._name = selected.datasets, name
+        self._ids = None if selected.ids is None else array_of(selected.ids)
         self.schema = self.datasets[0].schema
         self._count = len(selected)
 

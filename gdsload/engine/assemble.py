@@ -41,20 +41,24 @@ class BatchForm:
         codecs: of the columns that are wanted, how each is handed out.
         index: the key under which a batch carries the indices of its samples; None: it does not.
         fields: the fields in the order of a batch; none: in that of the columns.
-        length: stored samples that a sample is made of: a window's. Codecs get the rows of all of them.
         decode: of the fields whose images are decoded, how.
     """
 
     codecs: Mapping[str, FieldCodec]
     index: str | None = None
     fields: tuple[str, ...] = ()
-    length: int = 1
     decode: Mapping[str, DecodeImage] = dataclasses.field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The stored columns that batches are made of."""
         return tuple(self.codecs)
+
+    @property
+    def offsets(self) -> dict[str, Sequence[int]]:
+        """Of windows see `Job.offsets`; of single samples none."""
+        found = {name: codec.offsets for name, codec in self.codecs.items()}
+        return found if any(offsets != range(1) for offsets in found.values()) else {}
 
     def new_batch(self) -> Batch:
         """A batch for codecs to put fields into, whose places they have already."""
@@ -193,9 +197,9 @@ class Assembler(BatchMaker):
         codecs = self.form.codecs
         sources = {name: joined(name, codec.stored, slices) for name, codec in codecs.items()}
         groups = self.group(sources, sizes)
-        every = sum(sizes) * self.form.length
+        every = sum(sizes)
         counts = {
-            name: every if lengths is None else sum(codecs[name].rows(groups[name]))
+            name: every * len(codecs[name].offsets) if lengths is None else sum(codecs[name].rows(groups[name]))
             for name, (_, lengths) in sources.items()
         }
         begins, total = self._lay_out(counts)
@@ -206,8 +210,10 @@ class Assembler(BatchMaker):
             field, out = codec.stored, base + begins[name]
             addresses, lengths = sources[name]
             if lengths is None:
-                gather_rows(addresses, bytes_at_each(addresses, every, field), out)
-                rows[name] = _Rows(begins[name], whole=_array_of(memory, begins[name], every, field))
+                gather_rows(addresses, bytes_at_each(addresses, counts[name], field), out)
+                each = len(codec.offsets)
+                shape = (every,) if each == 1 else (every, each)
+                rows[name] = _Rows(begins[name], whole=_array_of(memory, begins[name], shape, field))
                 continue
             group = groups[name]
             if codec.padding is not None:
@@ -215,10 +221,8 @@ class Assembler(BatchMaker):
                 addresses, lengths = padded_pieces(addresses, group, address_of(fill))
             gather_pieces(addresses, lengths, field.row_bytes, out)
             rows[name] = _Rows(begins[name], group, list(accumulate(codec.rows(group), initial=0)))
-        edges, each = list(pairwise(accumulate(sizes, initial=0))), self.form.length
-        batches = [
-            self._batch(memory, rows, number, low * each, high * each) for number, (low, high) in enumerate(edges)
-        ]
+        edges = list(pairwise(accumulate(sizes, initial=0)))
+        batches = [self._batch(memory, rows, number, low, high) for number, (low, high) in enumerate(edges)]
         self.add_index(batches, slices, edges)
         return batches
 
@@ -236,7 +240,7 @@ class Assembler(BatchMaker):
         return begins, position
 
     def _batch(self, memory: memoryview, rows: dict[str, _Rows], number: int, low: int, high: int) -> Batch:
-        """Batch `number` of a group: stored samples `low` to `high` - 1."""
+        """Batch `number` of a group: its samples `low` to `high` - 1."""
         batch = self.form.new_batch()
         for name, codec in self.form.codecs.items():
             field, found = codec.stored, rows[name]
@@ -244,7 +248,8 @@ class Assembler(BatchMaker):
             if found.whole is not None and low < high:
                 values = torch.from_numpy(found.whole[low:high])
             elif found.lengths is None or found.edges is None:
-                values = _batch_of(memory, found.begin + low * field.row_bytes, high - low, field)
+                each = len(codec.offsets)
+                values = _batch_of(memory, found.begin + low * each * field.row_bytes, (high - low) * each, field)
             else:
                 lengths, first = found.lengths.of(number), found.edges[number]
                 values = _batch_of(
@@ -294,18 +299,18 @@ def _batch_of(memory: memoryview, begin: int, rows: int, field: Field) -> torch.
     count = rows * field.row_bytes // field.dtype.itemsize
     if not count:
         return torch.empty(shape, dtype=dtype, device="cpu")
-    if (array := _array_of(memory, begin, rows, field)) is not None:
+    if (array := _array_of(memory, begin, (rows,), field)) is not None:
         return torch.from_numpy(array)
     # torch's `view` releases the interpreter lock, and another thread may keep it for a while.
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=begin).view(shape)
 
 
-def _array_of(memory: memoryview, begin: int, rows: int, field: Field) -> NDArray[Any] | None:
-    """Rows in memory as an array, where numpy has their element type.
+def _array_of(memory: memoryview, begin: int, rows: tuple[int, ...], field: Field) -> NDArray[Any] | None:
+    """Rows in memory as an array, in one dimension or several, where numpy has their element type.
 
     A tensor made of it, or of a part, has that part alone as its storage: saving a batch does not save its neighbours.
     """
     known = numpy_dtype(field.dtype)
-    if known is None or not rows * field.row_bytes:
+    if known is None or not field.row_bytes or 0 in rows:
         return None
-    return np.ndarray((rows, *field.row_shape), known, memory, begin)
+    return np.ndarray((*rows, *field.row_shape), known, memory, begin)

@@ -28,7 +28,7 @@ from gdsload.shards.format.schema import Field
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.values import torch_dtype
 
-__all__ = ["FieldCodec", "RaggedForm", "Varlen", "codecs_of"]
+__all__ = ["FieldCodec", "Plain", "RaggedForm", "Varlen", "codecs_of"]
 
 RaggedForm = Literal["jagged", "offsets", "padded", "varlen"]
 
@@ -48,6 +48,8 @@ class FieldCodec:
     own_lengths = False
     """Whether the tensors of lengths that it hands out are this field's alone. Else fields of equal lengths, which may
     be so by accident and in some groups only, share theirs, and what is done to one in place concerns the others."""
+    offsets: Sequence[int] = range(1)
+    """Which stored samples one of the user's is made of, counted from its own on: several in windows."""
     padding: NDArray[np.uint8] | None = None
     """The bytes of an element, if `decode` wants every sample to be as long as the longest, filled up with it."""
 

@@ -24,6 +24,7 @@ from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder, LanePieces, Schedule
 from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.reads import Extents, concat_extents, distinct, within
+from gdsload.shards.shard_table import ShardTable
 from gdsload.system.arrays import IntArray
 
 __all__ = [
@@ -42,8 +43,8 @@ __all__ = [
 class FieldRows:
     """One field of loaded samples: the address of each, and the rows of each if it is ragged.
 
-    Of windows, which are made of several samples of the table, addresses have the shape ``[windows, length]``; or
-    ``[windows]`` where each of them is in one place, as one row of `length` times as many bytes.
+    Of windows, which are made of several samples of the table, addresses have the shape ``[windows, offsets]``; or
+    ``[windows]`` where each of them is in one place, as one row of so many times as many bytes.
     """
 
     addresses: IntArray
@@ -251,29 +252,23 @@ class ReadPlanner(Planner):
     def _read(self, positions: IntArray) -> LoadedRows:
         """Start reading the samples at these positions."""
         selection = self.job.selection
-        whole = self._whole_windows(positions) if selection.length > 1 else None
-        if (planned := whole) is None:
-            ids = selection.samples(positions)
+        ids = selection.samples(positions)
+        if self.job.offsets:
+            files, wanted, rest = self._rows_of_windows(ids)
+        else:
             bounds = runs_of(ids, self._sample_bytes) if self._sample_bytes else None
-            planned = self._rows(ids) if bounds is None else self._runs(bounds)
-        files, wanted, rest = planned
+            files, wanted, rest = self._rows(ids) if bounds is None else self._runs(bounds)
         pending, parts = read_columns(self.backend, wanted)
         fields = {name: rows(part) for name, rows, part in zip(self.job.columns, rest, parts, strict=True)}
-        if selection.length > 1 and whole is None:
-            for field in fields.values():
-                field.addresses = field.addresses.reshape(-1, selection.length)
         return LoadedRows(fields, selection.indices(positions), files, pending, len(positions))
 
-    def _whole_windows(self, positions: IntArray) -> _Wanted | None:
-        """Windows that are in one shard each, as one row; None if there are others."""
-        if not self._sample_bytes:
-            return None
-        first = self.job.selection.first(positions)
-        bounds = np.stack([first, first + self.job.selection.length], axis=1)
-        files, columns = runs_of_columns(self.job, bounds)
-        if any(len(counts) != len(first) for _, counts in columns):
-            return None
-        return files, [extents for extents, _ in columns], [partial(FieldRows, lengths=None)] * len(columns)
+    def _rows_of_windows(self, ids: IntArray) -> _Wanted:
+        """The extents of windows, by the samples that their offsets count from."""
+        table = self.job.table
+        columns = [_rows_of_windows(table, name, ids, offsets) for name, offsets in self.job.offsets.items()]
+        files = distinct(np.concatenate([extents.file for extents, _ in columns]), len(table.starts))
+        table.files.check(files, believed_s=LOOK_BEFORE_S)
+        return files, [extents for extents, _ in columns], [rows for _, rows in columns]
 
     def _rows(self, ids: IntArray) -> _Wanted:
         """The extents of each sample by itself."""
@@ -306,6 +301,31 @@ def runs_of_columns(job: Job, bounds: IntArray) -> tuple[IntArray, list[tuple[Ex
     files = distinct(columns[0][0].file, len(table.starts))
     table.files.check(files, believed_s=LOOK_BEFORE_S)
     return files, columns
+
+
+def _rows_of_windows(
+    table: ShardTable, name: str, ids: IntArray, offsets: Sequence[int]
+) -> tuple[Extents, Callable[[IntArray], FieldRows]]:
+    """The extents of a column of windows, and what makes its rows of their addresses.
+
+    A window of consecutive samples in one shard is one row. Where one crosses shards, all are runs of rows.
+    """
+    count, begin = len(offsets), ids + offsets[0]
+    if offsets[-1] - offsets[0] != count - 1 or not isinstance(offsets, range):
+        found = table.locate((ids[:, None] + np.array(offsets)).reshape(-1))
+        return table.extents(name, found)[0], lambda addresses: FieldRows(addresses.reshape(-1, count), None)
+    found = table.locate(begin)
+    if (begin + count <= table.ends[found.file]).all():
+        extents, _ = table.extents(name, found)
+        return Extents(extents.file, extents.offset, extents.nbytes * count), partial(FieldRows, lengths=None)
+    extents, counts = table.runs(name, np.stack([begin, begin + count], axis=1))
+    row_bytes = table.columns[name].row_bytes
+
+    def rows(addresses: IntArray) -> FieldRows:
+        found = FieldRows.of_runs(addresses, counts, row_bytes)
+        return FieldRows(found.addresses.reshape(-1, count), None)
+
+    return extents, rows
 
 
 def read_columns(backend: Backend, wanted: list[Extents]) -> tuple[PendingRead, list[IntArray]]:

@@ -24,7 +24,7 @@ from gdsload.engine.gpu.gather_positions import DeviceRows, PositionBatch, Posit
 from gdsload.engine.runs import lie_in_runs
 from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder, FullOrder, SequentialOrder
-from gdsload.system.arrays import IntArray
+from gdsload.system.arrays import IntArray, array_of
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs
 
 __all__ = ["ResidentGather", "computable", "in_parts", "rows_are_gathered"]
@@ -90,8 +90,8 @@ class ResidentGather:
             return None
         if not rows_are_gathered(maker):
             return None
-        if job.selection.length > 1:
-            return None  # windows: the host plans each as one row, and its ids would be those of all their samples
+        if job.offsets:
+            return None  # windows, which the host plans: the kernels know no more than an id for each sample
         gather = cls(job, computable(job, with_index=maker.form.index is not None), backend, maker)
         return gather if gather.in_order or maker.gather.kernel else None
 
@@ -142,12 +142,13 @@ class ResidentGather:
         fields = {name: nbytes for name, nbytes in fields.items() if not copied or nbytes < LONG_BYTES}
         if not fields:
             return _Reach(addresses, over_pcie, None, {})
+        selected = None if self.ids_from_host else job.selection.ids
         gather = PositionGather(
             self.maker.device,
             table.ends,
             over_pcie=over_pcie,
             recipe=order.permutation.recipe() if isinstance(order, FullOrder) else None,
-            selection=None if self.ids_from_host else job.selection.ids,
+            selection=None if selected is None else array_of(selected),
             aside=self.maker.aside if over_pcie else None,
         )
         if self._ids is None and self.ordered is not None and isinstance(order, BlockOrder):
@@ -327,7 +328,7 @@ def computable(job: Job, *, with_index: bool) -> Ordered | None:
         return None
     if steps.schedule.padding:  # whose last step is no range of positions
         return None
-    if job.selection.length > 1:
+    if job.offsets:
         return None
     if isinstance(steps.order, BlockOrder):
         # For blocks, planning costs nothing but the host's positions: where the host must know them anyway, its threads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from gdsload.engine.batch_source import StepTransform
 from gdsload.engine.images.frames import Draws
 from gdsload.order import LaneRun, Order, Schedule
 from gdsload.shards.shard_table import ShardTable
-from gdsload.system.arrays import IntArray
+from gdsload.system.arrays import IntArray, Numbers, taken
 
 __all__ = ["Job", "Ordered", "Selection", "Steps"]
 
@@ -28,21 +28,14 @@ class Selection:
     Attributes:
         ids: sample id of each position in the table; None where they are the same.
         index: the user's index of the sample at each position; None where it is the position.
-        length: samples of the table that one of the user's is made of, from the one at its position on: a window's.
     """
 
-    ids: IntArray | None = None
+    ids: Numbers | None = None
     index: IntArray | None = None
-    length: int = 1
-
-    def first(self, positions: IntArray) -> IntArray:
-        """The sample of the table at each of some positions: of a window, its first one."""
-        return positions if self.ids is None else self.ids[positions]
 
     def samples(self, positions: IntArray) -> IntArray:
-        """The samples of the table at some positions, those of a window one after the other."""
-        first = self.first(positions)
-        return first if self.length == 1 else (first[:, None] + np.arange(self.length)).reshape(-1)
+        """The sample of the table at each of some positions: of a window, the one that its offsets count from."""
+        return positions if self.ids is None else taken(self.ids, positions)
 
     def indices(self, positions: IntArray) -> IntArray:
         """The user's indices of what is at some positions."""
@@ -137,6 +130,7 @@ class Job:
         steps: which positions each step takes.
         selection: which samples those positions refer to.
         columns: the stored columns that are wanted.
+        offsets: of windows, where the samples of each column are, counted from the window's own; none: no windows.
         transform: applied to each batch before it is handed out; None: nothing is.
         draws: what the random numbers of a step's images are drawn from; None: no image is decoded.
     """
@@ -147,13 +141,14 @@ class Job:
     columns: tuple[str, ...]
     transform: StepTransform | None = None
     draws: Callable[[int], Draws] | None = None
+    offsets: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def samples(self, step: int) -> IntArray:
-        """The samples of the table that a step's batch is made of, in order."""
+        """The samples of a step's batch, in order, by their numbers in the table."""
         return self.selection.samples(self.steps.positions(range(step, step + 1)))
 
     def place(self, step: int, number: int) -> tuple[int, str]:
         """The user's index of a step's sample, by its number there, and the shard that it is in."""
         position = self.steps.positions(range(step, step + 1))[number : number + 1]
-        found = self.table.locate(self.selection.samples(position)[:1])
+        found = self.table.locate(self.selection.samples(position))
         return int(self.selection.indices(position)[0]), self.table.files.sources[int(found.file[0])].path

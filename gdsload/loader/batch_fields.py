@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.sample_transform import INDEX
-from gdsload.engine.windows import WindowCodec
+from gdsload.engine.windows import WindowCodec, united
 from gdsload.errors import OptionError, SchemaError
 from gdsload.loader.known_fields import known_field, known_fields
 from gdsload.loader.selection import Selected
@@ -63,16 +63,20 @@ def batch_form(
     Raises:
         OptionError: if a field cannot be padded as asked, or not be in windows.
     """
-    stored, length = selected.stored, selected.length
+    stored, offsets = selected.stored, selected.offsets
     selected.refuse_ragged_windows(fields)
     padding = _padding(stored.schema, fields, given["padding_value"]) if given["ragged"] == "padded" else {}
     ragged, index = given["ragged"], "index" if given["with_index"] else None
     if given["per_sample"] is not None:
         ragged, index = "offsets", index or INDEX
     codecs = codecs_of(stored, fields, ragged, padding, decode)
-    if length is not None:
-        codecs = {name: WindowCodec(codec, length) for name, codec in codecs.items()}
-    return BatchForm(codecs, index, tuple(fields), selected.each, decode)
+    if offsets is not None:
+        inside = stored.columns_of(fields)
+        codecs = {
+            column: WindowCodec(codec, {name: offsets[name] for name in inside[column]})
+            for column, codec in codecs.items()
+        }
+    return BatchForm(codecs, index, tuple(fields), decode)
 
 
 def check_padding(given: Mapping[str, Any]) -> None:
@@ -125,13 +129,14 @@ def refuse_ragged(schema: Schema, fields: Sequence[str], decode: Mapping[str, De
 
 def mean_sample_bytes(selected: Selected, fields: Sequence[str]) -> float:
     """Bytes of an average sample, or window, over the fields that are read; for ragged ones an estimate."""
-    columns = selected.stored.columns
+    columns, offsets = selected.stored.columns, selected.offsets
     wanted = selected.stored.columns_of(fields)
-    fixed = sum(columns[name].row_bytes for name in wanted if not columns[name].ragged)
+    each = {name: 1 if offsets is None else len(united(offsets[one] for one in wanted[name])) for name in wanted}
+    fixed = sum(columns[name].row_bytes * each[name] for name in wanted if not columns[name].ragged)
     ragged = [name for name in columns if columns[name].ragged]
     chosen = [name for name in ragged if name in wanted]
     samples = sum(len(dataset) for dataset in selected.datasets)
     if not chosen or not samples:
-        return float(fixed * selected.each)
+        return float(fixed)
     data = sum(dataset.num_bytes for dataset in selected.datasets) / samples - selected.stored.fixed_bytes
     return fixed + max(data, 0.0) * len(chosen) / len(ragged)

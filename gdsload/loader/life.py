@@ -274,7 +274,7 @@ class Life:
         ahead = [one for one in (self._samples, None if plan.copies else self._transform) if one is not None]
         transform = partial(_in_turn, ahead, place.epoch) if ahead else None
         draws = self._progress.draws(place, steps) if plan.form.decode else None
-        job = Job(resources.table, steps, plan.space.selection, plan.form.columns, transform, draws)
+        job = Job(resources.table, steps, plan.space.selection, plan.form.columns, transform, draws, plan.form.offsets)
         return prefetch(
             job, resources.backend, resources.maker,
             limits=limits, start=place.step, stats=self.stats, ahead=plan.ahead,

@@ -10,8 +10,8 @@ rule), and the defaults of budgets that are shares of what is free when the reso
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -149,7 +149,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     if given["reuse_buffers"] and given["per_sample"] is None:
         refuse_ragged(selected.schema, fields, decode)
     sample_bytes = mean_sample_bytes(selected, fields)
-    order = _order_options(given, selected, sample_bytes)
+    order = _order_options(given, selected, fields)
     groups = rank_groups(given)
     preflight(request, _trials(selected), mapped=mapped, drive=selected.drive)
     return LoaderPlan(
@@ -294,7 +294,7 @@ def _keeps_images(cache: str, request: BackendRequest, decode: Mapping[str, Deco
     return True
 
 
-def _order_options(given: Mapping[str, Any], selected: Selected, sample_bytes: float) -> OrderOptions:
+def _order_options(given: Mapping[str, Any], selected: Selected, fields: Sequence[str]) -> OrderOptions:
     """The order options: fixed by dataset and arguments alone."""
     for name in ("batch_sampler", "sampler"):
         if (sampler := given[name]) is not None:
@@ -302,8 +302,9 @@ def _order_options(given: Mapping[str, Any], selected: Selected, sample_bytes: f
                 raise OptionError(f"{name} cannot be used with a Mix", remedy="Pass a ConcatDataset, or no sampler.")
             return OrderOptions("sampler", 0, 0, 1, f"{name}={type(sampler).__name__}")
     # Windows that overlap are read once each, but kept in memory once.
-    kept = min(len(selected), sum(len(dataset) for dataset in selected.datasets) / selected.each)
-    facts = DatasetFacts(len(selected), sample_bytes, int(sample_bytes * kept))
+    alone = mean_sample_bytes(replace(selected, offsets=None), fields) * sum(map(len, selected.datasets))
+    sample_bytes = mean_sample_bytes(selected, fields)
+    facts = DatasetFacts(len(selected), sample_bytes, int(min(sample_bytes * len(selected), alone)))
     shuffle, numbers = given["shuffle"], {name: given[name] for name in ("block", "window", "lanes")}
     # As plain ints: they go into the state, and numpy's cannot be written as JSON.
     numbers = {name: value if value is None else check_whole(value, name, 1) for name, value in numbers.items()}

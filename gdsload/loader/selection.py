@@ -15,17 +15,18 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
 from gdsload.engine.steps import Selection
+from gdsload.engine.windows import Offsets
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.mix import Mix
 from gdsload.loader.options import SEVERAL
 from gdsload.loader.state import dataset_digest
-from gdsload.loader.windows import Windows, refuse_ragged_windows
+from gdsload.loader.windows import Windows, reach, refuse_ragged_windows
 from gdsload.order import MixOrder, Mixture, Order, OrderOptions, make_order
 from gdsload.shards.drive import Drive
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema
-from gdsload.system.arrays import IntArray
+from gdsload.system.arrays import IntArray, Numbers, array_of, taken
 
 __all__ = ["SampleSpace", "Selected", "sample_space", "select"]
 
@@ -38,13 +39,13 @@ class Selected:
         datasets: the datasets; sample ids count through them one after the other.
         ids: the sample id for each of the user's indices, of a window that of its first; None where they are the same.
         mixture: how parts of them are mixed; None if they are not.
-        length: samples of a window; None if they are not in windows.
+        offsets: of windows, where the samples of each field are, counted from the window's own; None: no windows.
     """
 
     datasets: tuple[ShardDataset, ...]
-    ids: IntArray | None
+    ids: Numbers | None
     mixture: Mixture | None = None
-    length: int | None = None
+    offsets: dict[str, Offsets] | None = None
 
     def mapped(self, wanted: bool | None) -> bool:
         """Whether the shards are mapped into memory: as wanted, or where that is None as the datasets were opened."""
@@ -52,8 +53,9 @@ class Selected:
 
     @property
     def schema(self) -> Schema:
-        """The fields of a sample, the same in all datasets."""
-        return self.datasets[0].schema
+        """The fields of a sample, the same in all datasets; those that windows have."""
+        schema = self.datasets[0].schema
+        return schema if self.offsets is None else Schema({name: schema[name] for name in self.offsets})
 
     @property
     def stored(self) -> StoredSchema:
@@ -81,18 +83,13 @@ class Selected:
         Raises:
             OptionError: if there is one.
         """
-        if self.length is not None:
+        if self.offsets is not None:
             refuse_ragged_windows(self.datasets[0], fields)
-
-    @property
-    def each(self) -> int:
-        """Samples that one of the user's is made of."""
-        return 1 if self.length is None else self.length
 
     @property
     def digest(self) -> str:
         """What names the samples and their order."""
-        return dataset_digest([dataset.digest for dataset in self.datasets], self.ids, self.length)
+        return dataset_digest([dataset.digest for dataset in self.datasets], self.ids, self.offsets)
 
     @property
     def drive(self) -> Drive:
@@ -108,7 +105,7 @@ class Selected:
         """Rows that each sample has of a ragged field; see `ShardDataset.lengths`."""
         self.refuse_ragged_windows([field])
         found = np.concatenate([dataset.lengths(field).numpy() for dataset in self.datasets])
-        return found if self.ids is None else found[self.ids]
+        return found if self.ids is None else found[array_of(self.ids)]
 
     def __len__(self) -> int:
         return sum(len(dataset) for dataset in self.datasets) if self.ids is None else len(self.ids)
@@ -119,10 +116,10 @@ def select(source: object) -> Selected:
 
     Args:
         source: a `ShardDataset`, a path to one, or `torch.utils.data.Subset` (so also `random_split`) and
-            `ConcatDataset` over them or over `Windows` of one length, nested as deep as you like; or a `Mix` of these.
+            `ConcatDataset` over them or over `Windows` with the same offsets, nested as deep as you like; or a `Mix`.
 
     Raises:
-        OptionError: if it is anything else, or the datasets have different fields or drives, or windows lengths.
+        OptionError: if it is anything else, or the datasets have different fields or drives, or windows offsets.
         DatasetNotFoundError: if there is nothing at the path.
         FormatError: if what is there is damaged.
     """
@@ -131,13 +128,8 @@ def select(source: object) -> Selected:
     if isinstance(source, str | os.PathLike):
         source = ShardDataset(source)
     leaves: list[ShardDataset] = []
-    lengths: set[int | None] = set()
-    _collect(source, leaves, lengths)
-    if len(lengths) > 1:
-        raise OptionError(
-            "of the parts of the dataset some are windows, and some are not, or of another length",
-            remedy="Make a loader for each length.",
-        )
+    shapes: list[dict[str, Offsets] | None] = []
+    _collect(source, leaves, shapes)
     order = list({id(dataset): dataset for dataset in leaves}.values())
     for dataset in order[1:]:
         if dataset.schema != order[0].schema:
@@ -152,7 +144,12 @@ def select(source: object) -> Selected:
                 f"{order[0].drive} and {dataset.drive}",
                 remedy="Make a loader for each.",
             )
-    length = lengths.pop() if lengths else None
+    if any(offsets != shapes[0] for offsets in shapes):
+        raise OptionError(
+            "of the parts of the dataset some are windows, and some are not, or of another length or other offsets",
+            remedy="Make a loader for each.",
+        )
+    offsets = shapes[0] if shapes else None
     if isinstance(source, ShardDataset) or (len(leaves) == len(order) and not _has_subset(source)):
         # Without a table of ids, a dataset may be as large as it likes.
         return Selected(tuple(order), None)
@@ -161,8 +158,8 @@ def select(source: object) -> Selected:
         starts[id(dataset)] = position
         position += len(dataset)
     ids = _ids(source, starts, {})
-    same = length is None and len(ids) == position and bool((ids == np.arange(position)).all())
-    return Selected(tuple(order), None if same else ids, length=length)
+    same = offsets is None and len(ids) == position and bool((array_of(ids) == np.arange(position)).all())
+    return Selected(tuple(order), None if same else ids, offsets=offsets)
 
 
 def _changes_samples(kind: type[ShardDataset]) -> bool:
@@ -178,19 +175,19 @@ def _has_subset(source: object) -> bool:
     )
 
 
-def _collect(source: object, found: list[ShardDataset], lengths: set[int | None]) -> None:
-    """Add the datasets that a source is made of, and of how many of their samples one of its own is."""
+def _collect(source: object, found: list[ShardDataset], shapes: list[dict[str, Offsets] | None]) -> None:
+    """Add the datasets that a source is made of, and of which of their samples one of its own is."""
     if isinstance(source, ShardDataset) and not _changes_samples(type(source)):
         found.append(source)
-        lengths.add(None)
+        shapes.append(None)
     elif type(source) is Windows:
         found.append(source.dataset)
-        lengths.add(source.length)
+        shapes.append(source.offsets)
     elif type(source) is Subset:
-        _collect(source.dataset, found, lengths)
+        _collect(source.dataset, found, shapes)
     elif type(source) is ConcatDataset:
         for part in source.datasets:
-            _collect(part, found, lengths)
+            _collect(part, found, shapes)
     elif isinstance(source, Mix):
         raise OptionError("a Mix is a part of another dataset", remedy="Hand the Mix itself to the loader.")
     elif isinstance(source, list | tuple) and all(isinstance(one, str | os.PathLike | ShardDataset) for one in source):
@@ -211,7 +208,7 @@ def _kind(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}" if known else kind.__qualname__
 
 
-def _ids(source: object, starts: dict[int, int], known: dict[int, IntArray]) -> IntArray:
+def _ids(source: object, starts: dict[int, int], known: dict[int, Numbers]) -> Numbers:
     """The sample id for each index of `source`.
 
     Args:
@@ -224,7 +221,7 @@ def _ids(source: object, starts: dict[int, int], known: dict[int, IntArray]) -> 
     return found
 
 
-def _new_ids(source: object, starts: dict[int, int], known: dict[int, IntArray]) -> IntArray:
+def _new_ids(source: object, starts: dict[int, int], known: dict[int, Numbers]) -> Numbers:
     if isinstance(source, Subset):
         inner = _ids(source.dataset, starts, known)
         try:
@@ -244,13 +241,14 @@ def _new_ids(source: object, starts: dict[int, int], known: dict[int, IntArray])
             raise OptionError(
                 f"a Subset has indices {index.min()} to {index.max()}, but its dataset {len(inner)} samples"
             )
-        return inner[index.astype(np.int64).reshape(-1)]
+        places = index.astype(np.int64).reshape(-1)
+        return taken(inner, np.where(places < 0, places + len(inner), places))
     if isinstance(source, ConcatDataset):
-        return np.concatenate([_ids(part, starts, known) for part in source.datasets])
+        return np.concatenate([array_of(_ids(part, starts, known)) for part in source.datasets])
     if isinstance(source, Windows):
-        return starts[id(source.dataset)] + source.starts
+        return source.ids(starts[id(source.dataset)])
     start = starts[id(source)]
-    return np.arange(start, start + len(cast("ShardDataset", source)))
+    return range(start, start + len(cast("ShardDataset", source)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,32 +279,41 @@ def sample_space(selected: Selected, order: OrderOptions) -> SampleSpace:
     counts = np.concatenate([dataset.counts for dataset in selected.datasets])
     if selected.ids is None:
         return SampleSpace(tuple(counts.tolist()), Selection(), selected.mixture)
-    shards, ids = _needed(selected.ids, np.cumsum(counts), selected.each)
+    shards, ids = _needed(selected.ids, np.cumsum(counts), reach((selected.offsets or {}).values()))
     if order.shuffle != "block":
-        return SampleSpace((len(ids),), Selection(ids, length=selected.each), selected.mixture, shards)
+        return SampleSpace((len(ids),), Selection(ids), selected.mixture, shards)
     # A block is a run of neighbours on disk. The subset's own order does not matter, as it is shuffled anyway.
-    index = np.argsort(selected.ids, kind="stable")
-    edges = np.searchsorted(selected.ids[index], np.cumsum(counts))
-    selection = Selection(ids[index], index, selected.each)
+    if isinstance(ids, range) and isinstance(selected.ids, range):  # in order already
+        edges = np.clip(-((selected.ids.start - np.cumsum(counts)) // ids.step), 0, len(ids))
+        selection = Selection(ids)
+    else:
+        every = array_of(selected.ids)
+        index = np.argsort(every, kind="stable")
+        edges = np.searchsorted(every[index], np.cumsum(counts))
+        selection = Selection(array_of(ids)[index], index)
     return SampleSpace(tuple(np.diff(edges, prepend=0).tolist()), selection, shards=shards)
 
 
-def _needed(ids: IntArray, ends: IntArray, length: int) -> tuple[IntArray | None, IntArray]:
+def _needed(ids: Numbers, ends: IntArray, reached: tuple[int, int]) -> tuple[IntArray | None, Numbers]:
     """The shards that contain samples, and the samples' ids counted through these alone.
 
     What nobody wants is not opened then, nor registered or kept, and does not stand in the way of a GPU that could
     reach all that is wanted.
 
     Args:
-        ids: the first sample of each window.
+        ids: each sample, or of a window the one that its offsets count from; in a range, all between may be wanted.
         ends: the first id after each shard.
-        length: samples of a window.
+        reached: the lowest and the highest offset of a window.
     """
-    lie_in = np.searchsorted(ends, ids, side="right")
-    last = np.searchsorted(ends, ids + (length - 1), side="right")
-    covering = np.bincount(lie_in, minlength=len(ends)) - np.bincount(last + 1, minlength=len(ends) + 1)[:-1]
+    begins, stops = (array_of(ids[:1]), array_of(ids[-1:])) if isinstance(ids, range) else (ids, ids)
+    first = np.searchsorted(ends, begins + reached[0], side="right")
+    last = np.searchsorted(ends, stops + reached[1], side="right")
+    covering = np.bincount(first, minlength=len(ends)) - np.bincount(last + 1, minlength=len(ends) + 1)[:-1]
     wanted = np.cumsum(covering) > 0
     if not len(ids) or wanted.all():
         return None, ids
     left_out = np.where(wanted, 0, np.diff(ends, prepend=0))
-    return np.flatnonzero(wanted), ids - np.cumsum(left_out)[lie_in]
+    before = np.cumsum(left_out)[first]
+    if isinstance(ids, range):
+        return np.flatnonzero(wanted), range(ids.start - int(before[0]), ids.stop - int(before[0]), ids.step)
+    return np.flatnonzero(wanted), ids - before

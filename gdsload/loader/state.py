@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gdsload.errors import OptionError, StateError
 from gdsload.order import Mixture, OrderOptions, Schedule
+from gdsload.system.arrays import Numbers
 from gdsload.system.units import counted
 
 __all__ = ["Cursor", "OrderIdentity", "Place", "Run", "dataset_digest"]
@@ -162,21 +162,21 @@ class OrderIdentity:
         return f"With {counted(world, 'rank')}, pass batch_size={' or '.join(map(str, fits))}, or {places}."
 
 
-def dataset_digest(digests: Sequence[str], ids: NDArray[np.int64] | None, length: int | None = None) -> str:
+def dataset_digest(digests: Sequence[str], ids: Numbers | None, offsets: object = None) -> str:
     """What names the samples of a loader.
 
     Args:
         digests: what names the content of each dataset.
-        ids: the samples selected of them, in order, of a window the first; None for all.
-        length: samples of a window; None if they are not in windows.
+        ids: the samples selected of them, in order; None for all.
+        offsets: of windows, which samples of each field they have; None if samples are in no windows.
     """
     if len(digests) == 1 and ids is None:
         return digests[0]
     found = hashlib.sha256("\n".join(digests).encode())
     if ids is not None:
-        found.update(np.ascontiguousarray(ids, dtype="<i8").data)
-    if length is not None:
-        found.update(f"windows of {length}".encode())
+        found.update(str(ids).encode() if isinstance(ids, range) else np.ascontiguousarray(ids, dtype="<i8").data)
+    if offsets is not None:
+        found.update(f"windows of {offsets}".encode())
     return found.hexdigest()
 
 

@@ -1,9 +1,10 @@
-"""Windows of consecutive samples of a dataset, as samples: nothing is copied on disk."""
+"""Windows of a dataset's samples, as samples: nothing is copied on disk."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -11,90 +12,141 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gdsload.engine.windows import Offsets, evenly_spaced
 from gdsload.errors import OptionError, SampleIndexError
 from gdsload.loader.dataset import ShardDataset
-from gdsload.loader.indices import whole_numbers
+from gdsload.loader.indices import Indices, whole_numbers
+from gdsload.loader.known_fields import known_field
 from gdsload.order.checks import MAX_SAMPLES, check_whole
 from gdsload.shards import reads
-from gdsload.system.arrays import IntArray
+from gdsload.system.arrays import IntArray, Numbers, array_of, taken
 
-__all__ = ["Windows", "refuse_ragged_windows", "window_starts"]
+__all__ = ["Windows", "reach", "refuse_ragged_windows", "window_starts"]
+
+_OFFSETS = "Pass a dict of fields: offsets={'action': range(16), 'image': [-1, 0]}."
 
 
 class Windows(torch.utils.data.Dataset[dict[str, Any]]):
-    """Windows of a dataset's consecutive samples: time series, frames of an episode, tokens of one long text.
+    """Windows of a dataset's neighbouring samples: time series, frames of an episode, tokens of one long text.
 
         windows = gdsload.Windows("shards/", length=16, stride=4, within="episode")
         loader = gdsload.DataLoader(windows, 32, shuffle=True)       # tensors [32, 16, *shape]
+        windows = gdsload.Windows("shards/", length=4, step=5)       # every 5th of 16 samples
+        windows = gdsload.Windows("shards/", offsets={"image": [-1, 0], "action": range(16)})
 
-    Window w begins with sample ``starts[w]``. Windows overlap where `stride` is less than `length`; samples at the end
-    that fill no window are in none. A loader shuffles windows, and reads and gathers their samples as it does others.
-    torch's `Subset`, `random_split` and `ConcatDataset` over windows of one length are read as they are, too.
+    Window w has, of each field, the samples ``starts[w] + offset`` for each of the field's offsets: without `offsets`,
+    those are ``range(0, length * step, step)``. Windows overlap where `stride` is small; samples at the end that fill
+    no window are in none. A loader shuffles windows, and reads and gathers their samples as it does others. torch's
+    `Subset`, `random_split` and `ConcatDataset` over windows with the same offsets are read as they are, too.
 
     Args:
         dataset: a `ShardDataset`, or a path to one. Ragged and text fields cannot be in windows: leave them out by the
             loader's `fields`.
-        length: samples of a window.
+        length: samples of a window, the same of all fields.
         stride: how many samples later the next window begins.
+        step: how many samples later the next sample of a window is.
+        offsets: in place of `length` and `step`, the samples of each field: whole numbers in any order, counted from
+            ``starts[w]``. Windows have the fields that are named, and no others.
         within: a field of the dataset, across whose changes no window goes: an episode's number, or a file's name. Each
             run of equal values has its own windows, from its first sample on. None: the dataset is one run.
 
     Attributes:
         dataset: the dataset.
-        length: see above.
+        length: see above; None where offsets are given.
         stride: see above.
+        step: see above.
         within: see above.
-        starts: first sample of each window; int64, shape ``[len(self)]``, read-only.
+        offsets: of each field, in the dataset's order: a range, or a tuple where they do not rise evenly.
 
     Raises:
-        OptionError: if `length` or `stride` is no whole number from 1 to 2**48, there is no field `within`, or no field
-            that is neither ragged nor a text.
+        OptionError: if a number is no whole one or too large, there is no such field, or none that is neither ragged
+            nor a text; or if not one of `length` and `offsets` is given.
         DatasetNotFoundError, FormatError: see `ShardDataset`.
     """
 
     def __init__(
-        self, dataset: ShardDataset | str | os.PathLike[str], length: int, stride: int = 1, *, within: str | None = None
+        self,
+        dataset: ShardDataset | str | os.PathLike[str],
+        length: int | None = None,
+        stride: int = 1,
+        *,
+        step: int = 1,
+        offsets: Mapping[str, Indices] | None = None,
+        within: str | None = None,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, ShardDataset) else _opened(dataset)
         if len(self.dataset) and all(field.ragged for field in self.dataset.schema.values()):
             raise OptionError(
-                "windows need fields of one shape, but all of the dataset's are ragged or texts",
+                "windows need fields of one shape, but all of the dataset's are ragged, texts or encoded images",
                 file=self.dataset.path,
-                remedy="Convert files of tokens so that each token is a sample: each='token'.",
+                remedy="Convert files of tokens so that each token is a sample, by each='token', and images without "
+                "keep_encoded.",
             )
-        self.length = check_whole(length, "length", 1, MAX_SAMPLES)
         self.stride = check_whole(stride, "stride", 1, MAX_SAMPLES)
         self.within = within
-        ends = np.array([len(self.dataset)], np.int64) if within is None else _run_ends(self.dataset.column(within))
-        self.starts = window_starts(ends, self.length, self.stride)
-        self.starts.flags.writeable = False
+        self.step = check_whole(step, "step", 1, MAX_SAMPLES)
+        self.length = None if length is None else check_whole(length, "length", 1, MAX_SAMPLES)
+        if offsets is None and self.length is not None:
+            check_whole(self.length * self.step, "length times step", 1, MAX_SAMPLES)
+            every = evenly_spaced(range(0, self.length * self.step, self.step))
+            self.offsets = dict.fromkeys(self.dataset.schema, every)
+        elif offsets is not None and self.length is None and self.step == 1:
+            self.offsets = _checked(self.dataset, offsets)
+        else:
+            raise OptionError(
+                "windows have either a length, with or without a step, or offsets",
+                remedy="Pass Windows(dataset, 4, step=5), or Windows(dataset, offsets={'action': range(0, 20, 5)}).",
+            )
+        low, high = reach(self.offsets.values())
+        self._starts: Numbers = range(-low, len(self.dataset) - high, self.stride)
+        if within is not None:
+            self._starts = window_starts(_run_ends(self.dataset.column(within)), high - low + 1, self.stride) - low
+
+    @cached_property
+    def starts(self) -> IntArray:
+        """The sample of each window that offsets count from; int64, shape ``[len(self)]``, read-only."""
+        found = array_of(self._starts)
+        found.flags.writeable = False
+        return found
+
+    def ids(self, before: int) -> Numbers:
+        """See `starts`, of a dataset with so many samples before it."""
+        if isinstance(self._starts, range):
+            return range(self._starts.start + before, self._starts.stop + before, self.stride)
+        return self._starts + before
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return len(self._starts)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
-        """Many windows at once, as torch's DataLoader asks for them: tensors ``[length, *shape]``.
+        """Many windows at once, as torch's DataLoader asks for them: tensors ``[offsets, *shape]``.
 
         Raises:
             SampleIndexError: if one is outside.
             OptionError: if the dataset has ragged or text fields, or an index is no whole number.
             GdsloadError: see `ShardDataset.__getitems__`.
         """
-        refuse_ragged_windows(self.dataset, tuple(self.dataset.schema))
+        refuse_ragged_windows(self.dataset, tuple(self.offsets))
         wanted = whole_numbers(indices)
         outside = (wanted < -len(self)) | (wanted >= len(self))
         if outside.any():
             raise SampleIndexError(f"window {wanted[outside][0]} does not exist: there are {len(self)}")
-        batch = self.dataset.read_batch((self.starts[wanted][:, None] + np.arange(self.length)).reshape(-1))
-        split = {name: torch.split(values, self.length) for name, values in batch.items()}
-        return [dict(zip(split, values, strict=True)) for values in zip(*split.values(), strict=True)]
+        first, batch = taken(self._starts, np.where(wanted < 0, wanted + len(self), wanted)), {}
+        for offsets in set(self.offsets.values()):
+            ids = (first[:, None] + np.array(offsets)).reshape(-1)
+            fields = [name for name, own in self.offsets.items() if own == offsets]
+            for name, values in self.dataset.read_batch(ids, fields=fields).items():
+                batch[name] = values.unflatten(0, (len(wanted), len(offsets)))
+        return [{name: batch[name][number] for name in self.offsets} for number in range(len(wanted))]
 
     def __repr__(self) -> str:
         within = "" if self.within is None else f", within={self.within!r}"
-        return f"Windows({self.dataset!r}, length={self.length}, stride={self.stride}{within}: {len(self)} windows)"
+        shown = f"offsets={self.offsets}" if self.length is None else f"length={self.length}"
+        step = "" if self.step == 1 else f", step={self.step}"
+        return f"Windows({self.dataset!r}, {shown}{step}, stride={self.stride}{within}: {len(self)} windows)"
 
 
 def refuse_ragged_windows(dataset: ShardDataset, fields: Sequence[str]) -> None:
@@ -105,11 +157,38 @@ def refuse_ragged_windows(dataset: ShardDataset, fields: Sequence[str]) -> None:
     """
     for name in fields:
         if dataset.schema[name].ragged:
+            encoded = dataset.schema[name].kind == "image"
+            remedy = "Convert it without keep_encoded, or leave it out" if encoded else "Leave it out"
             raise OptionError(
-                f"windows need fields of one shape, but {name!r} is ragged or a text",
+                f"windows need fields of one shape, but {name!r} is {'encoded' if encoded else 'ragged or a text'}",
                 file=dataset.path,
-                remedy="Leave it out: the loader's fields=[...] names those to read.",
+                remedy=f"{remedy}: the loader's fields=[...], or offsets=, name those to read.",
             )
+
+
+def reach(offsets: Iterable[Offsets]) -> tuple[int, int]:
+    """The lowest and the highest offset of some, and of 0, which a window's own sample has."""
+    ends = [0, *(at for each in offsets for at in ((each[0], each[-1]) if isinstance(each, range) else each))]
+    return min(ends), max(ends)
+
+
+def _checked(dataset: ShardDataset, given: Mapping[str, Indices]) -> dict[str, Offsets]:
+    """The offsets of each field that are given, in the order of the schema."""
+    if not isinstance(given, Mapping) or not given:
+        raise OptionError(f"offsets is {given!r:.100}, which names no field", remedy=_OFFSETS)
+    found: dict[str, Offsets] = {}
+    for name, numbers in given.items():
+        known_field(dataset.schema, name)
+        try:
+            whole = numbers if isinstance(numbers, range) else whole_numbers(numbers).tolist()
+        except OptionError:
+            whole = []
+        if not whole or max(abs(end) for end in reach([evenly_spaced(whole)])) > MAX_SAMPLES:
+            what = "no list of whole numbers from -2**48 to 2**48"
+            raise OptionError(f"offsets[{name!r}] is {numbers!r:.100}, which is {what}", remedy=_OFFSETS)
+        found[name] = evenly_spaced(whole)
+    refuse_ragged_windows(dataset, tuple(found))
+    return {name: found[name] for name in dataset.schema if name in found}
 
 
 def _opened(dataset: object) -> ShardDataset:

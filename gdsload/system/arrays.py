@@ -3,12 +3,28 @@
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IntArray", "argsort"]
+__all__ = ["IntArray", "Numbers", "argsort", "array_of", "taken"]
 
 IntArray = NDArray[np.int64]
+Numbers = IntArray | range
+"""Whole numbers; a range stands for an array that would take 8 bytes for each."""
 
 _BY_PARTS = 1024
 """Keys from which they are sorted in two steps."""
+
+
+def array_of(numbers: Numbers) -> IntArray:
+    """The numbers as an array, which may be the one given."""
+    return np.arange(numbers.start, numbers.stop, numbers.step) if isinstance(numbers, range) else numbers
+
+
+def taken(numbers: Numbers, places: IntArray) -> IntArray:
+    """The numbers at some places, which are not negative."""
+    if not isinstance(numbers, range):
+        return numbers[places]
+    found: IntArray = places * numbers.step
+    found += numbers.start
+    return found
 
 
 def argsort(keys: NDArray[np.uint64], bits: int = 64) -> IntArray:

@@ -42,6 +42,7 @@ SHORT = "--rounds 2 --seconds-per-trial 0.01 --device cpu"
 ROUNDS = "--rounds 2"
 RUNS = [
     Run("clips", f"{ROUNDS} --tokens 3000 --length 65 --batches 4 16 --seconds 0.01 --settle-s 0", "cases", (4, 16)),
+    Run("clips", f"{ROUNDS} --frames 60 --batches 4 --seconds 0.01 --settle-s 0 --workers 0", "cases", (4,)),
     Run("images", "--rounds 1 --images 12 --batch-size 4 --without-torch", "results",
         ("gdsload", "gdsload-whole", "decoder-kept", "work", "decoder")),
     Run("image_folder", "--images 12 --batch-size 4 --epochs 1", "results", FOLDERS),

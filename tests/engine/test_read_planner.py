@@ -10,6 +10,7 @@ from gdsload.backends.host import HostBackend
 from gdsload.engine.read_planner import ReadPlanner
 from gdsload.engine.steps import Job, Ordered, Selection
 from gdsload.order import OrderOptions, Schedule, make_order
+from gdsload.shards.reads import concat_extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import memory_at
 from gdsload.testing import RecordingBackend
@@ -30,13 +31,15 @@ def dataset(tmp_path_factory):
 def planned(dataset):
     opened = []
 
-    def planned(window=WINDOW, selection=None, world_size=1, rank=0):
+    def planned(window=WINDOW, selection=None, world_size=1, rank=0, offsets=None):
         backend = RecordingBackend(HostBackend(ShardTable.of(dataset.sources, dataset.stored, mapped=False).files))
         opened.append(backend)
         table = ShardTable(backend.inner.files, dataset.stored)
         order = make_order(OrderOptions("block", 10, window, LANES), dataset.counts.tolist(), 3, 1)
         schedule = Schedule(SAMPLES, BATCH, rank=rank, world_size=world_size, lanes=LANES)
-        job = Job(table, Ordered(order, schedule), selection or Selection(), ("x",))
+        job = Job(
+            table, Ordered(order, schedule), selection or Selection(), ("x",), offsets={"x": offsets} if offsets else {}
+        )
         return ReadPlanner(job, backend), backend, job.steps
 
     yield planned
@@ -87,3 +90,26 @@ def test_windows_of_a_subset(planned):
     assert found == chosen[steps.positions(group)].tolist()
     planner.let_go()
     positions(slices)
+
+
+@pytest.mark.parametrize(
+    ("first", "offsets", "extents"),
+    [
+        (7, range(5), [(7, 5)]),  # one row
+        (7, range(-2, 3), [(5, 5)]),
+        (7, [3], [(10, 1)]),
+        (7, (0, 1, 1), [(7, 1), (8, 1), (8, 1)]),
+        (7, (2, 1, 0), [(9, 1), (8, 1), (7, 1)]),
+        (7, range(0, 15, 5), [(7, 1), (12, 1), (17, 1)]),
+        (1000, range(-3, 60), [(997, 27), (1024, 36)]),  # across shards, of 1024 samples each
+    ],
+)
+def test_a_window_is_read_as_one_row_where_it_is_one(planned, first, offsets, extents):
+    planner, backend, _ = planned(selection=Selection(np.full(SAMPLES, first)), offsets=offsets)
+    positions(planner.slices(range(1)))
+    planner.let_go()
+    table, found = planner.job.table, concat_extents(backend.brought)
+    samples = table.starts[found.file] + (found.offset - table.begin["x"][found.file]) // ROW_BYTES
+    each = list(zip(samples.tolist(), (found.nbytes // ROW_BYTES).tolist(), strict=True))
+    assert each == extents * (len(each) // len(extents))
+    assert len(each) >= BATCH

@@ -64,7 +64,7 @@ def dataset(tmp_path_factory):
         ({"kernel": False}, False),
         ({"index": "index"}, False),
         ({"selection": Selection(np.arange(100))}, False),
-        ({"selection": Selection(length=2)}, False),
+        ({"offsets": {"x": range(2)}}, False),
         ({"backend": {"in_place": True}}, False),
         ({"backend": {"addressable": True}}, False),
         ({"maker": "host"}, False),
@@ -88,7 +88,7 @@ def test_whose_windows_are_read_as_runs(dataset, monkeypatch, changes, expected)
     steps = Ordered(order, Schedule(100, lanes=order.lanes, **schedule))
     form = BatchForm(codecs_of(dataset.stored, changes.get("fields", ("x",)), "offsets"), changes.get("index"))
     backend = SimpleNamespace(**{"in_place": False, "addressable": False, **changes.get("backend", {})})
-    job = Job(table, steps, changes.get("selection", Selection()), form.columns)
+    job = Job(table, steps, changes.get("selection", Selection()), form.columns, offsets=changes.get("offsets", {}))
     found = WindowSource.of(job, backend, Maker(form, kernel=changes.get("kernel", True)), LoaderStats())
     assert (found is not None) == expected
     if found is not None:

@@ -208,6 +208,7 @@ DATASETS = [
     (lambda data: Subset(data, [[1], [2, 3]]), "the indices of a Subset are .*no"),
     (lambda data: ConcatDataset([Windows(data, 2), data]), "some are windows, and some are not, or of another length"),
     (lambda data: ConcatDataset([Windows(data, 2), Windows(data, 3)]), "some are windows, and some are not, or of an"),
+    (lambda data: ConcatDataset([Windows(data, 2), Windows(data, 2, step=2)]), "of another length or other offsets"),
     (lambda data: Subset(Mix([data], [1]), [1]), "a Mix is a part of another dataset"),
     (lambda data: ConcatDataset([Mix([data], [1])]), "a Mix is a part of another dataset"),
     (lambda data: Mix([Mix([data], [1])], [1]), "a Mix is a part of another dataset"),
@@ -228,6 +229,20 @@ def of(method, *arguments, **options):
 BY_INDEX = ("select", "gather", "read_batch", "sample_bytes", "__getitems__")
 MASK = np.arange(143) == 3
 MASKS = (MASK, torch.tensor(MASK), MASK.tolist(), tuple(MASK.tolist()), list(MASK), [*torch.tensor(MASK)])
+NO_OFFSETS = (
+    [],
+    5,
+    None,
+    "0",
+    [0.5],
+    [True, False],
+    [2**70],
+    range(0),
+    range(2**70),
+    [-(2**48) - 1],
+    {"a": 1},
+    [[0], [1]],
+)
 SHAPES = ((), (2, 2), (1, 2), (0, 3))
 
 CALLS = [
@@ -265,6 +280,23 @@ CALLS = [
     (lambda data: Windows(data, 2**70), "length is 1180591620717411303424, but must be at most"),
     (lambda data: Windows(data, 2, stride=2**70), "stride is 1180591620717411303424, but must be at most"),
     (lambda data: Windows(data, 2, within="epsiode"), "no field 'epsiode'"),
+    (lambda data: Windows(data, 2, step=0), "step is 0"),
+    (lambda data: Windows(data, 2**40, step=2**40), "length times step is 1208925819614629174706176, but must be at m"),
+    *(
+        (lambda data, odd=odd: Windows(data, **odd), "either a length, with or without a step, or offsets. P")
+        for odd in ({}, {"length": 2, "offsets": {"label": [0]}}, {"step": 2, "offsets": {"label": [0]}}, {"step": 3})
+    ),
+    *(
+        (lambda data, odd=odd: Windows(data, offsets=odd), "offsets is .*, which names no field. Pass a dict")
+        for odd in ({}, [0, 5], "label", 5, range(4))
+    ),
+    *(
+        (lambda data, odd=odd: Windows(data, offsets={"label": odd}), "(?s)offsets.'label'. is .*, which is no list of")
+        for odd in (*NO_OFFSETS, MASK, torch.ones(2, 2, dtype=torch.int64))
+    ),
+    (lambda data: Windows(data, offsets={"lable": [0]}), "no field 'lable'. It has 'image', 'label'"),
+    (lambda data: Windows(data, offsets={"points": [0]}), "'points' is ragged or a text. Leave it out"),
+    (lambda data: load(Windows(data, offsets={"label": [2]}), fields=["image"]), "no field 'image'. It has 'label'."),
     (lambda data: Windows(Subset(data, [0]), 2), "windows are of a ShardDataset"),
     (lambda data: load(Mix([data], [1]), shuffle="block"), 'a Mix cannot be shuffled in blocks.*shuffle="full"'),
     (lambda data: load(Mix([data], [1]), shuffle=True, window=10), "window=10 has no meaning"),

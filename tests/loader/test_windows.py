@@ -1,6 +1,9 @@
-"""Windows of consecutive samples: as torch's loader makes them of `__getitem__`, by every way through the engine."""
+"""Windows of samples: as numpy makes them, and as torch's loader does of `__getitem__`, by every way of the engine."""
 
 from __future__ import annotations
+
+import tracemalloc
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -37,11 +40,10 @@ def steps(tmp_path_factory):
 
 def expected(windows, numbers):
     """The batch of some windows, from columns."""
-    columns = {name: windows.dataset.column(name) for name in windows.dataset.schema}
-    starts = windows.starts[numbers].tolist()
+    starts = torch.from_numpy(windows.starts[numbers])
     return {
-        name: torch.stack([column[start : start + windows.length] for start in starts])
-        for name, column in columns.items()
+        name: windows.dataset.column(name)[starts[:, None] + torch.tensor(list(offsets))]
+        for name, offsets in windows.offsets.items()
     }
 
 
@@ -63,6 +65,67 @@ def test_where_windows_begin(runs, length, stride):
     assert found == wanted
 
 
+OFFSETS = st.one_of(
+    st.builds(lambda low, count, step: range(low, low + count * step, step), st.integers(-6, 6), st.integers(1, 5),
+              st.integers(1, 4)),
+    st.lists(st.integers(-6, 6), min_size=1, max_size=4),
+)  # fmt: skip
+SHAPES = st.sampled_from([{"length": 3}, {"length": 4, "step": 5}, {"length": 2, "step": 2}, {"length": 1, "step": 9}])
+NAMES = ("pixels", "action", "reward", "done")
+ORDERS = ({"shuffle": False}, {"shuffle": "full"}, {"shuffle": "block", "block": 5, "window": 10, "lanes": 2})
+
+
+@st.composite
+def drawn(draw):
+    """Arrays of some runs of samples, how they are stored, and keywords of windows and of a loader."""
+    runs = draw(st.lists(st.integers(1, 40), min_size=1, max_size=5))
+    count, row = sum(runs), draw(st.sampled_from([(), (3,), (2, 0), (4, 2)]))
+    rng = np.random.default_rng(count)
+    arrays = {
+        "pixels": rng.integers(0, 256, (count, 200, *row), np.uint8),
+        "action": rng.standard_normal((count, *row), np.float32),
+        "reward": rng.standard_normal(count),
+        "done": rng.integers(0, 2, count).astype(bool),
+        "episode": np.repeat(np.arange(len(runs)), runs),
+    }
+    packed = draw(st.sampled_from([[], ["reward", "done"], ["reward", "done", "episode"]]))
+    written = {"shard_bytes": draw(st.sampled_from([2**12, 2**20])), "pack_fields": packed}
+    offsets = st.dictionaries(st.sampled_from(NAMES), OFFSETS, min_size=1)
+    shape = draw(st.one_of(SHAPES, st.builds(lambda offsets: {"offsets": offsets}, offsets)))
+    shape |= {"stride": draw(st.integers(1, 7)), "within": draw(st.sampled_from([None, "episode"]))}
+    return runs, arrays, written, shape, draw(st.sampled_from(ORDERS)) | {"mmap": draw(st.booleans())}
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(drawn())
+def test_batches_are_those_of_numpy(tmp_path_factory, case):
+    """Of any lengths, steps and offsets, whatever crosses shards, in every order: byte for byte."""
+    runs, arrays, written, shape, order = case
+    path = tmp_path_factory.mktemp("drawn") / "d"
+    with gdsload.ShardWriter(path, **written) as writer:
+        writer.write_batch(arrays)
+    same = np.arange(shape.get("length", 1)) * shape.get("step", 1)
+    offsets = {name: np.array(one) for name, one in shape.get("offsets", dict.fromkeys(arrays, same)).items()}
+    low = min(0, *(int(one.min()) for one in offsets.values()))
+    high = max(0, *(int(one.max()) for one in offsets.values()))
+    ends = np.cumsum(runs) if shape["within"] else [sum(runs)]
+    starts = [at for begin, end in pairwise([0, *ends]) for at in range(begin - low, end - high, shape["stride"])]
+
+    windows, seen = Windows(path, **shape), []
+    assert windows.starts.tolist() == starts
+    with DataLoader(windows, 4, **order, device="cpu", with_index=True, prefetch_bytes="8KiB") as loader:
+        for batch in loader:
+            index = batch.pop("index").tolist()
+            assert list(batch) == [name for name in arrays if name in offsets]
+            for name, tensor in batch.items():
+                wanted = arrays[name][np.array([starts[number] for number in index])[:, None] + offsets[name]]
+                assert (tensor.shape, tensor.numpy().dtype) == (wanted.shape, wanted.dtype)
+                assert tensor.numpy().tobytes() == wanted.tobytes()
+            seen += index
+    assert sorted(seen) == list(range(len(starts)))
+    assert order["shuffle"] is not False or seen == sorted(seen)
+
+
 def test_what_they_are(steps):
     windows = Windows(steps, 5, 2, within="episode")
     assert repr(windows).endswith(f"length=5, stride=2, within='episode': {len(windows)} windows)")
@@ -72,15 +135,34 @@ def test_what_they_are(steps):
     assert len(Windows(steps, SAMPLES)) == 1
     assert len(Windows(steps, SAMPLES + 1)) == 0
     assert windows[-1]["frame"].shape == (5, 3, 2)
+    assert windows.__getitems__([]) == []
+    assert repr(Windows(steps, 4, step=5)).endswith(f"length=4, step=5, stride=1: {SAMPLES - 15} windows)")
+    windows = Windows(steps, offsets={"reward": np.array([0, 5, 10]), "frame": (-3, 0), "done": [1, -2, 1]})
+    offsets = {"frame": range(-3, 3, 3), "reward": range(0, 15, 5), "done": (1, -2, 1)}
+    assert windows.offsets == offsets
+    assert repr(windows).endswith(f"offsets={windows.offsets}, stride=1: {SAMPLES - 13} windows)")
+    assert (windows.starts[0], windows.starts[-1], windows.length) == (3, SAMPLES - 11, None)
+    assert len(Windows(steps, offsets={"reward": range(2**48)})) == len(Windows(steps, 2**24, step=2**24)) == 0
     with pytest.raises(ValueError, match="read-only"):
         windows.starts[0] = 1
 
 
 @pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
-@pytest.mark.parametrize(("length", "stride", "within"), [(1, 1, None), (4, 1, "episode"), (4, 9, None), (16, 3, None)])
-def test_every_order_gives_every_window_once(steps, mmap, shuffle, length, stride, within):
-    windows = Windows(steps, length, stride, within=within)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"length": 1},
+        {"length": 4, "within": "episode"},
+        {"length": 4, "stride": 9},
+        {"length": 16, "stride": 3},
+        {"length": 2, "stride": SAMPLES},
+        {"length": 4, "step": 5, "stride": 2},
+        {"offsets": {"frame": [-3, 0], "reward": range(16), "done": [5]}, "within": "episode"},
+    ],
+)
+def test_every_order_gives_every_window_once(steps, mmap, shuffle, shape):
+    windows = Windows(steps, **shape)
     options = {"block": 8, "window": 16, "lanes": 2} if shuffle == "block" else {}
     loader = DataLoader(windows, 7, shuffle, device="cpu", mmap=mmap, with_index=True, prefetch_bytes="8KiB", **options)
     seen = []
@@ -96,51 +178,120 @@ def test_every_order_gives_every_window_once(steps, mmap, shuffle, length, strid
     assert shuffle is not False or seen == sorted(seen)
 
 
-def test_as_torchs_loader_makes_them(steps):
-    windows = Windows(steps, 6, 3, within="episode")
+ROBOT = {"frame": [-4, -1, 0], "reward": range(8), "done": [0, 7], "episode": [0]}
+"""Offsets for each field: some of consecutive samples, and of three fields in one packed column."""
+SHAPED = pytest.mark.parametrize("shape", [{"length": 4}, {"length": 4, "step": 3}, {"offsets": ROBOT}], ids=str)
+
+
+@pytest.mark.parametrize("shape", [{"length": 6}, {"length": 6, "step": 2}, {"offsets": ROBOT}], ids=str)
+def test_as_torchs_loader_makes_them(steps, shape):
+    windows = Windows(steps, **shape, stride=3, within="episode")
     theirs = torch.utils.data.DataLoader(windows, 8)
     with DataLoader(windows, 8, device="cpu") as mine:
         for batch, wanted in zip(mine, theirs, strict=True):
             assert_same(batch, wanted)
 
 
-def test_samplers_subsets_and_ranks(steps):
-    windows = Windows(steps, 4, 4)
+@SHAPED
+def test_samplers_subsets_and_ranks(steps, shape):
+    windows = Windows(steps, **shape, stride=4)
     first, second = random_split(windows, [0.7, 0.3], torch.Generator().manual_seed(0))
     for part in (first, second, ConcatDataset([second, first]), Subset(windows, [3, -1, 3])):
         with DataLoader(part, 5, device="cpu") as loader:
-            found = torch.cat([batch["frame"] for batch in loader])
-        assert torch.equal(found, torch.stack([part[number]["frame"] for number in range(len(part))]))
+            found = list(loader)
+        wanted = torch.utils.data.default_collate([part[number] for number in range(len(part))])
+        assert_same({name: torch.cat([batch[name] for batch in found]) for name in wanted}, wanted)
     with DataLoader(windows, 5, sampler=[7, 0, 7], device="cpu") as loader:
         (batch,) = loader
         assert_same(batch, expected(windows, [7, 0, 7]))
     ranks = []
     for rank in range(3):
         with DataLoader(windows, 5, "full", rank=rank, world_size=3, drop_last=True, device="cpu") as loader:
-            ranks += [start for batch in loader for start in (batch["frame"][:, 0, 0, 0] // 10).tolist()]
+            ranks += [first for batch in loader for first in (batch["frame"][:, 0, 0, 0] // 10).tolist()]
+    ranks = [first - windows.offsets["frame"][0] for first in ranks]
     assert len(set(ranks)) == len(ranks) == len(windows) // 15 * 15
     assert set(ranks) <= set(windows.starts.tolist())
 
 
-def test_resumed_at_every_step(steps):
-    windows = Windows(steps, 4, 2, within="episode")
+@SHAPED
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_resumed_at_every_step(steps, shape, shuffle):
+    windows = Windows(steps, **shape, stride=2, within="episode")
+    options = {"block": 8, "window": 16, "lanes": 2} if shuffle == "block" else {}
 
-    def made():
-        return DataLoader(windows, 16, "block", block=8, window=16, lanes=2, device="cpu", mmap=False)
+    def made(windows=windows):
+        return DataLoader(windows, 16, shuffle, **options, device="cpu", mmap=shuffle is not False)
 
     with made() as loader:
         whole, states = [], []
         for batch in loader:
-            whole.append(batch["frame"].clone())
+            whole.append(batch)
             states.append(loader.state_dict())
     for step, state in enumerate(states[:-1]):
         with made() as loader:
             loader.load_state_dict(state)
-            rest = [batch["frame"] for batch in loader]
-        assert [torch.equal(one, two) for one, two in zip(rest, whole[step + 1 :], strict=True)]
-    other = DataLoader(Windows(steps, 3, 2, within="episode"), 16, "block", block=8, window=16, lanes=2, device="cpu")
-    with other, pytest.raises(gdsload.StateError, match="dataset"):
-        other.load_state_dict(states[0])
+            for batch, wanted in zip(loader, whole[step + 1 :], strict=True):
+                assert_same(batch, wanted)
+    for other in ({"length": 3}, {"length": 4, "step": 2}, {"offsets": {**ROBOT, "done": [7, 0]}}):
+        loader = made(Windows(steps, **other, stride=2, within="episode"))
+        with loader, pytest.raises(gdsload.StateError, match="dataset"):
+            loader.load_state_dict(states[0])
+
+
+@SHAPED
+def test_mixed(steps, shape):
+    """Windows of several datasets, and some as often as others."""
+    rare, rest = Subset(Windows(steps, **shape), range(40)), Windows(gdsload.ShardDataset(steps), **shape, stride=5)
+    with DataLoader(gdsload.Mix([rare, rest], [1, 3]), 10, "full", with_index=True, device="cpu") as loader:
+        for batch in loader:
+            index = batch.pop("index").tolist()
+            both = [rare[number] if number < 40 else rest[number - 40] for number in index]
+            assert_same(batch, torch.utils.data.default_collate(both))
+        assert loader.stats.samples == 40 + len(rest)
+
+
+def test_windows_of_one_run_take_no_memory(tmp_path):
+    """Of a row of billions of tokens, a table of begins would not fit."""
+    with gdsload.ShardWriter(tmp_path / "row", shard_bytes="1MiB") as writer:
+        writer.write_batch({"token": np.arange(3_000_000, dtype=np.uint32).astype(np.uint8)})
+    tracemalloc.start()
+    windows = Windows(tmp_path / "row", 1000)
+    for order in ({"shuffle": "full"}, {"shuffle": "block"}, {"sampler": [2_999_000, 0, 2_999_000]}):
+        with DataLoader(windows, 4, **order, device="cpu") as loader:
+            batch = next(iter(loader))["token"]
+            assert torch.equal(batch.diff(dim=1), torch.ones_like(batch[:, 1:]))
+            loader.state_dict()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 8 * len(windows) / 2
+
+
+class Starts(torch.utils.data.Sampler):
+    """As nanoGPT draws them: begins at any sample, with replacement, without end."""
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(1337)
+        while True:
+            yield from torch.randint(SAMPLES - 8 + 1, (5,), generator=generator).tolist()
+
+
+def test_begins_drawn_with_replacement(steps):
+    """Windows with a stride of 1 are numbered by the samples that they begin with."""
+    windows = Windows(steps, 8)
+    random = torch.utils.data.RandomSampler(windows, True, 100, torch.Generator().manual_seed(3))
+    state, drawn = {}, list(torch.utils.data.RandomSampler(windows, True, 100, torch.Generator().manual_seed(3)))
+    assert len(set(drawn)) < 100
+    with DataLoader(windows, 5, sampler=random, device="cpu") as loader:
+        for step, batch in enumerate(loader):
+            assert_same(batch, expected(windows, drawn[step * 5 : step * 5 + 5]))
+            state = loader.state_dict() if step == 6 else state
+    with DataLoader(windows, 5, sampler=random, device="cpu") as loader:
+        loader.load_state_dict(state)
+        assert torch.equal(torch.cat([batch["reward"][:, 0] for batch in loader]), torch.tensor(drawn[35:]).float())
+    drawn = list(islice(Starts(), 100))
+    with DataLoader(windows, 5, sampler=Starts(), device="cpu") as loader:
+        found = torch.cat([batch["reward"] for batch in islice(loader, 20)])
+    assert torch.equal(found, (torch.tensor(drawn)[:, None] + torch.arange(8)).float())
 
 
 def test_transforms_get_windows(steps):
@@ -172,8 +323,19 @@ def test_a_dataset_of_documents_has_no_windows(tmp_path):
     """Not none without a word: of one long document they were 0."""
     with gdsload.ShardWriter(tmp_path / "d", {"tokens": gdsload.Field("uint16", (None,)), "text": "str"}) as writer:
         writer.write({"tokens": np.arange(100, dtype=np.uint16), "text": "a"})
-    with pytest.raises(OptionError, match="but all of the dataset's are ragged or texts. Convert .* each='token'"):
+    with pytest.raises(OptionError, match="all of the dataset's are ragged, texts or enc.* Convert .* each='token'"):
         Windows(tmp_path / "d", 8)
+
+
+def test_encoded_images_are_left_out(tmp_path):
+    with gdsload.ShardWriter(tmp_path / "d", {"image": gdsload.Field("image"), "x": "int64"}):
+        pass
+    with pytest.raises(
+        OptionError, match="'image' is encoded. Convert it without keep_encoded, or leave it out: the l"
+    ):
+        Windows(tmp_path / "d", offsets={"image": [0, 5]})
+    with pytest.raises(OptionError, match="'image' is encoded"):
+        DataLoader(Windows(tmp_path / "d", 2), device="cpu")
 
 
 def test_ragged_fields_are_left_out(tmp_path):

@@ -38,9 +38,20 @@ ORDERS = pytest.mark.parametrize(
 
 @WAYS
 @ORDERS
-@pytest.mark.parametrize(("length", "stride"), [(8, 1), (3, 3), (1, 1)])
-def test_batches_are_those_of_the_cpu(frames, backend, cache, order, length, stride):
-    windows = Windows(frames, length, stride)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"length": 8},
+        {"length": 3, "stride": 3},
+        {"length": 1},
+        {"length": 4, "step": 5},
+        {"offsets": {"frame": [0, 5, 10, 15], "state": range(-2, 18), "reward": range(20), "step": [7, 0, 7]}},
+    ],
+    ids=str,
+)
+def test_batches_are_those_of_the_cpu(frames, backend, cache, order, shape):
+    """Also of offsets for each field: rows by themselves, rows in one piece, and fields of one packed column."""
+    windows = Windows(frames, **shape)
     options = {"batch_size": 30, "with_index": True, **order}
     with DataLoader(windows, device="cpu", **options) as loader:
         wanted = [[fingerprint(batch) for batch in loader] for _ in range(2)]

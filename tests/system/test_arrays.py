@@ -1,11 +1,11 @@
-"""Sorting in two steps is sorting."""
+"""Sorting in two steps is sorting, and a range stands for an array."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.system.arrays import argsort
+from gdsload.system.arrays import argsort, array_of, taken
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
@@ -30,3 +30,11 @@ def test_keys_are_sorted_and_equal_ones_stay_in_order(bits, count, seed, kind):
 def test_rows_of_keys_are_sorted_each(count):
     keys = np.random.default_rng(0).integers(0, 2**64, (3, count), np.uint64)
     assert np.array_equal(argsort(keys), np.argsort(keys, axis=1, kind="stable"))
+
+
+@pytest.mark.parametrize("numbers", [range(0), range(5), range(-3, 20, 4), range(7, 8, 10)])
+def test_a_range_is_as_its_array(numbers):
+    array, places = array_of(numbers), np.arange(len(numbers))[::-2]
+    assert array.dtype == taken(numbers, places).dtype == np.int64
+    assert array.tolist() == array_of(array).tolist() == list(numbers)
+    assert taken(numbers, places).tolist() == taken(array, places).tolist() == array[places].tolist()

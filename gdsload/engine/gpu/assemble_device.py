@@ -138,7 +138,7 @@ class DeviceAssembler(BatchMaker):
                 record(stream).synchronize()
 
     def _gather(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
-        batches, rows = [self.form.new_batch() for _ in sizes], [size * self.form.length for size in sizes]
+        batches = [self.form.new_batch() for _ in sizes]
         begins = np.unique(
             np.concatenate([np.zeros(0, np.int64), *(part.rows.pending.begins for part in slices.parts)])
         )
@@ -148,6 +148,7 @@ class DeviceAssembler(BatchMaker):
         for name, codec in codecs.items():
             addresses, lengths = sources[name]
             if lengths is None:
+                rows = [size * len(codec.offsets) for size in sizes]
                 outs: Sequence[torch.Tensor] = batch_tensors(rows, codec.stored, self.device)
                 nbytes = bytes_at_each(addresses, sum(rows), codec.stored)
                 each = rows if nbytes == codec.stored.row_bytes else sizes
