@@ -152,6 +152,7 @@ def _ratios(trials: dict[str, list[dict[str, Any]]], nbytes: int) -> dict[str, A
         forms[form] = {
             "gb_s": [spread(each) for each in epochs],
             "to_drive": [ratio(each, drive) for each in epochs],
+            "missing_to_drive": [ratio(_missing(runs, epoch, nbytes), drive) for epoch in range(EPOCHS)],
             "to_hot": [ratio(each, hot) for each in epochs],
             "opened_to_first_batch_s": spread([each["open_s"] + each["first_batch_s"] for each in runs]),
         }
@@ -160,11 +161,18 @@ def _ratios(trials: dict[str, list[dict[str, Any]]], nbytes: int) -> dict[str, A
     return {"drive_gb_s": spread(drive), "hot_gb_s": spread(hot), "forms": forms}
 
 
+def _missing(runs: list[dict[str, Any]], epoch: int, nbytes: int) -> list[float]:
+    """Rates of what an epoch had to read from the drive: of the first one everything, of others what went around it."""
+    missing = [each["paths"][epoch].get("bounce-direct", 0) if epoch else nbytes for each in runs]
+    return [some / each["epoch_s"][epoch] / 1e9 for some, each in zip(missing, runs, strict=True)]
+
+
 def _lines(case: dict[str, Any]) -> list[str]:
     lines = [f"{case['name']}: D {_shown(case['drive_gb_s'])}, hot {_shown(case['hot_gb_s'])} GB/s"]
     for form, found in case["forms"].items():
         epochs = " · ".join(_shown(each) for each in found["gb_s"])
-        to = [f"to D {found['to_drive'][0]['median']:.2f}", "to hot " + _medians(found["to_hot"][1:])]
+        to = [f"to D {found['to_drive'][0]['median']:.2f}", "of what is missing " + _medians(found["missing_to_drive"])]
+        to = to if form == "gdsload-half" else [to[0], "to hot " + _medians(found["to_hot"][1:])]
         if "to_torch" in found:
             to.append("to torch " + _medians(found["to_torch"]))
         first = found["opened_to_first_batch_s"]["median"]

@@ -29,13 +29,16 @@ __all__ = ["EPOCHS", "FORMS", "GDSLOAD", "check"]
 
 EPOCHS = 3
 """Epochs of a trial."""
+_HALF = "half"
 GDSLOAD: dict[str, dict[str, Any]] = {
     "gdsload": {},
     "gdsload-host": {"backend": "host"},
     "gdsload-none": {"cache": "none"},
+    "gdsload-half": {"register_bytes": _HALF},
     "gdsload-auto": {"cache": "auto"},
 }
-"""Options of gdsload's loaders by name; the first one has default options."""
+"""Options of gdsload's loaders by name; the first one has default options, and `_HALF` is half of the files' bytes, as
+on a machine that has no memory for more."""
 
 
 class _Rows(torch.utils.data.Dataset[Any]):
@@ -71,9 +74,11 @@ Epoch = Callable[[], Iterator[Any]]
 
 
 def _gdsload(order: dict[str, Any]) -> tuple[Epoch, Callable[[], dict[str, int]]]:
-    loader = gdsload.DataLoader(
-        order["shards"], order["batch"], order["shuffle"], device=order["device"], **GDSLOAD[order["form"]],
-    )  # fmt: skip
+    nbytes = sum(file.stat().st_size for file in Path(order["shards"]).glob("*.safetensors"))
+    options: dict[str, Any] = {
+        name: nbytes // 2 if value is _HALF else value for name, value in GDSLOAD[order["form"]].items()
+    }
+    loader = gdsload.DataLoader(order["shards"], order["batch"], order["shuffle"], device=order["device"], **options)
     return lambda: iter(loader), lambda: dict(loader.backend.bytes_by_path)
 
 
