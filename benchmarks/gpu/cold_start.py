@@ -189,8 +189,9 @@ def _medians(found: list[dict[str, float]]) -> str:
     return " · ".join(f"{each['median']:.2f}" for each in found)
 
 
-def _measure(options: argparse.Namespace, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    found = []
+def _measure(options: argparse.Namespace, done: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Measure case after case; `done` is called after each, with all so far."""
+    found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="gdsload-bench-", dir=options.work_dir) as scratch:
         for case in CASES:
             if case.name not in options.cases:
@@ -200,9 +201,7 @@ def _measure(options: argparse.Namespace, say: Callable[[str], None]) -> list[di
                 folder.mkdir()
                 write(case, folder, parse_bytes(options.bytes, "--bytes"))
             found.append(_case(case, folder, options))
-            for line in _lines(found[-1]):
-                say(line)
-    return found
+            done(found)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -222,9 +221,13 @@ def main(arguments: list[str] | None = None) -> int:
     begin = head("benchmarks.gpu.cold_start", arguments, torch.device(options.device))
     print(begin["machine"], begin["versions"], sep="\n")
     options.bytes_checked = "two epochs of gdsload, the first one cold, before the rounds"
-    found = _measure(options, lambda line: print(line, flush=True))
-    options.work_dir = None  # this machine's
-    keep(begin, options, found)
+    shown = argparse.Namespace(**{**vars(options), "work_dir": None})  # which is this machine's
+
+    def done(found: list[dict[str, Any]]) -> None:
+        print(*_lines(found[-1]), sep="\n", flush=True)
+        keep(begin, shown, found)
+
+    _measure(options, done)
     return 0
 
 
