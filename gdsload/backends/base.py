@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +30,15 @@ from gdsload.system.units import format_bytes
 __all__ = [
     "Backend",
     "BackendStatus",
+    "Both",
     "CacheStatus",
     "Completion",
+    "Destination",
     "FileBackend",
     "PendingRead",
     "ShardAddresses",
     "TierStatus",
+    "joined",
 ]
 
 
@@ -177,6 +180,10 @@ class ShardAddresses:
     copies: bool = False
 
 
+Destination = Literal["device", "host"]
+"""Where bytes are used first."""
+
+
 class Backend(Protocol):
     """A way to move bytes from files to a device. Its methods may be called from several threads."""
 
@@ -186,8 +193,13 @@ class Backend(Protocol):
     addressable: bool
     """Whether `addresses` may ever return addresses."""
 
-    def read(self, wanted: Extents) -> PendingRead:
+    def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """Start reading extents; see the module's docstring.
+
+        Args:
+            wanted: the extents.
+            to: ``"host"`` for bytes that are decoded there: they land in a mapping of their file if they can, and need
+                not go to the device and back.
 
         Raises:
             ReadError: if a file cannot be opened, or is not the one that was opened before.
@@ -256,3 +268,47 @@ class FileBackend:
     def tiers(self) -> dict[str, TierStatus]:
         """See `Backend.tiers`."""
         return {}
+
+
+class Both:
+    """The completion of two reads."""
+
+    def __init__(self, first: Completion, second: Completion) -> None:
+        self._parts = first, second
+
+    @property
+    def landed(self) -> bool:
+        """See `Completion.landed`."""
+        return all(part.landed for part in self._parts)
+
+    def wait(self) -> None:
+        """See `Completion.wait`: for both, whatever fails."""
+        try:
+            self._parts[0].wait()
+        finally:
+            self._parts[1].wait()
+
+
+def joined(files: NDArray[np.int64] | None, *parts: tuple[NDArray[np.intp], PendingRead]) -> PendingRead:
+    """Two reads as one, with the files to be checked; each is given with the indices of its extents."""
+    (here, first), (there, second) = parts
+    addresses = np.empty(len(here) + len(there), np.int64)
+    addresses[here], addresses[there] = first.addresses, second.addresses
+
+    def release() -> None:
+        first.release()
+        second.release()
+
+    def count() -> None:
+        first.count()
+        second.count()
+
+    return PendingRead(
+        addresses,
+        Both(first.completion, second.completion),
+        first.nbytes + second.nbytes,
+        release,
+        np.concatenate([first.begins, second.begins]),
+        count,
+        files,
+    )

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from gdsload.backends.base import FileBackend, PendingRead
+from gdsload.backends.base import Destination, FileBackend, PendingRead
 from gdsload.backends.readers import DriveReaders, Reading, done, one_each, threads_of_each
 from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
@@ -48,6 +48,11 @@ class _MakingSure:
         self._guard.ensure(self._wanted, pieces=self._missing)
 
 
+def host_side(files: Files, threads: int | None) -> HostBackend | None:
+    """Reads bytes for the host, beside a backend that reads them for a device; None where it could not map them."""
+    return HostBackend(files, threads=threads) if files.mapped and files.drive.cached else None
+
+
 class HostBackend(FileBackend):
     """Reads files into CPU memory.
 
@@ -67,7 +72,7 @@ class HostBackend(FileBackend):
         self._lock = threading.Lock()
         self._trust = self._trusted = 0
 
-    def read(self, wanted: Extents) -> PendingRead:
+    def read(self, wanted: Extents, _to: Destination = "device") -> PendingRead:
         """See `Backend.read`."""
         self.files.ensure_open(wanted.file)
         if not self.in_place:

@@ -16,7 +16,7 @@ from collections import OrderedDict, deque
 import numpy as np
 import torch
 
-from gdsload.backends.base import FileBackend, PendingRead, ShardAddresses, TierStatus
+from gdsload.backends.base import Destination, FileBackend, PendingRead, ShardAddresses, TierStatus
 from gdsload.backends.readers import Reading
 from gdsload.errors import BackendUnavailableError, BudgetError, LoaderClosedError
 from gdsload.shards.files import Files
@@ -72,7 +72,7 @@ class MappedBackend(FileBackend):
             return f"pages of files cannot be registered for {device.type}", 'Use backend="bounce".'
         return None if mapped else ("the files are not mapped", "Leave mmap=False out.")
 
-    def read(self, wanted: Extents) -> PendingRead:
+    def read(self, wanted: Extents, _to: Destination = "device") -> PendingRead:
         """See `Backend.read`.
 
         Raises:

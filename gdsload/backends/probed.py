@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from gdsload.backends.base import FileBackend, PendingRead
+from gdsload.backends.base import Destination, FileBackend, PendingRead
 from gdsload.backends.request import OpenedBackend
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
@@ -62,9 +62,9 @@ class ProbedBackend(FileBackend):
         """Wait until cuFile has answered."""
         self._thread.wait()
 
-    def read(self, wanted: Extents) -> PendingRead:
+    def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """See `Backend.read`."""
-        return self.now.backend.read(wanted)
+        return self.now.backend.read(wanted, to)
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`."""

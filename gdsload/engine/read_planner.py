@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, PendingRead
+from gdsload.backends.base import Backend, PendingRead, joined
 from gdsload.engine.lane_windows import LaneWindow, LaneWindows
 from gdsload.engine.runs import runs_of
 from gdsload.engine.steps import Job, Ordered
@@ -258,7 +258,8 @@ class ReadPlanner(Planner):
         else:
             bounds = runs_of(ids, self._sample_bytes) if self._sample_bytes else None
             files, wanted, rest = self._rows(ids) if bounds is None else self._runs(bounds)
-        pending, parts = read_columns(self.backend, wanted)
+        on_host = [name in self.job.on_host for name in self.job.columns]
+        pending, parts = read_columns(self.backend, wanted, on_host)
         fields = {name: rows(part) for name, rows, part in zip(self.job.columns, rest, parts, strict=True)}
         return LoadedRows(fields, selection.indices(positions), files, pending, len(positions))
 
@@ -328,12 +329,45 @@ def _rows_of_windows(
     return extents, rows
 
 
-def read_columns(backend: Backend, wanted: list[Extents]) -> tuple[PendingRead, list[IntArray]]:
-    """Start reading the extents of columns; also the addresses of each column's."""
-    pending = backend.read(concat_extents(wanted))
+def read_columns(
+    backend: Backend, wanted: list[Extents], on_host: Sequence[bool] = ()
+) -> tuple[PendingRead, list[IntArray]]:
+    """Start reading the extents of columns; also the addresses of each column's.
+
+    Args:
+        backend: reads them.
+        wanted: the extents of each column.
+        on_host: whether each is decoded on the host; none: no column is.
+    """
+    if not any(on_host):
+        pending = backend.read(concat_extents(wanted))
+    elif all(on_host):
+        pending = backend.read(concat_extents(wanted), "host")
+    else:
+        pending = _both_ways(backend, wanted, np.repeat(on_host, [len(extents) for extents in wanted]))
     if len(wanted) == 1:
         return pending, [pending.addresses]
     return pending, np.split(pending.addresses, np.cumsum([len(extents) for extents in wanted[:-1]]))
+
+
+def _both_ways(backend: Backend, wanted: list[Extents], on_host: NDArray[np.bool_]) -> PendingRead:
+    """Start reading extents, some for the device and some for the host."""
+    every, (here,), (there,) = concat_extents(wanted), (~on_host).nonzero(), on_host.nonzero()
+    first = backend.read(every[here])
+    try:
+        second = backend.read(every[there], "host")
+    except BaseException:
+        with suppress(Exception):
+            first.completion.wait()
+        first.release()
+        raise
+    files = None
+    if first.files is not None or second.files is not None:
+        parts = ((first, here), (second, there))
+        files = np.unique(
+            np.concatenate([every.file[some] if read.files is None else read.files for read, some in parts])
+        )
+    return joined(files, (here, first), (there, second))
 
 
 def _opened(order: BlockOrder, schedule: Schedule, step: int, lane: int, position: int) -> _Window:

@@ -274,7 +274,12 @@ class Life:
         ahead = [one for one in (self._samples, None if plan.copies else self._transform) if one is not None]
         transform = partial(_in_turn, ahead, place.epoch) if ahead else None
         draws = self._progress.draws(place, steps) if plan.form.decode else None
-        job = Job(resources.table, steps, plan.space.selection, plan.form.columns, transform, draws, plan.form.offsets)
+        form = plan.form
+        on_host = [name for name, codec in form.codecs.items() if codec.wants == "host" and plan.placement == "gpu"]
+        job = Job(
+            resources.table, steps, plan.space.selection, form.columns, transform, draws, form.offsets,
+            frozenset(on_host),
+        )  # fmt: skip
         return prefetch(
             job, resources.backend, resources.maker,
             limits=limits, start=place.step, stats=self.stats, ahead=plan.ahead,

@@ -108,6 +108,22 @@ class BackendTests:
         landing.count()
         landing.release()
 
+    def test_bytes_for_the_host(self, backend: Backend, truth: list[bytes], files: Files) -> None:
+        """They are in a mapping of their file, or where they would be without that wish."""
+        wanted = random_extents(np.random.default_rng(7), truth, 100, 5000)
+        landing = backend.read(wanted, "host")
+        landing.completion.wait()
+        mapped = files.in_mappings(landing.addresses)
+        for address, nbytes, here, bytes_ in zip(
+            landing.addresses.tolist(), wanted.nbytes.tolist(), mapped, plain(truth, wanted), strict=True
+        ):
+            if nbytes:
+                assert (ctypes.string_at(address, nbytes) if here else self.read_memory(address, nbytes)) == bytes_
+        before = sum(backend.bytes_by_path().values())
+        landing.count()
+        assert before <= sum(backend.bytes_by_path().values()) <= before + wanted.total_bytes
+        landing.release()
+
     @pytest.mark.parametrize("seed", range(6))
     def test_random_extents(self, backend: Backend, truth: list[bytes], seed: int) -> None:
         """Extents anywhere, in any order."""

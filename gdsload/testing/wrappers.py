@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, Completion, PendingRead, ShardAddresses, TierStatus
+from gdsload.backends.base import Backend, Completion, Destination, PendingRead, ShardAddresses, TierStatus
 from gdsload.shards.reads import Extents
 
 __all__ = ["Fault", "FaultyBackend", "RecordingBackend", "SlowBackend"]
@@ -26,9 +26,9 @@ class _Wrapper:
         self.in_place = inner.in_place
         self.addressable = inner.addressable
 
-    def read(self, wanted: Extents) -> PendingRead:
+    def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """See `Backend.read`."""
-        return self.inner.read(wanted)
+        return self.inner.read(wanted, to)
 
     def addresses(self) -> ShardAddresses | None:
         """See `Backend.addresses`."""
@@ -97,7 +97,7 @@ class FaultyBackend(_Wrapper):
         self._calls = 0
         self._lock = threading.Lock()
 
-    def read(self, wanted: Extents) -> PendingRead:
+    def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """Like that of the inner backend, or it fails, or its landing does."""
         with self._lock:
             call, self._calls = self._calls, self._calls + 1
@@ -106,7 +106,7 @@ class FaultyBackend(_Wrapper):
         for fault in struck:
             if fault.when == "read":
                 raise fault.make()
-        landing = self.inner.read(wanted)
+        landing = self.inner.read(wanted, to)
         for fault in struck:
             landing = replace(landing, completion=_Failing(landing.completion, fault.make()))
         return landing
@@ -158,9 +158,9 @@ class SlowBackend(_Wrapper):
         super().__init__(inner)
         self._delay_s = delay_s
 
-    def read(self, wanted: Extents) -> PendingRead:
+    def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """Like that of the inner backend, but the landing is complete later."""
-        landing = self.inner.read(wanted)
+        landing = self.inner.read(wanted, to)
         delay = self._delay_s() if callable(self._delay_s) else self._delay_s
         return replace(landing, completion=_Delayed(landing.completion, time.monotonic() + delay))
 
@@ -205,11 +205,11 @@ class RecordingBackend(_Wrapper):
         """How often it was closed."""
         self._lock = threading.Lock()
 
-    def read(self, wanted: Extents) -> PendingRead:
+    def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """Like that of the inner backend."""
         with self._lock:
             self.brought.append(wanted)
-        landing = self.inner.read(wanted)
+        landing = self.inner.read(wanted, to)
         with self._lock:
             self.held_bytes += landing.nbytes
             self.most_held_bytes = max(self.most_held_bytes, self.held_bytes)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import gdsload
 from gdsload.backends.host import HostBackend
-from gdsload.engine.read_planner import ReadPlanner
+from gdsload.engine.read_planner import ReadPlanner, read_columns
 from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.errors import ReadError
 from gdsload.order import OrderOptions, Schedule, make_order
-from gdsload.shards.reads import concat_extents
+from gdsload.shards.reads import Extents, concat_extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import memory_at
 from gdsload.testing import RecordingBackend
@@ -113,3 +116,59 @@ def test_a_window_is_read_as_one_row_where_it_is_one(planned, first, offsets, ex
     each = list(zip(samples.tolist(), (found.nbytes // ROW_BYTES).tolist(), strict=True))
     assert each == extents * (len(each) // len(extents))
     assert len(each) >= BATCH
+
+
+class Splitting(HostBackend):
+    """A backend that says of each read what it was for; those for a device fail from a number on."""
+
+    def __init__(self, files):
+        super().__init__(files, threads=1)
+        self.asked, self.fails = [], False
+
+    def read(self, wanted, to="device"):
+        self.asked.append((to, wanted.offset.tolist()))
+        if self.fails and to == "host":
+            raise ReadError("broken")
+        return super().read(wanted, to)
+
+
+@pytest.fixture
+def splitting(dataset):
+    backend = Splitting(ShardTable.of(dataset.sources, dataset.stored, mapped=False).files)
+    yield backend
+    backend.close()
+
+
+def columns(*offsets):
+    return [Extents(np.zeros(len(some), np.int64), np.array(some, np.int64), np.full(len(some), 8)) for some in offsets]
+
+
+@pytest.mark.parametrize(
+    ("on_host", "asked"),
+    [
+        ((), [("device", [5000, 6000, 7000, 5100, 9000])]),
+        ((False, False, False), [("device", [5000, 6000, 7000, 5100, 9000])]),
+        ((True, True, True), [("host", [5000, 6000, 7000, 5100, 9000])]),
+        ((False, True, False), [("device", [5000, 6000, 5100, 9000]), ("host", [7000])]),
+        ((True, False, True), [("device", [7000]), ("host", [5000, 6000, 5100, 9000])]),
+    ],
+)
+def test_bytes_are_read_for_where_they_are_decoded(splitting, dataset, on_host, asked):
+    wanted = columns([5000, 6000], [7000], [5100, 9000])
+    pending, addresses = read_columns(splitting, wanted, on_host)
+    pending.completion.wait()
+    assert splitting.asked == asked
+    raw = Path(dataset.sources[0].path).read_bytes()
+    for column, found in zip(wanted, addresses, strict=True):
+        assert [bytes(memory_at(int(at), 8)) for at in found] == [raw[low : low + 8] for low in column.offset.tolist()]
+    pending.count()
+    assert splitting.moved_bytes == 5 * 8
+    pending.release()
+
+
+def test_a_read_for_the_device_is_released_if_that_for_the_host_fails(splitting):
+    recording = RecordingBackend(splitting)
+    splitting.fails = True
+    with pytest.raises(ReadError, match="broken"):
+        read_columns(recording, columns([5000], [6000]), (False, True))
+    assert (recording.held_bytes, recording.released_early) == (0, 0)

@@ -48,6 +48,25 @@ def test_epochs_in_vram_are_those_of_the_cpu(varied, shuffle, backend):
     assert after["vram"] > before.get("vram", 0)
 
 
+@pytest.mark.parametrize("register_bytes", [0, 60_000])
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_texts_come_from_shards_in_vram_in_mappings_and_registered(varied, shuffle, register_bytes):
+    """All in one batch: the host reads what is in a mapping, also where the GPU could not."""
+    options = {"batch_size": 40, "shuffle": shuffle, "seed": 5, "with_index": True}
+    with DataLoader(varied, device="cpu", **options) as loader:
+        expected = [prints(loader) for _ in range(3)]
+    tiers = {"cache": "vram", "vram_bytes": 60_000, "register_bytes": register_bytes}
+    with DataLoader(varied, device="cuda", **tiers, **options) as loader:
+        assert prints(loader) == expected[0]
+        deadline = time.monotonic() + 20
+        while not loader.cache.tiers["vram"].trouble and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert 0 < loader.cache.tiers["vram"].shards < loader.cache.shards
+        before = loader.backend.bytes_by_path.get("host", 0)
+        assert [prints(loader) for _ in range(2)] == expected[1:]
+        assert loader.backend.bytes_by_path["host"] > before
+
+
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_an_epoch_of_plain_fields_needs_no_thread(numbered, shuffle, monkeypatch):
     made = []

@@ -212,10 +212,10 @@ def test_closed_in_a_thread_of_its_own(load, plain, wrap, soon, threads):
     """By what the garbage collector runs there; waiting for itself it would hang."""
 
     class Closing(SlowBackend):
-        def read(self, wanted):
+        def read(self, wanted, to="device"):
             if threading.current_thread().name.startswith("gdsload-") and left:
                 left.pop().close()
-            return super().read(wanted)
+            return super().read(wanted, to)
 
     wrap(lambda inner: Closing(inner, 0.001))
     loader = load(plain, 10, prefetch_bytes=1)
@@ -391,11 +391,11 @@ class TestAbandoned:
         left = []
 
         class Collecting(SlowBackend):
-            def read(self, wanted):
+            def read(self, wanted, to="device"):
                 if left:
                     left.clear()
                     gc.collect()
-                return super().read(wanted)
+                return super().read(wanted, to)
 
         wrap(lambda inner: Collecting(inner, 0.001))
         loader = load(plain, 10, prefetch_bytes=1)

@@ -307,8 +307,8 @@ class Awaited:
 
 
 class Late(HostBackend):
-    def read(self, wanted):
-        landing = super().read(wanted)
+    def read(self, wanted, to="device"):
+        landing = super().read(wanted, to)
         return replace(landing, completion=Awaited(landing.completion))
 
 

@@ -14,11 +14,12 @@ import threading
 import numpy as np
 import torch
 
-from gdsload.backends.base import FileBackend, PendingRead
+from gdsload.backends.base import Destination, FileBackend, PendingRead
 from gdsload.backends.bounce.copier import Copier
 from gdsload.backends.bounce.fill_threads import SUBMITTERS, BouncePath, DirectIOPolicy, ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
 from gdsload.backends.bounce.slot_layout import lay_out
+from gdsload.backends.host import host_side
 from gdsload.shards.files import Files
 from gdsload.shards.reads import PAGE_BYTES, Extents
 from gdsload.system.numa import processors_near
@@ -64,7 +65,7 @@ class BounceBackend(FileBackend):
         direct: bool | None = None,
     ) -> None:
         super().__init__(files)
-        self.device = device
+        self.device, self._host = device, host_side(files, threads)
         processors, threads = threads or _PROCESSORS, threads or _THREADS
         block, at_once = _MAX_BLOCK_BYTES, max(threads, files.drives.count * SUBMITTERS)
         while block > PAGE_BYTES and block * (at_once + _COPIED) > pinned_bytes:
@@ -83,8 +84,10 @@ class BounceBackend(FileBackend):
             processors = max(min(processors, len(where or os.sched_getaffinity(0)) - 1), 1)
             self._resident = ResidentRows(means, processors, where)
 
-    def read(self, wanted: Extents) -> PendingRead:
+    def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """See `Backend.read`."""
+        if to == "host" and self._host is not None:
+            return self._host.read(wanted)
         self.files.ensure_open(wanted.file)
         if self._resident is not None and self._resident.takes(wanted, surely=self._cold.always is False):
             return self._resident.read(wanted, self._slot)
@@ -115,7 +118,10 @@ class BounceBackend(FileBackend):
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`."""
         with self._lock:
-            return dict(self._moved)
+            moved = dict(self._moved)
+        if self._host is not None and (nbytes := self._host.moved_bytes):
+            moved["host"] = nbytes
+        return moved
 
     def close(self) -> None:
         """See `Backend.close`."""
@@ -124,4 +130,6 @@ class BounceBackend(FileBackend):
             self._resident.close()
         self._copier.close()
         self._ring.close()
+        if self._host is not None:
+            self._host.close()
         self.files.close()

@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from gdsload.backends.base import FileBackend, PendingRead
+from gdsload.backends.base import Destination, FileBackend, PendingRead
 from gdsload.backends.gds.engines import ENGINES, Engine, path_counts
 from gdsload.backends.gds.slots import SlotLease, Slots
+from gdsload.backends.host import host_side
 from gdsload.backends.readers import DriveReaders, Reading, one_each, threads_of_each
 from gdsload.errors import GdsloadError, ReadError, ShortReadError
 from gdsload.shards.files import Files
@@ -100,10 +101,13 @@ class GdsBackend(FileBackend):
         self._threads = drives * each
         self._readers = DriveReaders(one_each(drives, each, "gdsload-gds", near))
         self._handles = HandleTable(len(files.sources), self._open, self._end)
+        self._host = host_side(files, threads)
         self._before = path_counts()
 
-    def read(self, wanted: Extents) -> PendingRead:
+    def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """See `Backend.read`."""
+        if to == "host" and self._host is not None:
+            return self._host.read(wanted)
         self.files.ensure_open(wanted.file)
         drives = self.files.drives
         reads = coalesce(
@@ -199,9 +203,10 @@ class GdsBackend(FileBackend):
         """
         moved = self.moved_bytes  # before the counters
         paths = [path for path, count in path_counts().items() if count > self._before.get(path, 0)]
-        if not moved:
-            return {}
-        return {paths[0] if len(paths) == 1 else "gds-mixed" if paths else "gds-unknown": moved}
+        found = {} if self._host is None else self._host.bytes_by_path()
+        if moved:
+            found[paths[0] if len(paths) == 1 else "gds-mixed" if paths else "gds-unknown"] = moved
+        return {path: count for path, count in found.items() if count}
 
     def close(self) -> None:
         """See `Backend.close`."""
@@ -214,4 +219,6 @@ class GdsBackend(FileBackend):
             try:
                 self._slots.close()
             finally:
+                if self._host is not None:
+                    self._host.close()
                 self.files.close()

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, Completion, FileBackend, PendingRead, ShardAddresses, TierStatus
+from gdsload.backends.base import Backend, Destination, FileBackend, PendingRead, ShardAddresses, TierStatus, joined
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents, distinct
 from gdsload.system.arrays import IntArray
@@ -71,7 +71,7 @@ class Near(Protocol):
     thread: str
     """Name of the thread that fills it."""
 
-    def read(self, wanted: Extents) -> PendingRead:
+    def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """See `Backend.read`, for shards that it holds."""
 
     def addresses(self) -> ShardAddresses | None:
@@ -114,20 +114,20 @@ class Tiered(FileBackend):
         self._thread: Worker | None = None
         self._lock = threading.Lock()
 
-    def read(self, wanted: Extents) -> PendingRead:
+    def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """See `Backend.read`."""
         self.files.ensure_open(wanted.file)
         ready = self.near.ready[wanted.file]
         self._want(wanted.file[~ready])
         if ready.all() and len(wanted):
-            return self.near.read(wanted)
+            return self.near.read(wanted, to)
         if not ready.any():
-            return self.far.read(wanted)
+            return self.far.read(wanted, to)
         here, there = np.flatnonzero(ready), np.flatnonzero(~ready)
-        near, others = self.near.read(wanted[here]), wanted[there]
+        near, others = self.near.read(wanted[here], to), wanted[there]
         # Said now: when these bytes land, the tier may hold copies of their shards, too, from before a file changed.
         files = None if near.files is None else distinct(others.file, len(self.near.ready))
-        return _joined(files, (here, near), (there, self.far.read(others)))
+        return joined(files, (here, near), (there, self.far.read(others, to)))
 
     def _want(self, files: IntArray) -> None:
         """Have shards added to the tier, if it may take any."""
@@ -177,45 +177,3 @@ class Tiered(FileBackend):
             thread = self._thread
         if thread is not None:
             thread.wait()
-
-
-class _Both:
-    """The completion of two reads."""
-
-    def __init__(self, first: Completion, second: Completion) -> None:
-        self._parts = first, second
-
-    @property
-    def landed(self) -> bool:
-        return all(part.landed for part in self._parts)
-
-    def wait(self) -> None:
-        try:
-            self._parts[0].wait()
-        finally:
-            self._parts[1].wait()
-
-
-def _joined(files: IntArray | None, *parts: tuple[NDArray[np.intp], PendingRead]) -> PendingRead:
-    """Two reads as one, with the files to be checked; each is given with the indices of its extents."""
-    (here, first), (there, second) = parts
-    addresses = np.empty(len(here) + len(there), np.int64)
-    addresses[here], addresses[there] = first.addresses, second.addresses
-
-    def release() -> None:
-        first.release()
-        second.release()
-
-    def count() -> None:
-        first.count()
-        second.count()
-
-    return PendingRead(
-        addresses,
-        _Both(first.completion, second.completion),
-        first.nbytes + second.nbytes,
-        release,
-        np.concatenate([first.begins, second.begins]),
-        count,
-        files,
-    )

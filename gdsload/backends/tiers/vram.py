@@ -13,7 +13,7 @@ from contextlib import suppress
 import numpy as np
 import torch
 
-from gdsload.backends.base import Backend, FileBackend, PendingRead, ShardAddresses, TierStatus
+from gdsload.backends.base import Backend, Destination, FileBackend, PendingRead, ShardAddresses, TierStatus
 from gdsload.backends.readers import done
 from gdsload.backends.tiers.tiered import Filling
 from gdsload.shards.files import Files
@@ -57,7 +57,7 @@ class VramTier(FileBackend):
         self._memory: list[torch.Tensor] = []
         self._stream = side_stream(device)
 
-    def read(self, wanted: Extents) -> PendingRead:
+    def read(self, wanted: Extents, _to: Destination = "device") -> PendingRead:
         """See `Near.read`."""
         files = distinct(wanted.file, len(self._base))
         addresses = self._base[wanted.file] + wanted.offset

@@ -184,14 +184,22 @@ class DeviceAssembler(BatchMaker):
 
         A decoder of images takes half as long again for what is not pinned.
         """
-        count = int(lengths.sum())
-        if self.gather.on_host(addresses).all():
-            memory = torch.empty(count * field.row_bytes, dtype=torch.uint8, device="cpu", pin_memory=pinned)
-            gather_pieces(addresses, lengths, field.row_bytes, memory.data_ptr())
-            return memory.view(torch_dtype(field.dtype)).view(count, *field.row_shape)
-        (values,) = batch_tensors([count], field, self.device)
-        self.gather.pieces(addresses, lengths, field.row_bytes, [values], [len(addresses)], begins)
-        return values.cpu()
+        count, there = int(lengths.sum()), (lengths > 0) & ~self.gather.on_host(addresses)
+        if there.any():
+            # Those alone: the GPU cannot read what lies in a mapping that is not registered.
+            (values,) = batch_tensors([int(lengths[there].sum())], field, self.device)
+            self.gather.pieces(
+                addresses[there], lengths[there], field.row_bytes, [values], [int(np.count_nonzero(there))], begins
+            )
+            copied = values.cpu()
+            if there.all():
+                return copied
+            ends = np.cumsum(lengths[there]) * field.row_bytes
+            addresses = addresses.copy()
+            addresses[there] = copied.data_ptr() + ends - lengths[there] * field.row_bytes
+        memory = torch.empty(count * field.row_bytes, dtype=torch.uint8, device="cpu", pin_memory=pinned)
+        gather_pieces(addresses, lengths, field.row_bytes, memory.data_ptr())
+        return memory.view(torch_dtype(field.dtype)).view(count, *field.row_shape)
 
 
 class ConsumerThrottle:

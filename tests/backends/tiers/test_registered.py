@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload.backends import keep as keep_module
-from gdsload.backends.base import PendingRead
+from gdsload.backends.base import Both, PendingRead
 from gdsload.backends.host import HostBackend
 from gdsload.backends.readers import Reading, done
 from gdsload.backends.tiers import registered as registered_module
 from gdsload.backends.tiers.registered import RegisteredTier
-from gdsload.backends.tiers.tiered import Tiered, _Both
+from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.files import Files
@@ -48,7 +48,7 @@ class Registrar(RegisteredTier):
         self.completion = done
         self.error = None
 
-    def read(self, wanted):
+    def read(self, wanted, _to="device"):
         if self.closed:
             raise LoaderClosedError("the backend was closed")
         assert self.registered[wanted.file].all()
@@ -217,7 +217,7 @@ def test_both_landings_are_released(routed):
 def test_an_error_of_one_part_does_not_keep_from_waiting_for_the_other():
     bad, slow = Reading(1), Reading(1)
     bad.finish(OSError("broken"))
-    both, ended = _Both(bad, slow), []
+    both, ended = Both(bad, slow), []
 
     def wait():
         with pytest.raises(OSError, match="broken"):
@@ -239,7 +239,7 @@ def test_errors_of_either_part_are_raised(which):
     parts[1 - which].finish()
     parts[which].finish(OSError("broken"))
     with pytest.raises(OSError, match="broken"):
-        _Both(*parts).wait()
+        Both(*parts).wait()
 
 
 # --- what is registered ---

@@ -291,8 +291,8 @@ def test_what_was_read_before_it_was_kept_is_looked_at(open_tier, kept):
     started = threading.Event()
 
     class Slow(HostBackend):
-        def read(self, wanted):
-            landing = super().read(wanted)
+        def read(self, wanted, to="device"):
+            landing = super().read(wanted, to)
             if threading.current_thread() in alive():
                 assert wanted.file[0] < kept or started.wait(20)
             elif 3 in wanted.file:
