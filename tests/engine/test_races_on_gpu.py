@@ -13,7 +13,7 @@ import torch
 from gdsload import DataLoader
 from gdsload.backends.bounce import copier
 from gdsload.engine import resident_source
-from gdsload.engine.gpu import assemble_device, batch_memory, gather_positions
+from gdsload.engine.gpu import assemble_device, batch_memory, device_queue, gather_positions
 from gdsload.engine.gpu.gather_positions import PositionGather, Sorting
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import VramSource
@@ -54,7 +54,7 @@ def later(batch):
 def test_memory_of_a_dropped_batch(numbered, backend, again, guard, monkeypatch):
     """Kernels that were queued before a batch was dropped still read it."""
     if not guard:
-        monkeypatch.setattr("gdsload.engine.gpu.assemble_device.hand_over", lambda batch, *_: batch["x"].nbytes)
+        monkeypatch.setattr("gdsload.engine.gpu.device_queue.hand_over", lambda batch, *_: batch["x"].nbytes)
     wrong = wrong_batches(numbered, later, again=again, backend=backend, prefetch_bytes="4MiB")
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
@@ -66,9 +66,9 @@ def test_batches_of_a_group_on_two_streams(numbered, backend, guard, monkeypatch
 
     Here the first one's has nothing to do, and the other one is late.
     """
-    real = assemble_device.hand_over
+    real = device_queue.hand_over
     if not guard:
-        monkeypatch.setattr(assemble_device, "hand_over", lambda batch, *to: real(batch, *to) if len(to) == 2 else 0)
+        monkeypatch.setattr(device_queue, "hand_over", lambda batch, *to: real(batch, *to) if len(to) == 2 else 0)
     idle, late, first, found = torch.cuda.Stream(), torch.cuda.Stream(), {0, 1, 3, *range(7, 100, 8)}, []
     with DataLoader(numbered, 256, device="cuda", backend=backend, prefetch_bytes="16MiB") as loader:
         batches = iter(loader)
@@ -111,7 +111,7 @@ def test_a_batch_is_complete_when_it_is_handed_out(numbered, guard, monkeypatch)
 
     monkeypatch.setattr(assemble_device.DeviceGather, "batches", slow_batches)
     if not guard:
-        monkeypatch.setattr(assemble_device, "record", lambda stream: _Past())
+        monkeypatch.setattr(device_queue, "record", lambda stream: _Past())
     wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="bounce")
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
@@ -128,7 +128,7 @@ def test_memory_of_a_window_stays_until_it_has_been_gathered(numbered, guard, mo
 
     monkeypatch.setattr(WindowSource, "gather", slow_gather)
     if not guard:
-        monkeypatch.setattr(assemble_device, "record", lambda stream: _Past())
+        monkeypatch.setattr(device_queue, "record", lambda stream: _Past())
     options = {"batch_size": 256, "shuffle": "block", "block": 64, "window": 300, "lanes": 2, "seed": 1}
     with DataLoader(numbered, device="cpu", **options) as loader:
         wanted = [batch["x"] for batch in loader]
@@ -361,7 +361,7 @@ def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, m
     if off == "held":  # each batch has memory of its own: what they share is free only after the last one's transform
         monkeypatch.setattr(batch_memory, "SHARED_BYTES", 0)
         nbytes = lambda batch, *_: 0 if isinstance(batch, list) else batch["x"].nbytes  # noqa: E731
-        monkeypatch.setattr(assemble_device, "hand_over", nbytes)
+        monkeypatch.setattr(device_queue, "hand_over", nbytes)
     wrong, options = 0, {"device_transform": slow_transform, "prefetch_bytes": "16MiB"}
     with DataLoader(numbered, 256, device="cuda", backend=backend, **options) as loader:
         for _ in range(2):  # the second epoch's batches are gathered from positions if they are mapped

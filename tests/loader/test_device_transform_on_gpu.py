@@ -137,7 +137,7 @@ def test_tensors_of_any_layout_may_be_dropped(numbered, layout):
 
 def test_tensors_of_a_list_are_recorded_or_else_overwritten(numbered, monkeypatch):
     """The negative control of the test above: without the guard it must see wrong batches."""
-    monkeypatch.setattr("gdsload.engine.gpu.assemble_device.hand_over", lambda *_: 0)
+    monkeypatch.setattr("gdsload.engine.gpu.device_queue.hand_over", lambda *_: 0)
     wrong = 0
     options = {"backend": "bounce", "prefetch_bytes": "4MiB", "device_transform": lambda batch: [batch["x"] * 2]}
     found = []
