@@ -49,7 +49,9 @@ def later(batch):
     return batch["x"].clone()
 
 
-@pytest.mark.parametrize(("backend", "again"), [("bounce", False), ("mapped", False), ("mapped", True)])
+@pytest.mark.parametrize(
+    ("backend", "again"), [("bounce", False), ("host", False), ("mapped", False), ("mapped", True)]
+)
 @pytest.mark.parametrize("guard", [True, False])
 def test_memory_of_a_dropped_batch(numbered, backend, again, guard, monkeypatch):
     """Kernels that were queued before a batch was dropped still read it."""
@@ -169,14 +171,30 @@ def test_a_block_that_is_being_copied_is_neither_filled_again_nor_landed(numbere
     assert (wrong == 0) == (off == "nothing"), f"{wrong} batches were wrong"
 
 
-@pytest.mark.parametrize("backend", ["bounce", "mapped", "auto"])
+@pytest.mark.parametrize("guard", [True, False])
+def test_a_batch_is_copied_before_its_pinned_memory_is_filled_again(numbered, guard, monkeypatch):
+    """And before it is handed out: copies may be late."""
+    copied = device_queue.DeviceQueue.copied
+
+    def late(self, tensor):
+        torch.cuda._sleep(LATE[guard])
+        return copied(self, tensor)
+
+    monkeypatch.setattr(device_queue.DeviceQueue, "copied", late)
+    if not guard:
+        monkeypatch.setattr(device_queue, "record", lambda stream: _Past())
+    wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="host", prefetch_bytes="4MiB")
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+
+
+@pytest.mark.parametrize("backend", ["bounce", "mapped", "auto", "host"])
 def test_batches_that_are_kept_for_many_steps(numbered, backend):
     """They are the user's: nothing overwrites them, whatever is loaded meanwhile."""
     wrong = wrong_batches(numbered, lambda batch: batch["x"], batches=70, backend=backend, prefetch_bytes="4MiB")
     assert wrong == 0
 
 
-@pytest.mark.parametrize("backend", ["bounce", "mapped", "auto"])
+@pytest.mark.parametrize("backend", ["bounce", "mapped", "auto", "host"])
 def test_a_consumer_on_a_stream_of_its_own(numbered, backend):
     mine = torch.cuda.Stream()
     with torch.cuda.stream(mine):
@@ -333,7 +351,8 @@ def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, mo
 
 
 @pytest.mark.parametrize(
-    ("backend", "off"), [("mapped", "nothing"), ("bounce", "nothing"), ("mapped", "gathered"), ("mapped", "held")]
+    ("backend", "off"),
+    [("mapped", "nothing"), ("bounce", "nothing"), ("host", "nothing"), ("mapped", "gathered"), ("mapped", "held")],
 )
 def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, monkeypatch):
     """Transforms come after the gather, and its memory is gathered into again only after them."""
