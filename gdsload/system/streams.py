@@ -222,7 +222,7 @@ def free(device: torch.device, address: int) -> None:
 
 def no_room(device: torch.device, what: str) -> BudgetError:
     """The error that a device has no memory left for `what`, which the loader needs."""
-    available, total = torch.accelerator.get_memory_info(device)
+    available, total = (_xpu if device.type == "xpu" else torch.cuda).mem_get_info(device)
     return BudgetError(
         f"{device} has no memory left for {what}: {format_bytes(available)} of {format_bytes(total)} are free",
         remedy="Lower arena_bytes, prefetch_bytes or batch_size, or drop batches earlier.",

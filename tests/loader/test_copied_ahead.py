@@ -44,7 +44,7 @@ class Device:
             def lease(self, nbytes):
                 lease = super().lease(nbytes)
                 lease[:] = 171
-                device.pinned[address_of(lease)] = len(lease)
+                device.pinned[address_of(lease)] = lease.base  # held: nothing else gets the address
                 return lease
 
         return Pool(keep_bytes) if pinned else BatchPool(keep_bytes)
@@ -52,7 +52,7 @@ class Device:
     def copy(self, tensor):
         """Of pinned memory its address alone is held, as a GPU does; torch holds what it has pinned itself."""
         address = tensor.data_ptr()
-        own = not any(begin <= address < begin + size for begin, size in list(self.pinned.items()))
+        own = not any(begin <= address < begin + len(one) for begin, one in list(self.pinned.items()))
         made = torch.empty_like(tensor)
         with self.lock:
             self.copied.append(tensor.nbytes)
@@ -172,7 +172,7 @@ def test_a_device_without_room_ends_the_epoch_and_says_what_to_do(load, plain, d
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(DeviceQueue, "copied", full)
-    monkeypatch.setattr(torch.accelerator, "get_memory_info", lambda _device: (1, 2**30))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1, 2**30))
     batches = iter(load(plain, 100, **way))
     with pytest.raises(BudgetError, match=r"cpu has no memory left for a group of batches.*Lower .*prefetch_bytes"):
         next(batches)
