@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
 
+from gdsload.engine.assemble import BatchForm
 from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import OptionError
@@ -32,12 +33,11 @@ def hand_over_steps(
         It takes the batch, its place, and its number of samples.
     """
     buffers = Buffers(plan.schedule.batch_size) if plan.reuse_buffers else None
-    stays = plan.form.index, *(f"{name}.decoded" for name in plan.form.decode)
 
     def finish(batch: Any, place: Place, size: int) -> Any:
         if plan.copies:
             # Each copy is waited for: else MPS would read memory that was freed, and had been given out again.
-            batch = on_device(batch, lambda tensor: tensor.to(plan.device), stays)
+            batch = on_device(batch, plan.form, lambda tensor: tensor.to(plan.device))
             if device_transform is not None:
                 batch = device_transform(place.epoch, place.step, batch)
         if plan.with_real:
@@ -52,10 +52,11 @@ def hand_over_steps(
     return finish if needed else None
 
 
-def on_device(batch: Any, copy: Callable[[torch.Tensor], torch.Tensor], stays: Collection[str | None]) -> Any:
-    """A batch that was made in CPU memory, copied to its device, but for the fields that stay there."""
+def on_device(batch: Any, form: BatchForm, copy: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A batch that was made in CPU memory, copied to its device; indices, and which images are some, stay there."""
     if not isinstance(batch, dict):
         return each_tensor(batch, copy)
+    stays = form.index, *(f"{name}.decoded" for name in form.decode)
     return {name: value if name in stays else each_tensor(value, copy) for name, value in batch.items()}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gdsload.backends.base import Backend, BackendStatus, CacheStatus
 from gdsload.backends.select import expected
-from gdsload.engine.assemble import BatchMaker
+from gdsload.engine.assemble import BatchForm, BatchMaker
 from gdsload.engine.epochs import prefetch
 from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.engine.gpu.kernels import prepare
@@ -272,7 +272,7 @@ class Life:
         limits = self.limits if self._samples is None else replace(self.limits, grown=self._samples.grown)
         steps = self._progress.steps(place)  # first of all, as the place may move on
         queue = None if self._samples is None else resources.maker.queue
-        copied = None if queue is None else partial(_on_device, queue, plan.form.index)
+        copied = None if queue is None else partial(_on_device, queue, plan.form)
         transforms = self._samples, copied, None if plan.copies else self._transform
         ahead = [one for one in transforms if one is not None]
         transform = partial(_in_turn, ahead, place.epoch) if ahead else None
@@ -284,9 +284,9 @@ class Life:
         )  # fmt: skip
 
 
-def _on_device(queue: DeviceQueue, index: str | None, _epoch: int, _step: int, batch: Any) -> Any:
+def _on_device(queue: DeviceQueue, form: BatchForm, _epoch: int, _step: int, batch: Any) -> Any:
     with queue.room():
-        return on_device(batch, queue.copied, (index,))
+        return on_device(batch, form, queue.copied)
 
 
 def _in_turn(transforms: Sequence[Callable[[int, int, Any], Any]], epoch: int, step: int, batch: Any) -> Any:

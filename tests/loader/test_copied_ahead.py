@@ -110,17 +110,43 @@ def test_packed_fields_and_windows(load, writers, tmp_path, device, monkeypatch,
     assert found == wanted
 
 
-@pytest.mark.parametrize("size", [20, None])
-def test_decoded_images(load, tmp_path, device, monkeypatch, size):
-    """Which could be decoded is said on the CPU; images that keep their sizes come in a list."""
+@pytest.fixture
+def images(tmp_path):
+    """30 images of different sizes, numbered."""
     with gdsload.ShardWriter(tmp_path / "d", {"image": gdsload.Field("image"), "label": gdsload.Field("int64")}) as out:
         for number in range(30):
             data = io.BytesIO()
             Image.fromarray(np.full((9 + number, 40, 3), number, np.uint8)).save(data, "PNG")
             out.write({"image": data.getvalue(), "label": number})
-    decode = {"image": DecodeImage(size=size, on_error="zeros") if size else DecodeImage()}
-    found, wanted = both(load, device, monkeypatch, tmp_path / "d", 7, "full", decode=decode)
+    return tmp_path / "d"
+
+
+WHOLE = DecodeImage(size=20, on_error="zeros")
+
+
+@pytest.mark.parametrize("options", [WHOLE, DecodeImage()], ids=["one size", "a list"])
+def test_decoded_images(load, images, device, monkeypatch, options):
+    found, wanted = both(load, device, monkeypatch, images, 7, "full", decode={"image": options})
     assert found == wanted
+
+
+@pytest.mark.parametrize("way", [{}, {"sample_transform": dict}])
+def test_on_a_device_without_streams_the_consumers_thread_copies_and_waits(load, images, monkeypatch, way):
+    """MPS would read memory that was freed meanwhile. What could be decoded, and indices, stay on the CPU."""
+    given, real, meta = [], torch.Tensor.to, torch.device("meta")
+
+    def to(tensor, *where, **options):
+        given.append((where, options))
+        return real(tensor, *where, **options)
+
+    monkeypatch.setattr(LoaderPlan, "copies", True)
+    loader = load(images, 10, decode={"image": WHOLE}, with_index=True, **way)
+    monkeypatch.setattr(LoaderPlan, "device", meta)
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    batch = next(iter(loader))
+    assert [one for one in given if meta in one[0] or "device" in one[1]] == [((meta,), {})] * 2
+    kinds = {name: value.device.type for name, value in batch.items()}
+    assert kinds == {"image": "meta", "label": "meta", "index": "cpu", "image.decoded": "cpu"}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
