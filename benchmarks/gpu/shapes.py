@@ -135,7 +135,7 @@ class Case:
         )
 
 
-_BOUNCE = {"backend": "bounce"}
+_BOUNCE, _HOST = {"backend": "bounce"}, {"backend": "host"}
 _RANK = {"rank": 3, "world_size": 8}
 CASES = (
     Case("images", "images", 256),
@@ -172,6 +172,12 @@ CASES = (
     Case("bounce-images-block", "images", 256, "block", _BOUNCE),
     Case("bounce-volumes-2", "volumes", 2, "full", _BOUNCE),
     Case("bounce-tokens", "tokens", 256, "full", {**_BOUNCE, "ragged": "offsets"}),
+    Case("host-images-in-order", "images", 256, False, _HOST),
+    Case("host-images", "images", 256, "full", _HOST),
+    Case("host-images-block", "images", 256, "block", _HOST),
+    Case("host-images-32", "images", 32, "full", _HOST),
+    Case("host-rows-4k", "rows-4k", 2048, "full", _HOST),
+    Case("host-tokens", "tokens", 256, "full", {**_HOST, "ragged": "offsets"}),
 )
 
 

@@ -16,6 +16,7 @@ from gdsload.errors import BackendUnavailableError
 from gdsload.shards.drive import Drive
 from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe
+from gdsload.system.streams import has_streams
 
 __all__ = ["BACKENDS", "IN_REACH", "BackendRow", "expected_host"]
 
@@ -59,7 +60,7 @@ def expected_host(request: BackendRequest) -> str:
         where = "samples are transformed and batches are built in CPU memory"
     if request.device.type == "cpu":
         return where
-    pinned = " from pinned memory" if request.per_sample and request.device.type == "cuda" else ""
+    pinned = " from pinned memory" if has_streams(request.device) else ""
     return f"{where}, and torch copies them to {request.device}{pinned}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 
 from gdsload.engine.batch_source import Ready, StepTransform, as_it_is, transformed
 from gdsload.engine.codecs import FieldCodec
+from gdsload.engine.gpu.device_queue import DeviceQueue
+from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.images.decode import HostImages, ImageBatch
 from gdsload.engine.images.kept import Keep, KeptImages, as_kept
@@ -24,7 +27,7 @@ from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.transforms import DecodeImage
 
-__all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "bytes_at_each", "joined", "moved", "padding_rows"]
+__all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "bytes_at_each", "joined", "padding_rows"]
 
 Batch = dict[str, Any]
 Source = tuple[IntArray, IntArray | None]
@@ -95,6 +98,11 @@ class BatchMaker:
     """What decodes encoded images; None: they stay as they are."""
     kept: KeptImages | None = None
     """What keeps them; None: nothing does."""
+    queue: DeviceQueue | None = None
+    """The device whose stream batches are handed over to; None: they are in CPU memory, or wherever a transform put
+    them."""
+    onto: DeviceQueue | None = None
+    """The same, if batches are made there; None: in CPU memory."""
 
     def __init__(self, form: BatchForm) -> None:
         self.form = form
@@ -113,8 +121,14 @@ class BatchMaker:
         if (decode := self.kept or self.images) is not None:
             decode(batches, stopped)
 
+    def making(self) -> AbstractContextManager[object]:
+        """Where batches are made: see `DeviceQueue.making`."""
+        return nullcontext() if self.onto is None else self.onto.making()
+
     def follow(self) -> None:
         """Order what is built from now on after what the calling thread has queued."""
+        if self.queue is not None:
+            self.queue.follow()
 
     def transformed(
         self,
@@ -122,7 +136,7 @@ class BatchMaker:
         ready: Ready,
         steps: range,
         stopped: Callable[[], bool],
-        _after: torch.cuda.Event | None = None,
+        after: torch.cuda.Event | None = None,
     ) -> Ready:
         """See `batch_source.transformed`, whose work is complete when it returns.
 
@@ -133,11 +147,12 @@ class BatchMaker:
             stopped: whether nobody wants them any more.
             after: what on the device must be done before; None: nothing that is not done.
         """
-        return transformed(transform, ready.batches, ready.sizes, steps, stopped)
+        with nullcontext() if self.queue is None else self.queue.transforming(ready.batches, after):
+            return transformed(transform, ready.batches, ready.sizes, steps, stopped)
 
-    def hand_over(self, _batches: Sequence[Any]) -> Callable[[Any], Any]:
-        """See `BatchSource.hand_over`."""
-        return as_it_is
+    def hand_over(self, batches: Sequence[Any]) -> Callable[[Any], Any]:
+        """See `BatchSource.hand_over`: to the stream that is current at each call."""
+        return as_it_is if self.queue is None else self.queue.hand_over(batches)
 
     def close(self) -> None:
         """Release kept memory, and end threads."""
@@ -146,6 +161,8 @@ class BatchMaker:
 
     def tensors(self, array: NDArray[Any], counts: Sequence[int]) -> Sequence[torch.Tensor]:
         """The parts of an array, of so many elements each, as tensors beside the batches' values."""
+        if self.onto is not None:  # none a view for autograd: others' gradients may need what one is changed in
+            return [part.data for part in self.onto.copied(torch.from_numpy(array)).split_with_sizes(list(counts))]
         edges = pairwise(accumulate(counts, initial=0))
         return [torch.from_numpy(array[low:high]) for low, high in edges]  # each with a storage of its own part
 
@@ -175,17 +192,27 @@ class BatchMaker:
 
 
 class Assembler(BatchMaker):
-    """Builds host batches.
+    """Builds batches in CPU memory, and copies them to a device if there is one to make them on.
 
     Args:
         form: how a batch looks.
-        pool: where batch memory comes from.
+        pool: where batch memory comes from; pinned, if it is copied to a device.
         keep: how many of the images that it decodes it keeps; None: none.
+        queue: the device that they are handed over on; None: none.
+        copies: whether they are copied there; else a transform does it.
     """
 
-    def __init__(self, form: BatchForm, pool: BatchPool, keep: Keep | None = None) -> None:
+    def __init__(
+        self,
+        form: BatchForm,
+        pool: BatchPool,
+        keep: Keep | None = None,
+        queue: DeviceQueue | None = None,
+        *,
+        copies: bool = True,
+    ) -> None:
         super().__init__(form)
-        self.pool = pool
+        self.pool, self.queue, self.onto = pool, queue, queue if copies else None
         if form.decode:
             decode = form.decode if keep is None else as_kept(form.decode)
             self.images = HostImages(decode, lambda nbytes: pool.lease(nbytes).data)
@@ -222,9 +249,19 @@ class Assembler(BatchMaker):
             gather_pieces(addresses, lengths, field.row_bytes, out)
             rows[name] = _Rows(begins[name], group, list(accumulate(codec.rows(group), initial=0)))
         edges = list(pairwise(accumulate(sizes, initial=0)))
-        batches = [self._batch(memory, rows, number, low, high) for number, (low, high) in enumerate(edges)]
+        with self.making():  # the lease is held until this ends: it is copied from
+            batches = [self._batch(memory, rows, number, low, high) for number, (low, high) in enumerate(edges)]
         self.add_index(batches, slices, edges)
         return batches
+
+    def decode(self, batches: Sequence[ImageBatch], stopped: Callable[[], bool]) -> None:
+        """See `BatchMaker.decode`."""
+        super().decode(batches, stopped)
+        if (onto := self.onto) is not None:
+            images = [{name: one.batch[name] for name in self.form.decode if name in one.batch} for one in batches]
+            with self.making():
+                for one, made in zip(batches, images, strict=True):
+                    one.batch.update(each_tensor(made, onto.copied))
 
     def close(self) -> None:
         """See `BatchMaker.close`."""
@@ -255,18 +292,9 @@ class Assembler(BatchMaker):
                 values = _batch_of(
                     memory, found.begin + first * field.row_bytes, found.edges[number + 1] - first, field
                 )
-            codec.put(batch, values, lengths)
+            wanted = values if self.onto is None or codec.wants == "host" else self.onto.copied(values)
+            codec.put(batch, wanted, lengths)
         return batch
-
-
-def moved(value: Any, device: torch.device) -> Any:
-    """A field of a host batch on the device; texts stay."""
-    if isinstance(value, tuple):
-        parts = [moved(part, device) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, list):  # of texts, or of images of different sizes
-        return [moved(part, device) for part in value] if value and isinstance(value[0], torch.Tensor) else value
-    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def padding_rows(element: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:

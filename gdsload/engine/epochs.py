@@ -68,11 +68,12 @@ def prefetch(
 def _threads(backend: Backend, maker: BatchMaker) -> int:
     """How many threads make groups.
 
-    Where gathering takes a processor, the consumer is one of the `gatherers`. On a GPU they only wait for it, and wait
-    for each other at the interpreter lock: a second one pays where gathers may go over the link, and so take long.
+    Where gathering takes a processor, the consumer is one of the `gatherers`; there is one more thread where they wait
+    for copies, too. On a GPU they only wait for it, and wait for each other at the interpreter lock: a second one pays
+    where gathers may go over the link, and so take long.
     """
     if maker.takes_processor:
-        return gatherers() - 1
+        return gatherers() - (maker.onto is None)
     if maker.images is not None:
         return 3  # one has its images decoded, the next one's are ready for that, and one gathers, or runs the kernel
     return 2 if backend.addressable else 1

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend
 from gdsload.engine.batch_source import PendingBatches, Ready, transformed
-from gdsload.engine.gpu.assemble_device import DeviceAssembler, hand_over
+from gdsload.engine.gpu.assemble_device import DeviceAssembler
+from gdsload.engine.gpu.device_queue import hand_over
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.stats import LoaderStats

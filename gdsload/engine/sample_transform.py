@@ -27,13 +27,14 @@ from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import default_collate
 
+from gdsload.engine.gpu.plain_tensors import tensors_of
 from gdsload.errors import LoaderClosedError, ReadError
 from gdsload.shards.gather_host import limit_threads
 from gdsload.shards.values import memory_of
 from gdsload.system.crew import Crew, Outcome, Work, pickled
 from gdsload.transforms import Compose
 
-__all__ = ["INDEX", "PerSample", "SampleTransform", "each_tensor"]
+__all__ = ["INDEX", "PerSample", "SampleTransform"]
 
 INDEX = "gdsload:index"
 """The key under which a batch carries its samples' indices where the user does not ask for them: for errors."""
@@ -84,13 +85,10 @@ class SampleTransform:
         per_sample: what is done, and by whom.
         keys: of an epoch's step with so many samples, the seed of each sample's random numbers.
         index: the key of a batch's samples' indices.
-        pinned: whether results are to be in pinned memory, for a device that is not the CPU.
     """
 
-    def __init__(
-        self, per_sample: PerSample, keys: Callable[[int, int, int], list[int]], *, index: str, pinned: bool
-    ) -> None:
-        self._keys, self._index, self._pinned = keys, index, pinned
+    def __init__(self, per_sample: PerSample, keys: Callable[[int, int, int], list[int]], *, index: str) -> None:
+        self._keys, self._index = keys, index
         self._crew = Crew(_WORK, per_sample.workers, processes=per_sample.processes)
         self._pieces = max(per_sample.workers * _CHUNKS_EACH, 1)
         self._at_once = per_sample.workers == 0
@@ -120,15 +118,8 @@ class SampleTransform:
         except Exception as error:
             _note(error, f"in the batch of step {step} of epoch {epoch}")
             raise
-        nbytes: list[int] = []
-
-        def counted(tensor: torch.Tensor) -> torch.Tensor:
-            nbytes.append(tensor.nbytes)
-            return tensor.pin_memory() if self._pinned else tensor
-
-        pinned = each_tensor(made, counted)
-        self._largest = max(self._largest, sum(nbytes))
-        return pinned if self._pinned else made
+        self._largest = max(self._largest, sum(tensor.nbytes for tensor in tensors_of(made)))
+        return made
 
     def grown(self) -> int:
         """Bytes of the largest batch that was made so far."""
@@ -326,15 +317,3 @@ def _tensor(memory: NDArray[np.uint8], dtype: torch.dtype, shape: tuple[int, ...
 
 def _packed(value: Any) -> bytes:
     return bytes(_Pickler.dumps(value, _PROTOCOL))
-
-
-def each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """What `default_collate` gives, with each tensor in it changed."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {name: each_tensor(part, change) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        parts = [each_tensor(part, change) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value

@@ -145,4 +145,5 @@ class _WindowBatches(LandedBatches):
 
     def _gather(self, slices: Slices, sizes: list[int]) -> list[Batch]:
         """See `LandedBatches`: the memory of windows is given back after the gather."""
-        return self._windows.assembler.complete(lambda: self._windows.gather(slices, sizes, self._ids))
+        with self._windows.assembler.making():
+            return self._windows.gather(slices, sizes, self._ids)

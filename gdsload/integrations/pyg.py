@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import FeatureStore as PygFeatureStore
 from torch_geometric.data import TensorAttr
 
-from gdsload.engine.assemble import moved
+from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.options import resolve_device
@@ -76,7 +76,7 @@ class FeatureStore(PygFeatureStore):  # type: ignore[misc]  # its package need n
 
     def _gathered(self, dataset: ShardDataset, fields: list[str], index: Any) -> dict[str, torch.Tensor]:
         if index is None:
-            return {name: moved(dataset.column(name), self.device) for name in fields}
+            return {name: each_tensor(dataset.column(name), lambda one: one.to(self.device)) for name in fields}
         if isinstance(index, slice):
             index = np.arange(*index.indices(len(dataset)), dtype=np.int64)
         elif isinstance(index, int):

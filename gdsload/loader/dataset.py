@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Subset
 
 from gdsload.backends.base import BackendStatus
-from gdsload.engine.assemble import moved
+from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.errors import FileChangedError, OptionError, SampleIndexError
 from gdsload.loader.indices import Indices, whole_numbers
 from gdsload.loader.known_fields import known_field, known_fields
@@ -204,7 +204,8 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         ids, wanted, target = self._ids(indices), known_fields(self.schema, fields), resolve_device(device)
         if target.type in ("cpu", "cuda"):
             return self._open_reader(target).batch(ids, wanted)
-        return {name: moved(value, target) for name, value in self._open_reader().batch(ids, wanted).items()}
+        found: dict[str, Any] = each_tensor(self._open_reader().batch(ids, wanted), lambda one: one.to(target))
+        return found
 
     def backend(self, device: str | torch.device | int | None = None) -> BackendStatus:
         """Which backend `gather` uses for a device, why, and the bytes it has moved, by path.

@@ -1,21 +1,20 @@
-"""What is done with each batch in the consumer's thread: to its device, what is left of transforms, buffers."""
+"""What is done with each batch in the consumer's thread: what is left of copies and transforms, and buffers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
-from functools import partial
 from typing import Any
 
 import torch
 
-from gdsload.engine.assemble import moved
-from gdsload.engine.sample_transform import each_tensor
+from gdsload.engine.assemble import BatchForm
+from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import OptionError
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.state import Place
 
-__all__ = ["as_tuple", "hand_over_steps"]
+__all__ = ["as_tuple", "hand_over_steps", "on_device"]
 
 _FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
 
@@ -27,8 +26,8 @@ def hand_over_steps(
 
     Args:
         plan: the loader's.
-        device_transform: calls the user's transform, after torch has copied a batch to its device. Batches that are
-            not copied have gone through it already, ahead of the consumer.
+        device_transform: calls the user's transform, after a batch is copied to its device. Batches that are not copied
+            here have gone through it already, ahead of the consumer.
 
     Returns:
         It takes the batch, its place, and its number of samples.
@@ -37,7 +36,8 @@ def hand_over_steps(
 
     def finish(batch: Any, place: Place, size: int) -> Any:
         if plan.copies:
-            batch = _on_device(batch, plan)
+            # Each copy is waited for: else MPS would read memory that was freed, and had been given out again.
+            batch = on_device(batch, plan.form, lambda tensor: tensor.to(plan.device))
             if device_transform is not None:
                 batch = device_transform(place.epoch, place.step, batch)
         if plan.with_real:
@@ -52,13 +52,12 @@ def hand_over_steps(
     return finish if needed else None
 
 
-def _on_device(batch: Any, plan: LoaderPlan) -> Any:
-    """A batch that was made in CPU memory, on its device; the samples' indices stay where they are."""
-    if plan.per_sample is not None:  # it is whatever that has made, in pinned memory if that helps
-        copied = each_tensor(batch, partial(torch.Tensor.to, device=plan.device, non_blocking=True))
-        index = plan.form.index
-        return {**copied, index: batch[index]} if isinstance(batch, dict) and index in batch else copied
-    return {name: moved(value, plan.device) if name != "index" else value for name, value in batch.items()}
+def on_device(batch: Any, form: BatchForm, copy: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A batch that was made in CPU memory, copied to its device; indices, and which images are some, stay there."""
+    if not isinstance(batch, dict):
+        return each_tensor(batch, copy)
+    stays = form.index, *(f"{name}.decoded" for name in form.decode)
+    return {name: value if name in stays else each_tensor(value, copy) for name, value in batch.items()}
 
 
 def as_tuple(batch: Any, names: tuple[str, ...]) -> tuple[Any, ...]:

@@ -12,8 +12,9 @@ from typing import Any
 
 from gdsload.backends.base import Backend, BackendStatus, CacheStatus
 from gdsload.backends.select import expected
-from gdsload.engine.assemble import BatchMaker
+from gdsload.engine.assemble import BatchForm, BatchMaker
 from gdsload.engine.epochs import prefetch
+from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.engine.gpu.kernels import prepare
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.sample_transform import SampleTransform
@@ -23,7 +24,7 @@ from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import LoaderClosedError
 from gdsload.loader.budgets import limits_of
 from gdsload.loader.epoch import Epoch
-from gdsload.loader.hand_over import hand_over_steps
+from gdsload.loader.hand_over import hand_over_steps, on_device
 from gdsload.loader.peer_check import PeerCheckedEpoch
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.progress import Progress
@@ -52,8 +53,7 @@ class Life:
             self._transform = DeviceTransform(plan.device_transform, plan.device, progress.transform_key)
         self._samples = None
         if plan.per_sample is not None:
-            index, pinned = plan.form.index or "index", plan.device.type == "cuda"
-            self._samples = SampleTransform(plan.per_sample, progress.sample_keys, index=index, pinned=pinned)
+            self._samples = SampleTransform(plan.per_sample, progress.sample_keys, index=plan.form.index or "index")
         self._finish = hand_over_steps(plan, self._transform)
         if plan.placement == "gpu":
             prepare()
@@ -271,7 +271,10 @@ class Life:
         resources = self._open()
         limits = self.limits if self._samples is None else replace(self.limits, grown=self._samples.grown)
         steps = self._progress.steps(place)  # first of all, as the place may move on
-        ahead = [one for one in (self._samples, None if plan.copies else self._transform) if one is not None]
+        queue = None if self._samples is None else resources.maker.queue
+        copied = None if queue is None else partial(_on_device, queue, plan.form)
+        transforms = self._samples, copied, None if plan.copies else self._transform
+        ahead = [one for one in transforms if one is not None]
         transform = partial(_in_turn, ahead, place.epoch) if ahead else None
         draws = self._progress.draws(place, steps) if plan.form.decode else None
         form = plan.form
@@ -284,6 +287,11 @@ class Life:
             job, resources.backend, resources.maker,
             limits=limits, start=place.step, stats=self.stats, ahead=plan.ahead,
         )  # fmt: skip
+
+
+def _on_device(queue: DeviceQueue, form: BatchForm, _epoch: int, _step: int, batch: Any) -> Any:
+    with queue.room():
+        return on_device(batch, form, queue.copied)
 
 
 def _in_turn(transforms: Sequence[Callable[[int, int, Any], Any]], epoch: int, step: int, batch: Any) -> Any:

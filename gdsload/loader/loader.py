@@ -70,11 +70,11 @@ class DataLoader(TorchAttributes):
             after all transforms. Without transforms and `fields`, no other fields are read.
         sample_transform: called with each sample as ``dataset[i]`` gives it, and ``"index"`` if `with_index`: a
             function, or several in a list. Results are put together by torch's ``default_collate``, and go to `device`
-            from pinned memory; `device_transform` is called after that, on a GPU in the consumer's thread. It runs
-            ahead of the consumer, without gradients, for many samples at once. If it takes a `generator` it gets one on
-            the CPU, seeded by `seed`, epoch, and the sample's place in the order of all ranks (with a sampler, by step,
-            rank and place in the batch); torch's functions draw from it, too. numpy's and Python's global generators
-            are seeded with `sample_processes` alone.
+            from pinned memory; `device_transform` is called after that. It runs ahead of the consumer, without
+            gradients, for many samples at once. If it takes a `generator` it gets one on the CPU, seeded by `seed`,
+            epoch, and the sample's place in the order of all ranks (with a sampler, by step, rank and place in the
+            batch); torch's functions draw from it, too. numpy's and Python's global generators are seeded with
+            `sample_processes` alone.
         sample_workers: how many threads or processes call it; None: as many as there are processors, or this rank's
             share of them where torchrun has started several on the host. 0, also without `sample_transform`: nothing is
             made ahead; the thread that asks for a batch makes it, and ``breakpoint()`` works in all transforms.

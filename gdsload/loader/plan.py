@@ -32,6 +32,7 @@ from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
 from gdsload.order import DatasetFacts, OrderOptions, resolve
 from gdsload.order.checks import check_whole
 from gdsload.shards.drive import one_of_each_drive
+from gdsload.system.streams import has_streams
 from gdsload.transforms import DecodeImage
 
 __all__ = ["LoaderPlan", "plan_loader"]
@@ -118,9 +119,14 @@ class LoaderPlan:
         return self.backend.placement
 
     @property
+    def copies_ahead(self) -> bool:
+        """Whether batches, built in CPU memory, are copied to their device ahead of the consumer."""
+        return self.placement == "host" and has_streams(self.device)
+
+    @property
     def copies(self) -> bool:
-        """Whether torch copies the batches, built in CPU memory, to their device."""
-        return self.placement == "host" and self.device.type != "cpu"
+        """Whether the consumer's thread copies them there."""
+        return self.placement == "host" and self.device.type != "cpu" and not self.copies_ahead
 
 
 def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:

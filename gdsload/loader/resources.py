@@ -18,6 +18,7 @@ from gdsload.backends.tiers.tiered import Tiered
 from gdsload.backends.tiers.vram import VramTier
 from gdsload.engine.assemble import Assembler, BatchMaker
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
+from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.engine.images.kept import Keep
 from gdsload.engine.limits import Limits
 from gdsload.loader.plan import LoaderPlan
@@ -119,20 +120,23 @@ def _batch_maker(
     plan: LoaderPlan, table: ShardTable, limits: Limits, request: BackendRequest, opened: OpenedBackend
 ) -> BatchMaker:
     keep = _keep(plan, table)
-    if plan.placement == "host":
+    if plan.placement == "host" and not plan.copies_ahead:
         return Assembler(plan.form, BatchPool(keep_bytes=limits.pool_bytes()), keep)
     budget = (
         f"the loader's budget is {format_bytes(limits.prefetch_bytes)} of batches ahead (prefetch_bytes) and "
         f"{format_bytes(limits.arena_bytes)} of slots (arena_bytes)"
     )
+    queue = DeviceQueue(plan.device, pending_bytes=limits.prefetch_bytes, budget=budget)
+    if plan.placement == "host":
+        copies = plan.per_sample is None
+        # The device's memory holds what is ahead: here are the groups that are being made and copied.
+        pool = BatchPool(limits.prefetch_bytes, pinned=copies)
+        return Assembler(plan.form, pool, keep, queue, copies=copies)
     _log.info(
         "%s on %s: %s; pinned memory %s, registered files up to %s",
         opened.name(), plan.device, budget, format_bytes(request.pinned_bytes), format_bytes(request.register_bytes),
     )  # fmt: skip
-    return DeviceAssembler(
-        plan.form, plan.device,
-        on_host=table.files.in_mappings, pending_bytes=limits.prefetch_bytes, budget=budget, keep=keep,
-    )  # fmt: skip
+    return DeviceAssembler(plan.form, queue, on_host=table.files.in_mappings, keep=keep)
 
 
 def _keep(plan: LoaderPlan, table: ShardTable) -> Keep | None:

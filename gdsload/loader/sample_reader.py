@@ -17,6 +17,7 @@ from gdsload.backends.select import choose
 from gdsload.engine.assemble import Assembler, BatchForm, BatchMaker
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
+from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.engine.on_demand import OnDemand
 from gdsload.shards.catalog import Catalog
 from gdsload.shards.drive import Drive
@@ -78,7 +79,7 @@ class SampleReader:
     def _maker(self, form: BatchForm) -> BatchMaker:
         if self._placement == "host":
             return Assembler(form, BatchPool(keep_bytes=0))
-        return DeviceAssembler(form, self._device, on_host=self._table.files.in_mappings)
+        return DeviceAssembler(form, DeviceQueue(self._device), on_host=self._table.files.in_mappings)
 
     def column(self, name: str) -> Any:
         """A field of all samples, as a batch of them all has it."""

@@ -138,7 +138,7 @@ class Lease(np.ndarray[Any, Any]):
 class _Return(weakref.ref[Lease]):
     """A reference to a lease that returns its memory to the pool."""
 
-    slab: mmap.mmap
+    slab: mmap.mmap | memoryview
 
 
 class BatchPool:
@@ -151,11 +151,12 @@ class BatchPool:
     Args:
         keep_bytes: how much memory may be kept, or on lease and returned later; more than that is freed to the system,
             the oldest lease's first.
+        pinned: whether an accelerator is to copy from it by itself. Torch keeps what is freed, for whoever pins next.
     """
 
-    def __init__(self, keep_bytes: int) -> None:
-        self.keep_bytes = keep_bytes
-        self._free: defaultdict[int, list[mmap.mmap]] = defaultdict(list)
+    def __init__(self, keep_bytes: int, *, pinned: bool = False) -> None:
+        self.keep_bytes, self._pinned = keep_bytes, pinned
+        self._free: defaultdict[int, list[mmap.mmap | memoryview]] = defaultdict(list)
         self._out: dict[int, _Return] = {}
         self._returned: deque[_Return] = deque()
         self._bytes = 0
@@ -175,7 +176,7 @@ class BatchPool:
                 self._make_room(size)
         if slab is None:
             try:
-                slab = _new_slab(size)
+                slab = _new_slab(size, pinned=self._pinned)
             except BudgetError:
                 with self._lock:  # or what is leased later would be counted as too much
                     self._bytes = max(self._bytes - size, 0)
@@ -235,13 +236,16 @@ def _slab_bytes(nbytes: int) -> int:
     return -(-nbytes // step) * step
 
 
-def _new_slab(size: int) -> mmap.mmap:
-    # Private: after a fork, parent and child must not write into each other's batches.
+def _new_slab(size: int, *, pinned: bool) -> mmap.mmap | memoryview:
     try:
+        if pinned:
+            return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).numpy().data
+        # Private: after a fork, parent and child must not write into each other's batches.
         slab = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
         raise BudgetError(
-            f"there is no memory for a batch, or a group of batches, of {format_bytes(size)}: {error.strerror}",
+            f"there is no memory for a batch, or a group of batches, of {format_bytes(size)}: {why}",
             remedy="Lower batch_size= or prefetch_bytes=, or keep fewer batches.",
         ) from None
     if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):

@@ -185,7 +185,7 @@ def test_an_engine_of_the_drives_own_is_no_cufile():
         ("auto", CPU, ("host", "batches are built in CPU memory")),
         ("host", CPU, ("host", "batches are built in CPU memory")),
         ("auto", torch.device("mps"), ("host", "batches are built in CPU memory, and torch copies them to mps")),
-        ("host", GPU, ("host", "batches are built in CPU memory, and torch copies them to cuda:0")),
+        ("host", GPU, ("host", "batches are built in CPU memory, and torch copies them to cuda:0 from pinned memory")),
         ("auto", GPU, ("undecided", "that is decided when the first batch is asked for")),
         ("gds", GPU, ("gds", "asked for by name")),
         ("mapped", GPU, ("mapped", "asked for by name")),

@@ -100,9 +100,6 @@ class HostMaker(Assembler):
     def empty(self, rows, field):
         return torch.empty((rows, *field.row_shape), dtype=torch_dtype(field.dtype))
 
-    def complete(self, gather):
-        return gather()
-
     def copies(self, addresses, nbytes, targets):
         copy_to(addresses, nbytes, targets, lambda found: np.ones(len(found), bool), CPU)
 

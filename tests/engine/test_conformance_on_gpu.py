@@ -17,6 +17,7 @@ from gdsload.backends.tiers.vram import VramTier
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
+from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
@@ -42,7 +43,7 @@ class OnDevice(BatchSourceTests):
             table = ShardTable.of(dataset.sources, dataset.stored, mapped=self.mapped)
             form = BatchForm(codecs_of(dataset.stored, fields, "offsets"))
             backends.append(RecordingBackend(self.open_backend(table, form.columns, device)))
-            maker = DeviceAssembler(form, device, on_host=table.files.in_mappings)
+            maker = DeviceAssembler(form, DeviceQueue(device), on_host=table.files.in_mappings)
             return self.source(Job(table, steps, Selection(), form.columns, transform), backends[-1], maker)
 
         return opened

@@ -60,21 +60,24 @@ def test_a_consumer_that_wants_nothing_ahead_makes_each_batch_by_itself(monkeypa
     monkeypatch.setattr(epochs.ResidentGather, "of", lambda *_: None)
     monkeypatch.setattr(LandedSource, "__init__", lambda *_: None)
     monkeypatch.setattr(LandedSource, "takes_processor", takes_processor, raising=False)
-    maker = SimpleNamespace(takes_processor=takes_processor, images=None, follow=lambda: None)
+    maker = SimpleNamespace(takes_processor=takes_processor, images=None, follow=lambda: None, onto=None)
     job, limits = SimpleNamespace(transform=None, steps=None), Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
     backend = SimpleNamespace(addressable=False, in_place=True)
     found = epochs.prefetch(job, backend, maker, limits=limits, start=0, stats=LoaderStats(), ahead=False)
     assert found.runner == Runner(threads=0, most_groups=1, most_batches=1)
 
 
-def test_groups_of_a_maker_that_takes_a_processor_are_of_few_batches(monkeypatch):
+@pytest.mark.parametrize(("by", "more"), [("memory", 0), ("copies", 1)])
+def test_groups_of_a_maker_that_takes_a_processor_are_of_few_batches(monkeypatch, by, more):
+    """Made by a further thread, where each waits for its copies to a device."""
     monkeypatch.setattr(epochs.ResidentGather, "of", lambda *_: None)
     monkeypatch.setattr(LandedSource, "__init__", lambda *_: None)
     monkeypatch.setattr(LandedSource, "takes_processor", True, raising=False)
-    maker, job = SimpleNamespace(takes_processor=True), SimpleNamespace(transform=None, steps=None)
+    job, onto = SimpleNamespace(transform=None, steps=None), None if by == "memory" else object()
     limits, backend = Limits(1 << 30, 1, 64 << 20, 16 << 20, 1), SimpleNamespace(addressable=False, in_place=True)
+    maker = SimpleNamespace(takes_processor=True, onto=onto)
     found = epochs.prefetch(job, backend, maker, limits=limits, start=0, stats=LoaderStats(), ahead=True)
-    assert found.runner.most_batches == 64
+    assert (found.runner.most_batches, found.runner.threads) == (64, epochs.gatherers() - 1 + more)
 
 
 def test_windows_are_read_as_runs_where_they_can_be(monkeypatch):

@@ -13,7 +13,7 @@ import torch
 from gdsload import DataLoader
 from gdsload.backends.bounce import copier
 from gdsload.engine import resident_source
-from gdsload.engine.gpu import assemble_device, batch_memory, gather_positions
+from gdsload.engine.gpu import assemble_device, batch_memory, device_queue, gather_positions
 from gdsload.engine.gpu.gather_positions import PositionGather, Sorting
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import VramSource
@@ -49,12 +49,14 @@ def later(batch):
     return batch["x"].clone()
 
 
-@pytest.mark.parametrize(("backend", "again"), [("bounce", False), ("mapped", False), ("mapped", True)])
+@pytest.mark.parametrize(
+    ("backend", "again"), [("bounce", False), ("host", False), ("mapped", False), ("mapped", True)]
+)
 @pytest.mark.parametrize("guard", [True, False])
 def test_memory_of_a_dropped_batch(numbered, backend, again, guard, monkeypatch):
     """Kernels that were queued before a batch was dropped still read it."""
     if not guard:
-        monkeypatch.setattr("gdsload.engine.gpu.assemble_device.hand_over", lambda batch, *_: batch["x"].nbytes)
+        monkeypatch.setattr("gdsload.engine.gpu.device_queue.hand_over", lambda batch, *_: batch["x"].nbytes)
     wrong = wrong_batches(numbered, later, again=again, backend=backend, prefetch_bytes="4MiB")
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
@@ -66,9 +68,9 @@ def test_batches_of_a_group_on_two_streams(numbered, backend, guard, monkeypatch
 
     Here the first one's has nothing to do, and the other one is late.
     """
-    real = assemble_device.hand_over
+    real = device_queue.hand_over
     if not guard:
-        monkeypatch.setattr(assemble_device, "hand_over", lambda batch, *to: real(batch, *to) if len(to) == 2 else 0)
+        monkeypatch.setattr(device_queue, "hand_over", lambda batch, *to: real(batch, *to) if len(to) == 2 else 0)
     idle, late, first, found = torch.cuda.Stream(), torch.cuda.Stream(), {0, 1, 3, *range(7, 100, 8)}, []
     with DataLoader(numbered, 256, device="cuda", backend=backend, prefetch_bytes="16MiB") as loader:
         batches = iter(loader)
@@ -111,7 +113,7 @@ def test_a_batch_is_complete_when_it_is_handed_out(numbered, guard, monkeypatch)
 
     monkeypatch.setattr(assemble_device.DeviceGather, "batches", slow_batches)
     if not guard:
-        monkeypatch.setattr(assemble_device, "record", lambda stream: _Past())
+        monkeypatch.setattr(device_queue, "record", lambda stream: _Past())
     wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="bounce")
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
@@ -128,7 +130,7 @@ def test_memory_of_a_window_stays_until_it_has_been_gathered(numbered, guard, mo
 
     monkeypatch.setattr(WindowSource, "gather", slow_gather)
     if not guard:
-        monkeypatch.setattr(assemble_device, "record", lambda stream: _Past())
+        monkeypatch.setattr(device_queue, "record", lambda stream: _Past())
     options = {"batch_size": 256, "shuffle": "block", "block": 64, "window": 300, "lanes": 2, "seed": 1}
     with DataLoader(numbered, device="cpu", **options) as loader:
         wanted = [batch["x"] for batch in loader]
@@ -169,14 +171,30 @@ def test_a_block_that_is_being_copied_is_neither_filled_again_nor_landed(numbere
     assert (wrong == 0) == (off == "nothing"), f"{wrong} batches were wrong"
 
 
-@pytest.mark.parametrize("backend", ["bounce", "mapped", "auto"])
+@pytest.mark.parametrize("guard", [True, False])
+def test_a_batch_is_copied_before_its_pinned_memory_is_filled_again(numbered, guard, monkeypatch):
+    """And before it is handed out: copies may be late."""
+    copied = device_queue.DeviceQueue.copied
+
+    def late(self, tensor):
+        torch.cuda._sleep(LATE[guard])
+        return copied(self, tensor)
+
+    monkeypatch.setattr(device_queue.DeviceQueue, "copied", late)
+    if not guard:
+        monkeypatch.setattr(device_queue, "record", lambda stream: _Past())
+    wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="host", prefetch_bytes="4MiB")
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+
+
+@pytest.mark.parametrize("backend", ["bounce", "mapped", "auto", "host"])
 def test_batches_that_are_kept_for_many_steps(numbered, backend):
     """They are the user's: nothing overwrites them, whatever is loaded meanwhile."""
     wrong = wrong_batches(numbered, lambda batch: batch["x"], batches=70, backend=backend, prefetch_bytes="4MiB")
     assert wrong == 0
 
 
-@pytest.mark.parametrize("backend", ["bounce", "mapped", "auto"])
+@pytest.mark.parametrize("backend", ["bounce", "mapped", "auto", "host"])
 def test_a_consumer_on_a_stream_of_its_own(numbered, backend):
     mine = torch.cuda.Stream()
     with torch.cuda.stream(mine):
@@ -333,7 +351,8 @@ def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, mo
 
 
 @pytest.mark.parametrize(
-    ("backend", "off"), [("mapped", "nothing"), ("bounce", "nothing"), ("mapped", "gathered"), ("mapped", "held")]
+    ("backend", "off"),
+    [("mapped", "nothing"), ("bounce", "nothing"), ("host", "nothing"), ("mapped", "gathered"), ("mapped", "held")],
 )
 def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, monkeypatch):
     """Transforms come after the gather, and its memory is gathered into again only after them."""
@@ -361,7 +380,7 @@ def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, m
     if off == "held":  # each batch has memory of its own: what they share is free only after the last one's transform
         monkeypatch.setattr(batch_memory, "SHARED_BYTES", 0)
         nbytes = lambda batch, *_: 0 if isinstance(batch, list) else batch["x"].nbytes  # noqa: E731
-        monkeypatch.setattr(assemble_device, "hand_over", nbytes)
+        monkeypatch.setattr(device_queue, "hand_over", nbytes)
     wrong, options = 0, {"device_transform": slow_transform, "prefetch_bytes": "16MiB"}
     with DataLoader(numbered, 256, device="cuda", backend=backend, **options) as loader:
         for _ in range(2):  # the second epoch's batches are gathered from positions if they are mapped

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from gdsload import DataLoader, Field, FormatError, Mix, OptionError, ShardDataset, ShardWriter
-from gdsload.engine.assemble import moved
+from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.transforms import DecodeImage
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -181,10 +181,8 @@ def test_datasets_may_be_joined_and_mixed(path):
 
 
 def test_lists_go_to_other_devices_too():
-    (found,) = moved([torch.zeros(3, 2, 2)], torch.device("meta"))
-    assert found.device.type == "meta"
-    texts = ["a", "b"]
-    assert moved(texts, torch.device("meta")) is texts
+    found = each_tensor({"images": [torch.zeros(3, 2, 2)], "texts": ["a", "b"]}, lambda one: one.to("meta"))
+    assert (found["images"][0].device.type, found["texts"]) == ("meta", ["a", "b"])
 
 
 def test_transforms_get_what_was_decoded(path):

@@ -74,7 +74,9 @@ def test_several_epochs(numbered, mmap):
 
 def test_resumes_at_every_step(varied):
     for shuffle in (False, "full", "block"):
-        assert_resumes_everywhere(lambda s=shuffle: DataLoader(varied, 40, s, device="cuda", backend="bounce"))
+        for backend in ("bounce", "host"):
+            options = {"device": "cuda", "backend": backend}
+            assert_resumes_everywhere(lambda s=shuffle, o=options: DataLoader(varied, 40, s, **o))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -127,8 +129,9 @@ def test_where_tensors_are(varied):
     )
 
 
-def test_a_batch_outlives_its_loader(numbered):
-    loader = DataLoader(numbered, 100, device="cuda", backend="mapped")
+@pytest.mark.parametrize("backend", ["mapped", "host"])
+def test_a_batch_outlives_its_loader(numbered, backend):
+    loader = DataLoader(numbered, 100, device="cuda", backend=backend)
     batches = [batch for batch, _ in zip(loader, range(50), strict=False)]
     loader.close()
     torch.cuda.synchronize()
@@ -136,14 +139,15 @@ def test_a_batch_outlives_its_loader(numbered):
         assert torch.equal(batch["x"][:, 0].cpu(), torch.arange(number * 100, number * 100 + 100, dtype=torch.int32))
 
 
-def test_memory_stays_within_the_budget(numbered):
+@pytest.mark.parametrize("backend", ["bounce", "host"])
+def test_memory_stays_within_the_budget(numbered, backend):
     """Over many epochs, with a consumer that never waits for the GPU."""
     budget = 2 * 2**24 + 2**25
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    options = {"prefetch_bytes": 2**24, "arena_bytes": 2**25, "backend": "bounce"}
+    options = {"prefetch_bytes": 2**24, "arena_bytes": 2**25, "backend": backend}
     with DataLoader(numbered, 512, "full", device="cuda", **options) as loader:
         for _ in range(5):
             for batch in loader:
@@ -198,13 +202,14 @@ def test_mapped_in_order_goes_round_within_its_budget(numbered):
     assert torch.equal(seen.cpu(), torch.arange(20_000, dtype=torch.int32))
 
 
-def test_a_full_device_names_the_budget(numbered):
+@pytest.mark.parametrize("backend", ["bounce", "host"])
+def test_a_full_device_names_the_budget(numbered, backend):
     torch.cuda.empty_cache()
     _, total = torch.cuda.mem_get_info()
     # Not by taking all memory, which others on this GPU would miss.
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2**26) / total)
     try:
-        loader = DataLoader(numbered, 20_000, device="cuda", backend="bounce")
+        loader = DataLoader(numbered, 20_000, device="cuda", backend=backend)
         with loader, pytest.raises(BudgetError, match="prefetch_bytes"):
             list(loader)
     finally:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gdsload import DataLoader, Field, ShardDataset, ShardWriter
-from gdsload.engine.gpu.assemble_device import hand_over
+from gdsload.engine.gpu.device_queue import hand_over
 from gdsload.testing import fingerprint
 from gdsload.transforms import Cast
 

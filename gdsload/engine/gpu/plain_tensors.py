@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gdsload.engine.jagged import jagged_parts
 
-__all__ = ["tensors_of"]
+__all__ = ["each_tensor", "tensors_of"]
 
 _ROWS, _COLUMNS = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
 _SPARSE = {
@@ -29,6 +29,18 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     _add_tensors(value, found, {})
     return found
+
+
+def each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A batch, or what torch's `default_collate` gives, with each tensor in it changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: each_tensor(part, change) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [each_tensor(part, change) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
 
 
 def _add_tensors(value: Any, found: list[torch.Tensor], seen: dict[int, Any]) -> None:

@@ -11,6 +11,7 @@ import torch
 from gdsload.backends.names import BackendChoice
 from gdsload.engine.assemble import Batch
 from gdsload.loader.loader import DataLoader
+from gdsload.system.streams import has_streams
 from gdsload.tools.bench.bench_plan import BenchPlan
 
 __all__ = ["Route", "make_routes", "sample_bytes", "synchronise"]
@@ -79,8 +80,8 @@ def _copied(value: Any, device: torch.device) -> Any:
         return value
     if isinstance(value, tuple):
         return tuple(_copied(part, device) for part in value)
-    pinned = value.pin_memory() if device.type == "cuda" else value
-    return pinned.to(device, non_blocking=True)
+    # From other memory MPS would copy after it was freed.
+    return value.pin_memory().to(device, non_blocking=True) if has_streams(device) else value.to(device)
 
 
 def _nbytes(value: Any) -> int:

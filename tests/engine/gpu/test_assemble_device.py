@@ -15,8 +15,8 @@ from gdsload.backends.base import PendingRead
 from gdsload.backends.readers import done
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import Bytes, Offsets
-from gdsload.engine.gpu import assemble_device
-from gdsload.engine.gpu.assemble_device import ConsumerThrottle, GroupHandOver
+from gdsload.engine.gpu import assemble_device, device_queue
+from gdsload.engine.gpu.device_queue import ConsumerThrottle, GroupHandOver
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.read_planner import FieldRows, LoadedRows, RowSlice, Slices
 
@@ -45,13 +45,13 @@ def gpu(monkeypatch):
     """How many batches were handed out, and how many the GPU is through with."""
     found = SimpleNamespace(queued=0, done=0, waits=0, made=0, recorded=[], current=7)
     monkeypatch.setattr(torch.cuda, "Event", lambda *, blocking: Event(found) if blocking else None)
-    monkeypatch.setattr(assemble_device, "current_stream", lambda _device: Stream(found.current))
+    monkeypatch.setattr(device_queue, "current_stream", lambda _device: Stream(found.current))
     return found
 
 
 class Stream(SimpleNamespace):
     def __init__(self, handle):
-        super().__init__(cuda_stream=handle, device_index=0)
+        super().__init__(stream_id=handle, device_index=0)
 
 
 def hand_out(gpu, batches):
@@ -75,7 +75,7 @@ def test_a_consumer_that_never_waits_is_held_back(gpu):
 def test_events_are_behind_what_the_consumer_queues_on_the_stream_that_it_uses_now(gpu):
     for number, _ in enumerate(hand_out(gpu, 100)):
         gpu.current = 7 if number < 50 else 9
-    handles = [stream.cuda_stream for stream in gpu.recorded]
+    handles = [stream.stream_id for stream in gpu.recorded]
     assert handles == sorted(handles)
     assert set(handles) == {7, 9}
 
@@ -96,7 +96,7 @@ def test_one_that_stops_for_a_while_is_not_held_back_by_what_is_long_past(gpu):
 class Tensor:
     """One on a device, in memory of 64 bytes at an address."""
 
-    is_nested, nbytes = False, 8
+    is_nested, is_xpu, nbytes = False, False, 8
     is_conj = is_neg = staticmethod(lambda: False)
 
     def __init__(self, recorded, device, memory, address):
@@ -112,20 +112,20 @@ class Tensor:
 @pytest.fixture
 def recorded(monkeypatch):
     """Devices, memory and streams, as they were recorded."""
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"current of {device}")
-    monkeypatch.setattr(assemble_device, "tensors_of", list)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: f"current of {device}")
+    monkeypatch.setattr(device_queue, "tensors_of", list)
     return []
 
 
 def test_memory_is_handed_to_the_stream_that_is_current_on_its_device(recorded):
     mine = SimpleNamespace(device_index=0)
     batch = [Tensor(recorded, *each) for each in (("cuda:0", 64, 72), ("cuda:1", 128, 128), ("cpu", 256, 256))]
-    assert assemble_device.hand_over(batch, mine) == 24
+    assert device_queue.hand_over(batch, mine) == 24
     assert recorded == [("cuda:0", 64, mine), ("cuda:1", 128, "current of cuda:1")]
     recorded.clear()  # of memory that several share, once, wherever in it they lie, and also where it takes turns
     places = ((64, 72), (64, 64), (64, 127), (128, 128), (128, 160), (64, 80))
     some = [Tensor(recorded, "cuda:0", *place) for place in places]
-    assert assemble_device.hand_over(some, mine) == 48
+    assert device_queue.hand_over(some, mine) == 48
     assert recorded == [("cuda:0", 64, mine), ("cuda:0", 128, mine)]
 
 
@@ -133,7 +133,7 @@ def test_memory_is_handed_to_the_stream_that_is_current_on_its_device(recorded):
 def test_what_is_recorded_of_a_view(view):
     """The same memory, by a tensor whose numbers are those in memory."""
     whole = torch.ones(2, 2, dtype=torch.complex64)
-    found = assemble_device.recordable(view(whole))
+    found = device_queue.recordable(view(whole))
     assert found.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
     assert not found.is_conj()
     assert not found.is_neg()
@@ -145,12 +145,12 @@ def test_memory_of_a_group_is_recorded_once_for_each_stream_that_gets_some_of_it
     give = GroupHandOver(ConsumerThrottle(torch.device("cuda:0"), PENDING), group)
     assert not recorded
     assert give(group[0]) is group[0]
-    assert [(memory, stream.cuda_stream) for _, memory, stream in recorded] == [(64, 7), (128, 7)]
+    assert [(memory, stream.stream_id) for _, memory, stream in recorded] == [(64, 7), (128, 7)]
     give(group[1])
     assert len(recorded) == 2
     gpu.current = 9
     give(group[2])
-    assert [(memory, stream.cuda_stream) for _, memory, stream in recorded[2:]] == [(128, 9)]
+    assert [(memory, stream.stream_id) for _, memory, stream in recorded[2:]] == [(128, 9)]
     gpu.current = 7
     give(group[3])
     assert len(recorded) == 3
@@ -161,7 +161,7 @@ def test_memory_of_another_device_is_recorded_for_the_stream_that_is_current_the
 ):
     """Whatever the stream of the loader's device is."""
     elsewhere = iter(["first", "first", "second"])
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: next(elsewhere))
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda _device: next(elsewhere))
     group = [[Tensor(recorded, "cuda:0", 64, 64), Tensor(recorded, "cuda:1", low, low)] for low in (128, 192)]
     give = GroupHandOver(ConsumerThrottle(torch.device("cuda:0"), PENDING), group)
     give(group[0])
@@ -188,7 +188,7 @@ class Noting:
         self.noted = noted
 
     def __call__(self, stream, nbytes):
-        self.noted.append((stream.cuda_stream, nbytes))
+        self.noted.append((stream.stream_id, nbytes))
 
 
 def test_a_group_is_not_held_once_its_first_batch_is_there(gpu):
@@ -221,7 +221,7 @@ def test_waiting_for_the_gpu_holds_nobody_else_up(gpu, monkeypatch):
 
 def test_lengths_of_a_batch_that_are_changed_in_place_concern_no_others_gradients():
     """A transform on the device may clamp those of the next batch while this one is trained on."""
-    maker = SimpleNamespace(gather=SimpleNamespace(upload=torch.from_numpy))
+    maker = SimpleNamespace(onto=SimpleNamespace(copied=lambda tensor: tensor))
     first, second = assemble_device.DeviceAssembler.tensors(maker, np.arange(5), [2, 3])
     weight = torch.ones(2, requires_grad=True)
     loss = (weight * first).sum()
@@ -256,9 +256,6 @@ def test_no_copy_goes_from_one_allocation_into_the_next(codec, field, monkeypatc
         def __init__(self):
             self.form, self.device = BatchForm({"x": codec("x", field)}, fields=("x",)), torch.device("cpu")
             self.gather = Gather(self.device, lambda addresses: np.zeros(addresses.shape, np.bool_), kernel=True)
-
-        def complete(self, gather):
-            return gather()
 
     found = {"x": FieldRows(addresses, np.full(16, size))}
     rows = LoadedRows(found, np.arange(16), np.zeros(1, np.int64), PendingRead(addresses, done, begins=chunks), 16)

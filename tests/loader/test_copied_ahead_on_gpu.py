@@ -1,0 +1,108 @@
+"""Batches built in CPU memory, on a GPU: pinned, and copied ahead of the consumer."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import gdsload
+from gdsload import DataLoader
+from gdsload.engine.gpu.device_queue import DeviceQueue
+from gdsload.testing import assert_resumes_everywhere, fingerprint
+from gdsload.transforms import DecodeImage
+
+pytestmark = pytest.mark.cuda
+CYCLES = 20_000_000  # about 10 ms
+
+
+def halved(sample):
+    return {"pair": (sample["image"] / 2, [sample["label"]]), "text": sample["text"], "index": sample["index"]}
+
+
+def image_of(sample):
+    return {"image": sample["image"]}
+
+
+def both(path, device, **options):
+    """What batches are on the GPU, and on the CPU."""
+    with DataLoader(path, device=device, **options) as ours, DataLoader(path, device="cpu", **options) as theirs:
+        return [fingerprint(batch) for batch in ours], [fingerprint(batch) for batch in theirs]
+
+
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+@pytest.mark.parametrize("workers", [0, 3])
+def test_samples_that_were_transformed(varied, device, shuffle, workers):
+    options = {"sample_transform": halved, "sample_workers": workers, "with_index": True}
+    found, wanted = both(varied, device, batch_size=17, shuffle=shuffle, **options)
+    assert found == wanted
+    with DataLoader(varied, 17, device=device, **options) as loader:
+        batch = next(iter(loader))
+    assert (batch["pair"][0].device, batch["index"].device.type) == (device, "cpu")
+
+
+@pytest.mark.parametrize("cache", ["none", "ram"])
+def test_decoded_images(tmp_path, device, cache):
+    """Which could be decoded is said on the CPU."""
+    with gdsload.ShardWriter(tmp_path / "d", {"image": gdsload.Field("image"), "label": gdsload.Field("int64")}) as out:
+        for number in range(40):
+            data = io.BytesIO()
+            Image.fromarray(np.full((9 + number, 40, 3), number, np.uint8)).save(data, "PNG")
+            out.write({"image": data.getvalue(), "label": number})
+    options = {"decode": {"image": DecodeImage(size=20, crop="center", on_error="zeros")}, "cache": cache}
+    with (
+        DataLoader(tmp_path / "d", 7, "full", device=device, backend="host", **options) as ours,
+        DataLoader(tmp_path / "d", 7, "full", device="cpu", **options) as theirs,
+    ):
+        for _ in range(2):
+            for mine, other in zip(ours, theirs, strict=True):
+                assert fingerprint(mine) == fingerprint(other)
+                assert (mine["image"].device, mine["image.decoded"].device.type) == (device, "cpu")
+
+
+def test_what_is_copied_is_pinned_and_not_from_the_consumers_thread_alone(numbered, device, monkeypatch):
+    pinned, threads, copied = set(), set(), DeviceQueue.copied
+
+    def note(self, tensor):
+        pinned.add(tensor.is_pinned())
+        threads.add(threading.current_thread().name)
+        return copied(self, tensor)
+
+    monkeypatch.setattr(DeviceQueue, "copied", note)
+    with DataLoader(numbered, 256, "full", device=device, backend="host") as loader:
+        for _ in loader:
+            torch.cuda.synchronize()
+    assert pinned == {True}
+    assert any(name.startswith("gdsload") for name in threads)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_samples_on_the_device_may_be_dropped_while_they_are_used(numbered, own):
+    """Also on the consumer's own stream."""
+    found, stream = [], torch.cuda.Stream() if own else torch.cuda.current_stream()
+    options = {"sample_transform": dict, "sample_workers": 2, "prefetch_bytes": "2MiB"}
+    with DataLoader(numbered, 128, device="cuda", **options) as loader, torch.cuda.stream(stream):
+        for batch, _ in zip(loader, range(30), strict=False):
+            torch.cuda._sleep(CYCLES)
+            found.append(batch["x"].clone())
+            del batch
+        torch.cuda.synchronize()
+    for step, rows in enumerate(found):
+        wanted = torch.arange(128 * step, 128 * step + 128, dtype=torch.int32)[:, None].expand(-1, 1024)
+        assert torch.equal(rows.cpu(), wanted)
+
+
+@pytest.mark.parametrize("way", [{"backend": "host"}, {"sample_transform": image_of, "sample_workers": 2}])
+def test_resuming_and_closing_in_the_middle(varied, device, way):
+    assert_resumes_everywhere(lambda: DataLoader(varied, 60, "full", device=device, **way))
+    loader = DataLoader(varied, 10, "full", device=device, **way)
+    batches = iter(loader)
+    kept = [next(batches)["image"] for _ in range(3)]
+    loader.close()
+    with DataLoader(varied, 10, "full", device="cpu") as other:
+        assert all(torch.equal(one.cpu(), batch["image"]) for one, batch in zip(kept, other, strict=False))
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("gdsload")]
