@@ -6,15 +6,12 @@ again.
 from __future__ import annotations
 
 import ctypes
-import io
 import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import gdsload
 from gdsload import BudgetError
@@ -110,28 +107,17 @@ def test_packed_fields_and_windows(load, writers, tmp_path, device, monkeypatch,
     assert found == wanted
 
 
-@pytest.fixture
-def images(tmp_path):
-    """30 images of different sizes, numbered."""
-    with gdsload.ShardWriter(tmp_path / "d", {"image": gdsload.Field("image"), "label": gdsload.Field("int64")}) as out:
-        for number in range(30):
-            data = io.BytesIO()
-            Image.fromarray(np.full((9 + number, 40, 3), number, np.uint8)).save(data, "PNG")
-            out.write({"image": data.getvalue(), "label": number})
-    return tmp_path / "d"
-
-
 WHOLE = DecodeImage(size=20, on_error="zeros")
 
 
 @pytest.mark.parametrize("options", [WHOLE, DecodeImage()], ids=["one size", "a list"])
-def test_decoded_images(load, images, device, monkeypatch, options):
-    found, wanted = both(load, device, monkeypatch, images, 7, "full", decode={"image": options})
+def test_decoded_images(load, numbered_images, device, monkeypatch, options):
+    found, wanted = both(load, device, monkeypatch, numbered_images, 7, "full", decode={"image": options})
     assert found == wanted
 
 
 @pytest.mark.parametrize("way", [{}, {"sample_transform": dict}])
-def test_on_a_device_without_streams_the_consumers_thread_copies_and_waits(load, images, monkeypatch, way):
+def test_on_a_device_without_streams_the_consumers_thread_copies_and_waits(load, numbered_images, monkeypatch, way):
     """MPS would read memory that was freed meanwhile. What could be decoded, and indices, stay on the CPU."""
     given, real, meta = [], torch.Tensor.to, torch.device("meta")
 
@@ -140,7 +126,7 @@ def test_on_a_device_without_streams_the_consumers_thread_copies_and_waits(load,
         return real(tensor, *where, **options)
 
     monkeypatch.setattr(LoaderPlan, "copies", True)
-    loader = load(images, 10, decode={"image": WHOLE}, with_index=True, **way)
+    loader = load(numbered_images, 10, decode={"image": WHOLE}, with_index=True, **way)
     monkeypatch.setattr(LoaderPlan, "device", meta)
     monkeypatch.setattr(torch.Tensor, "to", to)
     batch = next(iter(loader))

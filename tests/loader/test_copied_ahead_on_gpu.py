@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import threading
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-import gdsload
 from gdsload import DataLoader
 from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.testing import assert_resumes_everywhere, fingerprint
@@ -46,17 +42,12 @@ def test_samples_that_were_transformed(varied, device, shuffle, workers):
 
 
 @pytest.mark.parametrize("cache", ["none", "ram"])
-def test_decoded_images(tmp_path, device, cache):
+def test_decoded_images(numbered_images, device, cache):
     """Which could be decoded is said on the CPU."""
-    with gdsload.ShardWriter(tmp_path / "d", {"image": gdsload.Field("image"), "label": gdsload.Field("int64")}) as out:
-        for number in range(40):
-            data = io.BytesIO()
-            Image.fromarray(np.full((9 + number, 40, 3), number, np.uint8)).save(data, "PNG")
-            out.write({"image": data.getvalue(), "label": number})
     options = {"decode": {"image": DecodeImage(size=20, crop="center", on_error="zeros")}, "cache": cache}
     with (
-        DataLoader(tmp_path / "d", 7, "full", device=device, backend="host", **options) as ours,
-        DataLoader(tmp_path / "d", 7, "full", device="cpu", **options) as theirs,
+        DataLoader(numbered_images, 7, "full", device=device, backend="host", **options) as ours,
+        DataLoader(numbered_images, 7, "full", device="cpu", **options) as theirs,
     ):
         for _ in range(2):
             for mine, other in zip(ours, theirs, strict=True):

@@ -71,6 +71,12 @@ def test_what_was_current_is_current_again(torch_streams):
     assert torch_streams.current[one] is before
 
 
+def test_a_stream_is_made_current_again_where_another_device_is(torch_streams):
+    one = torch_streams.device
+    streams.back_to(before := Stream(7, one + 1))
+    assert (torch_streams.current[one + 1], torch_streams.device, torch_streams.changed) == (before, one, {one + 1})
+
+
 def test_on_another_device_both_change_and_the_first_one_is_left_alone(torch_streams):
     """To make a stream of it current begins a context on it."""
     one = torch_streams.device
