@@ -21,7 +21,7 @@ from gdsload.engine.resident import ResidentGather
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.errors import GdsloadError
-from gdsload.system.streams import current_stream, on, record, room_for, stream_handle
+from gdsload.system.streams import back_to, current_stream, on, record, room_for, stream_handle
 
 __all__ = ["ResidentSource", "VramSource"]
 
@@ -76,8 +76,7 @@ class ResidentSource(LandedSource):
         except BaseException:
             # Ctrl-C may be raised where torch changes streams, in Python: the consumer would stay on the loader's
             # stream.
-            with torch.cuda.device(stream.device):  # which may not be the consumer's current device
-                torch.cuda.set_stream(before)
+            back_to(before)
             raise
         ready = Ready(batches, gather.sizes(steps))
         return _ResidentBatches(self, steps, ready, (event, shards, queued_s))

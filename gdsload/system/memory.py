@@ -135,10 +135,13 @@ class Lease(np.ndarray[Any, Any]):
     """Batch memory, one byte an element. It returns to its pool when nothing refers to it any more."""
 
 
+_Slab = Any  # memory with a length, and no array: see `BatchPool.lease`
+
+
 class _Return(weakref.ref[Lease]):
     """A reference to a lease that returns its memory to the pool."""
 
-    slab: mmap.mmap | memoryview
+    slab: _Slab
 
 
 class BatchPool:
@@ -156,7 +159,7 @@ class BatchPool:
 
     def __init__(self, keep_bytes: int, *, pinned: bool = False) -> None:
         self.keep_bytes, self._pinned = keep_bytes, pinned
-        self._free: defaultdict[int, list[mmap.mmap | memoryview]] = defaultdict(list)
+        self._free: defaultdict[int, list[_Slab]] = defaultdict(list)
         self._out: dict[int, _Return] = {}
         self._returned: deque[_Return] = deque()
         self._bytes = 0
@@ -236,10 +239,11 @@ def _slab_bytes(nbytes: int) -> int:
     return -(-nbytes // step) * step
 
 
-def _new_slab(size: int, *, pinned: bool) -> mmap.mmap | memoryview:
+def _new_slab(size: int, *, pinned: bool) -> _Slab:
     try:
         if pinned:
-            return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).numpy().data
+            memory: Any = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).numpy()
+            return (ctypes.c_char * size).from_buffer(memory)
         # Private: after a fork, parent and child must not write into each other's batches.
         slab = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, RuntimeError) as error:

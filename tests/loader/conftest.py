@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import io
 import threading
 import time
 
@@ -92,6 +93,17 @@ def plain(tmp_path_factory):
     path = write_plain(tmp_path_factory.mktemp("plain") / "plain", 1000, shard_bytes=8192)
     assert len(gdsload.ShardDataset(path).shards) == 4
     return path
+
+
+@pytest.fixture
+def numbered_images(tmp_path):
+    """30 images of different sizes, numbered."""
+    image = pytest.importorskip("PIL.Image")
+    with gdsload.ShardWriter(tmp_path / "images", {"image": Field("image"), "label": Field("int64")}) as writer:
+        for number in range(30):
+            image.fromarray(np.full((9 + number, 40, 3), number, np.uint8)).save(data := io.BytesIO(), "PNG")
+            writer.write({"image": data.getvalue(), "label": number})
+    return tmp_path / "images"
 
 
 @pytest.fixture

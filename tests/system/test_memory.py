@@ -61,9 +61,21 @@ KEEPERS = {
 }
 
 
+@pytest.fixture(params=[False, True])
+def pinned(request, monkeypatch):
+    """Whether a pool's memory is pinned; that is not really done."""
+    real = torch.empty
+
+    def empty(*given, pin_memory=False, **more):
+        return real(*given, **more)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    return request.param
+
+
 @pytest.mark.parametrize("make", KEEPERS.values(), ids=KEEPERS.keys())
-def test_memory_stays_while_anything_of_it_lives(make):
-    pool = BatchPool(2**20)
+def test_memory_stays_while_anything_of_it_lives(make, pinned):
+    pool = BatchPool(2**20, pinned=pinned)
     lease = pool.lease(1000)
     where = address_of(lease)
     lease[:] = 7
@@ -198,6 +210,15 @@ def test_memory_after_a_fork():
     assert os.waitpid(child, 0)[1] == 0
     os.close(there)
     os.close(back)
+
+
+def test_what_cannot_be_pinned(monkeypatch):
+    def refuse(*_given, pin_memory, **_more):
+        raise RuntimeError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    with pytest.raises(BudgetError, match=r"of 64 KiB: CUDA error: out of memory\. Lower batch_size="):
+        BatchPool(2**20, pinned=True).lease(10)
 
 
 def test_more_than_there_is():

@@ -71,6 +71,12 @@ def test_what_was_current_is_current_again(torch_streams):
     assert torch_streams.current[one] is before
 
 
+def test_a_stream_is_made_current_again_where_another_device_is(torch_streams):
+    one = torch_streams.device
+    streams.back_to(before := Stream(7, one + 1))
+    assert (torch_streams.current[one + 1], torch_streams.device, torch_streams.changed) == (before, one, {one + 1})
+
+
 def test_on_another_device_both_change_and_the_first_one_is_left_alone(torch_streams):
     """To make a stream of it current begins a context on it."""
     one = torch_streams.device
@@ -127,19 +133,18 @@ def test_what_ctrl_c_interrupts_has_been_done(monkeypatch):
 
 def test_streams_and_events_of_an_xpu_are_torchs_own(monkeypatch):
     """There need be none: torch has the names, and each is called for the device."""
-    device, calls = torch.device("xpu", 1), []
-
-    def noting(name):
-        assert callable(getattr(torch.xpu, name))
-        monkeypatch.setattr(torch.xpu, name, lambda *given, **more: calls.append((name, *given, *more.values())))
-
+    calls, stream = [], SimpleNamespace(device=torch.device("xpu", 1))
     for name in ("Stream", "Event", "current_stream", "stream"):
-        noting(name)
-    stream = SimpleNamespace(device=device)
-    streams.side_stream(device)
-    streams.current_stream(device)
-    streams.new_event(device)
+        assert callable(getattr(torch.xpu, name))
+        note = lambda *given, name=name, **more: calls.append((name, *given, *more.values()))  # noqa: E731
+        monkeypatch.setattr(torch.xpu, name, note)
+    for call in (streams.side_stream, streams.current_stream, streams.new_event):
+        call(stream.device)
     streams.on(stream)
-    assert calls == [("Stream", device, -1), ("current_stream", device), ("Event",), ("stream", stream)]
-    kinds = {"cuda": True, "xpu": True, "cpu": False, "mps": False}
-    assert {kind: streams.has_streams(torch.device(kind)) for kind in kinds} == kinds
+    assert calls == [("Stream", stream.device, -1), ("current_stream", stream.device), ("Event",), ("stream", stream)]
+    assert [streams.has_streams(torch.device(kind)) for kind in ("cuda", "xpu", "cpu", "mps")] == [
+        True,
+        True,
+        False,
+        False,
+    ]

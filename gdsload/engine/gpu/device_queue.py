@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gdsload.engine.gpu.plain_tensors import tensors_of
-from gdsload.system.streams import current_stream, new_event, on, record, room_for, side_stream
+from gdsload.system.streams import back_to, current_stream, new_event, on, record, room_for, side_stream
 
 __all__ = ["ConsumerThrottle", "DeviceQueue", "GroupHandOver", "hand_over", "recordable"]
 
@@ -57,12 +57,8 @@ class DeviceQueue:
         Raises:
             BudgetError: if the device has no memory left.
         """
-        with self.room(), on(self.stream):
-            try:
-                yield
-            finally:
-                # No memory that is read from may be released before, even after an error.
-                record(self.stream).synchronize()
+        with self.room(), self._to_its_end(self.stream):
+            yield
 
     @contextmanager
     def transforming(self, batches: Sequence[Any], after: torch.cuda.Event | None = None) -> Iterator[None]:
@@ -72,11 +68,24 @@ class DeviceQueue:
             stream.wait_event(after)
         # Their memory belongs to the other stream, and is freed while this one runs.
         hand_over(batches, stream)
-        with on(stream):
-            try:
-                yield
-            finally:
-                record(stream).synchronize()
+        with self._to_its_end(stream):
+            yield
+
+    @contextmanager
+    def _to_its_end(self, stream: torch.cuda.Stream) -> Iterator[None]:
+        before = current_stream(self.device)
+        try:
+            with on(stream):
+                try:
+                    yield
+                finally:
+                    # No memory that is read from may be released before, even after an error.
+                    record(stream).synchronize()
+        except BaseException:
+            # Ctrl-C may be raised where torch changes streams, in Python: the consumer would stay on this one.
+            if current_stream(self.device) is not before:
+                back_to(before)
+            raise
 
     def follow(self) -> None:
         """Order what is queued from now on after what the calling thread has queued."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -52,6 +53,35 @@ def gpu(monkeypatch):
 class Stream(SimpleNamespace):
     def __init__(self, handle):
         super().__init__(stream_id=handle, device_index=0)
+
+
+@pytest.mark.parametrize("strikes", ["entering", "leaving", "inside"])
+def test_ctrl_c_leaves_the_consumer_on_its_own_stream(monkeypatch, strikes):
+    """Where torch changes streams, in Python, too; and what was queued has ended."""
+    consumers, loaders, ended = Stream(0), Stream(1), []
+    now = [consumers]
+
+    @contextmanager
+    def on(stream):
+        now[0] = stream
+        if strikes == "entering":
+            raise KeyboardInterrupt
+        yield
+        if strikes == "leaving":
+            raise KeyboardInterrupt
+        now[0] = consumers
+
+    event = SimpleNamespace(synchronize=lambda: ended.append(now[0]))
+    fakes = {"on": on, "side_stream": lambda _device: loaders, "current_stream": lambda _device: now[0]}
+    for name, fake in {**fakes, "record": lambda _stream: event, "back_to": lambda one: now.insert(0, one)}.items():
+        monkeypatch.setattr(device_queue, name, fake)
+    queue = device_queue.DeviceQueue(torch.device("cuda", 0))
+    with pytest.raises(KeyboardInterrupt), queue.making():
+        assert now[0] is loaders
+        if strikes == "inside":
+            raise KeyboardInterrupt
+    assert now[0] is consumers
+    assert ended == [loaders] * (strikes != "entering")
 
 
 def hand_out(gpu, batches):
