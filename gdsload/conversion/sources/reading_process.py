@@ -1,0 +1,53 @@
+"""A process beside this one in which libraries read files, because a damaged file can end the process that reads it."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
+from functools import cache
+from typing import Any
+
+from gdsload.errors import FormatError
+from gdsload.system.crew import Crew, Outcome, Work
+
+__all__ = ["read_apart"]
+
+_WORK = Work("gdsload-read", "what is read", "convert", "a source in a module")
+
+
+def read_apart(function: Callable[..., Any], file: str, *arguments: Any) -> Any:
+    """Call a function on a file in the process beside this one, which is started by the first call.
+
+    Args:
+        function: a function of a module; it gets the file and the arguments.
+        file: the file.
+        arguments: what else the function gets.
+
+    Raises:
+        FormatError: if the process ends in it. Any error of the function is raised as well.
+    """
+    ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    crew = _crew(os.getpid())
+    crew.submit(function, (file, *arguments), ended.put)
+    try:
+        return ended.get()()
+    except BrokenExecutor as error:
+        raise FormatError(
+            f"reading it has ended the process that read: {error}",
+            file=file,
+            remedy="The file is damaged, or the machine is short of memory: get the file again, or free some memory.",
+        ) from None
+    except Exception:
+        raise
+    except BaseException:  # Ctrl-C: nobody waits for what is read now
+        _crew.cache_clear()
+        crew.stop()
+        raise
+
+
+@cache
+def _crew(_pid: int) -> Crew:
+    """The one process of this process; a fork needs another one."""
+    return Crew(_WORK, 1, processes=True)
