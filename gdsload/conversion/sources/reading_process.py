@@ -1,7 +1,11 @@
-"""A process beside this one in which libraries read files, because a damaged file can end the process that reads it."""
+"""Where libraries read files that may end the process that reads them, because they are damaged: never in the user's.
+
+The workers of a conversion may end, so they read by themselves. Any other process has one beside it that reads.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import queue
 from collections.abc import Callable
@@ -9,6 +13,7 @@ from concurrent.futures import BrokenExecutor
 from functools import cache
 from typing import Any
 
+from gdsload.conversion.spread import CONVERSION
 from gdsload.errors import FormatError
 from gdsload.system.crew import Crew, Outcome, Work
 
@@ -18,7 +23,7 @@ _WORK = Work("gdsload-read", "what is read", "convert", "a source in a module")
 
 
 def read_apart(function: Callable[..., Any], file: str, *arguments: Any) -> Any:
-    """Call a function on a file in the process beside this one, which is started by the first call.
+    """Call a function on a file in a process that may end; the first call starts it, unless this is one.
 
     Args:
         function: a function of a module; it gets the file and the arguments.
@@ -28,6 +33,8 @@ def read_apart(function: Callable[..., Any], file: str, *arguments: Any) -> Any:
     Raises:
         FormatError: if the process ends in it. Any error of the function is raised as well.
     """
+    if multiprocessing.current_process().name == CONVERSION.name:
+        return function(file, *arguments)
     ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     crew = _crew(os.getpid())
     crew.submit(function, (file, *arguments), ended.put)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import threading
 
@@ -46,3 +47,8 @@ def test_a_file_that_ends_it_is_at_fault_and_the_next_one_is_read():
 def test_errors_are_raised_here():
     with pytest.raises(ValueError, match="a.mat is odd"):
         read_apart(fail, "/tmp/a.mat")
+
+
+def test_a_worker_of_a_conversion_reads_by_itself(monkeypatch):
+    monkeypatch.setattr(multiprocessing.current_process(), "name", "gdsload-convert")
+    assert read_apart(process, "a") == os.getpid()
