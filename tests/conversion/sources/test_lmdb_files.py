@@ -190,23 +190,3 @@ def test_a_file_that_is_cut_short_is_not_mapped(tmp_path, workers):
     os.truncate(tmp_path / "l" / "data.mdb", 24 * 4096)
     with pytest.raises(FormatError, match="the LMDB file cannot be read: it is cut short"):
         gdsload.convert(path, tmp_path / "out", workers=workers)
-
-
-def test_a_tree_that_comes_back_to_itself(tmp_path):
-    """Its root has only itself below, over and over, and is said to be deep."""
-    path = write(tmp_path / "l", {b"%06d" % number: bytes(100) for number in range(4000)})
-    file, page = tmp_path / "l" / "data.mdb", 4096
-    content = bytearray(file.read_bytes())
-    main = [meta + 16 + 24 + 48 for meta in (0, page)]  # behind headers and the tree of free pages
-    root = max(
-        int.from_bytes(content[place + 40 : place + 44], "little") for place in main if content[place + 43] < 255
-    )
-    for place in main:
-        content[place + 6] = 30
-    begin = root * page
-    for at in range(16, int.from_bytes(content[begin + 12 : begin + 14], "little"), 2):
-        node = begin + int.from_bytes(content[begin + at : begin + at + 2], "little")
-        content[node : node + 6] = root.to_bytes(6, "little")
-    file.write_bytes(content)
-    with pytest.raises(FormatError, match="LMDB file cannot be read: .*cursor stack limit reached"):
-        LmdbSource(path).parts(1)
