@@ -37,7 +37,7 @@ LONG_SIGNATURES = {
 """Functions that may have any number of parameters, by file and qualified name, each with its reason."""
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
-    "lines in gdsload": 56_000,
+    "lines in gdsload": 55_900,
     "lines in tests": 62_000,
     "keywords of DataLoader": 43,
     "classes in loader, engine and backends": 194,

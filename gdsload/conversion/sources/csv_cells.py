@@ -320,29 +320,31 @@ def kept_or_rounded(name: str) -> str:
     return f"Keep them as texts, types={{{name!r}: 'str'}}; or round them, types={{{name!r}: 'float'}}."
 
 
-def _is_number(text: str, kind: str) -> bool:
+def _number(text: str, kind: str) -> Any:
+    """The number that a text is; None if it is none of that kind."""
     try:
-        return len(_numbers(need("pyarrow").array([text.encode("utf-8", "surrogateescape")]), kind)) == 1
+        return _numbers(need("pyarrow").array([text.encode("utf-8", "surrogateescape")]), kind)[0].as_py()
     except ValueError:
-        return False
+        return None
 
 
 def _filling(value: Any, column: Column) -> Any:
     """The value that fills, as it is in the column."""
     text = value if isinstance(value, str) else str(value)
-    good = isinstance(value, str) if column.kind == "str" else column.kind in NUMBERS and _is_number(text, column.kind)
-    if not good or (column.kind == "float" and not column.rounds and _is_rounded(text)):
+    found = _number(text, column.kind) if column.kind in NUMBERS else value if column.kind == "str" else None
+    lost = column.kind == "float" and found is not None and not column.rounds and _is_rounded(text)
+    if found is None or lost or (column.kind == "str" and not isinstance(value, str)):
         raise OptionError(
             f"fill has {value!r:.100} for column {column.name!r}, which is {column.kind}",
             remedy=f"Pass a value of that type, or another type: types={{{column.name!r}: ...}}.",
         )
-    return text if column.kind == "str" else _numbers(need("pyarrow").array([text.encode()]), column.kind)[0].as_py()
+    return found
 
 
 def _no_such(cell: str, column: Column, where: str) -> FormatError:
     text, name = cell.strip(), column.name
     others = ("uint",) if _WHOLE.fullmatch(text) else ("float",)  # a float would round a whole number
-    kind = next((kind for kind in others if _is_number(text, kind)), "str")
+    kind = next((kind for kind in others if _number(text, kind) is not None), "str")
     rounds = ", which rounds whole numbers beyond 2**53" if kind == "float" else ""
     return FormatError(
         f"column {name!r} has {cell!r:.200}, which is no {column.kind}",

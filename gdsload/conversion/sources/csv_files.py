@@ -50,7 +50,7 @@ class CsvOptions(ImageFileOptions, total=False):
 
     Attributes:
         types: the types of columns, where the first values do not tell them.
-        delimiter: what stands between cells. None: a tab in `.tsv` files, else a comma.
+        delimiter: what stands between cells, one character of ASCII. None: a tab in `.tsv` files, else a comma.
         encoding: that of the text.
         fill: what stands for an empty cell, by field: ``{"age": -1}``.
     """

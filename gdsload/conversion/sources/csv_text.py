@@ -129,7 +129,8 @@ class CsvForm:
                 if not more:
                     break
                 if len(content) >= MAX_ROW_BYTES:
-                    raise FormatError(f"the row in line {line} has {MAX_ROW_BYTES} bytes or more", file=file)
+                    reason = f"the row in line {line} has {MAX_ROW_BYTES} bytes or more"
+                    raise FormatError(reason, file=file, remedy="If a quote in it is never closed, close it.")
                 read = usual if end else 2 * read
             if content:
                 yield Piece(content, offset, line, np.zeros(1, np.int64), "a quote in it is never closed")

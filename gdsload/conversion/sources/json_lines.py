@@ -46,10 +46,10 @@ class JsonOptions(FileOptions, ColumnOptions, total=False):
 class JsonLinesSource(FieldChoice):
     """Lines of JSON, each an object: a sample, whose keys are fields.
 
-    The first 1000 lines tell which keys there are, and of what types: whole numbers (int64), floating-point ones
-    (float64), ``true`` and ``false``, texts, lists of numbers (ragged). Of an object in one each part is a field,
-    ``"s.x"``. A line with a key that those have not is an error of that line, unless `fields` says which are taken; one
-    without a key has no value there, as a row of a table.
+    The first 1000 lines, or as many as have 16 MiB, tell which keys there are, and of what types: whole numbers
+    (int64), floating-point ones (float64), ``true`` and ``false``, texts, lists of numbers (ragged). Of an object in
+    one each part is a field, ``"s.x"``. A line with a key that those have not is an error of that line, unless `fields`
+    says which are taken; one without a key has no value there, as a row of a table.
 
     Args:
         path: a `.jsonl` or `.ndjson` file, maybe with `.gz` after it, or a folder of such files with the same keys.

@@ -19,7 +19,7 @@ from gdsload.errors import FormatError, OptionError
 __all__ = ["LmdbSource"]
 
 _SUFFIXES = (".mdb", ".lmdb")
-_AT_ONCE_BYTES = 8 * 2**20
+AT_ONCE_BYTES = 8 * 2**20
 _FEW = 1024
 _LOCKS = ("lock.mdb", "-lock")
 
@@ -95,7 +95,7 @@ class LmdbSource(ImageSource):
         """See `Source.read`."""
         file, key, left = str(part.where[0]), bytes.fromhex(str(part.where[1])), int(part.where[2])
         while left:
-            pairs, key, left = self._read(read_run, file, key, left, _AT_ONCE_BYTES)
+            pairs, key, left = self._read(read_run, file, key, left, AT_ONCE_BYTES)
             for name, content in pairs:
                 yield Item(f"key {name!r:.100}", partial(self._sample, name, content, f"{file}: {name!r:.100}"))
 

@@ -86,7 +86,7 @@ def test_values_that_are_as_long_as_what_describes_a_database(tmp_path, samples_
 
 
 def test_long_values_come_one_after_the_other(tmp_path, samples_in, monkeypatch):
-    monkeypatch.setattr("gdsload.conversion.sources.lmdb_files._AT_ONCE_BYTES", 100)
+    monkeypatch.setattr("gdsload.conversion.sources.lmdb_files.AT_ONCE_BYTES", 100)
     values = {b"%03d" % number: bytes(number) for number in range(300)}
     path = write(tmp_path / "l", values)
     (part,) = LmdbSource(path).parts(2**30)
