@@ -42,7 +42,7 @@ __all__ = ["CsvSource"]
 _SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _LOOKED_AT, _LOOK_BYTES = 1000, 2**16
 _NAMED_NEVER = ("int", "uint", "float")
-"""Types of cells that are values, where all of a line are."""
+"""A first line whose cells are of one of these types has values, and no names."""
 
 
 class CsvOptions(ImageFileOptions, total=False):

@@ -2,7 +2,7 @@
 
 A row ends at a line's end that is in no quotes. A quote at the beginning of a cell opens quotes, the next one closes
 them and ends the cell, and two in between stand for one; other cells have quotes as characters. A row that is otherwise
-is a piece by itself, with what is wrong: Arrow would make something of it.
+is a piece by itself, with the reason: Arrow would read it without an error.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _cut(content: bytes, patterns: tuple[re.Pattern[bytes], re.Pattern[bytes]]) 
     while (row := good.match(content, end) or odd.match(content, end)) is not None:
         if row.re is odd:
             yield Piece(content[low:end], 0, 0, np.array(begins, np.int64) - low)
-            trouble = _LONE_RETURN if row["alone"] else "a quote in it is within a cell that has others around it"
+            trouble = _LONE_RETURN if row["alone"] else "a quote inside a quoted cell is not doubled"
             low = row.end()
             yield Piece(content[end:low], 0, 0, np.zeros(1, np.int64), trouble)
             begins = []

@@ -173,7 +173,7 @@ class JsonLinesSource(FieldChoice):
         """Arrow's schema of the lines, and what fields are made of: by the first lines of the first file."""
         if self._known is None:
             file = self._files()[0]
-            schema = read_apart(_schema_of, file, self)  # Arrow ends the process that reads a list of many lists
+            schema = read_apart(_schema_of, file, self)  # nesting may kill it
             form = TableForm(self.fields, self.table_form.fill, (), self.table_form.decimals)
             self._known = schema, form.leaves(schema, file)
         return self._known

@@ -36,7 +36,7 @@ def parsed(lines: Sequence[bytes], where: str, schema: Any, *, others: str) -> A
         FormatError: if they are no table. Of many lines it is not looked for which key is wrong, but by ``"infer"``.
     """
     arrow = need("pyarrow", file=where)
-    if any(line.lstrip(_BEFORE)[:1] != b"{" for line in lines):  # Arrow ends the process that reads a null
+    if any(line.lstrip(_BEFORE)[:1] != b"{" for line in lines):  # a null would kill the process in Arrow
         raise FormatError("a line is no JSON object", file=where)
     try:
         found = _read(lines, schema, others)

@@ -1,7 +1,7 @@
 """What the library `lmdb` reads of an environment: its keys, and runs of keys with their values.
 
-These functions are called in a process that a damaged file may end. No lock file is made. What is wrong is an error of
-the library's, for the caller, or one of an option.
+A damaged file may kill the process that calls these functions. No lock file is made. They raise the library's errors,
+and `ValueError`: the caller knows which file it is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The variables of MATLAB files of version 5, as scipy reads them: arrays of numbers.
 
-What is wrong is a `ValueError`, or an error of scipy's: the caller knows which file it is.
+A damaged file may kill the process that calls these functions. They raise scipy's errors, and `ValueError`: the caller
+knows which file it is.
 """
 
 from __future__ import annotations

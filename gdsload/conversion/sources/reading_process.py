@@ -1,6 +1,6 @@
-"""Where libraries read files that may end the process that reads them, because they are damaged: never in the user's.
+"""Calls libraries in a process that a damaged file may kill, which is never the user's.
 
-The workers of a conversion may end, so they read by themselves. Any other process has one beside it that reads.
+A worker of a conversion may die, so it reads by itself. Any other process has one beside it that reads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORK = Work("gdsload-read", "what is read", "convert", "a source in a module")
 
 
 def read_apart(function: Callable[..., Any], file: str, *arguments: Any) -> Any:
-    """Call a function on a file in a process that may end; the first call starts it, unless this is one.
+    """Call a function on a file in a process that may die; the first call starts it, unless this is one.
 
     Args:
         function: a function of a module; it gets the file and the arguments.
@@ -31,7 +31,7 @@ def read_apart(function: Callable[..., Any], file: str, *arguments: Any) -> Any:
         arguments: what else the function gets.
 
     Raises:
-        FormatError: if the process ends in it. Any error of the function is raised as well.
+        FormatError: if the process dies in it. Any error of the function is raised as well.
     """
     if multiprocessing.current_process().name == CONVERSION.name:
         return function(file, *arguments)
@@ -42,7 +42,7 @@ def read_apart(function: Callable[..., Any], file: str, *arguments: Any) -> Any:
         return ended.get()()
     except BrokenExecutor as error:
         raise FormatError(
-            f"reading it has ended the process that read: {error}",
+            f"the process that reads it has died: {error}",
             file=file,
             remedy="The file is damaged, or the machine is short of memory: get the file again, or free some memory.",
         ) from None

@@ -148,7 +148,7 @@ def test_bad_rows_are_alone(tmp_path):
         "3 cells",
         "'x', which is no int",
         "'', which is no int",
-        "a quote in it is within a cell that has others around it",
+        "a quote inside a quoted cell is not doubled",
         "the file is not UTF-8: column 'text' is b'\\xff'. Pass encoding='latin-1', say",
     ]
     for one, reason in zip(report.skipped, [*reasons, "a quote in it is never closed"], strict=True):
@@ -250,8 +250,8 @@ def test_quotes_marks_and_empty_lines(tmp_path, text, rows):
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ('"He said "hi" to me",2', "a quote in it is within a cell that has others around it"),
-        ('"x" ,2', "a quote in it is within a cell"),
+        ('"He said "hi" to me",2', "a quote inside a quoted cell is not doubled"),
+        ('"x" ,2', "a quote inside a quoted cell is not doubled"),
         ("x\ry,2", "a carriage return alone is in it"),
         ("\r,2", "a carriage return alone"),
     ],

@@ -258,7 +258,7 @@ def test_a_null_among_lines_is_at_fault_alone(tmp_path):
 def test_what_is_nested_too_deeply_is_refused(tmp_path, deep):
     """Where the first lines tell of it, Arrow ends the process that reads; later it is a bad line."""
     (tmp_path / "a.jsonl").write_text(f'{{"x": {deep}}}\n')
-    with pytest.raises(FormatError, match="a.jsonl: reading it has ended the process that read"):
+    with pytest.raises(FormatError, match="a.jsonl: the process that reads it has died"):
         JsonLinesSource(str(tmp_path / "a.jsonl")).parts(1)
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n' * 1000 + f'{{"x": {deep}}}\n')
     with pytest.raises(ReadError, match="row 1000 .*the line is no JSON: it is nested too deeply"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -93,6 +95,14 @@ def test_long_values_come_one_after_the_other(tmp_path, samples_in, monkeypatch)
     assert part.samples == 300
     assert [one["value"] for one in samples_in(LmdbSource(path), 2**30)] == list(values.values())
     assert [one["value"] for one in samples_in(LmdbSource(path), 1)] == list(values.values())
+
+
+def test_a_missing_library_is_named(tmp_path, monkeypatch):
+    path = write(tmp_path / "l", {b"a": b"b"})
+    monkeypatch.setattr(multiprocessing.current_process(), "name", "gdsload-convert")  # which reads by itself
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    with pytest.raises(OptionError, match=r'needs lmdb, which cannot be imported.*pip install "gdsload\[convert\]"'):
+        LmdbSource(path).parts(1)
 
 
 def encoded(array):
