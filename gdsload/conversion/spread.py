@@ -92,8 +92,8 @@ class Spread:
         except BrokenExecutor as error:
             raise ReadError(
                 f"a worker was lost: {error}",
-                remedy="If it was killed, that was for want of memory perhaps: run it again with fewer workers. It "
-                "goes on from there.",
+                remedy="If it was killed, memory was short perhaps: run it again with fewer workers. If a file is "
+                "damaged, workers=1 names it. It goes on from there.",
             ) from error
 
     def _hands(self, tasks: Sequence[PartTask], noted: Callable[[int, int], None]) -> AbstractContextManager[Submit]:

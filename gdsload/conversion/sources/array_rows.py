@@ -37,12 +37,12 @@ def array_parts(
     return row_parts(count, max(target_bytes // max(row_bytes, 1), 1), row_bytes, prefix=prefix, where=where)
 
 
-def array_items(arrays: Mapping[str, Any], low: int, high: int) -> Iterator[Item]:
-    """The rows from `low` to `high` - 1, many at once."""
+def array_items(arrays: Mapping[str, Any], low: int, high: int, *, first: int = 0) -> Iterator[Item]:
+    """The rows from `low` to `high` - 1, many at once; `first` is the number of the row that the arrays begin with."""
     row_bytes = sum(array.nbytes // max(len(array), 1) for array in arrays.values())
     step = max(BATCH_BYTES // max(row_bytes, 1), 1)
     for begin, end in spans(low, high, step):
-        yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin, end), end - begin)
+        yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin - first, end - first), end - begin)
 
 
 def _rows(arrays: Mapping[str, Any], begin: int, end: int) -> dict[str, Any]:

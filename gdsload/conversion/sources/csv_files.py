@@ -8,8 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from typing import Any, Unpack
+from typing import Any, NoReturn, Self, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import in_words
@@ -20,22 +19,30 @@ from gdsload.conversion.sources.csv_cells import (
     NUMBERS,
     CellReader,
     Column,
+    Rows,
     beyond,
     beyond_whole,
-    is_float,
+    check_text,
+    header_cells,
+    is_path,
     kept_or_rounded,
     missing_among_numbers,
+    other_delimiter,
+    read_cells,
     type_of,
 )
-from gdsload.conversion.sources.csv_lines import CsvForm, Row, check_text, other_delimiter
+from gdsload.conversion.sources.csv_text import CsvForm, Piece
+from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.npy import decode_npy
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["CsvSource"]
 
 _SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
-_LOOKED_AT = 1000
+_LOOKED_AT, _LOOK_BYTES = 1000, 2**16
+_NAMED_NEVER = ("int", "uint", "float")
+"""A first line whose cells are of one of these types has values, and no names."""
 
 
 class CsvOptions(ImageFileOptions, total=False):
@@ -43,7 +50,7 @@ class CsvOptions(ImageFileOptions, total=False):
 
     Attributes:
         types: the types of columns, where the first values do not tell them.
-        delimiter: what stands between cells. None: a tab in `.tsv` files, else a comma.
+        delimiter: what stands between cells, one character of ASCII. None: a tab in `.tsv` files, else a comma.
         encoding: that of the text.
         fill: what stands for an empty cell, by field: ``{"age": -1}``.
     """
@@ -68,7 +75,7 @@ class CsvSource(FieldChoice, ImageSource):
 
     Args:
         path: a `.csv` or `.tsv` file, maybe with `.gz` after it, or a folder of such files with the same columns. A
-            packed one, and one that is not UTF-8, is held in memory whole.
+            packed one, and one that is not UTF-8, is read by one worker.
         **options: see `CsvOptions`. `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them:
             see `ImageForm`. `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
@@ -87,9 +94,10 @@ class CsvSource(FieldChoice, ImageSource):
         for name, kind in self.types.items():
             if kind not in CELL_TYPES:
                 raise OptionError(f"the type of {name!r} is {kind!r}", remedy=f"Supported are {', '.join(CELL_TYPES)}.")
-        if delimiter is not None and (not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n'):
-            raise OptionError(f"delimiter is {delimiter!r}, no single character")
+        if delimiter is not None and not _is_delimiter(delimiter):
+            raise OptionError(f"delimiter is {delimiter!r:.100}", remedy="Pass a single character of ASCII, no quote.")
         self.text = CsvForm(delimiter, _encoding(options.get("encoding", "utf-8")))
+        self._known: list[Column] | None = None
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. Files that cells name are known by a checksum of names, lengths and times."""
@@ -98,9 +106,11 @@ class CsvSource(FieldChoice, ImageSource):
         columns = self._columns()
         named = [column.place for column in columns if column.kind == "file"]
         for file in files if named else []:
-            for row in self._rows(file):
-                paths = [_joined(file, row.cells[number]) for number in named if number < len(row.cells)]
-                digest.update(json.dumps([_stamp(path) for path in paths]).encode())
+            for piece in self._pieces(file):
+                cells = [] if piece.trouble else self._cells(piece, file)
+                for row in zip(*(cells[place].to_pylist() for place in named if cells), strict=True):
+                    stamps_of = [_stamp(_joined(file, os.fsdecode(cell))) for cell in row]
+                    digest.update(json.dumps(stamps_of).encode())
         return {
             "kind": self.kind,
             "files": stamps(files),
@@ -114,111 +124,85 @@ class CsvSource(FieldChoice, ImageSource):
 
     def notes(self) -> list[str]:
         """What users should know of it."""
-        values = self._first_values(self._files()[0])
-        return [*self._other_delimiter(), *self._padded_numbers(values), *self._texts_by_one_cell(values)]
-
-    def _other_delimiter(self) -> list[str]:
-        names = self._header(self._files()[0])
-        if (other := other_delimiter(names)) is None:
-            return []
-        return [f"there is one column, {names[0]!r:.100}: if cells lie between {other!r}, pass delimiter={other!r}"]
-
-    def _padded_numbers(self, values: Sequence[Sequence[str]]) -> list[str]:
-        return [
-            f"{column.name!r} is taken for {column.kind}, but {odd!r} begins with a zero: if it is a name, keep it as "
-            f"a text, types={{{column.name!r}: 'str'}}"
-            for column in self._columns()
-            if column.kind in ("int", "uint") and column.name not in self.types
-            for odd in [next((cell for cell in values[column.place] if _padded(cell)), None)]
-            if odd is not None
-        ]
-
-    def _texts_by_one_cell(self, values: Sequence[Sequence[str]]) -> list[str]:
-        return [
-            f"{column.name!r} is taken for texts, as {odd!r} is among its values: if that stands for a missing one, "
-            "leave the cell empty"
-            for column in self._columns()
-            if column.kind == "str" and column.name not in self.types
-            for odd in [missing_among_numbers(values[column.place])]
-            if odd is not None
-        ]
+        file, found = self._files()[0], list[str]()
+        names, values = self._header(file), self._first_cells(file)
+        if other := other_delimiter(names):
+            found.append(
+                f"there is one column, {names[0]!r:.100}: if cells lie between {other!r}, pass delimiter={other!r}"
+            )
+        for name, kind, place in ((one.name, one.kind, one.place) for one in self._columns()):
+            texts = map(os.fsdecode, values[place].to_pylist())
+            if name in self.types:
+                continue
+            if kind in ("int", "uint") and (odd := next(filter(_padded, texts), None)):
+                found.append(
+                    f"{name!r} is taken for {kind}, but {odd!r} begins with a zero: if it is a name, keep it as a "
+                    f"text, types={{{name!r}: 'str'}}"
+                )
+            if kind == "str" and (odd := missing_among_numbers(values[place])):
+                found.append(
+                    f"{name!r} is taken for texts, as {odd!r} is among its values: if that stands for a missing one, "
+                    "leave the cell empty"
+                )
+        return found
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of rows, which are found again by their place in the file, or whole files."""
         columns, found = self._columns(), list[Part]()
         names, row_bytes = self._header(self._files()[0]), self._row_bytes(columns)
         CellReader(",", columns, len(names), self.fill)  # refuses what cannot fill
-        step = max(target_bytes // row_bytes, 1)
+        first = next(self._pieces(self._files()[0], _LOOK_BYTES), None)
+        text_bytes = 1 if first is None else len(first.content) // len(first.begins)
+        step = max(target_bytes * text_bytes // row_bytes, 1)
         for file in self._files():
             if (header := self._header(file)) != names:
                 raise _other_columns(header, names, file, self._files()[0])
             if not self.text.seekable(file):
                 found.append(Part(os.path.basename(file), (file, 0, 1, -1), nbytes=os.path.getsize(file)))
                 continue
-            begins, count = self._begins(file, step)
-            for number, (offset, line) in enumerate(begins):
-                rows = min(step, count - number * step)
-                name = f"{os.path.basename(file)}, {rows} rows from line {line}"
-                found.append(Part(name, (file, offset, line, rows), rows, rows * row_bytes))
+            for piece in self._pieces(file, step):
+                rows, begin = len(piece.begins), int(piece.begins[0])
+                name = f"{os.path.basename(file)}, {rows} rows from line {piece.line_of(0)}"
+                where = (file, piece.offset + begin, piece.line_of(0), len(piece.content) - begin)
+                found.append(Part(name, where, rows, rows * row_bytes))
         if not found:
             raise FormatError("there is not one row", file=self.path)
         return found
 
-    def _begins(self, file: str, step: int) -> tuple[list[tuple[int, int]], int]:
-        """Where each run of rows begins, as byte and line, and how many rows there are."""
-        begins, count = list[tuple[int, int]](), 0
-        for piece in self.text.pieces(file, *self._behind_header(file)):
-            if isinstance(piece, Row):
-                begins += [(piece.offset, piece.line)] if count % step == 0 else []
-                count += 1
-                continue
-            for row in range(-count % step, len(piece.begins), step):
-                begins.append((piece.offset + int(piece.begins[row]), piece.line_of(row)))
-            count += len(piece.begins)
-        return begins, count
-
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
-        file, offset, line, rows = str(part.where[0]), *(int(number) for number in part.where[1:])
-        columns, width = self._columns(), len(self._header(file))
-        if rows < 0:
-            offset, line = self._behind_header(file)
-        cells = CellReader(self.text.between(file), columns, width, self.fill)
-        left = rows if rows >= 0 else 2**62
-        for piece in self.text.pieces(file, offset, line):
-            if left <= 0:
-                return
-            if isinstance(piece, Row):
-                yield Item(f"line {piece.line}", partial(self._sample, piece, cells, file))
-                left -= 1
-                continue
-            piece = piece.first(left)  # noqa: PLW2901
-            left -= len(piece.begins)
-            batch = cells.batch(piece)
-            if batch is None:
-                for row in piece.rows(cells.delimiter, file):
-                    yield Item(f"line {row.line}", partial(self._sample, row, cells, file))
-            else:
-                last = piece.line_of(len(piece.begins) - 1)
-                yield Item(f"lines {piece.line_of(0)} to {last}", partial(dict, batch), len(piece.begins))
+        file, offset, line, nbytes = str(part.where[0]), *(int(number) for number in part.where[1:])
+        pieces = self._pieces(file) if nbytes < 0 else self.text.pieces(file, offset=offset, line=line, nbytes=nbytes)
+        columns = self._columns()
+        cells = CellReader(self.text.between(file), columns, len(self._header(file)), self.fill)
+        paths = [column.name for column in columns if column.kind == "file"]
+        for piece in pieces:
+            for rows in cells.read(piece, file):
+                yield from self._items(rows, piece, paths, file)
+
+    def _items(self, rows: Rows, piece: Piece, paths: Sequence[str], file: str) -> Iterator[Item]:
+        lines = list(map(piece.line_of, rows.rows if paths else [rows.rows[0], rows.rows[-1]]))
+        if rows.trouble is not None:
+            yield Item(f"line {lines[0]}", partial(_refuse, rows.trouble))
+        elif not paths:
+            count = len(rows.rows)
+            key = f"line {lines[0]}" if count == 1 else f"lines {lines[0]} to {lines[1]}"
+            yield Item(key, partial(dict, rows.values), count)
+        else:
+            for number, line in enumerate(lines):
+                sample = {name: values[number] for name, values in rows.values.items()}
+                yield Item(f"line {line}", partial(self._sample, sample, paths, file, f"{file}, line {line}"))
 
     def first_items(self) -> Iterator[Item]:
         """See `ImageSource.first_items`."""
-        file, columns = self._files()[0], self._columns()
-        if any(column.kind == "file" for column in columns):
-            cells = CellReader(self.text.between(file), columns, len(self._header(file)), self.fill)
-            for row in self._rows(file):
-                yield Item(f"line {row.line}", partial(self._sample, row, cells, file))
+        if any(column.kind == "file" for column in self._columns()):
+            yield from self.read(Part("the first rows", (self._files()[0], 0, 1, -1)))
 
-    def _behind_header(self, file: str) -> tuple[int, int]:
-        for place, row in enumerate(self.text.rows(file)):
-            if place == 1:
-                return row.offset, row.line
-        return os.path.getsize(file), 1  # there is nothing
-
-    def _sample(self, row: Row, cells: CellReader, file: str) -> dict[str, Any]:
-        where = f"{file}, line {row.line}"
-        return cells.sample(row, where, partial(self._load, file=file, where=where))
+    def _sample(self, cells: Mapping[str, Any], paths: Sequence[str], file: str, where: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in cells.items():
+            put(found, self._load(name, value, file, where) if name in paths else {name: value}, where)
+        return found
 
     def _load(self, name: str, cell: str, file: str, where: str) -> dict[str, Any]:
         """What is made of what is at a path, if that is a file in the folder of the CSV file."""
@@ -236,68 +220,108 @@ class CsvSource(FieldChoice, ImageSource):
     def _files(self) -> list[str]:
         return self.files.find(_SUFFIXES, below=False)
 
+    def only(self, fields: Sequence[str]) -> Self:
+        """See `Selective.only`."""
+        found = super().only(fields)
+        found._known = None  # noqa: SLF001 - its own
+        return found
+
     def _columns(self) -> list[Column]:
         """The columns that are wanted."""
+        self._known = self._known or self._wanted()
+        return self._known
+
+    def _wanted(self) -> list[Column]:
         file = self._files()[0]
         names = self._header(file)
         check_fields([*self.types, *self.fill], names, file)
-        values, places = self._first_values(file), {name: place for place, name in enumerate(names)}
+        values, places = self._first_cells(file), {name: place for place, name in enumerate(names)}
         wanted = check_columns(self.fields, names, file)
         for name in wanted:
             check_text(name, f"the name of column {places[name] + 1}", file)
             if name not in self.types and (cell := beyond_whole(values[places[name]])) is not None:
-                self._refuse_beyond(name, places[name], cell, file)
+                raise OptionError(f"column {name!r} {beyond(cell)}", file=file, remedy=kept_or_rounded(name))
         return [
             Column(name, self.types.get(name) or type_of(values[places[name]]), places[name], name in self.types)
             for name in wanted
         ]
 
-    def _refuse_beyond(self, name: str, place: int, cell: str, file: str) -> None:
-        line = next(row.line for row in self._rows(file) if cell in row.cells[place : place + 1])
-        raise OptionError(f"column {name!r} {beyond(cell)}", file=f"{file}, line {line}", remedy=kept_or_rounded(name))
+    def _first_cells(self, file: str) -> list[Any]:
+        """The first cells of each column that are not empty, as arrays of bytes."""
+        compute, found, seen = need("pyarrow.compute"), list[list[Any]](), 0
+        for piece in self._pieces(file, _LOOK_BYTES):
+            if piece.trouble is None:
+                found.append([cells[: _LOOKED_AT - seen] for cells in self._cells(piece, file)])
+            if (seen := seen + len(piece.begins)) >= _LOOKED_AT:
+                break
+        empty = need("pyarrow").array([], "binary")
+        joined = [need("pyarrow").concat_arrays([empty, *some]) for some in zip(*found, strict=True)]
+        joined = joined or [empty] * len(self._header(file))
+        return [cells.filter(compute.not_equal(compute.binary_length(cells), 0)) for cells in joined]
 
-    def _first_values(self, file: str) -> list[list[str]]:
-        """The first cells of each column that are not empty."""
-        columns = len(self._header(file))
-        rows = [row.cells for row in islice(self._rows(file), _LOOKED_AT) if len(row.cells) == columns]
-        return [[cells[number] for cells in rows if cells[number]] for number in range(columns)]
+    def _cells(self, piece: Piece, file: str) -> list[Any]:
+        """The cells of the rows of a piece that have as many as there are columns."""
+        return read_cells(piece, self.text.between(file), len(self._header(file)))[0]
 
     def _row_bytes(self, columns: Sequence[Column]) -> int:
         file, found = self._files()[0], 0
-        values = self._first_values(file)
+        values = self._first_cells(file)
         for column in columns:
             kind, cells = column.kind, values[column.place]
-            if kind == "file" and cells and not cells[0].lower().endswith(".npy"):
+            first = os.fsdecode(cells[0].as_py()) if kind == "file" and len(cells) else ""
+            if first and not first.lower().endswith(".npy"):
                 found += (self.look.size or 224) ** 2 * 3
-            elif kind == "file" and cells:
-                found += (_stamp(_joined(file, cells[0])) or [0])[0]
+            elif first:
+                found += (_stamp(_joined(file, first)) or [0])[0]
             else:
-                found += 8 if kind in NUMBERS else sum(map(len, cells)) // max(len(cells), 1)
+                found += 8 if kind in NUMBERS else _mean_bytes(cells)
         return max(found, 1)
 
     def _header(self, file: str) -> list[str]:
-        for row in self.text.rows(file):
-            names = [name.strip() for name in row.cells]
-            if names and not names[0] and "index" not in names:
-                names[0] = "index"
-            if row.trouble is not None or "" in names:
-                trouble = row.trouble or f"column {names.index('') + 1} has no name"
-                raise FormatError(f"the first line does not name the columns: {trouble}", file=file)
-            if any(type_of([name]) == "file" for name in names) or all(is_float(name) for name in names):
-                raise FormatError(
-                    f"the first line does not name the columns: {', '.join(names)!r:.200} are values",
-                    file=file,
-                    remedy="Put a line with their names before it.",
-                )
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise FormatError(f"two columns are called {twice[0]!r}", file=file)
-            return names
-        raise FormatError("it is empty", file=file)
+        piece = next(self.text.pieces(file, _LOOK_BYTES), None)
+        if piece is None:
+            raise FormatError("it is empty", file=file)
+        if piece.trouble is not None:
+            raise FormatError(f"the first line does not name the columns: {piece.trouble}", file=file)
+        end = int(piece.begins[1]) if len(piece.begins) > 1 else len(piece.content)
+        names = header_cells(piece.content[:end], self.text.between(file))
+        if not names[0] and "index" not in names:
+            names[0] = "index"
+        if "" in names:
+            trouble = f"column {names.index('') + 1} has no name"
+            raise FormatError(f"the first line does not name the columns: {trouble}", file=file)
+        if any(map(is_path, names)) or type_of(need("pyarrow").array(list(map(os.fsencode, names)))) in _NAMED_NEVER:
+            raise FormatError(
+                f"the first line does not name the columns: {', '.join(names)!r:.200} are values",
+                file=file,
+                remedy="Put a line with their names before it.",
+            )
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise FormatError(f"two columns are called {twice[0]!r}", file=file)
+        return names
 
-    def _rows(self, file: str) -> Iterator[Row]:
-        """The rows, without the header."""
-        return islice(self.text.rows(file), 1, None)
+    def _pieces(self, file: str, step: int | None = None) -> Iterator[Piece]:
+        """The rows of a file without the header."""
+        pieces = self.text.pieces(file, step)
+        for piece in pieces:
+            if len(piece.begins) > 1:
+                yield piece.since(1)
+            break
+        yield from pieces
+
+
+def _refuse(trouble: FormatError) -> NoReturn:
+    raise trouble
+
+
+def _is_delimiter(given: object) -> bool:
+    return isinstance(given, str) and len(given) == 1 and given.isascii() and given not in '"\r\n'
+
+
+def _mean_bytes(cells: Any) -> int:
+    """About how many bytes a cell has."""
+    return sum(map(len, cells.to_pylist())) // max(len(cells), 1)
 
 
 def _other_columns(found: Sequence[str], names: Sequence[str], file: str, first: str) -> FormatError:

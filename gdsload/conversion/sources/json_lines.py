@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
-import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
-from itertools import islice
-from typing import IO, Any, Self, Unpack, cast
+from typing import IO, Any, NoReturn, Self, Unpack, cast
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import in_words
@@ -21,19 +18,18 @@ from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm
 from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.json_tables import parsed
 from gdsload.conversion.sources.json_types import check_rounded, has_large_float, named_type, settled_type
+from gdsload.conversion.sources.reading_process import read_apart
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["JSON_LINES", "JsonLinesSource", "JsonOptions"]
 
 JSON_LINES = (".jsonl", ".ndjson")
 _SUFFIXES = (*JSON_LINES, *(f"{suffix}.gz" for suffix in JSON_LINES))
-_LOOKED_AT = 1000
-_ROW = re.compile(r"^JSON parse error: | in row \d+$")  # of those that it was given
+_LOOKED_AT, _LOOK_BYTES = 1000, 16 * 2**20
 _BATCH_BYTES = 4 * 2**20
 _MAX_LINE_BYTES = 2**28
-_USUAL: dict[type | tuple[type, ...], tuple[str, object]] = {bool: ("bool", False), (str, list, dict): ("string", "")}
-"""The type that a value has, and what may stand for one that is missing; lists and objects as texts of JSON."""
 
 
 class JsonOptions(FileOptions, ColumnOptions, total=False):
@@ -50,10 +46,10 @@ class JsonOptions(FileOptions, ColumnOptions, total=False):
 class JsonLinesSource(FieldChoice):
     """Lines of JSON, each an object: a sample, whose keys are fields.
 
-    The first 1000 lines tell which keys there are, and of what types: whole numbers (int64), floating-point ones
-    (float64), ``true`` and ``false``, texts, lists of numbers (ragged). Of an object in one each part is a field,
-    ``"s.x"``. A line with a key that those have not is an error of that line, unless `fields` says which are taken; one
-    without a key has no value there, as a row of a table.
+    The first 1000 lines, or as many as have 16 MiB, tell which keys there are, and of what types: whole numbers
+    (int64), floating-point ones (float64), ``true`` and ``false``, texts, lists of numbers (ragged). Of an object in
+    one each part is a field, ``"s.x"``. A line with a key that those have not is an error of that line, unless `fields`
+    says which are taken; one without a key has no value there, as a row of a table.
 
     Args:
         path: a `.jsonl` or `.ndjson` file, maybe with `.gz` after it, or a folder of such files with the same keys.
@@ -135,30 +131,26 @@ class JsonLinesSource(FieldChoice):
             yield from self._items(lines, row, file)
 
     def _items(self, lines: Sequence[bytes], row: int, file: str) -> Iterator[Item]:
-        """All lines at once; if one cannot be read, one by one, so that it alone is at fault."""
+        """All lines at once; if one cannot be read, each half by itself, so that it alone is at fault."""
         if not lines:
             return
         try:
-            table = self._table(lines, f"{file}, row {row}")
-        except FormatError:
-            for number, line in enumerate(lines, row):
-                yield Item(f"row {number}", partial(self._batch_of_one, line, number, file), 1)
-            return
-        yield from table_items(table, self._columns()[1], row, file)
-
-    def _batch_of_one(self, line: bytes, row: int, file: str) -> Mapping[str, Any]:
-        _object(line, f"{file}, row {row}")  # says better what is wrong
-        table = self._table([line], f"{file}, row {row}")
-        (item,) = table_items(table, self._columns()[1], row, file)
-        return item.make()
+            items = list(table_items(self._table(lines, f"{file}, row {row}"), self._columns()[1], row, file))
+        except FormatError as error:
+            if len(lines) == 1:
+                yield Item(f"row {row}", partial(_refuse, lines[0], f"{file}, row {row}", error), 1)
+                return
+            middle = len(lines) // 2
+            yield from self._items(lines[:middle], row, file)
+            yield from self._items(lines[middle:], row + middle, file)
+        else:
+            yield from items
 
     def _table(self, lines: Sequence[bytes], where: str) -> Any:
         schema, _ = self._columns()
         if self.table_form.as_json:
-            lines = [_dumped(self._taken(_object(line, where))) for line in lines]
-        table = _parsed(b"".join(lines), where, schema, others="error" if self.fields is None else "ignore")
-        if len(table) != len(lines):
-            raise FormatError("a line is no JSON object", file=where)
+            lines = self._dumped([_object(line, where) for line in lines])
+        table = parsed(lines, where, schema, others="error" if self.fields is None else "ignore")
         large = [name for name in table.column_names if name not in self.types and has_large_float(table.column(name))]
         for row in [_object(line, where) for line in lines] if large else ():
             for name in large:
@@ -170,6 +162,10 @@ class JsonLinesSource(FieldChoice):
         wanted = found if self.fields is None else {key: found[key] for key in found if self._is_wanted(key)}
         return {key: _text(value) if key in self.table_form.as_json else value for key, value in wanted.items()}
 
+    def _dumped(self, objects: Sequence[Mapping[str, Any]]) -> list[bytes]:
+        """Lines of what is taken of objects."""
+        return [_text(self._taken(found)).encode("utf-8", "surrogatepass") + b"\n" for found in objects]
+
     def _is_wanted(self, key: str) -> bool:
         return any(name == key or name.startswith(f"{key}.") for name in self.fields or ())
 
@@ -177,31 +173,43 @@ class JsonLinesSource(FieldChoice):
         """Arrow's schema of the lines, and what fields are made of: by the first lines of the first file."""
         if self._known is None:
             file = self._files()[0]
-            schema = self._schema(_first_objects(file), file)
+            schema = read_apart(_schema_of, file, self)  # nesting may kill it
             form = TableForm(self.fields, self.table_form.fill, (), self.table_form.decimals)
             self._known = schema, form.leaves(schema, file)
         return self._known
 
-    def _schema(self, rows: Sequence[Mapping[str, Any]], file: str) -> Any:
-        keys = dict.fromkeys(key for row in rows for key in row)
+    def schema(self, file: str) -> Any:
+        """Arrow's schema of the first lines of a file."""
+        arrow, lines = need("pyarrow", file=file), _first_lines(file)
+        given = arrow.schema([(name, named_type(name, kind)) for name, kind in self.types.items()])
+        objects = _objects(lines, file) if self.table_form.as_json or self.fields is not None else []
+        try:
+            table = parsed(self._dumped(objects) or lines, file, given, others="infer")
+        except FormatError:
+            objects = _objects(lines, file)  # without lines that are none
+            table = parsed(self._dumped(objects), file, given, others="infer")
+        table, content = table.combine_chunks(), b"".join(lines)
+        keys = list(dict.fromkeys(key for row in objects for key in row)) or [
+            name
+            for name, column in zip(table.column_names, table.columns, strict=True)
+            # Arrow has a column for each key that it is given a type for.
+            if name not in given.names or column.null_count < len(column) or _is_in(name, content)
+        ]
         # A key that has what stands for it where it is missing need not be in the first lines.
         late = [name for name in self.types if name in self.table_form.fill and name not in keys]
         check_fields([*self.table_form.as_json, *self.types], [*keys, *late], file)
         if self.fields is not None and not any(map(self._is_wanted, [*keys, *late])):
             check_fields(self.fields, keys, file)
-        arrow, taken = need("pyarrow", file=file), list(map(self._taken, rows))
-        given = [(name, named_type(name, kind)) for name, kind in self.types.items()]
-        found = _parsed(b"".join(map(_dumped, taken)), file, arrow.schema(given), others="infer").schema
+        if not objects and any(map(has_large_float, table.columns)):
+            objects = _objects(lines, file)
+        rows = list(map(self._taken, objects))
         return arrow.schema(
             [
-                (
-                    one.name,
-                    one.type
-                    if one.name in self.types
-                    else settled_type(one.type, [row.get(one.name) for row in taken], one.name, file),
-                )
-                for one in found
-                if self.fields is None or self._is_wanted(one.name)
+                (name, column.type)
+                if name in self.types
+                else (name, settled_type(column.chunk(0), [row.get(name) for row in rows], name, file))
+                for name, column in zip(table.column_names, table.columns, strict=True)
+                if self.fields is None or self._is_wanted(name)
             ]
         )
 
@@ -209,99 +217,18 @@ class JsonLinesSource(FieldChoice):
         return self.files.find(_SUFFIXES)
 
 
+def _schema_of(file: str, source: JsonLinesSource) -> Any:
+    return source.schema(file)
+
+
 def _part(name: str, file: str, edges: tuple[int, int], rows: tuple[int, int]) -> Part:
     where = (file, *edges, rows[0])
     return Part(f"{name}, rows {rows[0]} to {rows[1] - 1}", where, rows[1] - rows[0], edges[1] - edges[0])
 
 
-def _parsed(content: bytes, where: str, schema: Any, *, others: str) -> Any:
-    """A table of lines."""
-    arrow = need("pyarrow", file=where)
-    try:
-        return _read(content, schema, others)
-    except arrow.ArrowException as error:
-        late = _late_key(content, schema) if "unexpected field" in str(error) else None
-        if late is not None:
-            raise _of_a_late_key(*late, where) from None
-        reason = _ROW.sub("", str(error))[:200]
-        if (found := _mixed_key(content, schema)) is not None:
-            raise _of_a_mixed_key(*found, reason, where) from None
-        raise FormatError(
-            f"the lines are no table: {reason}",
-            file=where,
-            remedy="Say of what type a key is, types={'x': 'float64'}, say; keep what varies as a text of JSON, "
-            "as_json=['x']; or choose other fields: fields=[...].",
-        ) from None
-
-
-def _read(content: bytes, schema: Any, others: str) -> Any:
-    reader = need("pyarrow.json")
-    return reader.read_json(
-        io.BytesIO(content),
-        read_options=reader.ReadOptions(use_threads=False, block_size=len(content) + 1),
-        parse_options=reader.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others),
-    )
-
-
-def _mixed_key(content: bytes, schema: Any) -> tuple[str, str | None] | None:
-    """The first key that cannot be read alone, and the type that has its numbers, if it has no others; None: no key."""
-    arrow = need("pyarrow")
-    try:
-        rows = [json.loads(line) for line in content.splitlines()]
-    except (ValueError, RecursionError):
-        return None
-    if not all(isinstance(row, dict) for row in rows):
-        return None
-    for key in dict.fromkeys(key for row in rows for key in row):
-        known = [schema.field(key)] if key in schema.names else []
-        values = [row[key] for row in rows if key in row]
-        try:
-            _read(b"".join(_dumped({key: value}) for value in values), arrow.schema(known), "infer")
-        except arrow.ArrowException:
-            whole = all(arrow.types.is_integer(one.type) for one in known)
-            return key, _wider([value for value in values if value is not None]) if whole else None
-    return None
-
-
-def _wider(values: Sequence[Any]) -> str | None:
-    """The type that has numbers of which int64 or uint64 does not have all; None if there is none."""
-    if all(type(value) is int for value in values):
-        return "uint64" if min(values, default=0) >= 0 and max(values, default=0) < 2**64 else None
-    return "float64" if all(type(value) in (int, float) for value in values) else None
-
-
-def _of_a_mixed_key(key: str, kind: str | None, reason: str, where: str) -> FormatError:
-    name = f"{key!r:.100}"
-    rounds = ", which rounds whole numbers beyond 2**53" if kind == "float64" else ""
-    way = f"Say of what type it is, types={{{name}: {kind!r}}}{rounds}; or keep it" if kind else "Keep it"
-    return FormatError(
-        f"the key {name} has values of several types: {reason}",
-        file=where,
-        remedy=f"{way} as a text of JSON, as_json=[{name}]; or choose other fields: fields=[...].",
-    )
-
-
-def _late_key(content: bytes, schema: Any) -> tuple[str, Any] | None:
-    """The first key of the lines that is none of the schema's, and its value."""
-    for line in content.splitlines():
-        with suppress(ValueError, RecursionError):
-            found = json.loads(line)
-            for key, value in found.items() if isinstance(found, dict) else ():
-                if key not in schema.names:
-                    return key, value
-    return None
-
-
-def _of_a_late_key(key: str, value: Any, where: str) -> FormatError:
-    name = f"{key!r:.100}"
-    kind, usual = next((how for what, how in _USUAL.items() if isinstance(value, what)), ("float64", 0))
-    text = f" and as_json=[{name}]" if isinstance(value, list | dict) else ""
-    return FormatError(
-        f"the first lines have no key {name}",
-        file=where,
-        remedy="Say of what type it is and what stands for it where it is missing, "
-        f"types={{{name}: {kind!r}}} and fill={{{name}: {usual!r}}}{text}, say; or choose other fields: fields=[...].",
-    )
+def _refuse(line: bytes, where: str, trouble: FormatError) -> NoReturn:
+    _object(line, where)  # says better what is wrong with a line that is none
+    raise trouble
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
@@ -316,17 +243,31 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     return found
 
 
-def _first_objects(file: str) -> list[dict[str, Any]]:
+def _first_lines(file: str) -> list[bytes]:
+    """The first lines that are not empty, of bounded length together."""
+    found, nbytes = list[bytes](), 0
+    with _opened(file) as opened:
+        for line in _lines(opened, file):
+            if not line.isspace():
+                found.append(line)
+                nbytes += len(line)
+            if len(found) == _LOOKED_AT or nbytes >= _LOOK_BYTES:
+                break
+    if not found:
+        raise FormatError("there is not one line", file=file)
+    return found
+
+
+def _objects(lines: Sequence[bytes], file: str) -> list[dict[str, Any]]:
     """The objects of the first lines; one that is none is at fault when its turn comes."""
     found, trouble = list[dict[str, Any]](), None
-    with _opened(file) as opened:
-        for row, line in enumerate(islice((line for line in _lines(opened, file) if line.strip()), _LOOKED_AT)):
-            try:
-                found.append(_object(line, f"{file}, row {row}"))
-            except FormatError as error:
-                trouble = trouble or error
-    if not found:
-        raise trouble or FormatError("there is not one line", file=file)
+    for row, line in enumerate(lines):
+        try:
+            found.append(_object(line, f"{file}, row {row}"))
+        except FormatError as error:
+            trouble = trouble or error
+    if not found and trouble is not None:
+        raise trouble
     return found
 
 
@@ -334,8 +275,9 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _dumped(found: Mapping[str, Any]) -> bytes:
-    return _text(found).encode("utf-8", "surrogatepass") + b"\n"
+def _is_in(key: str, content: bytes) -> bool:
+    """Whether lines have a key, or a value that is called like it."""
+    return any(json.dumps(key, ensure_ascii=how).encode() in content for how in (False, True))
 
 
 def _lines(opened: IO[bytes], file: str) -> Iterator[bytes]:

@@ -16,17 +16,23 @@ __all__ = ["check_rounded", "has_large_float", "named_type", "settled_type"]
 _EXACT = 2**53  # up to which float64 has all whole numbers
 
 
-def settled_type(kind: Any, values: Sequence[Any], key: str, file: str) -> Any:
+def settled_type(column: Any, values: Sequence[Any], key: str, file: str) -> Any:
     """The type that Arrow has found, but texts that look like times are texts, and large whole numbers uint64.
+
+    Args:
+        column: the values of a key, as an array.
+        values: the same as Python has them; needed if a float is large.
+        key: the key.
+        file: where it is, for errors.
 
     Raises:
         OptionError: if whole numbers of a key are in no type, for as floats different ones would become the same; or if
             it has no value.
     """
-    arrow, there = need("pyarrow"), [value for value in values if value is not None]
+    arrow, kind, there = need("pyarrow"), column.type, [value for value in values if value is not None]
     if arrow.types.is_timestamp(kind):
         return arrow.string()
-    if arrow.types.is_null(kind) and values:
+    if arrow.types.is_null(kind) and len(column):
         raise OptionError(
             f"the key {key!r:.100} has no value in the first lines",
             file=file,
@@ -34,10 +40,13 @@ def settled_type(kind: Any, values: Sequence[Any], key: str, file: str) -> Any:
             "fields=[...].",
         )
     if arrow.types.is_list(kind):
-        return arrow.list_(settled_type(kind.value_type, [one for value in there for one in value], key, file))
+        return arrow.list_(settled_type(column.flatten(), [one for value in there for one in value], key, file))
     if arrow.types.is_struct(kind):
-        parts = [(one.name, one.type, [value.get(one.name) for value in there]) for one in kind]
-        return arrow.struct([(name, settled_type(inner, values, key, file)) for name, inner, values in parts])
+        inner = zip(kind, column.flatten(), strict=True)
+        settled = (
+            (one, settled_type(part, [value.get(one.name) for value in there], key, file)) for one, part in inner
+        )
+        return arrow.struct([(one.name, found) for one, found in settled])
     if not there or not arrow.types.is_floating(kind):
         return kind
     if all(type(value) is int for value in there):

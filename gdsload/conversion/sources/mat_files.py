@@ -15,7 +15,8 @@ from gdsload.conversion.row_source import check_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.mat_variables import NUMBERS, list_variables, read_variable
+from gdsload.conversion.sources.mat_variables import NUMBERS, MatVariable, list_variables, read_rows
+from gdsload.conversion.sources.reading_process import read_apart
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.names import check_list
 
@@ -29,7 +30,7 @@ class MatSource(FieldChoice):
     """The variables of MATLAB files that are arrays of numbers; their first dimension counts the samples.
 
     They keep the shape that MATLAB gives them, so a column is ``[samples, 1]``. Structures, cells, objects and texts
-    are refused, unless `fields` names others. A file is read whole. Version 7.3 needs h5py.
+    are refused, unless `fields` names others. A file is read whole, those of version 7.3 by h5py, others by scipy.
 
     Args:
         path: a `.mat` file, or a folder of them, whose samples follow each other.
@@ -59,7 +60,7 @@ class MatSource(FieldChoice):
         """See `Source.parts`: rows of a file."""
         found: list[Part] = []
         for file in self.files.find(_SUFFIXES):
-            prefix, arrays = f"{os.path.basename(file)}, rows", self._arrays(file)
+            prefix, arrays = f"{os.path.basename(file)}, rows", self._arrays(file, None)
             _refuse_row_vectors(arrays, file)
             found += array_parts(arrays, target_bytes, file, prefix=prefix, where=(file,))
         if not found:
@@ -69,21 +70,18 @@ class MatSource(FieldChoice):
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
-        return array_items(self._arrays(file), low, high)
+        return array_items(self._arrays(file, (low, high)), low, high, first=low)
 
-    def _arrays(self, file: str) -> dict[str, NDArray[Any]]:
+    def _arrays(self, file: str, rows: tuple[int, int] | None) -> dict[str, NDArray[Any]]:
+        """Some rows of the variables; None: arrays of their shapes and element types, which hold no values."""
         with open_file(file) as opened:
             is_hdf5 = _HDF5 in (opened.read(8), opened.seek(512) and opened.read(8))
         try:
-            found = self._by_h5py(file) if is_hdf5 else self._by_name(file)
+            return self._by_h5py(file, rows) if is_hdf5 else self._by_scipy(file, rows)
         except (MemoryError, FormatError, OptionError):
             raise
         except Exception as error:  # readers of damaged files raise anything
             raise FormatError(f"the MATLAB file cannot be read: {in_words(error)}", file=file) from None
-        wanted = [name for name in self.last if self.fields is None or name in self.fields]
-        for name in check_fields(wanted, found, file):
-            found[name] = np.moveaxis(found[name], -1, 0) if found[name].ndim else found[name]
-        return found
 
     def _chosen(self, classes: dict[str, str], file: str) -> list[str]:
         """The variables to read, of those that a file has."""
@@ -99,22 +97,33 @@ class MatSource(FieldChoice):
                 )
         return names
 
-    def _by_name(self, file: str) -> dict[str, NDArray[Any]]:
-        with open_file(file) as opened:
-            listed = list_variables(opened, os.fstat(opened.fileno()).st_size)
-            variables = {one.name: one for one in listed}
-            if len(variables) < len(listed):
-                raise FormatError("two variables have one name", file=file)
-            names = self._chosen({name: one.kind for name, one in variables.items()}, file)
-            return {name: read_variable(opened, variables[name]) for name in names}
+    def _last(self, names: Sequence[str], file: str) -> list[str]:
+        """The variables whose last dimension counts the samples, of those to read."""
+        return check_fields([name for name in self.last if self.fields is None or name in self.fields], names, file)
 
-    def _by_h5py(self, file: str) -> dict[str, NDArray[Any]]:
+    def _by_scipy(self, file: str, rows: tuple[int, int] | None) -> dict[str, NDArray[Any]]:
+        listed: list[MatVariable] = read_apart(list_variables, file)
+        variables = {one.name: one for one in listed}
+        names = self._chosen({name: one.kind for name, one in variables.items()}, file)
+        if twice := [name for name in names if [one.name for one in listed].count(name) > 1]:
+            raise FormatError(f"two variables are called {twice[0]!r:.100}", file=file)
+        last = self._last(names, file)
+        if rows is not None:
+            found: dict[str, NDArray[Any]] = read_apart(read_rows, file, list(map(variables.get, names)), last, *rows)
+            return found
+        shapes = {name: np.broadcast_to(np.zeros((), variables[name].dtype), variables[name].shape) for name in names}
+        return {name: np.moveaxis(array, -1, 0) if name in last else array for name, array in shapes.items()}
+
+    def _by_h5py(self, file: str, rows: tuple[int, int] | None) -> dict[str, NDArray[Any]]:
         h5py = need("h5py", file=file)
         with h5py.File(file, "r") as opened:
             children = {name: _own(opened, name) for name in opened if not name.startswith("#")}
             names = self._chosen({name: _class_of(child) for name, child in children.items()}, file)
+            last = self._last(names, file)
             # MATLAB's first dimension is the one that varies fastest, HDF5's last.
-            return {name: _numbers(children[name]).T for name in names}
+            arrays = {name: _numbers(children[name]).T for name in names}
+        found = {name: np.moveaxis(array, -1, 0) if name in last else array for name, array in arrays.items()}
+        return found if rows is None else {name: array[rows[0] : rows[1]] for name, array in found.items()}
 
 
 def _refuse_row_vectors(arrays: Mapping[str, NDArray[Any]], file: str) -> None:

@@ -245,6 +245,52 @@ def test_a_line_that_is_no_object_beside_a_key_that_comes_late(tmp_path, other):
     assert [one.key for one in report.skipped] == ["row 1000", "row 1001"]
 
 
+def test_a_null_among_lines_is_at_fault_alone(tmp_path):
+    """Arrow takes it for an object without keys, or ends the process."""
+    (tmp_path / "a.jsonl").write_text('{"x": 0.5}\n' + "null\n" * 2 + '{"x": 1.5}\n')
+    report = gdsload.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=1, on_error="skip", max_skipped=2)
+    assert [one.key for one in report.skipped] == ["row 1", "row 2"]
+    assert all("the line is no JSON object: b'null" in one.reason for one in report.skipped)
+    assert gdsload.ShardDataset(tmp_path / "out").column("x").tolist() == [0.5, 1.5]
+
+
+@pytest.mark.parametrize("deep", ["[" * 50_000 + "]" * 50_000, '{"a": ' * 50_000 + "1" + "}" * 50_000])
+def test_what_is_nested_too_deeply_is_refused(tmp_path, deep):
+    """Where the first lines tell of it, Arrow ends the process that reads; later it is a bad line."""
+    (tmp_path / "a.jsonl").write_text(f'{{"x": {deep}}}\n')
+    with pytest.raises(FormatError, match="a.jsonl: the process that reads it has died"):
+        JsonLinesSource(str(tmp_path / "a.jsonl")).parts(1)
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n' * 1000 + f'{{"x": {deep}}}\n')
+    with pytest.raises(ReadError, match="row 1000 .*the line is no JSON: it is nested too deeply"):
+        gdsload.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=1)
+    assert gdsload.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=1, on_error="skip").samples == 1000
+
+
+def test_texts_that_are_none_are_at_fault_alone(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"t": "a", "c": 1}, {"t": "\ud800", "c": 1}, {"t": "b", "c": 1}])
+    for as_json in ([], ["c"]):
+        options = {"as_json": as_json, "on_error": "skip", "max_skipped": 1, "overwrite": True}
+        report = gdsload.convert(path, tmp_path / "out", workers=1, **options)
+        assert [one.key for one in report.skipped] == ["row 1"]
+        assert gdsload.ShardDataset(tmp_path / "out").column("t") == ["a", "b"]
+
+
+@pytest.mark.parametrize("ascii_alone", [True, False])
+def test_a_key_that_is_named_may_have_no_value_yet(tmp_path, samples_in, ascii_alone):
+    rows = [{"n": 1, '\xe9"': None}, {"n": 1, '\xe9"': None}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row, ensure_ascii=ascii_alone) + "\n" for row in rows), encoding="utf-8")
+    found = samples_in(JsonLinesSource(str(path), types={'\xe9"': "float64"}))
+    assert [np.isnan(float(one['\xe9"'])) for one in found] == [True, True]
+
+
+def test_many_bad_lines_among_others(tmp_path):
+    rows = [{"n": "a" if number % 7 == 3 else number} for number in range(500)]
+    path = write(tmp_path / "a.jsonl", [{"n": 0}] * 1000 + rows)
+    report = gdsload.convert(path, tmp_path / "out", workers=1, on_error="skip", max_skipped="10%")
+    assert [one.key for one in report.skipped] == [f"row {1000 + number}" for number in range(500) if number % 7 == 3]
+
+
 def test_units_of_times(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"t": "2020-01-01T00:00:01"}])
     gdsload.convert(path, tmp_path / "out", workers=1, types={"t": "timestamp[ms]"})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -13,7 +15,6 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.conversion.recognise import recognise
-from gdsload.conversion.source import Part
 from gdsload.conversion.sources.lmdb_files import LmdbSource
 from gdsload.errors import FormatError, OptionError
 
@@ -69,13 +70,39 @@ def test_databases_by_name(tmp_path, samples_in):
     write(path, {b"x": b"3"})
     assert samples_in(LmdbSource(path, database="two")) == [{"key": b"b", "value": b"2"}]
     assert samples_in(LmdbSource(path, database="")) == [{"key": b"x", "value": b"3"}]
-    with pytest.raises(OptionError, match=r"database of its own, 'one'\. Pass database='one'"):
+    with pytest.raises(OptionError, match=r"it holds another database, 'one'\. Pass database='one'"):
         samples_in(LmdbSource(path))
     with pytest.raises(OptionError, match="no database 'none'"):
         samples_in(LmdbSource(path, database="none"))
     write(path, {b"b": b"2"}, database=b"many", dupsort=True)
     with pytest.raises(FormatError, match="several values each"):
         samples_in(LmdbSource(path, database="many"))
+
+
+def test_values_that_are_as_long_as_what_describes_a_database(tmp_path, samples_in):
+    values = {b"a": bytes(48), b"a\0b": bytes(48), b"z" * 400: bytes(48), b"b": bytes(47)}
+    path = write(tmp_path / "l", values)
+    assert {one["key"]: one["value"] for one in samples_in(LmdbSource(path))} == values
+    write(path, {b"x": b"3"}, database=b"a\xff")
+    assert {one["key"]: one["value"] for one in samples_in(LmdbSource(path, database=""))} == values
+
+
+def test_long_values_come_one_after_the_other(tmp_path, samples_in, monkeypatch):
+    monkeypatch.setattr("gdsload.conversion.sources.lmdb_files.AT_ONCE_BYTES", 100)
+    values = {b"%03d" % number: bytes(number) for number in range(300)}
+    path = write(tmp_path / "l", values)
+    (part,) = LmdbSource(path).parts(2**30)
+    assert part.samples == 300
+    assert [one["value"] for one in samples_in(LmdbSource(path), 2**30)] == list(values.values())
+    assert [one["value"] for one in samples_in(LmdbSource(path), 1)] == list(values.values())
+
+
+def test_a_missing_library_is_named(tmp_path, monkeypatch):
+    path = write(tmp_path / "l", {b"a": b"b"})
+    monkeypatch.setattr(multiprocessing.current_process(), "name", "gdsload-convert")  # which reads by itself
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    with pytest.raises(OptionError, match=r'needs lmdb, which cannot be imported.*pip install "gdsload\[convert\]"'):
+        LmdbSource(path).parts(1)
 
 
 def encoded(array):
@@ -160,29 +187,16 @@ def test_converted_in_processes(tmp_path):
 def test_damaged_files(tmp_path, survives_damage):
     path = write(tmp_path / "l", {b"%04d" % number: bytes(number * 7 % 9000) for number in range(60)})
     assert survives_damage(tmp_path / "l" / "data.mdb", lambda: LmdbSource(path)) > 10
-    for content, match in ((b"", "ends at byte 0"), (b"\0" * 8192, "does not begin as an LMDB file")):
+    for content, match in ((b"", "it is empty"), (b"\0" * 8192, "LMDB file cannot be read: .*MDB_INVALID")):
         (tmp_path / "l" / "data.mdb").write_bytes(content)
         with pytest.raises(FormatError, match=match):
             LmdbSource(path).parts(1)
 
 
-def test_a_tree_that_comes_back_to_itself(tmp_path):
-    """Its root has only itself below, over and over, and is said to be deep."""
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_file_that_is_cut_short_is_not_mapped(tmp_path, workers):
+    """To touch a page that is not there ends a process."""
     path = write(tmp_path / "l", {b"%06d" % number: bytes(100) for number in range(4000)})
-    file, page = tmp_path / "l" / "data.mdb", 4096
-    content = bytearray(file.read_bytes())
-    main = [meta + 16 + 24 + 48 for meta in (0, page)]  # behind headers and the tree of free pages
-    root = max(
-        int.from_bytes(content[place + 40 : place + 44], "little") for place in main if content[place + 43] < 255
-    )
-    for place in main:
-        content[place + 6] = 30
-    begin = root * page
-    for at in range(16, int.from_bytes(content[begin + 12 : begin + 14], "little"), 2):
-        node = begin + int.from_bytes(content[begin + at : begin + at + 2], "little")
-        content[node : node + 6] = root.to_bytes(6, "little")
-    file.write_bytes(content)
-    with pytest.raises(FormatError, match="is not what it must be"):
-        LmdbSource(path).parts(1)
-    with pytest.raises(FormatError, match="more pages than there are"):
-        list(LmdbSource(path).read(Part("far behind", (str(file), 10**9, 10**9 + 1))))
+    os.truncate(tmp_path / "l" / "data.mdb", 24 * 4096)
+    with pytest.raises(FormatError, match="the LMDB file cannot be read: it is cut short"):
+        gdsload.convert(path, tmp_path / "out", workers=workers)

@@ -111,23 +111,23 @@ def test_what_is_no_file_of_version_5(tmp_path):
     for content, match in (
         (b"", "does not begin as a MATLAB file of version 5; save it with -v7"),
         (bytes(200), "does not begin as a MATLAB file"),
-        (bytes(124) + b"\0\1IM" + bytes(7), "ends where a variable should begin"),
-        (bytes(124) + b"\0\1IM" + b"\x0e\0\0\0\xff\xff\xff\xff", "at byte 128 no variable begins"),
-        (bytes(124) + b"\0\1IM", "there is no variable in it"),
+        (b"MATLAB 5.0".ljust(124) + b"\0\1IM" + bytes(7), "the MATLAB file cannot be read: "),
+        (b"MATLAB 5.0".ljust(124) + b"\0\1IM" + b"\x0e\0\0\0\xff\xff\xff\xff", "the MATLAB file cannot be read: "),
+        (b"MATLAB 5.0".ljust(124) + b"\0\1IM", "there is no variable in it"),
     ):
         (tmp_path / "a.mat").write_bytes(content)
         with pytest.raises(FormatError, match=match):
             MatSource(str(tmp_path / "a.mat")).parts(1)
 
 
-def test_values_that_a_class_has_not(tmp_path):
+def test_values_that_a_class_has_not(tmp_path, samples_in):
     """uint8 that is stored as doubles with a fraction, which nobody writes."""
     io.savemat(tmp_path / "a.mat", {"x": np.array([[1.5], [2.0]])})
     content = bytearray((tmp_path / "a.mat").read_bytes())
     content[content.index(bytes([6, 0, 0, 0, 8, 0, 0, 0, 6])) + 8] = 9
     (tmp_path / "a.mat").write_bytes(content)
     with pytest.raises(FormatError, match="variable 'x' has values that its class has not"):
-        MatSource(str(tmp_path / "a.mat")).parts(1)
+        samples_in(MatSource(str(tmp_path / "a.mat")))
 
 
 def test_a_row_of_labels_says_how_it_is_taken(tmp_path, samples_in):
@@ -136,3 +136,20 @@ def test_a_row_of_labels_says_how_it_is_taken(tmp_path, samples_in):
     with pytest.raises(FormatError, match=r"variable 'y' is a row of 5 values, .* Pass last=\['y'\]"):
         MatSource(path).parts(1)
     assert [one["y"].tolist() for one in samples_in(MatSource(path, last=["y"]))] == [[n] for n in range(5)]
+
+
+def test_variables_that_come_twice(tmp_path, samples_in):
+    io.savemat(tmp_path / "a.mat", {"x": np.zeros((3, 1)), "y": np.ones((3, 1))})
+    with open(tmp_path / "a.mat", "rb+") as file:
+        content = file.read()
+        file.write(content[128:])
+    with pytest.raises(FormatError, match="two variables are called 'x'"):
+        MatSource(str(tmp_path / "a.mat")).parts(1)
+
+
+def test_a_part_is_read_alone(tmp_path):
+    io.savemat(tmp_path / "a.mat", {"x": np.arange(60.0).reshape(20, 3)})
+    source = MatSource(str(tmp_path / "a.mat"))
+    _, part, *_ = source.parts(100)
+    (item,) = source.read(part)
+    assert (item.key, item.count, item.make()["x"][0].tolist()) == ("rows 4 to 7", 4, [12, 13, 14])
