@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class BackendStatus:
-    """Which backend a loader uses, why, and what it has moved.
+    """The backend that a loader uses, the reason, and the bytes it has moved.
 
     Attributes:
         asked: the backend that was requested.
@@ -123,7 +123,7 @@ class Completion(Protocol):
 
     @property
     def landed(self) -> bool:
-        """Whether the read has ended, successfully or not; never waits."""
+        """True if the read has ended, successfully or not; never waits."""
 
     def wait(self) -> None:
         """Block this thread until the bytes have landed.
@@ -223,7 +223,7 @@ class Backend(Protocol):
         """Bytes read or gathered so far, by path."""
 
     def tiers(self) -> dict[str, TierStatus]:
-        """What its tiers hold now and have served, by name: ``"vram"``, ``"pagecache"``; empty if it has none."""
+        """The status of its tiers now, by name: ``"vram"``, ``"pagecache"``; empty if it has none."""
 
     def close(self) -> None:
         """End all reads and release everything; may be called twice."""
@@ -250,7 +250,7 @@ class FileBackend:
             self.moved_bytes += nbytes
 
     def counts(self, wanted: Extents) -> Callable[[], None]:
-        """What counts these extents when they have been gathered; see `PendingRead`."""
+        """The function that counts these extents when they have been gathered; see `PendingRead`."""
         return partial(self.note_moved, wanted.total_bytes)
 
     def bytes_by_path(self) -> dict[str, int]:

@@ -88,7 +88,7 @@ class HostBackend(FileBackend):
         return PendingRead(addresses, ready, count=self.counts(wanted))
 
     def _resident(self, wanted: Extents) -> bool:
-        """Whether a few places of the extents are in the page cache.
+        """Return whether a few places of the extents are in the page cache.
 
         Found out by reads that must not wait: mincore and cachestat give no answer to readers who do not own the file.
         A dataset that was found resident again and again is checked less and less often.

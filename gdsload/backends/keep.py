@@ -96,7 +96,7 @@ def _read_in(files: Files, file: int, over: Callable[[], bool]) -> None:
 
 
 def resides(files: Files, file: int) -> bool:
-    """Whether a shard is open and in memory."""
+    """Return whether a shard is open and in memory."""
     with suppress(Exception):
         return bool(files.opened[file]) and file_is_resident(files, file)
     return False

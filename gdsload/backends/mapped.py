@@ -96,7 +96,7 @@ class MappedBackend(FileBackend):
         return self._addresses if len(self._users) == len(self.registered) else None
 
     def has_room(self, file: int) -> bool:
-        """Whether an open shard fits into the rest of the budget."""
+        """Return whether an open shard fits into the rest of the budget."""
         return self.registered_bytes + self.files.length(file) <= self.register_bytes
 
     def try_register(self, file: int) -> str:

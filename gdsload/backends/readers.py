@@ -166,7 +166,7 @@ class Readers:
 
 
 def threads_of_each(drives: int, usual: int, asked: int | None) -> int:
-    """How many threads read from each drive.
+    """The number of threads that read from each drive.
 
     Args:
         drives: how many drives there are.

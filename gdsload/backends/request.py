@@ -1,4 +1,4 @@
-"""What is asked of backends, and what is opened for it."""
+"""The request for a backend, and the backend that is opened for it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class BackendRequest:
 
     @property
     def placement(self) -> Placement:
-        """Where batches are built; decided here alone."""
+        """The place where batches are built; decided here alone."""
         return "gpu" if self.device.type == "cuda" and self.backend != "host" else "host"
 
     @property

@@ -76,7 +76,7 @@ def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufi
 
 
 def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
-    """Whether the backend that `choose` will open gathers bytes from where they are.
+    """Return whether the backend that `choose` will open gathers bytes from where they are.
 
     Args:
         request: the user's options.
@@ -130,7 +130,7 @@ def _shares(tier: RegisteredTier, cold: OpenedBackend) -> str:
 
 
 def _cold(request: BackendRequest, files: Files, probe: Probing) -> OpenedBackend:
-    """What reads from the drive: through pinned memory at once, and by DMA from when that is proven on."""
+    """The backend that reads from the drive: through pinned memory at once, and by DMA once that is proven."""
     bounce = BACKENDS["bounce"].open(request, files, None)
     possible, why = dma_is_possible()
     if not possible:
@@ -158,7 +158,7 @@ def _by_dma(request: BackendRequest, files: Files, probe: Probing) -> tuple[Open
 
 
 def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:
-    """Whether cuFile could read by DMA at all, so that a probe is worth making; and why not."""
+    """Return whether cuFile could read by DMA at all, so that a probe is worth making; and why not."""
     tree = tree or Tree()
     if tree.exists("/proc/driver/nvidia-fs"):
         return True, ""

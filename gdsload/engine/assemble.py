@@ -38,7 +38,7 @@ _ALIGNMENT = 64
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchForm:
-    """How a batch looks.
+    """The form of a batch: the codec of each column, the fields, and the decoding of images.
 
     Attributes:
         codecs: of the columns that are wanted, how each is handed out.
@@ -86,7 +86,7 @@ class _Rows:
 
 
 class BatchMaker:
-    """What the assemblers of all devices share.
+    """The base of the assemblers of all devices.
 
     Args:
         form: how a batch looks.
@@ -122,7 +122,7 @@ class BatchMaker:
             decode(batches, stopped)
 
     def making(self) -> AbstractContextManager[object]:
-        """Where batches are made: see `DeviceQueue.making`."""
+        """The context in which batches are made; see `DeviceQueue.making`."""
         return nullcontext() if self.onto is None else self.onto.making()
 
     def follow(self) -> None:
@@ -269,7 +269,7 @@ class Assembler(BatchMaker):
         self.pool.clear()
 
     def _lay_out(self, counts: Mapping[str, int]) -> tuple[dict[str, int], int]:
-        """Where each field's rows begin in the lease, and how many bytes it needs."""
+        """The place of each field's rows in the lease, and the number of bytes that it needs."""
         begins, position = {}, 0
         for name, count in counts.items():
             begins[name] = position

@@ -31,7 +31,7 @@ class PendingBatches(Protocol):
     """Batches of consecutive steps that are being made."""
 
     def landed(self) -> bool:
-        """Whether all their bytes have landed, so that `result` does not wait for a drive; never waits."""
+        """Return whether all their bytes have landed, so that `result` does not wait for a drive; never waits."""
 
     def result(self, stopped: Callable[[], bool]) -> Ready:
         """Wait for the bytes, make the batches, and make sure that the files are still those that were opened.
@@ -92,7 +92,7 @@ class BatchSource(Protocol):
 
 
 def as_it_is(batch: Any) -> Any:
-    """What `BatchSource.hand_over` gives where nothing is to be done."""
+    """Return the batch: the `BatchSource.hand_over` where nothing is to be done."""
     return batch
 
 

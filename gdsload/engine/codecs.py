@@ -1,4 +1,4 @@
-"""What fields are in a batch, made of the columns that they are stored in.
+"""Codecs, which make the fields of a batch from the columns that they are stored in.
 
 A codec gets the stored rows of a batch, concatenated sample by sample, and puts what is handed out into the batch: one
 field, or those of a packed column. A new one is a class here and a case in `codecs_of`. It says on which side it wants
@@ -34,7 +34,7 @@ RaggedForm = Literal["jagged", "offsets", "padded", "varlen"]
 
 
 class FieldCodec:
-    """How what a column holds is handed out.
+    """The codec that makes a batch's fields from a stored column.
 
     Args:
         name: the column's name, which is the field's unless it is packed.
@@ -63,7 +63,7 @@ class FieldCodec:
         return [size * longest for size, longest in zip(group.sizes, group.longest, strict=True)]
 
     def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> Any:
-        """What a batch has of the field. On a device it is called on the loader's stream, which it may queue work on.
+        """The field's value in a batch. On a device, this is called on the loader's stream, which it may queue work on.
 
         Args:
             values: the stored rows of all samples, concatenated, shape ``[rows, *row_shape]``.

@@ -1,4 +1,4 @@
-"""Which source makes the batches of an epoch, and who runs it."""
+"""The choice of the source that makes an epoch's batches, and of the threads that run it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def prefetch(
 
 
 def _threads(backend: Backend, maker: BatchMaker) -> int:
-    """How many threads make groups.
+    """The number of threads that make groups.
 
     Where gathering takes a processor, the consumer is one of the `gatherers`; there is one more thread where they wait
     for copies, too. On a GPU they only wait for it, and wait for each other at the interpreter lock: a second one pays

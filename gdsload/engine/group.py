@@ -45,7 +45,7 @@ class Group:
             self._error = error
 
     def landed(self) -> bool:
-        """Whether all their bytes have landed."""
+        """Return whether all their bytes have landed."""
         try:
             return self._pending is None or self._pending.landed()
         except Exception:
@@ -82,7 +82,7 @@ class Group:
         self.forsake()
 
     def forsake(self) -> None:
-        """Tell whoever waits for them that nobody will make them any more."""
+        """Give the waiting consumer an error: nobody will make these batches any more."""
         self.ready.put(Ready([], [], LoaderClosedError("the loader was closed")))
 
     def _result(self, stopped: Callable[[], bool]) -> Ready | Exception:

@@ -37,7 +37,7 @@ class GroupLengths:
 
     @cached_property
     def _ends(self) -> IntArray:
-        """Where each sample's rows begin among those of the group, and the end of the last one's."""
+        """The first row of each sample among those of the group, and the end of the last one's."""
         ends = np.zeros(len(self.lengths) + 1, np.int64)
         self.lengths.cumsum(out=ends[1:])
         return ends

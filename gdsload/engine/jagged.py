@@ -79,7 +79,7 @@ def _as_size(number: int) -> torch.Tensor:
 
 @functools.cache
 def maker() -> _Make:
-    """What makes nested tensors in this process."""
+    """The function that makes nested tensors in this process."""
     try:
         with torch.device("cpu"), _quiet():  # whatever device the caller has tensors made on
             parts = torch.arange(6).view(3, 2), torch.tensor([0, 1, 3]), 1, 2
@@ -89,7 +89,7 @@ def maker() -> _Make:
 
 
 def _seen(nested: Any) -> tuple[object, ...]:
-    """What can be found out of a nested tensor."""
+    """The properties of a nested tensor that can be compared."""
     parts = nested.values(), nested.offsets()
     limits = nested._get_min_seqlen(), nested._get_max_seqlen()  # noqa: SLF001 (nothing public says them)
     return type(nested), nested.shape, nested.stride(), nested.layout, limits, *(part.tolist() for part in parts)

@@ -23,7 +23,7 @@ class _Part(Protocol):
 
 
 class _Loaded(Protocol):
-    """What windows are read into."""
+    """The loaded samples of a window."""
 
     def drop(self, count: int) -> None:
         """Note that so many samples are not wanted."""
@@ -78,7 +78,7 @@ class LaneWindows(Generic[Window, Part]):
         self._pieces: tuple[range, LanePieces] | None = None
 
     def opens(self, steps: range) -> int:
-        """How many windows `take` would have to read for these steps, in addition to those it holds then.
+        """The number of windows that `take` would have to read for these steps, in addition to those it holds then.
 
         0 for steps that do not follow the last ones: if the steps before are made without windows, so are these.
         """
@@ -88,7 +88,7 @@ class LaneWindows(Generic[Window, Part]):
         return sum(one.lane not in held or one.stop > held[one.lane].stop for one in self._taken_of(steps))
 
     def pieces(self, steps: range) -> LanePieces:
-        """The lane positions of some steps: kept for whoever asks again."""
+        """The lane positions of some steps: kept for the next call."""
         if self._pieces is None or self._pieces[0] != steps:
             self._pieces = steps, self._schedule.pieces(steps)
         return self._pieces[1]
@@ -96,7 +96,7 @@ class LaneWindows(Generic[Window, Part]):
     def take(
         self, steps: range, opened: Callable[[int, int, int], Window], read: Callable[[list[Window]], None]
     ) -> list[Part]:
-        """What the samples of some steps are, lane by lane, and of each lane window by window.
+        """The samples of some steps, lane by lane, and of each lane window by window.
 
         If it fails, nothing is held for any step, and the next call reads windows again.
 
@@ -140,7 +140,7 @@ class LaneWindows(Generic[Window, Part]):
             window.let_go()
 
     def _taken_of(self, steps: range) -> list[_Taken]:
-        """What some steps take of each lane: kept, as it is wanted by `opens` and by `take`."""
+        """The samples that some steps take of each lane: kept, as both `opens` and `take` want them."""
         if self._asked is None or self._asked[0] != steps:
             runs = self._schedule.ranges(steps)
             if runs is None:
@@ -165,7 +165,7 @@ class LaneWindows(Generic[Window, Part]):
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What some steps take of a lane.
+    """The samples that some steps take of a lane.
 
     Attributes:
         lane: the lane; see `LaneRun`.
@@ -194,7 +194,7 @@ class _Taken:
 
 
 def _by_lane(pieces: LanePieces) -> list[_Taken]:
-    """What pieces take of each lane."""
+    """The samples that pieces take of each lane."""
     by_lane = np.argsort(pieces.lane, kind="stable")
     lanes, found = pieces.lane[by_lane], []
     edges = [*np.flatnonzero(np.diff(lanes, prepend=-1)).tolist(), len(lanes)]

@@ -1,4 +1,4 @@
-"""What a prefetcher may use, and how many threads it has."""
+"""The limits of a prefetcher, and its number of threads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MOST_BATCHES, MOST_THREADS = 64, 4
 
 
 def gatherers() -> int:
-    """How many gather at once where that takes a processor: as many threads as pay, and the consumer."""
+    """The number of threads that gather at once, where that takes a processor: as many as pay, and the consumer."""
     return min(MOST_THREADS, max(processors() - 1, 1)) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a prefetcher may use.
+    """The limits of a prefetcher.
 
     Attributes:
         prefetch_bytes: bytes of batches that may be ahead of the consumer.

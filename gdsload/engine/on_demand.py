@@ -1,4 +1,4 @@
-"""Batches that are asked for one by one, by whoever waits for them: nothing is read ahead."""
+"""Batches that are read one by one, when the consumer asks for them: nothing is read ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far reads run ahead: more when the consumer has to wait for them, less when nobody has waited for long.
+"""The depth of reads ahead: more when the consumer has to wait for them, less when nobody has waited for long.
 
 Whether the consumer waited shows how the latency of reads compares with its speed, so neither needs to be measured. The
 depth grows quickly, because the consumer is waiting; it shrinks slowly, because that only saves memory within a budget.

@@ -58,7 +58,7 @@ _LAST_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Who makes batches, and how far ahead.
+    """The number of threads that make batches, and the distance that they may be ahead.
 
     Attributes:
         threads: how many threads plan and finish groups; 0: the consumer does.
@@ -198,7 +198,7 @@ class Prefetcher:
     end = close
 
     def _run(self) -> None:
-        """What each thread does."""
+        """Make groups until none is left, as each thread does."""
         if self.stopped:
             return
         limit_threads(1)  # the other processors are other threads', or the training step's
@@ -316,12 +316,12 @@ class Prefetcher:
             started += 1
 
     def _first_is_there(self) -> bool:
-        """Whether the epoch's first group has landed, so that it is handed out before further ones are planned."""
+        """Return whether the epoch's first group has landed, so that it is handed out before others are planned."""
         oldest = self._unclaimed[0]
         return self.runner.threads > 0 and oldest.steps.start == self._first and oldest.landed()
 
     def _enough(self, started: int) -> bool:
-        """Whether as many groups are under way as it takes to hide reads from the consumer."""
+        """Return whether as many groups are under way as it takes to hide reads from the consumer."""
         if not self.runner.threads:
             return started >= _AT_ONCE
         return all(group.landed() for group in self._unclaimed) or len(self._unclaimed) >= self._pace.depth
@@ -367,7 +367,7 @@ class Prefetcher:
         return range(self._next, self._next + max(count, 0))
 
     def _has_room(self, steps: range) -> bool:
-        """Whether another group may be ahead of the consumer. Notes whether its bytes land in the arena."""
+        """Return whether another group may be ahead of the consumer. Notes whether its bytes land in the arena."""
         if len(self._ahead) >= self.runner.most_groups:
             return False
         if len(self._ahead) < min(2, self.runner.most_groups):

@@ -1,4 +1,4 @@
-"""What has to be read for some steps: samples that are loaded together, and which slices of them make which batches.
+"""The reads of some steps: the samples that are loaded together, and the slices of them that make each batch.
 
 Where bytes are used in place, or the order has no window, a group of batches is read at once. Where bytes are read into
 an arena and the order shuffles within windows, a whole window is read at once: its blocks are read once, in large
@@ -153,7 +153,7 @@ class Slices(NamedTuple):
     order: IntArray | None = None
 
     def arranged(self, values: Sequence[IntArray]) -> IntArray:
-        """What the parts have of their samples, in the order in which samples are delivered."""
+        """The values of the parts' samples, in the order in which samples are delivered."""
         if not values:
             return np.zeros(0, np.int64)
         found = values[0] if len(values) == 1 else np.concatenate(values)
@@ -179,11 +179,11 @@ class _Window(LaneWindow[RowSlice]):
 
 
 class Planner(Protocol):
-    """What a source of landed batches asks for their samples. One thread at a time calls its methods."""
+    """The planner of reads for a source of landed batches. One thread at a time calls its methods."""
 
     @property
     def windowed(self) -> bool:
-        """Whether whole windows are read."""
+        """True if whole windows are read."""
 
     def opens(self, steps: range) -> int:
         """See `LaneWindows.opens`."""

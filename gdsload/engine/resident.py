@@ -41,7 +41,7 @@ _MOST_SELECTED = 2**26
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """Where the samples are, and what gathers them.
+    """The addresses of the samples, and the kernels that gather them.
 
     Attributes:
         addresses: where the shards are.
@@ -96,7 +96,7 @@ class ResidentGather:
         return gather if gather.in_order or maker.gather.kernel else None
 
     def ready(self) -> bool:
-        """Whether the GPU can address all shards now, and has room for the tables that it finds samples by."""
+        """Return whether the GPU can address all shards now, and has room for the tables that it finds samples by."""
         found = None if self._hopeless else self.backend.addresses()
         if found is None or not len(found.base):
             return False
@@ -110,12 +110,12 @@ class ResidentGather:
 
     @property
     def over_pcie(self) -> bool:
-        """Whether the shards are in host memory; known once it is ready."""
+        """True if the shards are in host memory; known once it is ready."""
         return self._reach is not None and self._reach.over_pcie
 
     @property
     def planned_by_gpu(self) -> bool:
-        """Whether a group costs the host a few numbers and a check of a few files; known once it is ready."""
+        """True if a group costs the host a few numbers and a check of a few files; known once it is ready."""
         if self.in_order:
             return True
         if self.ids_from_host or len(self._ends) > _MOST_SHARDS:
@@ -171,7 +171,7 @@ class ResidentGather:
 
     @property
     def in_order(self) -> bool:
-        """Whether positions are samples in the order of the shards."""
+        """True if positions are samples in the order of the shards."""
         ordered = self.ordered
         return ordered is not None and isinstance(ordered.order, SequentialOrder) and self.job.selection.ids is None
 
@@ -184,7 +184,7 @@ class ResidentGather:
 
     @property
     def ids_from_host(self) -> bool:
-        """Whether the host computes which samples batches have."""
+        """True if the host computes the samples of batches."""
         return self.ordered is None
 
     def samples(self, steps: range) -> IntArray | None:
@@ -192,7 +192,7 @@ class ResidentGather:
         return self._samples(steps) if self.ids_from_host else None
 
     def prefers_copy_engine(self, samples: IntArray) -> bool:
-        """Whether these samples are faster read: the copy engine copies long runs of the shards."""
+        """Return whether these samples are faster read: the copy engine copies long runs of the shards."""
         return self.over_pcie and lie_in_runs(samples, self._sample_bytes)
 
     def _samples(self, steps: range) -> IntArray:
@@ -299,7 +299,7 @@ class ResidentGather:
 
 
 def rows_are_gathered(maker: DeviceAssembler) -> bool:
-    """Whether all that batches are made of are rows that the kernel can gather."""
+    """Return whether batches are made only of rows that the kernel can gather."""
     codecs = maker.form.codecs.values()
     return all(codec.as_stored and codec.stored.row_bytes <= _MOST_ROW_BYTES for codec in codecs)
 

@@ -15,7 +15,7 @@ runs of different lengths."""
 
 
 def lie_in_runs(ids: IntArray, sample_bytes: int) -> bool:
-    """Whether samples are better handled as runs, in the order given.
+    """Return whether samples are better handled as runs, in the order given.
 
     Args:
         ids: sample ids.

@@ -101,7 +101,7 @@ class SampleTransform:
         self._largest = 0
 
     def __call__(self, epoch: int, step: int, batch: Mapping[str, Any]) -> Any:
-        """What becomes of the batch of a step.
+        """Transform each sample of a step's batch, and return the batch of the results.
 
         Raises:
             Exception: what the transforms raise for the first sample that they do so for, with a note that names it.
@@ -271,7 +271,7 @@ def _note(error: BaseException, text: str) -> None:
 
 
 class _DrawsFrom(TorchFunctionMode):
-    """Has torch's functions draw from a generator where they are not told from which; in this thread alone.
+    """Has torch's functions draw from a generator where they are given none; in this thread alone.
 
     Args:
         generator: on the CPU.

@@ -16,7 +16,7 @@ _adding = threading.Lock()
 
 @dataclass(slots=True)
 class LoaderStats:
-    """What a loader has done since it was made, over all its epochs.
+    """The counts of a loader since it was made, over all its epochs.
 
     Attributes:
         batches: batches handed out.
@@ -44,7 +44,7 @@ class LoaderStats:
             self.gather_s += gather_s
 
     def since(self, before: LoaderStats) -> LoaderStats:
-        """What was counted since these stats were a copy of `before`; `reads_ahead` is that of this moment."""
+        """The counts since these stats were a copy of `before`; `reads_ahead` is that of this moment."""
         with _adding:
             counted = {one.name: getattr(self, one.name) - getattr(before, one.name) for one in fields(self)}
         return LoaderStats(**{**counted, "reads_ahead": self.reads_ahead})

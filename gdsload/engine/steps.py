@@ -1,4 +1,4 @@
-"""Which samples each batch of an epoch has, and what a prefetcher delivers of them."""
+"""The samples of each batch of an epoch, and the job that a prefetcher does with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ enough that neither the first batch nor another thread that wants to plan waits 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which samples an order's positions refer to.
+    """The samples that an order's positions refer to.
 
     Attributes:
         ids: sample id of each position in the table; None where they are the same.
@@ -43,7 +43,7 @@ class Selection:
 
 
 class Steps(Protocol):
-    """Which positions each step of this rank takes. Several threads may call its methods, but see `reach`."""
+    """The positions that each step of this rank takes. Several threads may call its methods, but see `reach`."""
 
     @property
     def steps(self) -> int:
@@ -123,7 +123,7 @@ class Ordered(Steps):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a prefetcher is to deliver.
+    """The samples, steps and columns that a prefetcher is to deliver.
 
     Attributes:
         table: the samples.

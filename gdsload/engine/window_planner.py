@@ -1,4 +1,4 @@
-"""What has to be read of block-shuffled steps where the GPU works out which samples their batches have.
+"""The reads of block-shuffled steps where the GPU works out the samples of their batches.
 
 Nothing is known of single samples then: a window is the runs of consecutive samples that its blocks are, and a group of
 batches is the table of the runs that have been read for it, in which the GPU finds the address of each sample.

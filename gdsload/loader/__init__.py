@@ -1,1 +1,1 @@
-"""What a user holds: datasets, loaders, their options, epochs, ranks and states."""
+"""The loaders that a user holds, with their datasets, options, epochs, ranks and states."""

@@ -1,7 +1,7 @@
-"""Whether all ranks run one and the same loader, and the seed that they run it with.
+"""The agreement of all ranks on one loader, and on the seed that they run it with.
 
-Asked for once, by whoever begins the first epoch of a loader whose ranks are known to begin it together: one that was
-given a mesh, a process group, or seed=None. Of other loaders, whose ranks must not wait for each other, seeds alone are
+They agree once, when the first epoch begins of a loader whose ranks are known to begin it together: one that was given
+a mesh, a process group, or seed=None. Of other loaders, whose ranks must not wait for each other, seeds alone are
 compared, as far as others have begun before. The reasons are in docs/design/0014-ranks.md.
 """
 
@@ -65,7 +65,7 @@ def agree(state: Mapping[str, Any], groups: Sequence[Any]) -> int:
 
 
 def _by_rank(name: str, told: Sequence[Mapping[str, Any]]) -> str:
-    """Which value which ranks have."""
+    """The values of `name`, each with the ranks that have it, in words."""
     ranks: dict[str, list[int]] = {}
     for one in told:
         value = one["state"].get(name)

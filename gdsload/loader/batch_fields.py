@@ -1,4 +1,4 @@
-"""Which fields a batch has, how ragged ones are padded, and how many bytes a sample has."""
+"""The fields of a batch, the padding of ragged ones, and the bytes of a sample."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def field_names(schema: Schema, given: Mapping[str, Any]) -> tuple[str, ...]:
 def batch_form(
     selected: Selected, fields: Sequence[str], given: Mapping[str, Any], decode: Mapping[str, DecodeImage]
 ) -> BatchForm:
-    """How a batch looks.
+    """The form of a batch: its columns' codecs, its index and its fields.
 
     Args:
         selected: the samples.

@@ -1,4 +1,4 @@
-"""How many bytes a loader may use, and how many it handles at once."""
+"""The number of bytes that a loader may use, and that it handles at once."""
 
 from __future__ import annotations
 

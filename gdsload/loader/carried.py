@@ -1,4 +1,4 @@
-"""What copies of a loader are made with: meshes and groups are shared in this process, and samplers are not."""
+"""The arguments that copies of a loader are made with: meshes and groups are shared, samplers are not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Carried:
         self._value = weakref.ref(value) if name == "process_group" else lambda: value
 
     def value(self) -> Any:
-        """What was given.
+        """The mesh or group that the loader was given.
 
         Raises:
             OptionError: if it is not there any more.

@@ -80,7 +80,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     @property
     def path(self) -> str:
-        """Where the dataset is."""
+        """The path of the dataset."""
         return self._catalog.path
 
     @property
@@ -110,7 +110,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the dataset says of itself: names of classes, where it comes from, and what its writer was given.
+        """The dataset's metadata: names of classes, its source, and the metadata that its writer was given.
 
         `convert` writes ``"classes"``, the names of the classes of each field of labels, in order of their numbers, and
         ``"source"``, ``"options"`` and ``"gdsload"``. It is a copy, and no part of what `digest` names.
@@ -119,7 +119,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     @property
     def mmap(self) -> bool:
-        """Whether shards are mapped into memory."""
+        """True if shards are mapped into memory."""
         return len(self._catalog.sources) <= _MOST_MAPPED if self._mmap is None else self._mmap
 
     @property
@@ -208,7 +208,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return found
 
     def backend(self, device: str | torch.device | int | None = None) -> BackendStatus:
-        """Which backend `gather` uses for a device, why, and the bytes it has moved, by path.
+        """The backend that `gather` uses for a device, the reason, and the bytes it has moved, by path.
 
         Args:
             device: as of `gather`; for the CPU this counts what all other methods read, too.
@@ -234,7 +234,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return self._open_reader().column(field)
 
     def lengths(self, field: str) -> torch.Tensor:
-        """How many rows each sample has of a ragged field, or bytes of a text (in UTF-8); int64 ``[len(self)]``.
+        """The number of rows of each sample in a ragged field, or of bytes in a text (in UTF-8); int64 ``[len(self)]``.
 
         Only the shards' offsets are read, 8 bytes a sample, and none of the samples.
 
@@ -285,7 +285,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return _subset(self, np.concatenate(kept))
 
     def sample_bytes(self, indices: Indices) -> NDArray[np.int64]:
-        """How many bytes each of these samples takes in a shard, offsets included; shape ``[samples]``.
+        """The number of bytes that each of these samples takes in a shard, offsets included; shape ``[samples]``.
 
         Raises:
             GdsloadError: see `__getitems__`.
@@ -358,7 +358,7 @@ def _subset(dataset: ShardDataset, ids: NDArray[np.int64]) -> Subset[dict[str, A
 
 
 def _mask(given: object, batch: dict[str, Any]) -> NDArray[np.bool_]:
-    """What a predicate returned.
+    """The mask that a predicate returned, as an array.
 
     Raises:
         OptionError: if it is no boolean for each sample of the batch.

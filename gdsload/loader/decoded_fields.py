@@ -1,4 +1,4 @@
-"""Which fields are decoded, how, and how large they are then: the option ``decode``."""
+"""The fields that are decoded, their options, and their size after decoding: the option ``decode``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["decoded_fields", "decoded_sample_bytes"]
 
 
 def decoded_fields(schema: Schema, fields: Sequence[str], given: object) -> dict[str, DecodeImage]:
-    """How images are decoded, by the names of the fields, of those that are read.
+    """The decoding of images in each field that is read, by the field's name.
 
     Args:
         schema: all fields.

@@ -37,7 +37,7 @@ _SPAN = "enumerate(DataLoader)#Epoch.__next__"
 
 
 class EpochOwner(Protocol):
-    """What an epoch needs of its loader."""
+    """The part of a loader that its epochs use."""
 
     stats: LoaderStats
 
@@ -137,7 +137,7 @@ class Epoch(Iterator[Any]):
             raise
 
     def _end(self) -> BaseException:
-        """What each `next` of an epoch that is over raises."""
+        """The exception that each `next` of a finished epoch raises."""
         return StopIteration() if self._ended_by is None else copy.copy(self._ended_by)
 
     def _next(self, entered: float) -> Any:
@@ -171,7 +171,7 @@ class Epoch(Iterator[Any]):
             raise
 
     def _take(self, entered: float) -> tuple[Any, int]:
-        """What the pipeline has for the next step, on the consumer's stream, and its number of samples."""
+        """The pipeline's batch for the next step, on the consumer's stream, and its number of samples."""
         if self._begun:
             self._owner.check_world(self.place)
         if not self._batches:

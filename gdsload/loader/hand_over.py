@@ -1,4 +1,4 @@
-"""What is done with each batch in the consumer's thread: what is left of copies and transforms, and buffers."""
+"""The last steps of each batch, in the consumer's thread: remaining copies and transforms, and buffers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d
 def hand_over_steps(
     plan: LoaderPlan, device_transform: DeviceTransform | None
 ) -> Callable[[Any, Place, int], Any] | None:
-    """What each batch goes through; None if there is nothing to be done.
+    """The function that each batch goes through in the consumer's thread; None if there is nothing to be done.
 
     Args:
         plan: the loader's.

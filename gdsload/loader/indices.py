@@ -49,7 +49,7 @@ def whole_numbers(indices: Indices) -> NDArray[np.int64]:
 
 
 def is_mask(indices: object) -> bool:
-    """Whether a list or tuple is of booleans, which Python would take for the numbers 0 and 1; its first one tells."""
+    """Return whether a list or tuple begins with a boolean, which Python would take for the number 0 or 1."""
     first = indices[0] if isinstance(indices, list | tuple) and indices else None
     return isinstance(first, bool | np.bool_) or (isinstance(first, torch.Tensor) and first.dtype == torch.bool)
 

@@ -33,7 +33,7 @@ _LEAST_WINDOWS = 4
 
 
 class _LengthBatches(PlannedSampler):
-    """What samplers by length have in common.
+    """The base of samplers that batch samples by length.
 
     Args:
         dataset: see `TokenBudget`.

@@ -36,7 +36,7 @@ __all__ = ["Life"]
 
 
 class Life:
-    """What runs for a loader, and when. It is what its epochs know of the loader; see `EpochOwner`.
+    """The running parts of a loader: its pipelines, resources and counts. Its epochs see it as an `EpochOwner`.
 
     Args:
         plan: the loader's.
@@ -115,7 +115,7 @@ class Life:
             return self._progress.state(opened=self._resources is not None or self.closed)
 
     def luggage(self) -> tuple[int | dict[str, Any], int | None]:
-        """What a copy of the loader needs to stand where it stands: a state, or between epochs the next number.
+        """The place at which a copy of the loader is to go on: a state, or between epochs the next number.
 
         A number fits whatever ranks there are where the copy goes. With a state comes the number that `set_epoch` was
         called with since, or None.
@@ -201,7 +201,7 @@ class Life:
             )
 
     def _elsewhere(self) -> bool:
-        """Whether another process, that this one was forked from, has begun to read."""
+        """Return whether another process, from which this one was forked, has begun to read."""
         return self._owner not in (None, os.getpid())
 
     def _held(self) -> AbstractContextManager[object]:

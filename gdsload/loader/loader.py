@@ -40,7 +40,7 @@ class DataLoader(TorchAttributes):
     the number, as with torch's distributed sampler. The order is a pure function of dataset, seed, epoch and order
     options: prefetch, threads, budgets and backend never change it.
 
-    A batch belongs to whoever holds it and is never overwritten, unless `reuse_buffers` asks for that. Its memory comes
+    A batch belongs to its holder and is never overwritten, unless `reuse_buffers` asks for that. Its memory comes
     back when its tensors are dropped.
 
     Args:
@@ -244,7 +244,7 @@ class DataLoader(TorchAttributes):
 
     @property
     def epoch(self) -> int:
-        """How many epochs are finished, from the number on that `set_epoch` or a state has set."""
+        """The number of finished epochs, counted from the number that `set_epoch` or a state has set."""
         return self._progress.epoch
 
     @property
@@ -294,27 +294,27 @@ class DataLoader(TorchAttributes):
 
     @property
     def epoch_stats(self) -> LoaderStats:
-        """What `stats` has counted since the newest epoch began; of one that is over, until the next begins."""
+        """The counts of `stats` since the newest epoch began; of one that is over, until the next begins."""
         return self._life.epoch_stats
 
     @property
     def backend(self) -> BackendStatus:
-        """Which backend is used, why, and the bytes it has moved, by path."""
+        """The backend in use, the reason, and the bytes it has moved, by path."""
         return self._life.backend
 
     @property
     def cache(self) -> CacheStatus:
-        """What is kept in VRAM and in the page cache, within which budgets, and what came out of there."""
+        """The caches in VRAM and in the page cache: their budgets, the bytes kept, and the bytes read from them."""
         return self._life.cache
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the consumer is: small, JSON-able, and exact after every batch.
+        """The place of the consumer: small, JSON-able, and exact after every batch.
 
         It holds the position after the last batch handed out, whatever has been read ahead, and what the order depends
         on. The same state serves every rank; with a sampler it is this rank's own, and names it.
 
         Raises:
-            StateError: in the middle of an epoch of a sampler that cannot be brought back there.
+            StateError: in the middle of an epoch of a sampler that cannot be resumed there.
         """
         return self._life.state()
 
@@ -350,7 +350,7 @@ class DataLoader(TorchAttributes):
         With a mesh or a process group they are made in this process alone, of the same.
 
         Raises:
-            StateError: in the middle of an epoch of a sampler that cannot be brought back there.
+            StateError: in the middle of an epoch of a sampler that cannot be resumed there.
             OptionError: if a loader with a mesh or a process group is pickled.
         """
         state = {name: value for name, value in vars(self).items() if name not in self._own}

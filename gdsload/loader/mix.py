@@ -97,7 +97,7 @@ class Mix(ConcatDataset[dict[str, Any]]):
         return self.mixture.samples
 
     def locate(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which datasets samples come from, and their indices there.
+        """The datasets that samples come from, and their indices there.
 
         Args:
             index: indices as ``batch["index"]`` has them, int64 ``[batch]``.

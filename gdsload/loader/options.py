@@ -236,7 +236,7 @@ def share(given: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def tail(given: Mapping[str, Any]) -> Tail:
-    """What becomes of a last global batch that is not full: as `tail` or `drop_last` says, else it is shared out.
+    """The treatment of a last global batch that is not full: as `tail` or `drop_last` says, else it is shared out.
 
     Raises:
         OptionError: if both say different things, or a sampler decides it.

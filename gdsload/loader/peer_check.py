@@ -1,4 +1,4 @@
-"""Whether the ranks that are to get the same batches do: compared batch by batch, where that was asked for."""
+"""The check that ranks that are to get the same batches do: batch by batch, where it is asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loader is going to do, decided once: plain values, from the dataset and the keywords.
+"""The plan of a loader, decided once: plain values, from the dataset and the keywords.
 
     plan_loader(dataset, given) -> LoaderPlan      looks at the dataset and at which devices there are; opens nothing
     open_resources(plan, limits) -> OpenResources  at the first batch
@@ -110,22 +110,22 @@ class LoaderPlan:
 
     @property
     def device(self) -> torch.device:
-        """Where batches go."""
+        """The device that batches go to."""
         return self.backend.device
 
     @property
     def placement(self) -> Placement:
-        """Where batches are built."""
+        """The place where batches are built."""
         return self.backend.placement
 
     @property
     def copies_ahead(self) -> bool:
-        """Whether batches, built in CPU memory, are copied to their device ahead of the consumer."""
+        """True if batches, built in CPU memory, are copied to their device ahead of the consumer."""
         return self.placement == "host" and has_streams(self.device)
 
     @property
     def copies(self) -> bool:
-        """Whether the consumer's thread copies them there."""
+        """True if the consumer's thread copies batches to their device."""
         return self.placement == "host" and self.device.type != "cpu" and not self.copies_ahead
 
 
@@ -268,7 +268,7 @@ def _refuse_cache(cache: str, request: BackendRequest) -> None:
 
 
 def _tiers(given: Mapping[str, Any], request: BackendRequest, decode: Mapping[str, DecodeImage]) -> dict[str, Any]:
-    """What is kept for later epochs, by the plan's attributes."""
+    """The plan's attributes that say what is kept for later epochs."""
     cache, keeps_images = given["cache"], _keeps_images(given["cache"], request, decode)
     budgets = {
         name: None if given[name] is None else options.byte_count(given, name) for name in ("vram_bytes", "ram_bytes")
@@ -278,7 +278,7 @@ def _tiers(given: Mapping[str, Any], request: BackendRequest, decode: Mapping[st
 
 
 def _keeps_images(cache: str, request: BackendRequest, decode: Mapping[str, DecodeImage]) -> bool:
-    """Whether decoded images are kept for later epochs.
+    """Return whether decoded images are kept for later epochs.
 
     Raises:
         OptionError: if they are to be, and none can.

@@ -24,7 +24,7 @@ __all__ = ["Progress"]
 
 @dataclass(slots=True)
 class _Resumed:
-    """What is known of a state until the epoch that it was taken in goes on.
+    """A loaded state, with what is known of it until the epoch that it was taken in goes on.
 
     Attributes:
         state: the state, without a sampler's.
@@ -41,7 +41,7 @@ class _Resumed:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """Where an epoch began in its middle, to go back there as long as it is not finished."""
+    """The place in its middle where a resumed epoch began, to go back there as long as it is not finished."""
 
     place: Place
     cursor: Cursor
@@ -93,15 +93,15 @@ class Progress:
 
     @property
     def epoch(self) -> int:
-        """How many epochs are finished, from 0 or the number that was set on."""
+        """The number of finished epochs, counted from 0 or from the number that was set."""
         newest, run = self._newest, self._run
         finished = newest is not None and newest.run is run and self._finished(newest)
         return self._next - run.left + finished
 
     def _finished(self, place: Place) -> bool:
-        """Whether all batches of the newest epoch, or of one without a sampler, have been handed out.
+        """Return whether all batches of the newest epoch, or of one without a sampler, have been handed out.
 
-        Not if there was but one, and nobody has asked for another: that was a look.
+        False if only one was, and no other has been asked for: that was a look.
         """
         if place.step <= place.first + 1:
             return False
@@ -118,7 +118,7 @@ class Progress:
         return self._cursor.epoch + resumed.over
 
     def _nothing_left(self) -> bool:
-        """Whether the epoch that is resumed has no batch left, as far as that can be known before it begins."""
+        """Return whether the epoch that is resumed has no batch left, as far as that is known before it begins."""
         if self.sampled is None:
             schedule = self.schedules.newest
             return schedule.step_at(self._cursor.position) == schedule.steps
@@ -129,7 +129,7 @@ class Progress:
 
     @property
     def inside(self) -> bool:
-        """Whether it takes a state to say where the consumer is, and not only the number of the next epoch."""
+        """True if a state is needed to say where the consumer is, and not only the number of the next epoch."""
         drawn = self._plan.seed is None and self.seed is not None
         return self._newest is not None or self._cursor.position > 0 or self._run.left > 0 or drawn
 
@@ -167,12 +167,12 @@ class Progress:
             self.sampled.set_epoch(number, resumed=self._cursor.position > 0)
 
     def stand(self, number: int) -> None:
-        """Stand between two epochs, before this one. A sampler is not told: a copy of it has the number that it had."""
+        """Stand between two epochs, before this one. A sampler does not learn of it: its copy has the same number."""
         self._cursor = Cursor(number, 0)
 
     @property
     def kept(self) -> bool:
-        """Whether an epoch is begun where it was resumed even if nothing of it is left."""
+        """True if an epoch is begun where it was resumed even if nothing of it is left."""
         return self._resumed is not None and self._resumed.kept
 
     def state(self, *, opened: bool) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class Progress:
         self._run, self._begun = Run(left), None
 
     def next_place(self) -> Place:
-        """Where the next epoch begins, with the ranks that there are now."""
+        """The place where the next epoch begins, with the ranks that there are now."""
         cursor, schedule = self._cursor, self.schedules.now()
         if (resumed := self._resumed) is not None:  # once more, as there may be more ranks by now
             self._identity(schedule).resume(resumed.state, change_batch_size=resumed.change_batch_size)
@@ -336,7 +336,7 @@ class Progress:
         return self.seed
 
     def draws(self, place: Place, steps: Steps) -> Callable[[int], Draws]:
-        """What the random numbers of a step's images are drawn from.
+        """The function that gives the random draws of a step's images.
 
         They depend on the loader's seed, on the epoch, and on the position of each sample in the order that all ranks
         share: not on which batch or rank it comes to. With a sampler, on step, rank and place in the batch.
@@ -353,7 +353,7 @@ class Progress:
         return lambda step: Draws(derive_key(seed, epoch, Purpose.IMAGES, step, rank), np.arange(steps.size(step)))
 
     def _identity(self, schedule: Schedule, state: object = None) -> OrderIdentity:
-        """What the order depends on; with a state, as far as it may follow from that."""
+        """The identity of the order; if the plan has no seed, with that of `state`."""
         plan, seed = self._plan, self.seed
         if plan.seed is None and isinstance(state, dict):
             drawn = state.get("seed")

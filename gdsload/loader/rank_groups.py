@@ -33,7 +33,7 @@ _SAME_DATA = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankGroups:
-    """Which ranks a loader shares its samples out among.
+    """The ranks that a loader shares its samples out among.
 
     A process group is not held: as long as somebody does, torch keeps what its processes met in.
 
@@ -83,7 +83,7 @@ class RankGroups:
 
 
 def rank_groups(given: Mapping[str, Any]) -> RankGroups | None:
-    """What `mesh` or `process_group` says; None if there is neither.
+    """The ranks that `mesh` or `process_group` names; None if there is neither.
 
     Raises:
         OptionError: if it cannot be used, or something else says rank and world size, too.
@@ -180,13 +180,13 @@ def everyone_there() -> list[Any]:
 
 
 def gather_texts(told: object, groups: Sequence[Any]) -> list[Any]:
-    """What each rank tells all others, of all of them that the groups reach.
+    """The values of all ranks that the groups reach, gathered to each of them.
 
-    All of them have to call it. What travels is JSON.
+    All of them have to call it. The values travel as JSON.
 
     Args:
-        told: plain values.
-        groups: process groups, along which it is passed on one after the other.
+        told: plain values of this rank.
+        groups: process groups, along which they are passed on one after the other.
     """
     found = [told]
     for group in groups:

@@ -1,4 +1,4 @@
-"""Which share of the samples is this process's: asked for when an epoch begins, as ranks may be made after loaders."""
+"""This process's share of the samples: asked for when an epoch begins, as ranks may be made after loaders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AVAILABLE = torch.distributed.is_available()
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRule:
-    """What the steps of an epoch follow from, beside the ranks that there are when it begins.
+    """The values that the steps of an epoch follow from, besides the ranks that there are when it begins.
 
     Attributes:
         samples: samples of an epoch of all ranks.
@@ -42,7 +42,7 @@ class ScheduleRule:
 
     @property
     def fixed(self) -> bool:
-        """Whether the steps are the same whatever ranks there are."""
+        """True if the steps are the same whatever ranks there are."""
         return (self.sampled and not self.planned) or self.share is not None
 
     def world(self) -> tuple[int, int]:
@@ -77,7 +77,7 @@ class _Seen:
         self._group = None if group is None else weakref.ref(group)
 
     def is_now(self) -> bool:
-        """Whether it is the one that there is; quick enough to be asked for at each batch."""
+        """Return whether the default process group is still this one; quick enough to be asked for at each batch."""
         group = _process_group()
         return self._group is None if group is None else self._group is not None and self._group() is group
 

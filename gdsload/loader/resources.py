@@ -1,4 +1,4 @@
-"""What a loader opens for its first batch: files, the backend, and what makes batches."""
+"""The resources that a loader opens for its first batch: files, the backend, and the maker of batches."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class OpenResources:
         return self.opened.backend
 
     def tiers(self) -> dict[str, TierStatus]:
-        """What is kept for later epochs, by the name of the tier."""
+        """The status of each tier that is kept for later epochs, by its name."""
         kept = self.maker.kept
         return self.backend.tiers() | ({} if kept is None else {"decoded": kept.tier()})
 
@@ -109,7 +109,7 @@ def _with_defaults(plan: LoaderPlan, sources: Sequence[ShardSource]) -> BackendR
 
 
 def _wants_most(plan: LoaderPlan, sources: Sequence[ShardSource]) -> bool:
-    """Whether an epoch wants half of the shards' bytes or more, so that they are worth reading whole."""
+    """Return whether an epoch wants half of the shards' bytes or more, so that they are worth reading whole."""
     try:
         return 2 * plan.sample_bytes * len(plan.selected) >= sum(source.length() for source in sources)
     except OSError:  # a missing one is reported where it is read
@@ -140,7 +140,7 @@ def _batch_maker(
 
 
 def _keep(plan: LoaderPlan, table: ShardTable) -> Keep | None:
-    """How many decoded images are kept; None: none."""
+    """The budget for decoded images; None if none are kept."""
     if not plan.keeps_images:
         return None
     if plan.placement == "gpu":

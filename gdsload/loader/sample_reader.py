@@ -57,7 +57,7 @@ class SampleReader:
         self._made: dict[tuple[str, ...], OnDemand] = {}
 
     def status(self) -> BackendStatus:
-        """Which backend reads, why, and the bytes it has moved, by path."""
+        """The backend that reads, the reason, and the bytes it has moved, by path."""
         opened = self._opened
         return BackendStatus("auto", opened.name(), opened.reason(), self._backend.bytes_by_path(), opened.answer())
 
@@ -114,7 +114,7 @@ class SampleReader:
             yield low, self.batch(np.arange(low, high), fields)
 
     def _edges(self, fields: Sequence[str]) -> list[int]:
-        """Where pieces begin, and the end of the last: each of so many samples and bytes, or of one sample."""
+        """The first sample of each piece, and the end of the last: of limited samples and bytes, or of one sample."""
         columns = {name: self._stored.columns[name] for name in self._stored.columns_of(fields)}
         fixed = sum(field.row_bytes for field in columns.values() if not field.ragged)
         ragged = {name: field.row_bytes for name, field in columns.items() if field.ragged}

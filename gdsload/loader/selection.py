@@ -1,6 +1,6 @@
-"""What a user may hand to a loader: a dataset, a path, or torch's subsets and concatenations of datasets.
+"""The samples that a loader may be given: a dataset, a path, or torch's subsets and concatenations of datasets.
 
-And what the positions of an order stand for then.
+They are addressed by the positions of an order.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Selected:
     offsets: dict[str, Offsets] | None = None
 
     def mapped(self, wanted: bool | None) -> bool:
-        """Whether the shards are mapped into memory: as wanted, or where that is None as the datasets were opened."""
+        """Return whether the shards are mapped into memory: as wanted, or for None as the datasets were opened."""
         return all(dataset.mmap for dataset in self.datasets) if wanted is None else wanted
 
     @property
@@ -59,7 +59,7 @@ class Selected:
 
     @property
     def stored(self) -> StoredSchema:
-        """How the fields are stored in the first dataset, and in all others that `refuse_different_columns` lets by."""
+        """The stored fields of the first dataset, and of all others that `refuse_different_columns` lets by."""
         return self.datasets[0].stored
 
     def refuse_different_columns(self) -> None:
@@ -88,12 +88,12 @@ class Selected:
 
     @property
     def digest(self) -> str:
-        """What names the samples and their order."""
+        """The digest that names the samples and their order."""
         return dataset_digest([dataset.digest for dataset in self.datasets], self.ids, self.offsets)
 
     @property
     def drive(self) -> Drive:
-        """What brings samples out of the shards, the same for all datasets."""
+        """The drive that reads the samples, the same for all datasets."""
         return self.datasets[0].drive
 
     @property
@@ -163,7 +163,7 @@ def select(source: object) -> Selected:
 
 
 def _changes_samples(kind: type[ShardDataset]) -> bool:
-    """Whether a subclass has its own samples, which a loader that reads the shards would not see."""
+    """Return whether a subclass has samples that differ from its shards', which a loader would not see."""
     return any(
         getattr(kind, name) is not getattr(ShardDataset, name) for name in ("__len__", "__getitem__", "__getitems__")
     )
@@ -176,7 +176,7 @@ def _has_subset(source: object) -> bool:
 
 
 def _collect(source: object, found: list[ShardDataset], shapes: list[dict[str, Offsets] | None]) -> None:
-    """Add the datasets that a source is made of, and of which of their samples one of its own is."""
+    """Add the datasets that a source is made of, and the offsets of its windows; None for single samples."""
     if isinstance(source, ShardDataset) and not _changes_samples(type(source)):
         found.append(source)
         shapes.append(None)

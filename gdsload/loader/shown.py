@@ -1,4 +1,4 @@
-"""What a loader reads and how, in one line for people."""
+"""The description of a loader in one line for people: what it reads, and how."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shown(plan: LoaderPlan, batch_size: int | None) -> str:
 
 
 def _later(plan: LoaderPlan) -> str:
-    """Where the epochs after the first one read from."""
+    """The place that the epochs after the first one read from, in words."""
     request, nbytes = plan.backend, int(plan.sample_bytes * len(plan.selected))
     if plan.keeps_images:
         return "decoded images that are kept"
@@ -45,7 +45,7 @@ def _later(plan: LoaderPlan) -> str:
 
 
 def _way(plan: LoaderPlan) -> str:
-    """What becomes of the backend that was asked for, where another option decides that."""
+    """The backend in use, in words, where `sample_transform` replaces the one that was asked for; else nothing."""
     return "" if plan.asked == plan.backend.backend else f" ({plan.backend.backend}, for sample_transform)"
 
 

@@ -22,7 +22,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far an epoch has been handed out.
+    """The position of all ranks in an epoch.
 
     Attributes:
         epoch: its number.
@@ -46,7 +46,7 @@ class Run:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """Where an iterator is.
+    """The place of an iterator: its epoch and step.
 
     Attributes:
         epoch: the number of its epoch.
@@ -146,7 +146,7 @@ class OrderIdentity:
         )
 
     def _fitting(self, position: int) -> str:
-        """Which batch sizes fit a position, and which positions this batch size."""
+        """The batch sizes that fit a position, and the positions that fit this batch size, in words."""
         schedule = self.schedule
         world, size, whole = schedule.world_size, schedule.batch_size, schedule.global_batch
         before = position // whole * whole
@@ -163,7 +163,7 @@ class OrderIdentity:
 
 
 def dataset_digest(digests: Sequence[str], ids: Numbers | None, offsets: object = None) -> str:
-    """What names the samples of a loader.
+    """The digest that names the samples of a loader.
 
     Args:
         digests: what names the content of each dataset.
@@ -181,7 +181,7 @@ def dataset_digest(digests: Sequence[str], ids: Numbers | None, offsets: object 
 
 
 def _is_plain(state: object) -> bool:
-    """Whether it is a dict of plain values, which can be compared and shown."""
+    """Return whether a state is a dict of plain values, which can be compared and shown."""
     try:
         json.dumps(state)
     except (TypeError, ValueError, RecursionError):

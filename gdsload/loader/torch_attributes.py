@@ -1,4 +1,4 @@
-"""What frameworks read of torch's loader, with values that keep them from making another loader of ours.
+"""The attributes of torch's loader that frameworks read, with values that keep them from remaking ours.
 
 They tell a loader its epoch by ``loader.sampler.set_epoch``, look at the type of ``loader.sampler`` for whether it
 shuffles, and some make a loader of torch's from `dataset`, `batch_sampler` and `collate_fn`. That one would read sample
@@ -25,7 +25,7 @@ _SET_BY_FRAMEWORKS = "worker_init_fn"
 
 
 class EpochKeeper(Protocol):
-    """What knows the epochs of a loader."""
+    """The owner of a loader's epochs."""
 
     def set_epoch(self, number: int) -> None:
         """As `DataLoader.set_epoch`."""
@@ -35,7 +35,7 @@ class EpochKeeper(Protocol):
 
 
 class _View:
-    """What a loader has in a sampler's place: it knows the epoch, and its order stays the loader's.
+    """The loader's stand-in for a sampler: it knows the epoch, and its order stays the loader's.
 
     Args:
         keeper: what knows the loader's epochs. Not the loader, which holds us: it is to go when it is dropped.

@@ -164,7 +164,7 @@ class BlockOrder:
     def _first_window(self, lane: int) -> int:
         """Length of a lane's first window: each lane's is longer than the last one's, so that lanes change by turns.
 
-        Whoever keeps windows in memory then reads one at a time ahead, and not one for every lane at once.
+        A reader that keeps windows in memory then reads one at a time ahead, and not one for every lane at once.
         """
         length = self.lane_length(lane)
         return length if length <= self._window else max(1, self._window * (lane + 1) // self._lanes)
@@ -252,7 +252,7 @@ class BlockOrder:
         return runs
 
     def _permutation(self, lane: int, window: int, length: int) -> Permutation:
-        """What the samples of a window are shuffled by."""
+        """The permutation that shuffles the samples of a window."""
         return Permutation(length, derive_key(self._key, Purpose.WINDOW, lane, window))
 
     def _window_range(self, lane: int, window: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ _REDUCE_SHIFT: Final = np.uint64(40)
 
 
 class _Tables(NamedTuple):
-    """What a network adds, and how its halves make an image, for halves that are not reduced between the rounds.
+    """The tables of a network: the terms its rounds add, and the image of its halves, not reduced between the rounds.
 
     A half of size m that a round changes is added to and stays below 5 m in the end. So each table repeats itself as
     often as the half it is looked up by has been added to.
@@ -74,7 +74,7 @@ class Feistel:
 
     @property
     def parameters(self) -> NDArray[np.uint64]:
-        """What it is made of: n, the sizes of both halves, and the key of each round."""
+        """The numbers that define the network: n, the sizes of both halves, and the key of each round."""
         return np.array([self._n, self._left, self._right, *self._round_keys], np.uint64)
 
     @property

@@ -40,7 +40,7 @@ _SHIFT_31: Final = np.uint64(31)
 
 
 class Purpose(IntEnum):
-    """What a key is for, so that no two uses of one seed share a stream. The numbers never change."""
+    """The purpose of a key, so that no two uses of one seed share a stream. The numbers never change."""
 
     SAMPLES = 1
     BLOCKS = 2

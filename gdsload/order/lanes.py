@@ -73,7 +73,7 @@ class LanePieces:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Who gets which lane positions at which step: a pure function of its arguments.
+    """The lane positions that a rank gets at each step: a pure function of its arguments.
 
     Attributes:
         samples: samples of the epoch, M.
@@ -319,7 +319,7 @@ class Schedule:
         return [LaneRun(0, start, stop)]
 
     def _padded(self, steps: range) -> bool:
-        """Whether the last of some steps is filled up with samples that the epoch began with."""
+        """Return whether the last of some steps is filled up with samples that the epoch began with."""
         return self.padding > 0 and steps[-1:] == range(self.steps - 1, self.steps)
 
     def _slice(self, step: int) -> tuple[int, int, int, int]:

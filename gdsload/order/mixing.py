@@ -35,7 +35,7 @@ _RECENT_TURNS: Final = 4
 
 @dataclass(frozen=True)
 class Mixture:
-    """What is mixed, and how much of each.
+    """The datasets of a mixture, and their proportions.
 
     Attributes:
         lengths: samples of each dataset.
@@ -93,7 +93,7 @@ class Mixture:
         return found
 
     def counts(self, positions: int) -> list[int]:
-        """How many of the first positions of the stream each dataset gives.
+        """The counts of samples that each dataset gives to the first positions of the stream.
 
         They add up to `positions`, none falls as it grows, and each is within (1 + H) / 2 of its share, H being
         1 + 1/2 + ... + 1/datasets.
@@ -105,7 +105,7 @@ class Mixture:
         return counts
 
     def state(self) -> dict[str, Any]:
-        """What the order depends on, JSON-able."""
+        """The values that the order depends on, JSON-able."""
         return {"lengths": list(self.lengths), "weights": list(self.weights), "samples": self.samples}
 
 

@@ -51,7 +51,7 @@ _SHUFFLE_REMEDY: Final = 'Pass shuffle=False, True, "full" or "block".'
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """What the defaults depend on.
+    """The facts about a dataset that the defaults depend on.
 
     Attributes:
         samples: number of samples.
@@ -66,7 +66,7 @@ class DatasetFacts:
 
 @dataclass(frozen=True, slots=True)
 class OrderOptions:
-    """Which order, with every default filled in.
+    """The options of an order, with every default filled in.
 
     Attributes:
         shuffle: name of the order; "sampler" where a sampler says it.

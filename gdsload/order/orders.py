@@ -19,7 +19,7 @@ __all__ = ["FullOrder", "OneLane", "Order", "SequentialOrder", "make_order"]
 
 
 class Order(Protocol):
-    """Where each sample comes in one epoch.
+    """The order of all samples in one epoch.
 
     An order is a set of lanes, each a fixed sequence of sample ids; together they hold every id of [0,
     samples) once, unless it is the order of a mixture. It is a pure function: the same arguments give the
@@ -50,7 +50,7 @@ class Order(Protocol):
 
 
 class OneLane(ABC):
-    """What orders of one lane have in common."""
+    """The base of orders of one lane."""
 
     __slots__ = ()
 

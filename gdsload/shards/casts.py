@@ -17,7 +17,7 @@ __all__ = ["cast", "clip"]
 
 
 def cast(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor:
-    """What a user passed for a field, as another element type, if no value is lost by that.
+    """Convert a user's values for a field to another element type, if no value is lost by that.
 
     Whole numbers and booleans must be in range; floating-point numbers become whole ones only if they are whole, and
     whole ones floating-point ones only if these can be exactly that. Between floating-point types values are rounded,

@@ -1,4 +1,4 @@
-"""What is at a path: which shards a dataset has, without opening more of them than must be.
+"""The catalog of a path: the shards of a dataset, found without opening more of them than must be.
 
 A folder with `index.json` is read from that alone. A folder or file without is read from the headers of its files.
 """
@@ -68,7 +68,7 @@ class Catalog:
 def open_catalog(path: str, *, whole: bool = True) -> Catalog:
     """Find out what is at `path`; see `ShardDataset` for what may be there.
 
-    Links on the way to the files are followed now: whoever switches one later switches nothing of this dataset.
+    Links on the way to the files are followed now: one that is switched later changes nothing of this dataset.
 
     Args:
         path: where it is.
@@ -116,7 +116,7 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
 
 
 def _to_convert(path: str) -> str:
-    """What to do with a path of anything but shards."""
+    """The remedy for a path of anything but shards."""
     return f"Pass what `gdsload convert {shlex.quote(path)} shards/` makes of it, or a folder that ShardWriter wrote."
 
 
@@ -144,7 +144,7 @@ def _from_index(path: str, *, whole: bool) -> Catalog:
 
 
 def _is_at(path: str, folder: int) -> bool:
-    """Whether an open folder is still the one at a path."""
+    """Return whether an open folder is still the one at a path."""
     opened = status_of(folder, path)
     try:
         return os.path.samestat(os.stat(path), opened)
@@ -191,9 +191,9 @@ def _from_folder(path: str, folder: int, real: str, *, whole: bool) -> Catalog:
 
 
 def _status(folder: int, index: Index) -> tuple[dict[str, os.stat_result], set[str], dict[str, str]]:
-    """What the file system says of those shards that are there, which are links, and what is wrong with other links.
+    """The status of the shards that are there, the names of those that are links, and the faults of other links.
 
-    Which file a link leads to is looked at here; whoever follows it later compares that file with this one.
+    The file that a link leads to is looked at here, and compared when the link is followed later.
     """
     wanted = {shard.file for shard in index.shards}
     found: dict[str, os.stat_result] = {}

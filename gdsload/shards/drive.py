@@ -1,4 +1,4 @@
-"""What brings samples out of open shards: the system's reads and cuFile, or whatever takes their place.
+"""The drive of open shards: the system's reads and cuFile, or whatever takes their place.
 
 Headers, indexes and the offsets of ragged fields say what there is to read, and are read by the system in any case.
 It may be several drives, each with its own queue and threads that read.
@@ -47,7 +47,7 @@ def one_of_each_drive(sources: Iterable[ShardSource], drive: Drive) -> list[Shar
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """Where the samples of a dataset are read from.
+    """The readers of a dataset's samples, and the drives of its shards.
 
     Attributes:
         reader: makes what reads into host memory, once for each set of files.

@@ -1,4 +1,4 @@
-"""Which files are on which drive, and reads put in an order in which those of one drive follow one another."""
+"""The drive of each file, and reads in an order in which those of one drive follow one another."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DriveOrder:
             self.turns[np.argsort(self.of, kind="stable")] = np.arange(len(self.of))
 
     def alone(self, files: IntArray) -> bool:
-        """Whether all of these files are on one drive."""
+        """Return whether all of these files are on one drive."""
         return self.count == 1 or bool((self.of[files] == self.of[files[:1]]).all())
 
     def shares(self, reads: Extents, about: int) -> list[tuple[int, range]]:

@@ -151,7 +151,7 @@ def batch_rows(schema: Schema, batch: Mapping[str, object]) -> dict[str, Encoded
 
 
 def column_rows(stored: StoredSchema, fields: Mapping[str, EncodedField]) -> dict[str, EncodedField]:
-    """What goes into each stored column, of what `sample_rows` or `batch_rows` made."""
+    """The rows of each stored column, made of the fields that `sample_rows` or `batch_rows` made."""
     found = {column: _packed_rows(stored, column, fields) for column in stored.places}
     return {name: found[name] if name in found else fields[name] for name in stored.columns}
 
@@ -217,7 +217,7 @@ def _check_shape(name: str, field: Field, shape: tuple[int, ...]) -> None:
 
 
 def as_ragged(name: str, field: Field) -> str:
-    """What makes a field ragged, for errors: the argument of a writer."""
+    """The argument of a writer that makes a field ragged, for errors."""
     shape = (None, *field.shape[1:])
     return f"schema={{{name!r}: gdsload.Field({field.dtype.name!r}, {shape})}}, with the other fields beside it"
 
@@ -319,7 +319,7 @@ def _ragged_batch(name: str, field: Field, value: Any) -> EncodedField:
 
 
 def _is_packed(nested: Any) -> bool:
-    """Whether the rows of a nested tensor's samples are those of its values, one sample after the other."""
+    """Return whether a nested tensor's values are the rows of its samples, one sample after the other."""
     import torch
 
     # torch has no public way to ask which dimension varies.

@@ -72,7 +72,7 @@ def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder
 
 
 def _about_link(path: str) -> str:
-    """What is wrong with a symbolic link where there was to be a file."""
+    """The fault of a symbolic link where a file was expected."""
     try:
         link_target(*os.path.split(path))
     except ReadError as error:
@@ -249,7 +249,7 @@ class Files:
         return fd
 
     def allows_direct(self, file: int) -> bool:
-        """Whether the file can be opened with O_DIRECT; some file systems have none."""
+        """Return whether the file can be opened with O_DIRECT; some file systems have none."""
         if self._direct[file] == _UNKNOWN:
             try:
                 with self.descriptor(file, direct=True):
@@ -278,7 +278,7 @@ class Files:
         return Extents(np.array([file]), np.array([0]), np.array([self.length(file)]))
 
     def in_mappings(self, addresses: IntArray) -> NDArray[np.bool_]:
-        """Which of these addresses are in mapped files."""
+        """A mask of the addresses that are in mapped files."""
         starts, ends = self._ranges()
         if not len(starts):
             return np.zeros(len(addresses), bool)
@@ -286,7 +286,7 @@ class Files:
         return (at >= 0) & (addresses < ends[at])
 
     def _ranges(self) -> tuple[IntArray, IntArray]:
-        """Where each mapped file begins and ends, in rising order; worked out again only when one was opened."""
+        """The begin and end of each mapped file, in rising order; worked out again only when one was opened."""
         unopened, found = self._mappings
         if unopened != self._unopened:
             unopened = self._unopened

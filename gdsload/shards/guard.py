@@ -1,12 +1,12 @@
 """Bytes of mapped shards, made sure of before they are touched.
 
-A mapping has no way to say that a disk fails: who touches a page that cannot be read is ended by SIGBUS, and so is the
-whole process. So pages are populated first, by a call that answers with an error. Once is enough for as long as they
-stay in memory, so that there is a mark for each piece of a shard; when the last piece has its mark, nothing is asked
-any more.
+A mapping has no way to say that a disk fails: a thread that touches a page that cannot be read gets SIGBUS, which ends
+the whole process. So pages are populated first, by a call that answers with an error. Once is enough for as long as
+they stay in memory, so that there is a mark for each piece of a shard; when the last piece has its mark, nothing is
+asked any more.
 
-A page that was populated may leave the page cache, and its sector may fail before it is touched again: nobody is told
-of that. Where a look finds a page of a shard gone, the shard's marks are taken back; what no look finds, remains.
+A page that was populated may leave the page cache, and its sector may fail before it is touched again, with no sign
+of that. Where a look finds a page of a shard gone, the shard's marks are taken back; where none does, they remain.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_CALLS = 64
 
 
 class Guard:
-    """Which pieces of mapped shards may be touched. Its methods may be called from several threads.
+    """The guard of mapped shards: it marks the pieces that may be touched. Its methods may be called from any thread.
 
     Args:
         names: path of each shard.
@@ -127,7 +127,7 @@ class Guard:
         return self._joined(pieces) if len(pieces) else None
 
     def lasts(self, file: int, offset: int, nbytes: int) -> bool:
-        """Whether bytes of an open shard, at least one, have marks that are kept whatever looks find."""
+        """Return whether bytes of an open shard, at least one, have marks that are kept whatever looks find."""
         begin = int(self._begin[file]) + offset
         return bool(self._lasting[begin >> _SHIFT : (begin + nbytes - 1 >> _SHIFT) + 1].all())
 
@@ -236,7 +236,7 @@ class Guard:
             self._marked[file] = False
 
     def _brought(self, file: int, offset: int, nbytes: int) -> bool:
-        """Whether all of these bytes are in memory now."""
+        """Populate the pages of these bytes, and return whether all of them are in memory."""
         code = populate(int(self._base[file]) + offset, nbytes)
         if code and code != errno.EFAULT:  # the call failed, not the pages: Linux before 5.14, or no memory for it
             try:

@@ -24,7 +24,7 @@ _SHARE_OF_LEFT = 4
 
 
 def most_open() -> int:
-    """How many descriptors of one kind a dataset keeps: an eighth of what this process may have.
+    """The number of descriptors of one kind that a dataset keeps: an eighth of those that this process may have.
 
     Where that is few they are 64, but no more than a quarter of those that are left. Opening a shard again takes longer
     than many a read, and others want descriptors, too.

@@ -1,6 +1,6 @@
-"""Whether files are still those that were opened.
+"""The check that files are still those that were opened.
 
-A file is known by what its file system says of it. Its ctime cannot be put back, so that whoever writes to the file
+A file is known by what its file system says of it. Its ctime cannot be put back, so that each write to the file
 moves it; but so do chmod, a hard link and a rename, which change no byte. Where nothing else differs, the bytes are
 compared with their checksums, once, by the thread that has found it out, and read through the file: what is mapped or
 registered with a GPU is left alone.
@@ -38,7 +38,7 @@ is cut short meanwhile ends the process."""
 
 
 class FileIdentity(NamedTuple):
-    """What a file system says of a file; together it tells whether it is still the same.
+    """The facts that a file system gives of a file; together they show whether it is still the same.
 
     Attributes:
         device: the file system.
@@ -57,7 +57,7 @@ class FileIdentity(NamedTuple):
     rights: tuple[int, int, int, int]
 
     def but_for_ctime(self) -> tuple[int, ...]:
-        """What differs only if the file is another one, or was written to."""
+        """The facts that differ only if the file is another one, or was written to."""
         return self.device, self.inode, self.nbytes, self.mtime_ns
 
 

@@ -43,7 +43,7 @@ def mismatch(shard: Shard, source: ShardSource, stored: StoredSchema) -> str | N
 
 
 def wrong_length(path: str, found: int, wanted: int, samples: tuple[int, int] | None) -> Problem | None:
-    """What is wrong with a shard of another length than the index says; None if it has that one.
+    """The problem of a shard of another length than the index says; None if it has that one.
 
     Args:
         path: its file.
@@ -72,7 +72,7 @@ def load_named(fd: int, source: ShardSource, stored: StoredSchema) -> Shard:
 
 
 def named_as_written(fd: int, source: ShardSource, stored: StoredSchema) -> bool | None:
-    """Whether all bytes of an open shard are those that were written; None if it has no checksums.
+    """Return whether all bytes of an open shard are those that were written; None if it has no checksums.
 
     Raises:
         ReadError: if they cannot be read.

@@ -43,7 +43,7 @@ _random_below = random.Random().randrange  # its own: what users draw after `ran
 
 
 def is_resident(fd: int, offset: int) -> bool:
-    """Whether the page at an offset is in the page cache; False if that is not known, for a file that is on a drive."""
+    """Return whether the page at an offset is in the page cache; if that is not known, False for a file on a drive."""
     if _NOWAIT is None:
         return False
     try:
@@ -55,7 +55,7 @@ def is_resident(fd: int, offset: int) -> bool:
 
 
 def _lives_in_memory(fd: int) -> bool:
-    """Whether a file's file system has its files in memory alone. Asked once of each: it may be a server's to say."""
+    """Return whether a file's file system has its files in memory alone; each is asked once, as a server may answer."""
     try:
         device = os.fstat(fd).st_dev
     except OSError:
@@ -87,7 +87,7 @@ def bytes_in_memory(sources: Iterable[ShardSource]) -> int:
 
 
 def looks_resident(files: Files, wanted: Extents, probes: int = _PROBES_OF_A_READ) -> bool:
-    """Whether a few pages of some extents of open files, drawn again each time, are in the page cache.
+    """Return whether a few pages of open files' extents, drawn again each time, are in the page cache.
 
     Every byte is as likely to be drawn as every other, so that a short extent does not speak for a long one.
     """
@@ -101,12 +101,12 @@ def looks_resident(files: Files, wanted: Extents, probes: int = _PROBES_OF_A_REA
 
 
 def file_is_resident(files: Files, file: int) -> bool:
-    """Whether pages all over an open file, drawn again each time, are in the page cache."""
+    """Return whether pages all over an open file, drawn again each time, are in the page cache."""
     return looks_resident(files, files.whole(file), _PROBES_OF_A_SHARD)
 
 
 def _places_are_there(files: Files, nbytes: int, place_of: Callable[[int], tuple[int, int]], probes: int) -> bool:
-    """Whether the pages of some bytes that are drawn among so many are there.
+    """Return whether the pages of some bytes, which are drawn among so many, are in the page cache.
 
     If one is not, others of its file may be gone, too, that were made sure of before.
     """

@@ -61,7 +61,7 @@ def _tags(image: Any) -> Any:
 
 
 def is_picture(value: object) -> bool:
-    """Whether it is an image of Pillow's."""
+    """Return whether a value is an image of Pillow's."""
     image = getattr(sys.modules.get("PIL.Image"), "Image", None)  # none yet while another thread imports it
     return image is not None and isinstance(value, image)
 
@@ -78,7 +78,7 @@ def picture_array(image: Any, field: str) -> NDArray[np.uint8]:
 
 
 class Lost(NamedTuple):
-    """What an image has that no array of 8 bits a channel can hold.
+    """The part of an image that no array of 8 bits a channel can hold.
 
     Attributes:
         what: what it is, in words.
@@ -90,7 +90,7 @@ class Lost(NamedTuple):
 
 
 def what_is_lost(image: Any) -> Lost | None:
-    """What an image has that no array of 8 bits a channel can hold; None if there is nothing.
+    """The part of an image that no array of 8 bits a channel can hold; None if there is none.
 
     If the image was opened and not yet loaded, its file decides. Of a loaded image Pillow knows the mode, and of a TIFF
     the tags.
@@ -117,7 +117,7 @@ def what_is_lost(image: Any) -> Lost | None:
 
 
 def _pages(image: Any) -> int:
-    """How many pictures the file of an image has; 1 if the image is not the first: then somebody has chosen it.
+    """The number of pictures in an image's file; 1 if the image is not the first: then somebody has chosen it.
 
     Smaller copies in a TIFF do not count, and neither do further pictures in the format MPO, whose first is the photo.
     """

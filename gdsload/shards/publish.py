@@ -129,7 +129,7 @@ class Publication:
                 raise write_error("a folder for shards cannot be made", error, folder) from error
 
     def place(self, name: str, number: int) -> str:
-        """Where a shard is to be written; if that is on another drive, there is a link to it from now on.
+        """The path to write a shard to; if that is on another drive, there is a link to it from now on.
 
         Args:
             name: the shard's name.
@@ -228,7 +228,7 @@ class Publication:
 
 
 def strangers(folder: str | int) -> list[str]:
-    """What is in a dataset's folder and is neither its index nor one of its shards, sorted.
+    """The names in a dataset's folder that are neither its index nor one of its shards, sorted.
 
     Args:
         folder: its path, or a descriptor of it.
@@ -268,7 +268,7 @@ def _is_empty_folder(path: str) -> bool:
 
 
 def _is_dataset(path: str) -> bool:
-    """Whether there is a folder of which a writer may remove everything: its index is ours, whole or damaged."""
+    """Return whether a writer may remove everything in a folder: its index is ours, whole or damaged."""
     index = os.path.join(path, INDEX_NAME)
     if os.path.islink(path) or os.path.islink(index) or not os.path.isfile(index):
         return False

@@ -88,7 +88,7 @@ def within(counts: IntArray) -> IntArray:
 
 
 def _lengths(first: IntArray, total: int) -> IntArray:
-    """How many of `total` elements each run has, of those that begin at `first`."""
+    """The lengths of the runs that begin at `first` among `total` elements."""
     lengths = np.empty_like(first)
     lengths[:-1] = first[1:]
     lengths[-1:] = total
@@ -136,7 +136,7 @@ def shares(nbytes: IntArray, about: int, apart: IntArray | None = None) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What to read so that every wanted extent is covered.
+    """The reads that cover every wanted extent.
 
     Attributes:
         extents: the reads, in order of files and offsets. Two overlap in nothing but what alignment adds: a page that
@@ -164,7 +164,7 @@ class Reads:
         return self.offset - self._of_each(self.extents.offset)
 
     def places(self, begins: IntArray) -> IntArray:
-        """Where each wanted extent begins, if the reads begin at these places."""
+        """The place of each wanted extent, if the reads begin at these places."""
         found = self._of_each(begins - self.extents.offset)
         found += self.offset
         return found

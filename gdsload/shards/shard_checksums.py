@@ -40,7 +40,7 @@ def wrong_blocks(piece: memoryview, first: int, digests: str) -> Iterator[tuple[
 
 
 def is_as_written(shard: Shard, read: Read) -> bool | None:
-    """Whether all bytes of a shard's tensors are what was written; None if it has no checksums.
+    """Return whether all bytes of a shard's tensors are those that were written; None if it has no checksums.
 
     Raises:
         ReadError: if they cannot be read.

@@ -41,12 +41,12 @@ _SHARD = re.compile(r"shard-\d{5,}\.safetensors")
 
 
 def shard_name(number: int) -> str:
-    """What a writer calls its shard of that number."""
+    """The name of a writer's shard of that number."""
     return f"shard-{number:05d}.safetensors"
 
 
 def is_shard_name(name: str) -> bool:
-    """Whether a writer calls a shard so."""
+    """Return whether a name is that of a writer's shard."""
     return _SHARD.fullmatch(name) is not None
 
 
@@ -127,7 +127,7 @@ def _mark(folder: str, owner: str) -> str:
 
 
 def _followed(folder: str | int, name: str) -> tuple[str, str]:
-    """What a link in a folder says, and the path without links that it leads to, whether there is anything or not."""
+    """The text of a link in a folder, and the path without links that it leads to, whether that exists or not."""
     base = f"/proc/self/fd/{folder}" if isinstance(folder, int) else folder
     said = os.readlink(os.path.join(base, name))
     return said, os.path.realpath(os.path.join(base, said))

@@ -1,4 +1,4 @@
-"""Which bytes of which files a sample is: the table between positions and extents.
+"""The table between positions and extents: the bytes, and their files, of each sample.
 
 It knows what the bytes of shards mean; the files beside it know nothing of that.
 """
@@ -37,7 +37,7 @@ _MOST_LOOKS = 64
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where samples are; arrays of one length.
+    """The places of samples; arrays of one length.
 
     Attributes:
         file: index of each sample's shard.
@@ -137,7 +137,7 @@ class ShardTable:
         return address_of(offsets)
 
     def span(self, file: int, names: Sequence[str]) -> tuple[int, int]:
-        """Where some columns are in a shard: the first byte of them all, and the byte after the last.
+        """The span of some columns in a shard: the first byte of them all, and the byte after the last.
 
         Raises:
             GdsloadError: see `ensure_open`.

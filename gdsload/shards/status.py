@@ -1,4 +1,4 @@
-"""What the system says of files, and its errors as errors of gdsload's."""
+"""The system's status of files, and its errors as errors of gdsload's."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 def is_absent(error: OSError) -> bool:
-    """Whether there is nothing at a path; any other error says nothing of that."""
+    """Return whether an error means that there is nothing at a path; any other error says nothing of that."""
     return error.errno in _ABSENT
 
 
 def read_error(what: str, error: OSError, path: str, remedy: str | None = None) -> ReadError:
-    """What cannot be opened as an error of gdsload's, with the system's reason in `errno`, and what to do about it.
+    """The error of a file that cannot be opened, with the system's reason in `errno`, and what to do about it.
 
     Args:
         what: what cannot be done.
@@ -40,7 +40,7 @@ def read_error(what: str, error: OSError, path: str, remedy: str | None = None) 
 
 
 def status_of(fd: int, path: str) -> os.stat_result:
-    """What the system says of an open file.
+    """The system's status of an open file.
 
     Raises:
         ReadError: if it does not answer.

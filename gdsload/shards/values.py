@@ -28,13 +28,13 @@ __all__ = [
 
 
 def is_tensor(value: object) -> TypeIs[torch.Tensor]:
-    """Whether it is a tensor. Where nobody has imported torch, nothing is, and torch is not imported for that."""
+    """Return whether a value is a tensor. Torch is not imported for that: where it is not, no value is a tensor."""
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # none yet while another thread imports it
     return tensor is not None and isinstance(value, tensor)
 
 
 def is_array(value: object) -> TypeIs[NDArray[Any] | torch.Tensor]:
-    """Whether it is an array or a tensor."""
+    """Return whether a value is an array or a tensor."""
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
@@ -200,7 +200,7 @@ def _convert(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Te
 
 
 def numbers_of(value: object, field: str) -> NDArray[Any]:
-    """What a user passed for a field, as an array of numpy's; what numpy does not have is float32 then.
+    """A user's values for a field, as an array of numpy's; element types that numpy lacks become float32.
 
     Raises:
         SchemaError: if it is none of these.
@@ -310,7 +310,7 @@ def converted(source: NDArray[Any], dtype: DType) -> NDArray[Any] | torch.Tensor
 
 
 def _all_fit(source: NDArray[Any], dtype: DType) -> bool:
-    """Whether the least and the largest value alone tell that all fit, as they mostly do."""
+    """Return whether the least and the largest value alone show that all fit, as they mostly do."""
     if source.dtype.kind == "c":
         return False
     low, high = source.min(), source.max()
@@ -321,7 +321,7 @@ def _all_fit(source: NDArray[Any], dtype: DType) -> bool:
 
 
 def _fit(source: NDArray[Any], became: NDArray[Any] | torch.Tensor, dtype: DType) -> NDArray[np.bool_]:
-    """Which values are not lost."""
+    """A mask of the values that are not lost."""
     if _is_whole(dtype):
         least, largest = _limits(dtype)
         if source.dtype.kind != "f":
@@ -338,7 +338,7 @@ def _fit(source: NDArray[Any], became: NDArray[Any] | torch.Tensor, dtype: DType
 
 
 def _exactly(source: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which whole numbers are what they were. Compared as whole numbers: numpy would round them first."""
+    """A mask of the whole numbers that did not change. Compared as whole numbers: numpy would round them first."""
     whole = source.astype(np.uint8) if source.dtype.kind == "b" else source
     inside: NDArray[np.bool_] = np.trunc(found) == found
     inside &= (found >= float(np.iinfo(whole.dtype).min)) & (found < float(int(np.iinfo(whole.dtype).max) + 1))
@@ -347,7 +347,7 @@ def _exactly(source: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _kept(source: NDArray[Any], found: NDArray[Any], dtype: DType) -> NDArray[np.bool_]:
-    """Which numbers did not become infinite, finite, NaN, or of another sign; 0 is 0, which not all types have."""
+    """A mask of the numbers that did not become infinite, finite, NaN, or of another sign; some types have no 0."""
     kept: NDArray[np.bool_] = (np.isinf(found) == np.isinf(source)) & (np.isnan(found) == np.isnan(source))
     kept &= ~((found < 0) & (source > 0) | (found > 0) & (source < 0)) & ((source != 0) | (found == 0))
     if dtype.name not in _EXACT:  # where the element type has no infinity, torch takes its largest number instead
@@ -356,7 +356,7 @@ def _kept(source: NDArray[Any], found: NDArray[Any], dtype: DType) -> NDArray[np
 
 
 def held(dtype: DType) -> str:
-    """What an element type holds, for people."""
+    """The range of an element type, for people."""
     if dtype.name == "bool":
         return "0 and 1"
     if _is_whole(dtype):

@@ -358,7 +358,7 @@ class _Column:
         return offsets.astype("<i8", copy=False).data.cast("B")
 
     def same_lengths(self, other: _Column) -> bool:
-        """Whether all samples have as many rows here as there."""
+        """Return whether all samples have as many rows here as there."""
         return self.rows == other.rows and np.array_equal(self.lengths(), other.lengths())
 
     def clear(self) -> None:

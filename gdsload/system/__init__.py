@@ -1,1 +1,1 @@
-"""What the machine is asked for: memory, threads, streams, pinned blocks, the driver, and whether cuFile answers."""
+"""The machine's services: memory, threads, streams, pinned blocks, the driver, and the probe of cuFile."""

@@ -122,7 +122,7 @@ class BulkReads:
 
 
 class Context:
-    """What the kernel calls a context: reads that are under way, of one thread at a time.
+    """A context of the kernel's for reads that are under way, of one thread at a time.
 
     Args:
         numbers: the numbers of the calls.

@@ -28,7 +28,7 @@ three streams, the driver crashed within seconds, and by calls of 1024 also thos
 
 
 def copies_scattered_runs() -> bool:
-    """Whether many runs can be queued at once: queueing each by itself takes longer than copying 64 KiB."""
+    """Return whether many runs can be queued at once: queueing one by itself takes longer than copying 64 KiB."""
     calls = driver()
     return calls is not None and calls.copies_many
 

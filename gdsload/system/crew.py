@@ -52,7 +52,7 @@ _Job = tuple[Call, tuple[Any, ...], Callable[[Outcome], None], Noted | None]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a crew is for, in the words of its errors.
+    """The purpose of a crew, in the words of its errors.
 
     Attributes:
         name: of its threads and processes: ``"gdsload-convert"``.
@@ -89,11 +89,11 @@ class Crew:
         end_at_exit(self)
 
     def stopped(self) -> bool:
-        """Whether threads are to leave the work that they do."""
+        """Return whether threads are to leave the work that they do."""
         return self._stopped
 
     def inside(self) -> bool:
-        """Whether the calling thread is one of it."""
+        """Return whether the calling thread is one of the crew."""
         return threading.get_ident() in [thread.ident for thread in self._threads]
 
     def submit(
@@ -151,7 +151,7 @@ class Crew:
             self._jobs.put(None)
 
     def _work(self) -> None:
-        """What each thread does."""
+        """Do jobs until the crew is stopped, as each thread does."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         with self._begin() as call:
             while (job := self._jobs.get()) is not None and not self._stopped:
@@ -239,7 +239,7 @@ class _Process:
         return ours
 
     def _ended(self) -> str:
-        """How the process has ended; the next call starts another one."""
+        """The way in which the process has ended, in words; the next call starts another one."""
         process, self._process = self._process, None
         if self._connection is not None:
             self._connection.close()
@@ -304,7 +304,7 @@ class _Pickler(ForkingPickler):
 
 
 def _script_is_a_file() -> bool:
-    """Whether another process can import the module `__main__`."""
+    """Return whether another process can import the module `__main__`."""
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
     return getattr(main, "__spec__", None) is not None or (path is not None and os.path.isfile(path))

@@ -1,4 +1,4 @@
-"""What a worker process runs: one call after the other, each handed to it by the thread that started it."""
+"""The program of a worker process: one call after the other, each handed to it by the thread that started it."""
 
 from __future__ import annotations
 

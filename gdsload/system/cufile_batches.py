@@ -1,8 +1,8 @@
 """Many reads by few calls of cuFile: its batch API, of which numpy fills in the parameters.
 
 Where cuFile reads through memory of the host, each read under way has a slab of it, and there are few: by default 128
-of 4 KiB, 64 of 1 MiB and 64 of 16 MiB (cufile.json, posix_pool_slab_size_kb and posix_pool_slab_count). Whoever submits
-a read that there is no slab for waits for one for ever, as slabs come back with the status that the same thread would
+of 4 KiB, 64 of 1 MiB and 64 of 16 MiB (cufile.json, posix_pool_slab_size_kb and posix_pool_slab_count). A thread that
+submits a read with no slab left waits for one for ever, as slabs come back with the status that the same thread would
 ask for next: so it was with a second batch, and with one of more than 64 reads of 4 KiB to 1 MiB (cuFile 1.15 in its
 compat mode; other modes could not be tried). So there is one batch at a time, of no more reads than there are slabs,
 and the drive has nothing to do for a moment between two of them.

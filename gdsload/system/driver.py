@@ -159,7 +159,7 @@ class Driver:
 
     @property
     def copies_many(self) -> bool:
-        """Whether there is a call for many copies."""
+        """True if there is a call for many copies."""
         return self._many is not None
 
     def copy_many(self, targets: IntArray, sources: IntArray, nbytes: IntArray, stream: int) -> bool:
@@ -219,7 +219,7 @@ class Driver:
             raise self._error("cuLaunchKernelEx", code)
 
     def _has_third(self, device: int) -> bool:
-        """Whether a device has a memory synchronization domain that neither torch's kernels nor NCCL's are in."""
+        """Return whether a device has a memory synchronization domain apart from torch's kernels' and NCCL's."""
         found = self._has_own_domain.get(device)
         if found is None:
             count = ctypes.c_int()
@@ -239,7 +239,7 @@ class Driver:
             raise self._error("cuEventRecord", code)
 
     def is_past(self, event: int) -> bool:
-        """Whether an event is past; never waits."""
+        """Return whether an event is past; never waits."""
         code = self._query(event)
         if code not in (0, _NOT_READY):
             raise self._error("cuEventQuery", code)

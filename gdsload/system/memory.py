@@ -1,6 +1,6 @@
 """Memory of the host: mappings of files, a pool of batch memory, and addresses as tensors.
 
-A batch's memory belongs to whoever holds a tensor of it. When the last such tensor dies, the memory returns to the pool
+A batch's memory belongs to the holder of a tensor of it. When the last such tensor dies, the memory returns to the pool
 it was leased from, already faulted in: fresh pages for each batch cost more than copying the batch does.
 """
 
@@ -154,7 +154,7 @@ class BatchPool:
     Args:
         keep_bytes: how much memory may be kept, or on lease and returned later; more than that is freed to the system,
             the oldest lease's first.
-        pinned: whether an accelerator is to copy from it by itself. Torch keeps what is freed, for whoever pins next.
+        pinned: whether an accelerator is to copy from it by itself. Torch keeps what is freed, for the next pinning.
     """
 
     def __init__(self, keep_bytes: int, *, pinned: bool = False) -> None:

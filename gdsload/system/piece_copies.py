@@ -27,7 +27,7 @@ _MOST_PIECES = 1024
 
 @lru_cache(maxsize=1)
 def usable() -> bool:
-    """Whether this system has the call, and no sandbox forbids it: tried once."""
+    """Return whether this system has the call, and no sandbox forbids it: tried once."""
     source, target = np.ones(1, np.uint8), np.zeros(1, np.uint8)
     return _copied(np.array([[address_of(source), 1]]), address_of(target), 1) and bool(target[0])
 

@@ -106,7 +106,7 @@ class PinnedRing:
 def _touch_near(arena: mmap.mmap, address: int, device: torch.device) -> None:
     """Have pages allocated by a thread near a GPU: on its node, also where `_prefer_node` is forbidden (containers).
 
-    The thread holds the arena: who waits for it may be interrupted.
+    The thread holds the arena: a wait for it may be interrupted.
     """
     where = processors_near(device)
     if where is None:

@@ -1,4 +1,4 @@
-"""How much memory the machine has, and how much of it this process may use."""
+"""The memory of the machine, and the part of it that this process may use."""
 
 from __future__ import annotations
 

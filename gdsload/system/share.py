@@ -1,4 +1,4 @@
-"""What a process may take of its host, where several ranks share it.
+"""The share of its host that a process may take, where several ranks run on it.
 
 Each rank has its own loader, and none knows of the others'. Defaults that are "all there is" would be taken by each, so
 they are shares where the launcher has said how many ranks there are: torchrun does, in LOCAL_WORLD_SIZE.
@@ -18,9 +18,9 @@ def local_ranks() -> int:
 
 
 def processors() -> int:
-    """How many processors this process's threads may keep busy: an equal share of the host's, if ranks share it.
+    """The number of processors that this process's threads may keep busy: an equal share of the host's among ranks.
 
-    A process that is bound to fewer has those: whoever bound it has shared them out already.
+    A process that is bound to fewer has those: they are shared out already.
     """
     mine, ranks = len(os.sched_getaffinity(0)), local_ranks()
     return mine if ranks == 1 else min(mine, max((os.cpu_count() or mine) // ranks, 1))

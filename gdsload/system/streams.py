@@ -1,4 +1,4 @@
-"""What the GPU paths need of CUDA beyond torch: side streams, registrations of host memory, plain memory.
+"""CUDA beyond torch for the GPU paths: side streams, registrations of host memory, plain memory.
 
 CUDA is reached through torch, so that there is one runtime and one primary context for each device. Streams and events
 may be an XPU's, too, which have the same methods.
@@ -45,7 +45,7 @@ Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
 
 
 def has_streams(device: torch.device) -> bool:
-    """Whether several threads may queue work on a device, each beside the others'.
+    """Return whether several threads may queue work on a device, each beside the others'.
 
     MPS has one stream, and crashes if two threads use it at once (torch 2.14).
     """
@@ -239,7 +239,7 @@ def no_room(device: torch.device, what: str) -> BudgetError:
 
 @contextmanager
 def room_for(what: str, device: torch.device) -> Iterator[None]:
-    """Where torch takes memory of a device for `what`, which the loader needs.
+    """The context in which torch takes memory of a device for `what`, which the loader needs.
 
     Raises:
         BudgetError: instead of torch's own error, if none is left.

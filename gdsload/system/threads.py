@@ -61,7 +61,7 @@ class ProgramEnd:
     began = hurried = math.inf
 
     def overdue(self) -> bool:
-        """Whether waiting for threads is over."""
+        """Return whether waiting for threads is over."""
         return time.monotonic() > max(self.began, self.hurried) + _GRACE_S
 
 
@@ -153,7 +153,7 @@ def wait_all(workers: list[Worker]) -> None:
 
 
 def own_thread() -> bool:
-    """Whether this is a thread of the library's."""
+    """Return whether the calling thread is one of the library's."""
     return isinstance(threading.current_thread(), Worker)
 
 
@@ -276,12 +276,12 @@ class Closer:
 
     @property
     def dropped(self) -> bool:
-        """Whether the owner was dropped."""
+        """True if the owner was dropped."""
         return self._owner() is None
 
     @property
     def over(self) -> bool:
-        """Whether all is closed, and no thread is still closing."""
+        """True if all is closed, and no thread is still closing."""
         return self._close is None and not self.worker.is_alive()
 
     def settle(self) -> None:

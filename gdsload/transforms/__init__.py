@@ -3,7 +3,7 @@
 Each transform is called with a batch and gives a new one, in which a field is replaced; the batch that it got stays as
 it was. What is random is drawn for each sample by itself, from the `generator` that is passed, or else from torch's
 global one.
-`DecodeImage` is no transform, but what a loader's `decode` is told.
+`DecodeImage` is no transform, but an option of a loader's `decode`.
 """
 
 from gdsload.transforms.color import ColorJitter

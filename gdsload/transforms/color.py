@@ -65,7 +65,7 @@ class ColorJitter:
         return low + (high - low) * drawn[0], drawn[1].argsort(1)
 
     def apply(self, value: torch.Tensor, factors: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-        """What these factors make of images, in that order; see `draw`."""
+        """Apply these factors to images, in that order; see `draw`."""
         low, high = self._ranges()
         unused = [low[kind] == high[kind] == (kind != _HUE) for kind in range(4)]
         unused[_HUE] |= value.shape[1] == 1

@@ -35,11 +35,11 @@ class Compose:
 
     @property
     def random(self) -> bool:
-        """Whether one of them takes a generator."""
+        """True if one of the transforms takes a generator."""
         return any(self._takes)
 
     def __call__(self, batch: Any, generator: torch.Generator | None = None) -> Any:
-        """What the last one makes of it."""
+        """Apply the transforms one after the other, and return the last one's result."""
         for transform, takes in zip(self.transforms, self._takes, strict=True):
             try:
                 batch = transform(batch, generator=generator) if takes else transform(batch)
@@ -54,7 +54,7 @@ class Compose:
 
 
 def _takes_generator(transform: Callable[..., Any]) -> bool:
-    """Whether it takes a generator, and was not given one of its own."""
+    """Return whether a transform takes a generator, and has none as its default."""
     called = getattr(transform, "_orig_mod", transform)  # of a module that torch.compile has wrapped
     called = called.forward if isinstance(called, torch.nn.Module) else called
     try:

@@ -1,4 +1,4 @@
-"""How encoded images are decoded, for a loader's `decode`."""
+"""The decoding of encoded images, for a loader's `decode`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["DecodeImage"]
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeImage:
-    """How a loader decodes a field of encoded images: JPEG, PNG and WebP, of any size.
+    """The decoding of a field of encoded images: JPEG, PNG and WebP, of any size.
 
     An image is turned upright as its EXIF data say, and becomes RGB as Pillow's ``convert("RGB")`` has it: grey is
     repeated, a palette looked up, alpha dropped. Of 16 bits the upper 8 count. It is then cropped, resized (bilinear,
@@ -120,7 +120,7 @@ class DecodeImage:
 
     @property
     def repeatable(self) -> bool:
-        """Whether each epoch makes the same of an image, but for a flip, so that it can be kept."""
+        """True if each epoch makes the same of an image, but for a flip, so that it can be kept."""
         return self.crop != "random-resized"
 
     def table(self) -> torch.Tensor | None:

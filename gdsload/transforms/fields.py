@@ -82,7 +82,7 @@ def element_type(transform: Any, given: object) -> torch.dtype:
 
 
 def numbers(transform: Any, name: str, values: Iterable[SupportsFloat]) -> tuple[float, ...]:
-    """What a transform is given for each channel, as Python's numbers: it may be an array or a tensor, too.
+    """The numbers that a transform is given for the channels, as Python's: also those of an array or a tensor.
 
     Raises:
         OptionError: if these are no numbers.

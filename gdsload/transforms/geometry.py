@@ -60,7 +60,7 @@ class RandomFlip:
         return {**batch, self.field: flipped.view(value.dtype)}
 
     def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-        """Which samples are flipped: bool ``[batch]``."""
+        """Draw the samples that are flipped: bool ``[batch]``."""
         return torch.rand(len(value), generator=generator, dtype=torch.float32, device=value.device) < self.p
 
 

@@ -16,7 +16,7 @@ __all__ = ["CutMix", "MixUp"]
 
 @dataclass(frozen=True)
 class _Mixing:
-    """What mixes samples and labels; see `MixUp`."""
+    """The base of transforms that mix samples and labels; see `MixUp`."""
 
     field: str
     label: str
@@ -29,7 +29,7 @@ class _Mixing:
             raise OptionError(f"{self}: alpha is more than 0 and finite, and p a probability")
 
     def _shares(self, value: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-        """What share of each sample is kept: float32 ``[batch]``."""
+        """Draw the share of each sample that is kept: float32 ``[batch]``."""
         count, device = len(value), value.device
         chosen = torch.rand(count, generator=generator, dtype=torch.float32, device=device) < self.p
         alphas = torch.full((count, 2), self.alpha, dtype=torch.float32, device=device)
@@ -70,7 +70,7 @@ class _Mixing:
 
 
 def _mean(value: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """What is made of each sample, of which a share is kept, and the one before it."""
+    """The mix of each sample, of which a share is kept, and the one before it."""
     share = kept.to(value.dtype).view(-1, *[1] * (value.dim() - 1))
     # What is kept whole is not added to: a neighbour may hold what is infinite or no number.
     return torch.where(share == 1, value, value.roll(1, 0).mul_(1 - share).add_(value * share))
@@ -105,7 +105,7 @@ class MixUp(_Mixing):
         return self._mixed(batch, _mean(value, kept), labels, kept)
 
     def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-        """What share of each sample is kept: float32 ``[batch]``."""
+        """Draw the share of each sample that is kept: float32 ``[batch]``."""
         return self._shares(value, generator)
 
 

@@ -124,7 +124,7 @@ def resized_by_matrices(planes: torch.Tensor, boxes: torch.Tensor, size: tuple[i
 
 
 def _weights(begin: torch.Tensor, length: torch.Tensor, lines: int, wanted: int) -> torch.Tensor:
-    """What share each line of an image has in each line of the result: float32 ``[batch, wanted, lines]``.
+    """The share of each line of an image in each line of the result: float32 ``[batch, wanted, lines]``.
 
     The filter is a triangle as wide as two lines of the result, or of the image where that is larger; lines outside of
     the rectangle have no share.

@@ -36,7 +36,7 @@ _BELIEVED_S = 0.01
 
 
 class DirectIOPolicy:
-    """Whether blocks are to be read with O_DIRECT.
+    """The choice of the blocks that are to be read with O_DIRECT.
 
     Args:
         files: the shards.
@@ -49,7 +49,7 @@ class DirectIOPolicy:
         self._believed: dict[int, tuple[float, bool]] = {}
 
     def __call__(self, layout: Layout) -> NDArray[np.bool_]:
-        """Which of a slot's blocks are to be read with O_DIRECT.
+        """A mask of a slot's blocks that are to be read with O_DIRECT.
 
         The answer is kept for a moment. If it is wrong by then, all bytes are still read, only not as fast.
         """
@@ -58,7 +58,7 @@ class DirectIOPolicy:
         return np.array([self._is_cold(layout.reads, part) for part in layout.parts], bool)
 
     def _is_cold(self, reads: Extents, part: BlockFill) -> bool:
-        """Whether some bytes of a block are not in the page cache."""
+        """Return whether some bytes of a block are not in the page cache."""
         first, now = int(reads.file[part.first]), time.monotonic()
         if self.files.kept[first]:
             return False
@@ -71,7 +71,7 @@ class DirectIOPolicy:
 
 @dataclass(frozen=True, slots=True)
 class BouncePath:
-    """What is needed to fill blocks.
+    """The files, memory and copier that are needed to fill blocks.
 
     Attributes:
         files: the shards.
@@ -132,7 +132,7 @@ class ThreadFill:
         return reading
 
     def _whose(self, layout: Layout, cold: NDArray[np.bool_]) -> list[int]:
-        """Which readers fill each block: those of its drive, which read with O_DIRECT if all blocks there are cold."""
+        """The readers of each block: those of its drive, which read with O_DIRECT if all blocks there are cold."""
         drives = self._means.files.drives
         each = drives.of[layout.reads.file[[part.first for part in layout.parts]]]
         submitted = np.ones(drives.count, bool)

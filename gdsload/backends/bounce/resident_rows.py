@@ -55,7 +55,7 @@ class ResidentRows:
         self._limited = threading.local()
 
     def takes(self, wanted: Extents, *, surely: bool) -> bool:
-        """Whether these extents should be read by `read`.
+        """Return whether these extents should be read by `read`.
 
         Args:
             wanted: the extents, of open shards.

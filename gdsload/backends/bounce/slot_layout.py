@@ -27,7 +27,7 @@ _WORKED_OUT_FROM_BYTES = 64 * 1024
 
 
 class BlockFill(NamedTuple):
-    """What fills a block.
+    """The reads that fill a block, and the bytes of it that are copied.
 
     Attributes:
         first: its first read.

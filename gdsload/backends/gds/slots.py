@@ -180,7 +180,7 @@ class Slots:
         free(self.device, address)
 
     def _has_room(self, size: int) -> bool:
-        """Whether another chunk may be registered."""
+        """Return whether another chunk may be registered."""
         if self._most is None:
             free = free_bar1(self.device)
             self._most = _REGISTERED_BYTES if free is None else free // _SHARE_OF_BAR1

@@ -1,1 +1,1 @@
-"""What is kept nearer to the GPU for later epochs: in VRAM and in the page cache."""
+"""The tiers that keep bytes nearer to the GPU for later epochs: in VRAM and in the page cache."""

@@ -225,7 +225,7 @@ class _Reached:
         return self.lanes * self.depth
 
     def slot(self, place: _Place) -> int:
-        """Where the kernel looks for a window's table."""
+        """The slot in which the kernel looks for a window's table."""
         return (place[0] - self.lane) * self.depth + place[1] % self.depth
 
 
@@ -257,7 +257,7 @@ class BlockIds:
 
     @staticmethod
     def possible(order: BlockOrder, schedule: Schedule) -> bool:
-        """Whether the GPU has room for the blocks, and no batch uses more windows than a launch can."""
+        """Return whether the GPU has room for the blocks, and no batch uses more windows than a launch can."""
         if not 0 < order.blocks <= MOST_BLOCKS:
             return False
         share = -(-min(schedule.global_batch, order.samples) // order.lanes)

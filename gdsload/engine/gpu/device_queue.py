@@ -40,7 +40,7 @@ class DeviceQueue:
         self._throttle, self._what = ConsumerThrottle(device, pending_bytes), f"a group of batches ({budget})"
 
     def room(self) -> AbstractContextManager[object]:
-        """Where memory for batches is taken; see `room_for`."""
+        """The context in which memory for batches is taken; see `room_for`."""
         return room_for(self._what, self.device)
 
     def copied(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -52,7 +52,7 @@ class DeviceQueue:
 
     @contextmanager
     def making(self) -> Iterator[None]:
-        """Where batches are made: what is queued there has ended when it is left.
+        """The context in which batches are made: what is queued there has ended when it is left.
 
         Raises:
             BudgetError: if the device has no memory left.
@@ -62,7 +62,7 @@ class DeviceQueue:
 
     @contextmanager
     def transforming(self, batches: Sequence[Any], after: torch.cuda.Event | None = None) -> Iterator[None]:
-        """Where batches are transformed: likewise, after an event."""
+        """The context in which batches are transformed, after an event: all queued there has ended when it is left."""
         stream = self._transforms
         if after is not None:
             stream.wait_event(after)

@@ -152,7 +152,7 @@ def fuse(transforms: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
 
 
 def _numbered(run: list[Any]) -> list[tuple[int, Any]]:
-    """Which kernel does each step: one ends after a normalization, with its field, or when it has enough steps."""
+    """Each step with its kernel's number: one ends after a normalization, with its field, or when it is full."""
     found, number, steps = [], 0, 0
     for before, step in zip([None, *run], run, strict=False):
         if before is not None and (isinstance(before, Normalize) or before.field != step.field or steps == _MOST_STEPS):
@@ -195,7 +195,7 @@ class FusedTransforms:
         return repr(self._compose)
 
     def takes(self, layout: ChannelsLast) -> bool:
-        """Whether it can lay out its field, too."""
+        """Return whether the kernel can lay out its field, too."""
         return layout.field == self.field and not self._last
 
     def __call__(self, batch: Any, generator: torch.Generator | None = None) -> Any:

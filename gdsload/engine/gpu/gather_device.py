@@ -264,7 +264,7 @@ class DeviceGather:
         queue_pieces(held, int(table[3, -1]), self.device, over_pcie=over_pcie, grid=self._grid)
 
     def over_pcie(self, addresses: IntArray) -> bool:
-        """Whether some of these addresses, of which a few are looked at, are of host memory."""
+        """Return whether some of these addresses, of which a few are looked at, are of host memory."""
         return bool(self.on_host(addresses[:: max(len(addresses) // 4, 1)]).any())
 
     def _memory(self, low: int, high: int, unit: int) -> torch.Tensor:
@@ -276,7 +276,7 @@ def _as_unit(out: torch.Tensor, unit: int) -> torch.Tensor:
 
 
 def _targets(nbytes: IntArray, outs: Sequence[torch.Tensor], sizes: Sequence[int]) -> IntArray:
-    """Where pieces of these lengths go: into several tensors in order, each of which gets so many."""
+    """The addresses that pieces go to, which fill several tensors in order, so many pieces in each."""
     ends = np.cumsum(nbytes)
     first = np.concatenate([[0], ends])[np.cumsum([0, *sizes])[:-1]]
     found: IntArray = ends - nbytes + np.repeat(np.array([out.data_ptr() for out in outs]) - first, sizes)

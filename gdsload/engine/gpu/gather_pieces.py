@@ -116,7 +116,7 @@ _SHORTEST_BYTES = 64
 
 
 def as_pieces(unit: int, row_bytes: int) -> bool:
-    """Whether rows that come over the link are better copied as pieces.
+    """Return whether rows that come over the link are better copied as pieces.
 
     Args:
         unit: bytes of the largest word, of 16 at most, that divides all addresses and the row.

@@ -48,7 +48,7 @@ _TILE_BYTES = 2**15
 
 
 class Sorting(NamedTuple):
-    """Which rows over the link are fetched in the order of their addresses.
+    """The limits within which rows over the link are fetched in the order of their addresses.
 
     Sorting takes some 40 bytes of memory a row, too much for short rows, and the time of fetching some thousand rows.
     Pages of long rows are neighbours anyway, and few rows are far apart in any order.
@@ -229,7 +229,7 @@ class PositionGather:
         return samples, places
 
     def _cut(self, rows: RowRuns, size: int, batches: int, most: int = WARP) -> dict[str, int]:
-        """How the words of batches of one size are shared out, in tiles of so many rows at most."""
+        """The cut of the words of batches of one size into tiles, of so many rows at most."""
         words, tile = size * rows.width, tile_of(size, batches, rows.width, self._grid.warps)
         tile = min(tile, most * rows.width)
         tiles = -(-words // tile)
@@ -240,7 +240,7 @@ class PositionGather:
         return OVER_PCIE if self.over_pcie else IN_VRAM
 
     def _far_apart(self, rows: RowRuns, count: int) -> bool:
-        """Whether so many rows are better fetched in the order of their addresses."""
+        """Return whether so many rows are better fetched in the order of their addresses."""
         if not self.over_pcie or count < SORTING.rows:
             return False
         return rows.row_bytes in SORTING.row_bytes and int(self.ends[-1]) * rows.row_bytes > SORTING.field_bytes

@@ -1,9 +1,9 @@
-"""What decodes JPEGs on a GPU, and where their pixels are then.
+"""The decoders of JPEGs on a GPU, and the memory of the pixels.
 
 nvJPEG's hardware decoder (seen on an H100) does not wait for the stream that it is given: it may write into an image's
-memory before work is done that was queued earlier and still reads what lay there. So there are streams for decoding
+memory before work is done that was queued earlier and still reads what was there. So there are streams for decoding
 alone, each for one call at a time; the host waits for a stream when memory for a call has been taken and when the call
-is over, and whoever uses the pixels waits on the host, too, before it gives their memory back. Then memory that the
+is over, and the user of the pixels waits on the host, too, before their memory is given back. Then memory that the
 allocator hands out on such a stream is free in fact, not only in the stream's order.
 """
 
@@ -47,7 +47,7 @@ missing."""
 
 
 class JpegDecoder(Protocol):
-    """What decodes JPEGs on a GPU."""
+    """A decoder of JPEGs on a GPU."""
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class JpegDecoder(Protocol):
 
     @property
     def calls(self) -> int:
-        """How many calls pay at once."""
+        """The number of calls that pay at once."""
 
     def call(self, looked: Looked, numbers: IntArray, stream: torch.cuda.Stream) -> Call:
         """A call that decodes some images: prepared, so that little is left to do in it.

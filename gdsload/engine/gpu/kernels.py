@@ -36,7 +36,7 @@ WARP = 32
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How a kernel is laid out on the multiprocessors.
+    """The layout of a kernel on the multiprocessors.
 
     Attributes:
         blocks: thread blocks; with `paired` an even number.
@@ -86,7 +86,7 @@ class Kernel:
 
 
 def can_launch() -> bool:
-    """Whether cupy is installed and finds CUDA, and kernels can be queued."""
+    """Return whether cupy is installed and finds CUDA, and kernels can be queued."""
     return _cupy() is not None and driver() is not None
 
 

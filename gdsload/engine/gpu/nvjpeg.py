@@ -38,7 +38,7 @@ _WORDS = 8
 
 
 def destinations(begins: IntArray, heights: IntArray, widths: IntArray, planes: int) -> IntArray:
-    """Where images go, as nvJPEG has it: int64 ``[images, 8]``.
+    """The destinations of images, as nvJPEG has them: int64 ``[images, 8]``.
 
     Args:
         begins: the address of each image's first plane; the others follow it.
@@ -146,7 +146,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _names(version: str | None) -> Iterator[str]:
-    """Where it may be: where the system looks, in NVIDIA's wheels, and in torchcodec's or torchvision's."""
+    """The paths to try: where the system looks, in NVIDIA's wheels, and in torchcodec's or torchvision's."""
     if version is None:
         return
     major = version.partition(".")[0]

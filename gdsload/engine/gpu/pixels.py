@@ -1,4 +1,4 @@
-"""Where a batch's decoded images are in a GPU's memory."""
+"""The pixels of a batch's decoded images in a GPU's memory."""
 
 from __future__ import annotations
 

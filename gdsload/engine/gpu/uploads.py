@@ -1,4 +1,4 @@
-"""Arrays that are brought to a GPU once, for kernels on any stream."""
+"""Arrays that are copied to a GPU once, for kernels on any stream."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class FieldImages(NamedTuple):
     results: list[Any]
 
     def frame(self, number: int) -> Frame:
-        """What becomes of an image."""
+        """The frame of an image."""
         return Frame(*self.frames[number].tolist())
 
     def place(self, number: int) -> tuple[Any, int]:
@@ -127,7 +127,7 @@ class HostImages:
         self.processors.close()
 
     def look(self, name: str, batches: Sequence[ImageBatch]) -> FieldImages:
-        """What is known of a field's images before they are decoded, and where they go."""
+        """The images of a field before they are decoded: their headers, frames and places in the results."""
         options, encoded = self.options[name], [one.batch[name] for one in batches]
         counts = [len(one.lengths) for one in encoded]
         looked = look_at(encoded, options.max_pixels)
@@ -251,7 +251,7 @@ class HostImages:
 
     @property
     def device(self) -> torch.device:
-        """Where results are."""
+        """The device of the results."""
         return torch.device("cpu")
 
     def _memory_of_each(self, images: FieldImages) -> list[memoryview] | None:

@@ -37,7 +37,7 @@ class EncodedImages(NamedTuple):
 
 @dataclass(slots=True)
 class Looked:
-    """What is known of images before they are decoded.
+    """Encoded images, with the facts that are known before they are decoded.
 
     Attributes:
         owners: what their bytes are in.
@@ -73,7 +73,7 @@ class Looked:
         return self.memory[self.begins[number] : self.ends[number]]
 
     def header(self, number: int) -> ImageHeader:
-        """What an image says that is to be decoded."""
+        """The header of an image that is to be decoded."""
         found = self.headers.get(number)
         if found is None:
             width, height = int(self.widths[number]), int(self.heights[number])
@@ -81,7 +81,7 @@ class Looked:
         return found
 
     def hardware(self) -> NDArray[np.bool_]:
-        """Which a GPU's hardware decodes: baseline JPEGs of 8 bits, grey or in colours, that have an end."""
+        """A mask of the images that GPU hardware decodes: baseline JPEGs of 8 bits, grey or in colours, with an end."""
         found = self.plain.hardware & (self.ends - self.begins >= 4)
         found[list(self.errors)] = False
         mine, values = np.flatnonzero(found), self.values.numpy()
@@ -100,7 +100,7 @@ class Looked:
         self.errors.setdefault(number, why)
 
     def error(self, name: str, numbers: Sequence[int], begin: int, place: Place) -> FormatError:
-        """What is raised for images of a batch that cannot be decoded.
+        """The error for images of a batch that cannot be decoded.
 
         Args:
             name: of the field.

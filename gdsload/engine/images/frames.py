@@ -1,4 +1,4 @@
-"""What is cut out of each image, and where it goes: a pure function of a key, the sample's number and the size.
+"""The part of each image that is shown, and its place: a pure function of a key, the sample's number and the size.
 
 The rectangle is that of torchvision's ``RandomResizedCrop``: ten tries, then the largest one of an allowed shape in the
 middle. All samples of a batch are computed at once.
@@ -25,7 +25,7 @@ _FLIP = 2 * _TRIES + 2
 
 
 class Draws(NamedTuple):
-    """What the random numbers of samples are drawn from.
+    """The source of the random numbers of samples.
 
     Attributes:
         key: of the epoch; or keys, one for each sample, ``[samples, 1]``.
@@ -37,14 +37,14 @@ class Draws(NamedTuple):
 
     @classmethod
     def of_all(cls, draws: Sequence[Draws]) -> Draws:
-        """What the samples of several batches are drawn from, which each have one key."""
+        """The source for the samples of several batches, which each have one key."""
         keys = np.array([one.key for one in draws], np.uint64)
         counts = [len(one.numbers) for one in draws]
         return cls(np.repeat(keys, counts)[:, None], np.concatenate([one.numbers for one in draws]))
 
 
 class Frame(NamedTuple):
-    """What becomes of an image: a rectangle of it is resized, and a rectangle is cut out of that.
+    """The frame of an image: a rectangle of it is resized, and a rectangle is cut out of that.
 
     Attributes:
         top, left, height, width: the rectangle of the upright image that is resized; what is around it has no part.
@@ -96,7 +96,7 @@ def frames(options: DecodeImage, heights: IntArray, widths: IntArray, draws: Dra
 
 
 def flips(options: DecodeImage, draws: Draws) -> NDArray[np.bool_]:
-    """Which images are flipped: what `frames` says of them, shape ``[images]``."""
+    """A mask of the images that are flipped, as `frames` says it: shape ``[images]``."""
     if not options.flip:
         return np.zeros(len(draws.numbers), np.bool_)
     return _uniform(draws)[:, _FLIP] < options.flip

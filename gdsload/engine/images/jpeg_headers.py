@@ -30,7 +30,7 @@ others once."""
 
 
 class PlainJpegs(NamedTuple):
-    """What some images say of themselves.
+    """The facts in the headers of some images, as far as they are plain JPEGs.
 
     Attributes:
         widths: pixels in a row as stored; 0 where an image is no baseline JPEG of 8 bits in one or three channels, or
@@ -90,7 +90,7 @@ def plain_jpegs(values: NDArray[np.uint8], begins: IntArray, ends: IntArray) -> 
 
 
 def _sampled(values: NDArray[np.uint8], frames: IntArray, channels: IntArray) -> NDArray[np.bool_]:
-    """Whether components are sampled as hardware decodes it, by where the frame headers begin."""
+    """A mask of the images whose components are sampled as hardware decodes it, from the begins of frame headers."""
     coloured = channels == 3
     last = np.where(coloured, frames + 17, frames)
     others = (values[last - np.where(coloured, 3, 0)] == 0x11) & (values[last] == 0x11)

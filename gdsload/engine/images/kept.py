@@ -1,7 +1,7 @@
 """Decoded images that are kept for later epochs, where every epoch makes the same of them.
 
 What is kept is what a batch has of an image, but not flipped: a flip is drawn again, and moves whole values. An image
-that is kept is never given up again, so it need not be read any more: whoever plans reads asks `KeptImages.holds`, and
+that is kept is never given up again, so it need not be read any more: planners of reads ask `KeptImages.holds`, and
 an image without bytes is one that was held by then. Batches are copies, which their user may change.
 
 Invariants:
@@ -39,7 +39,7 @@ _ALIGNMENT = 16
 
 
 class Keep(NamedTuple):
-    """How much is kept.
+    """The budget of a store of decoded images.
 
     Attributes:
         samples: how many there are in all shards.
@@ -51,13 +51,13 @@ class Keep(NamedTuple):
 
 
 def as_kept(decode: Mapping[str, DecodeImage]) -> dict[str, DecodeImage]:
-    """How images are decoded if those that can be are kept: these without flips."""
+    """The decoding of images if those that can be are kept: these without flips."""
     return {name: replace(one, flip=0.0) if one.repeatable else one for name, one in decode.items()}
 
 
 @dataclass(slots=True)
 class _Field:
-    """What is kept of a field.
+    """The kept images of a field.
 
     Attributes:
         wanted: how it is handed out.
@@ -117,12 +117,12 @@ class KeptImages:
             self._complete(part)
 
     def holds(self, name: str, samples: IntArray) -> NDArray[np.bool_] | None:
-        """Which of some samples' images are kept; None: none of that field ever is."""
+        """A mask of the samples whose images are kept; None if none of that field ever is."""
         found = self._fields.get(name)
         return None if found is None else found.address[samples] != 0
 
     def tier(self) -> TierStatus:
-        """What is kept, and what came out of there."""
+        """The status of the tier: the bytes and images that it holds, and the bytes read from it."""
         return TierStatus(self.keep.most_bytes, self._held, 0, self._hits, trouble=self._trouble, images=self._count)
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class KeptImages:
 
     @contextmanager
     def ordered(self) -> Iterator[None]:
-        """Where images are copied: all is done when it ends."""
+        """The context in which images are copied: all is done when it ends."""
         yield
 
     def gather(self, addresses: IntArray, row_bytes: int, out: torch.Tensor, _begins: IntArray) -> None:

@@ -11,7 +11,7 @@ __all__ = ["put_normalized", "resampled"]
 
 
 def resampled(image: torch.Tensor, frame: Frame, size: tuple[int, int] | None) -> torch.Tensor:
-    """What a frame shows of an image, as torchvision makes it for uint8: bilinear, antialiased, rounded.
+    """The part of an image that a frame shows, as torchvision makes it for uint8: bilinear, antialiased, rounded.
 
     Args:
         image: uint8 ``[3, height, width]``, in any layout.

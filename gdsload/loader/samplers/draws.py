@@ -46,7 +46,7 @@ class Stateful(Protocol):
     """A sampler that keeps its own state."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is."""
+        """Return the sampler's state."""
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Go there."""
@@ -60,7 +60,7 @@ def _same(generator: torch.Generator) -> torch.Generator:
 
 
 def _stands_at(generator: torch.Generator | None, state: torch.Tensor) -> bool:
-    """Whether nobody has used or seeded a generator since it had that state."""
+    """Return whether a generator still has that state: nobody has used or seeded it since."""
     return generator is not None and torch.equal(generator.get_state(), state)
 
 
@@ -80,7 +80,7 @@ class Draws:
     Args:
         source: the sampler.
         stateful: what keeps its state; None if nothing does.
-        mark: how it was brought to where it is; None if that is not known.
+        mark: the mark that it was resumed from; None if that is not known.
         place: how far the consumer is; that of the step that is first wanted.
     """
 
@@ -122,13 +122,13 @@ class Draws:
 
     @property
     def kept(self) -> int:
-        """How many batches are known: drawn, and not seen to be handed out."""
+        """The number of batches that are known: drawn, and not seen to be handed out."""
         with self._lock:
             return len(self._batches)
 
     @property
     def ended(self) -> bool:
-        """Whether the consumer has got all of them."""
+        """True if the consumer has got all batches."""
         return self._over and self._place.step >= self.steps
 
     def reach(self, step: int) -> int:
@@ -165,7 +165,7 @@ class Draws:
         return found[0] if len(found) == 1 else np.concatenate(found)
 
     def mark(self) -> dict[str, Any] | None:
-        """How the sampler reaches the place after the last batch that was handed out; None if it cannot be."""
+        """The mark of the place after the last batch that was handed out; None if it cannot be resumed there."""
         with self._lock:
             # A sampler that was to repeat itself may have ended too early.
             mark = self._marks[min(self._place.step - self._first, len(self._marks) - 1)]
@@ -179,8 +179,8 @@ class Draws:
         """Set a generator back to where the consumer is, to whole draws of it, as he goes on with another epoch.
 
         How much was drawn ahead depends on how fast he was, and what the next epoch draws must not. A generator that
-        somebody else has used or seeded since then is left as it is. What this epoch still draws, if its iterator is
-        kept, it draws from one of its own.
+        somebody else has used or seeded since then is left as it is. If this epoch's iterator is kept, it draws from a
+        copy.
         """
         if self._generator is None or self._owner != os.getpid():  # a thread that draws is not in a forked process
             return
@@ -236,7 +236,7 @@ class Draws:
                 self._marks.popleft()
 
     def _behind(self, batch: IntArray, before: Any) -> Any:
-        """What is kept of the place after a batch: the sampler's state, or the digest of all up to here."""
+        """The mark of the place after a batch: the sampler's state, or the digest of all up to here."""
         if self._stateful is not None:
             state = copy.deepcopy(self._stateful.state_dict())
             # To fill the last batch it was asked for more than it had, and some then stand at the next epoch's begin.

@@ -1,4 +1,4 @@
-"""What gives indices, and indices of any kind as arrays."""
+"""The source of indices, and indices of any kind as arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["IndexSource"]
 
 @dataclass(frozen=True, slots=True)
 class IndexSource:
-    """What gives the indices of samples.
+    """The source of sample indices: a sampler or a batch sampler.
 
     Attributes:
         given: the user's sampler, or batch sampler; iterated again for each epoch.
@@ -57,7 +57,7 @@ class IndexSource:
 
     @property
     def name(self) -> str:
-        """What it is called among the loader's options."""
+        """The loader's option that `given` was passed as."""
         return "batch_sampler" if self.batch_size is None else "sampler"
 
     def table(self) -> IntArray | None:
@@ -126,7 +126,7 @@ def _farthest(values: Any) -> int:
 
 
 def _culprit(values: Any) -> str:
-    """What is no whole number, or values that cannot be looked through."""
+    """The kind of the first value that is no whole number, or of values that cannot be looked through."""
     if isinstance(values, list | tuple):
         if is_mask(values):
             return f"{_kind(values[0])} as of a mask"

@@ -66,7 +66,7 @@ class PlannedSampler(Sampler[IntArray], ABC):
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """What batches depend on besides epoch, rank and world size: plain values, as a state has them."""
+        """The values that batches depend on besides epoch, rank and world size: plain, as a state has them."""
 
     @abstractmethod
     def windows(self, world_size: int) -> int:

@@ -1,4 +1,4 @@
-"""How a sampler is resumed.
+"""The resuming of a sampler, in one of three ways.
 
 - By the place in its plan, if it has one (`PlannedSampler`): nothing is drawn again;
 - by its own `state_dict`, which is called after each batch that is drawn; or
@@ -108,12 +108,12 @@ class Sampled:
 
     @property
     def ended(self) -> bool:
-        """Whether the consumer has got all batches of the newest epoch."""
+        """True if the consumer has got all batches of the newest epoch."""
         return self._draws is not None and self._draws.ended
 
     @property
     def stateful(self) -> Stateful | None:
-        """What keeps the sampler's state: itself, or what a `BatchSampler` draws from."""
+        """The sampler that keeps a state: the given one, or what a `BatchSampler` draws from; None if neither does."""
         for level in self._levels:
             if callable(getattr(level, "state_dict", None)) and callable(getattr(level, "load_state_dict", None)):
                 return cast("Stateful", level)
@@ -150,7 +150,7 @@ class Sampled:
             generator.set_state(before)
 
     def state(self, place: Place | None, step: int) -> dict[str, Any] | None:
-        """How the sampler is brought to where the consumer is, JSON-able unless its own state is not.
+        """The sampler's state at the place of the consumer, JSON-able unless its own state is not.
 
         It is None between two epochs of a sampler that cannot be resumed in the middle of one.
 
@@ -174,7 +174,7 @@ class Sampled:
         return mark
 
     def _between(self) -> dict[str, Any] | None:
-        """How the sampler is brought to where it is between two epochs; None if that cannot be said."""
+        """The sampler's state between two epochs; None if it is not known."""
         known = self._resumed if self._begins is None else self._begins
         if known is not None:
             return copy.deepcopy(known)
@@ -187,7 +187,7 @@ class Sampled:
         return None if begin is None else {"begin": begin, "digest": 0}
 
     def shared(self) -> dict[str, Any]:
-        """What a sampler that ranks share depends on, which all of them must have alike; nothing of one of a rank's."""
+        """The settings of a sampler that ranks share, which all of them must have alike; empty for a rank's own."""
         planned = self.source.planned
         return {} if planned is None else {f"the batch_sampler's {name}": it for name, it in planned.identity().items()}
 
@@ -286,7 +286,7 @@ class Sampled:
         return next((generator for generator in found if isinstance(generator, torch.Generator)), None)
 
     def _begin(self) -> dict[str, Any] | None:
-        """What the order of the next epoch depends on; None if that is not known."""
+        """The values that the order of the next epoch depends on; None if they are not known."""
         found: dict[str, Any] = {}
         if (generator := self._generator()) is not None:
             found["generator"] = _as_text(generator)
@@ -351,7 +351,7 @@ def _another() -> StateError:
 
 
 def index_source(given: Mapping[str, Any], samples: int) -> IndexSource | None:
-    """What gives the indices; None if the loader has no sampler.
+    """The source of the loader's indices; None if the loader has no sampler.
 
     Args:
         given: the loader's keywords.

@@ -128,7 +128,7 @@ def _weighted(sampler: WeightedRandomSampler, vectors: Vectors) -> Drawn:
 
 
 def _fits(sampler: DistributedSampler[Any]) -> bool:
-    """Whether the dataset is as long as it was; torch raises an error if not."""
+    """Return whether the dataset is as long as the sampler expects; torch raises an error if not."""
     count, total = len(cast("Sized", sampler.dataset)), sampler.total_size
     return count >= total if sampler.drop_last else count <= total and bool(count or not total)
 
@@ -154,7 +154,7 @@ _DRAWN: dict[type, Any] = {
 
 @functools.cache
 def as_in_torch() -> bool:
-    """Whether small samplers give torch's indices, and leave torch's states."""
+    """Return whether small samplers give torch's indices, and leave torch's states."""
     with _trying.here(), torch.random.fork_rng(devices=[]):
         return all(_agrees(number) for number in range(len(_tiny(None))))
 

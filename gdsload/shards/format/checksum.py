@@ -23,7 +23,7 @@ def block_digest(data: memoryview | bytes) -> str:
 
 
 def block_count(nbytes: int, block_bytes: int = BLOCK_BYTES) -> int:
-    """How many blocks `nbytes` bytes make; the last may be shorter."""
+    """The number of blocks that `nbytes` bytes make; the last may be shorter."""
     return -(-nbytes // block_bytes)
 
 

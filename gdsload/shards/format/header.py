@@ -29,7 +29,7 @@ _MAX_LOCATED = 64
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """Where one tensor is located.
+    """The element type, shape and place of one tensor in a file.
 
     Attributes:
         name: its name in the header.

@@ -1,4 +1,4 @@
-"""What the header of an encoded image says: JPEG, PNG and WebP.
+"""The headers of encoded images: JPEG, PNG and WebP.
 
 Pure, and written for hostile bytes: whatever they are, the answer is a header or a `FormatError`, after one pass over
 the segments before the pixels (JPEG) or over all chunks (PNG, WebP). Pixels are not looked at: an image with a good
@@ -49,7 +49,7 @@ _STILLS = "Save each picture of it as a file."
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """What an encoded image says of itself.
+    """The header of an encoded image.
 
     Attributes:
         codec: ``"jpeg"``, ``"png"`` or ``"webp"``.
@@ -90,7 +90,7 @@ def image_codec(data: bytes | memoryview) -> str | None:
 
 
 def read_image_header(data: bytes | memoryview) -> ImageHeader:
-    """What the header of an encoded image says.
+    """Read the header of an encoded image.
 
     Args:
         data: all bytes of the image.

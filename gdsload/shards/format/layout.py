@@ -30,7 +30,7 @@ def align_up(value: int, alignment: int = ALIGNMENT) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ShardLayout:
-    """Where the tensors of a new shard go.
+    """The layout of the tensors in a new shard.
 
     Args:
         schema: the shard's fields.

@@ -1,4 +1,4 @@
-"""What a dataset says of itself beside its samples: any JSON object, of bounded size. Pure."""
+"""The metadata of a dataset: any JSON object, of bounded size. Pure."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _encodable(text: str) -> bool:
 
 
 def checked_metadata(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a user passed as metadata, as it is when it has been written and read: with lists for tuples.
+    """The metadata that a user passed, as they are once written and read: with lists for tuples.
 
     Raises:
         OptionError: if it is no JSON object, or too large.

@@ -1,4 +1,4 @@
-"""What a sample is made of: field names, element types and shapes."""
+"""The schema of a sample: field names, element types and shapes."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class Field:
 
     @property
     def ragged(self) -> bool:
-        """Whether the number of rows varies from sample to sample (true for strings, too)."""
+        """True if the number of rows varies from sample to sample (for strings, too)."""
         return self.kind != "fixed"
 
     @property
     def is_string(self) -> bool:
-        """Whether samples are texts, binary strings or encoded images, which batches have as lists."""
+        """True if samples are texts, binary strings or encoded images, which batches have as lists."""
         return self.kind not in ("fixed", "ragged")
 
     def to_json(self) -> dict[str, object]:

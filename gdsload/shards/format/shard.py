@@ -1,4 +1,4 @@
-"""What a safetensors file means as a shard: which tensors are fields, how many samples, which checksums.
+"""The meaning of a safetensors file as a shard: its fields, its number of samples, its checksums.
 
 The normative texts are docs/spec/shard-v1.md, shard-v2.md and shard-v3.md. Two kinds of files are read: shards that
 gdsload wrote, which say so in their metadata, and any other safetensors file whose tensors agree in their first
@@ -48,7 +48,7 @@ META_CHECKSUMS = "gdsload.checksums"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Where one stored column of a shard is located.
+    """The place of one stored column in a shard.
 
     Attributes:
         begin: byte offset of the column's first row in the file.
@@ -99,7 +99,7 @@ class Shard:
 
 
 def is_gdsload(header: Header) -> bool:
-    """Whether gdsload wrote the file that `header` belongs to."""
+    """Return whether gdsload wrote the file that `header` belongs to."""
     return META_VERSION in header.metadata
 
 
@@ -264,7 +264,7 @@ class _Own:
         return entry
 
     def _others(self, stored: StoredSchema, groups: dict[str, str]) -> None:
-        """What is neither column nor offsets must be padding."""
+        """Note each tensor that is neither a column, nor offsets, nor padding."""
         known = set(stored.columns) | {OFFSETS_PREFIX + group for group in groups.values()}
         for name, entry in self.header.tensors.items():
             if name not in known and not _is_padding(entry):

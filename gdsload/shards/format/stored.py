@@ -1,4 +1,4 @@
-"""How the fields of a schema are stored: each in its own column, or several together, as packed rows.
+"""The storage of a schema's fields: each in its own column, or several together, as packed rows.
 
 Everything that reads works on stored columns, of which a packed one is a plain field of bytes. Only codecs, which make
 batches of columns, and the encoder, which makes columns of batches, know which fields are inside.
@@ -91,7 +91,7 @@ class StoredSchema:
 
 
 def _row(schema: Mapping[str, Field], names: Iterable[str]) -> tuple[dict[str, int], int]:
-    """Where each field begins in a row, and the bytes of a row: as a C compiler lays out a struct.
+    """The offset of each field in a row, and the bytes of a row: as a C compiler lays out a struct.
 
     Every field begins at a multiple of its element's size, and so does every row at one of the largest element's: typed
     views of rows are legal then.
@@ -105,7 +105,7 @@ def _row(schema: Mapping[str, Field], names: Iterable[str]) -> tuple[dict[str, i
 
 
 def pack_rule(given: object) -> PackRule:
-    """What a user passed as `pack_fields`, checked as far as it can be without a schema.
+    """The rule that a user passed as `pack_fields`, checked as far as it can be without a schema.
 
     Raises:
         OptionError: if it is neither ``"auto"`` nor a list of names.
@@ -122,7 +122,7 @@ def pack_rule(given: object) -> PackRule:
 
 
 def packed_by(schema: Schema, rule: PackRule) -> StoredSchema:
-    """How a writer stores a schema.
+    """The stored form of a schema, packed by a rule.
 
     Args:
         schema: the fields.

@@ -27,7 +27,7 @@ __all__ = ["VerifyReport", "verify_shards"]
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a verification read.
+    """The counts of a verification.
 
     Attributes:
         shards: number of shards.
@@ -46,9 +46,9 @@ class VerifyReport:
 
 @dataclass(slots=True)
 class _Found:
-    """What came of one shard: what is wrong with its bytes, that they may not be read, and what they mean.
+    """The findings on one shard: faults of its bytes, of the right to read them, and of their meaning.
 
-    Whoever may not read a shard has not learned that anything is wrong with its samples.
+    A shard that may not be read does not show that anything is wrong with its samples.
     """
 
     damage: list[Problem] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What bytes mean: whether a loader can make samples of them, and which of their numbers are not finite.
+"""Checks of what bytes mean: that a loader can make samples of them, and how many numbers are not finite.
 
 Right checksums say that bytes are those that were written. They do not say that a text is UTF-8, and files that gdsload
 did not write have none.
@@ -48,7 +48,7 @@ class FieldBytes:
     stride: int = 0
 
     def at(self, position: int) -> int:
-        """Where in the file the byte of this number is."""
+        """The offset in the file of the byte of this number."""
         row, within = divmod(position, self.size) if self.size else (0, position)
         return self.offset + row * self.stride + within
 
@@ -79,7 +79,7 @@ class PackedRows:
 
 
 def not_finite(data: memoryview, dtype: DType) -> tuple[int, int]:
-    """How many numbers are NaN, and how many infinite."""
+    """The number of NaNs, and of infinite numbers."""
     kind = torch_dtype(dtype)
     if not (kind.is_floating_point or kind.is_complex):
         return 0, 0
@@ -152,7 +152,7 @@ def wrong_runs(data: bytes, edges: NDArray[np.int64]) -> Iterator[tuple[int, int
 
 
 def _all_right(data: bytes, edges: NDArray[np.int64]) -> bool:
-    """Whether all are right together, and none begins in the middle of a character."""
+    """Return whether all are right together, and none begins in the middle of a character."""
     begins = edges[:-1][np.diff(edges) > 0]
     heads = np.frombuffer(data, np.uint8)[begins]
     return _fault(data) is None and not ((heads & 0xC0) == 0x80).any()

@@ -44,7 +44,7 @@ class OpenShard:
         return pieces(self.read, entry.begin, entry.end)
 
     def damage(self, entry: TensorEntry, offset: int, piece: memoryview) -> Iterator[Problem]:
-        """What of a piece of a tensor differs from what was written; none where there are no checksums."""
+        """The problems of a piece of a tensor that differs from the one written; none where there are no checksums."""
         sums = self.shard.checksums
         digests = "" if sums is None else sums.digests.get(entry.name, "")
         for low, nbytes in wrong_blocks(piece, (offset - entry.begin) // BLOCK_BYTES, digests) if digests else ():
@@ -83,7 +83,7 @@ class OpenShard:
         return max(first, 0), min(int(np.searchsorted(offsets, high, side="left")), samples)
 
     def problem(self, message: str, entry: TensorEntry, offset: int, nbytes: int, field: str | None = None) -> Problem:
-        """What is wrong with bytes of a tensor: with a field of it, or with all that are in it."""
+        """The problem of bytes of a tensor: of one of its fields, or of all that are in it."""
         samples = self.samples_at(entry, offset, nbytes)
         inside = self.shard.stored.fields_of(entry.name.removeprefix(OFFSETS_PREFIX))
         return Problem(message, self.path, offset, field or ", ".join(inside), samples, nbytes)

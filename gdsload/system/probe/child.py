@@ -191,7 +191,7 @@ def _read(library: ctypes.CDLL, handle: ctypes.c_void_p, path: str, buffer: Any,
 
 
 def _reads_batches(bindings: Any, handle: ctypes.c_void_p, path: str, buffer: Any) -> bool:
-    """Whether cuFile makes several batches of reads at once, of which all bytes are right.
+    """Return whether cuFile makes several batches of reads at once, of which all bytes are right.
 
     Blocks of the file are read in another order than they have there, again and again.
     """

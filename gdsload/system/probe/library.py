@@ -1,4 +1,4 @@
-"""Where libcufile and its configuration are, found without loading anything."""
+"""The paths of libcufile and its configuration, found without loading anything."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _version(tree: Tree, folder: str, real: str) -> str:
 
 
 def read_config(tree: Tree, environ: Mapping[str, str]) -> Config:
-    """What cuFile's configuration says: that of ``CUFILE_ENV_PATH_JSON``, else /etc/cufile.json."""
+    """The configuration of cuFile: that of ``CUFILE_ENV_PATH_JSON``, else /etc/cufile.json."""
     path = environ.get("CUFILE_ENV_PATH_JSON") or "/etc/cufile.json"
     text = tree.text(path, _CONFIG_LIMIT_BYTES)
     if text is None:

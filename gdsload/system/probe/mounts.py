@@ -1,4 +1,4 @@
-"""Which mount a path is on.
+"""The mount that a path is on.
 
 The format is that of proc(5), /proc/self/mountinfo: id, parent, major:minor, root, mount point, options, optional
 fields, a dash, file system, source, options of the superblock.

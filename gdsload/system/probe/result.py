@@ -57,7 +57,7 @@ class CufileProbe:
 
     @property
     def proven(self) -> bool:
-        """Whether bytes went from the drive into GPU memory by DMA: cuFile's counters of it moved."""
+        """True if bytes went from the drive into GPU memory by DMA: cuFile's counters of it moved."""
         return self.status == "ok" and bool(self.nvfs_reads or self.p2p_reads)
 
     @property

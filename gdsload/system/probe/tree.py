@@ -63,7 +63,7 @@ class Tree:
             return None
 
     def exists(self, path: str) -> bool:
-        """Whether there is something at a path."""
+        """Return whether there is something at a path."""
         try:
             return os.path.exists(self.at(path))
         except (OSError, ValueError):
