@@ -1,4 +1,4 @@
-"""Where benchmarks put their files."""
+"""Folders for the files of benchmarks."""
 
 from __future__ import annotations
 

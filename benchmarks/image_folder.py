@@ -157,7 +157,7 @@ def image_folder(folder: Path) -> Any:
 
 
 def contenders(folder: Path, options: argparse.Namespace, device: torch.device) -> dict[str, Batches]:
-    """What takes turns."""
+    """The contenders, which take turns, by title."""
     found = {
         "gdsload, kept encoded": encoded(folder, options, device),
         "gdsload, the middle decoded once": kept(folder, options, device),

@@ -179,7 +179,7 @@ def _by_threads(
 
 
 def same_work(data: list[bytes], count: int, size: int) -> int:
-    """What the loader does for each image on a CPU, without a loader: by all processors, into one batch's memory."""
+    """The loader's work for each image on a CPU, without a loader: by all processors, into one batch's memory."""
     table, numbers = OPTIONS.table(), np.arange(count)
     given = frames(OPTIONS, np.full(count, 375), np.full(count, 500), Draws(0, numbers)).tolist()
     out = torch.empty((size, 3, 224, 224), dtype=torch.bfloat16)
@@ -270,7 +270,7 @@ def torch_loader(folder: Path, options: argparse.Namespace, device: torch.device
 def runs(
     folder: Path, data: list[bytes], options: argparse.Namespace, device: torch.device
 ) -> dict[str, tuple[str, Run]]:
-    """What takes turns: titles and epochs, by name."""
+    """The runs that take turns: titles and epochs, by name."""
     found: dict[str, tuple[str, Run]] = {}
     ours = loader(folder, options, device)
     found["gdsload"] = "gdsload, decode=", lambda: _consumed(iter(ours), device)

@@ -1,9 +1,9 @@
-"""What decodes most JPEGs a second on a GPU: calls at once, images of a call, and what the loader makes of it.
+"""Benchmark of JPEG decoders on a GPU: by calls at once and images of a call, and in the loader.
 
     python -m benchmarks.jpeg_decoders --out benchmarks/results/jpeg-decoders.json
 
 JPEGs of 500 x 375 pixels and about 57 KB. Each section runs in a process of its own, so that one that fails takes no
-other with it, and what is measured is shown at once. One section is the loader of `benchmarks.images` with batches
+other with it, and its result is shown at once. One section is the loader of `benchmarks.images` with batches
 of several sizes, in turns; another decodes the same bytes again and again and throws the pixels away.
 """
 

@@ -23,7 +23,7 @@ class WorkerError(Exception):
 
 
 class Jsonable(Protocol):
-    """What a process is told of the rows."""
+    """A description of the rows that can be sent to a process."""
 
     def to_json(self) -> dict[str, Any]:
         """As it goes to the process."""
@@ -31,7 +31,7 @@ class Jsonable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a process is started.
+    """The way to start a process.
 
     Attributes:
         python: the interpreter, whose environment has the library.
@@ -122,7 +122,7 @@ class Process:
             self._in.flush()
 
     def answer(self, timeout_s: float) -> dict[str, Any]:
-        """What came of the order that was sent last; see `ask`."""
+        """The answer to the order that was sent last; see `ask`."""
         if self.lost:
             raise WorkerError("the process was lost before")
         try:

@@ -39,7 +39,7 @@ _CACHE = "all files were written just before, and read once: they are in the pag
 
 
 def machine(device: torch.device | None = None) -> dict[str, Any]:
-    """What it was measured on: the processor, and the device if it is a GPU."""
+    """The machine of a measurement: the processor, and the device if it is a GPU."""
     on_gpu = device is not None and device.type == "cuda"
     gpu = {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda} if on_gpu else {}
     return {
@@ -66,7 +66,7 @@ def public(arguments: list[str]) -> list[str]:
 
 
 def head(module: str, arguments: list[str] | None, device: torch.device) -> dict[str, Any]:
-    """What a record begins with: when, by which command and on what it was measured.
+    """The head of a record: the date, the command, the machine, and the versions.
 
     Args:
         module: the module that was run.
@@ -145,7 +145,7 @@ def pruned(record: dict[str, Any], parts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def faults(check: dict[str, Any]) -> str:
-    """What is wrong with the bytes of an epoch that was compared with its source; empty if nothing is."""
+    """The faults in an epoch's bytes, as compared with its source; empty if there are none."""
     counts = ", ".join(f"{check[key]} {key}" for key in ("missing", "repeated", "foreign") if check[key])
     return f"the epoch is not the source's: {counts}" if counts else ""
 

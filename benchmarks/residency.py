@@ -1,4 +1,4 @@
-"""Whether files are in the page cache: asked of the kernel, not assumed."""
+"""The residency of files in the page cache: asked of the kernel, not assumed."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _IDLE_S = 0.5
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run, and how long."""
+    """The plan of a run: contenders, rounds, and seconds."""
 
     names: tuple[str, ...]
     rounds: int
@@ -179,7 +179,7 @@ def _finish(runners: list[_Runner], result: dict[str, Any]) -> None:
 
 
 def busy_cores() -> float:
-    """How many cores work while no contender does: on a quiet machine hardly any."""
+    """The number of cores that work while no contender does: on a quiet machine hardly any."""
     busy, start = busy_cpu_s(), time.perf_counter()
     time.sleep(_IDLE_S)
     return (busy_cpu_s() - busy) / (time.perf_counter() - start)

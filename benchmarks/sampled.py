@@ -1,4 +1,4 @@
-"""What a program's threads are doing: a look at every thread's innermost line of a package, every few milliseconds.
+"""A sampling profiler of threads: every few milliseconds, each thread's innermost line of a package.
 
 A thread is looked at by one that holds the interpreter lock, so lines that hold it are seen less often than they run:
 what is found are the waits, and the calls outside Python.
@@ -22,10 +22,10 @@ _EVERY_S = 0.002
 
 
 class Sampled:
-    """How often threads were seen at which lines.
+    """The counts of the lines at which threads were seen.
 
     Args:
-        package: the folder whose lines are told.
+        package: the folder of the lines to count.
 
     Attributes:
         looks: how often they were looked at.

@@ -1,4 +1,4 @@
-"""What a sampler costs: the loader with it, beside its own shuffle and beside the sampler alone.
+"""Benchmark of samplers: the loader with one, beside its own shuffle and beside the sampler alone.
 
     python -m benchmarks.samplers
     python -m benchmarks.samplers --row-bytes 150528 --batch-size 64 --samples 16384
@@ -41,7 +41,7 @@ _MOST_EPOCHS = 20
 
 
 def _given(samples: int, batch_size: int) -> dict[str, dict[str, Any]]:
-    """What the loader is given, by name."""
+    """The options of each loader, by name."""
     every: Any = range(samples)
     drawn = RandomSampler(every, generator=torch.Generator().manual_seed(1))
     each = {"batch_size": batch_size}

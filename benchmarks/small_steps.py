@@ -83,7 +83,7 @@ def _check(loader: Iterable[Any], samples: int) -> None:
 
 
 def _products(step_s: float) -> int:
-    """How many products take so long."""
+    """The number of products that take this many seconds."""
     one = torch.randn(_PRODUCT, _PRODUCT)
     times = []
     for _ in range(7):

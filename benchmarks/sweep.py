@@ -1,4 +1,4 @@
-"""What the defaults are chosen by: one setting after the other, around the defaults, cold and hot.
+"""Benchmark of the settings that have defaults: one after the other, around the defaults, cold and hot.
 
     python -m benchmarks.sweep --out sweep.json
     python -m benchmarks.sweep --out sweep.json --device cuda --bytes 16GiB --work-dir /mnt/nvme
@@ -85,7 +85,7 @@ def _settings(backend: str) -> Iterator[tuple[str, list[Value]]]:
 
 
 def _default_bytes(name: str, device: torch.device) -> int:
-    """What a budget of the loader is if it is not given, for batches on this device."""
+    """The default of a budget of the loader, for batches on this device."""
     found = default_budgets("gpu" if device.type == "cuda" else "host", device)
     if name in found:
         return found[name]

@@ -126,7 +126,7 @@ def _ratios(record: dict[str, Any], mode: str) -> str:
 
 
 def _cores(record: dict[str, Any]) -> str:
-    """What the speed costs: work of the whole machine during the trials, so kernel and worker processes count."""
+    """A table of busy cores, of the whole machine as kernel and workers count, and of times to the first batch."""
     rows: dict[str, list[str]] = {}
     titles: dict[str, str] = {}
     for column, workload in enumerate(record["workloads"]):

@@ -87,7 +87,7 @@ def check(contender: Contender, expected: NDArray[np.uint64]) -> dict[str, Any]:
 
 
 def compare(hashes: NDArray[Any], expected: NDArray[Any]) -> dict[str, int]:
-    """How many samples there are, and how many are missing, repeated, or of neither, in whatever order."""
+    """The counts of all, missing, repeated and foreign samples, in whatever order these come."""
     found = np.sort(hashes)
     if np.array_equal(found, np.sort(expected)):  # as it should be, and told far sooner than by what follows
         repeated = int((found[1:] == found[:-1]).sum())
@@ -115,7 +115,7 @@ def _check_shape(rows: NDArray[Any], job: Job) -> None:
 
 
 def _is_file_view(rows: NDArray[Any], folder: Path) -> bool:
-    """Whether a batch is a window into a file of the data rather than memory of its own."""
+    """Return whether a batch is a window into a file of the data rather than separate memory."""
     address = rows.ctypes.data
     with open("/proc/self/maps", encoding="utf-8") as file:
         for line in file:

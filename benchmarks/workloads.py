@@ -1,4 +1,4 @@
-"""What is loaded: seeded random rows, the same for every contender."""
+"""Workloads: seeded random rows, the same for every contender."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Workload:
 
     @staticmethod
     def from_json(found: dict[str, Any]) -> Workload:
-        """What `to_json` gave."""
+        """The workload that `to_json` gave."""
         return Workload(**{**found, "shape": tuple(found["shape"])})
 
 

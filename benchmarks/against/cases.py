@@ -1,4 +1,4 @@
-"""What is compared: the cases of the suites, with gdsload as the only contender."""
+"""The cases of the suites with gdsload as the only contender, to compare two trees by."""
 
 from __future__ import annotations
 

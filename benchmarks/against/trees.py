@@ -35,7 +35,7 @@ class Tree:
 
     @property
     def file(self) -> Path:
-        """What `gdsload.__file__` is in a process that has imported this tree's package."""
+        """The value of `gdsload.__file__` in a process that has imported this tree's package."""
         return self.packages / _PACKAGE / "__init__.py"
 
 

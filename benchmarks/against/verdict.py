@@ -1,4 +1,4 @@
-"""Whether a case has become slower: from the rates of both trees, round by round."""
+"""The verdict on whether a case has become slower, from the rates of both trees, round by round."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Word = Literal["slower", "equal", "faster", "unclear"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the trials of a case come to.
+    """The ratio of two trees' rates in a case, and the verdict on it.
 
     Attributes:
         ratio: median rate now over that before.

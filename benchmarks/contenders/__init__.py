@@ -19,14 +19,14 @@ DeviceKind = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is known of a contender without importing it: its library may be absent.
+    """A contender's entry in the registry, read without importing its library, which may be absent.
 
     Attributes:
         name: its key in records and on command lines.
-        where: its module in this package, and its class.
+        where: the module in this package, and the class.
         package: the distribution that is measured, for its version; empty for a reference or a limit.
         module: what to import, if not named as the package.
-        suites: in which suites it may take part.
+        suites: the suites that it may take part in.
         devices: kinds of device that it can hand out batches on.
         many_shards: whether it reads the rows in many shards instead of one.
     """
@@ -41,12 +41,12 @@ class Row:
 
     @property
     def ours(self) -> bool:
-        """Whether its failure is ours. A peer's failure is a result."""
+        """True if its failure is ours. A peer's failure is a result."""
         return self.package in ("", "gdsload")
 
     @property
     def basic(self) -> bool:
-        """Whether it needs nothing besides gdsload's own dependencies."""
+        """True if it needs nothing besides gdsload's own dependencies."""
         return self.ours or self.package == "torch"
 
 
@@ -102,7 +102,7 @@ def load(name: str) -> type[Contender]:
 
 
 def about(name: str, device: torch.device, workers: int) -> dict[str, Any]:
-    """What a contender says of itself, for the record.
+    """The description of a contender, for the record.
 
     Raises:
         ImportError: if its library is not installed.

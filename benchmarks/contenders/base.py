@@ -1,4 +1,4 @@
-"""What a contender is."""
+"""The base of contenders, and the jobs that they are given."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Order = Literal["sequential", "full", "block"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a contender loads, and where to.
+    """A contender's job: the rows to load, their order, and the device to load them to.
 
     Attributes:
         folder: a folder of its own.
@@ -33,7 +33,7 @@ class Job:
         samples: how many it loads.
         batch_size: samples of a batch.
         order: the order of samples. A library that has no such order uses the one that comes nearest.
-        device: where batches go.
+        device: the device of batches.
         workers: how many processes or threads it may use, if it uses any.
     """
 
@@ -59,17 +59,17 @@ class Job:
 
     @property
     def shuffled(self) -> bool:
-        """Whether samples come in another order than the dataset's."""
+        """True if samples come in another order than the dataset's."""
         return self.order != "sequential"
 
     @property
     def pinned(self) -> bool:
-        """Whether batches in CPU memory should be pinned, where the library can do that."""
+        """True if batches in CPU memory should be pinned, where the library can do that."""
         return self.device.type == "cuda"
 
     @property
     def sharded(self) -> bool:
-        """Whether the rows are a dataset of gdsload's."""
+        """True if the rows are a dataset of gdsload's."""
         return self.source.suffix == ".safetensors"
 
 
@@ -105,7 +105,7 @@ class Contender(ABC):
 
     @property
     def owns_data(self) -> bool:
-        """Whether it reads files of its own, or else the source itself."""
+        """True if it reads files in its own format; False if it reads the source itself."""
         return self.own_format
 
     def prepare(self, rows: NDArray[Any]) -> None:  # noqa: B027  (one that reads the source has nothing to do)

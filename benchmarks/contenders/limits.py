@@ -19,7 +19,7 @@ class _Limit(Contender):
 
 
 class CopyPeak(_Limit):
-    """What the link can do."""
+    """The speed of the link: copies out of pinned memory."""
 
     title = "P: pinned memory to the GPU"
     settings = "256 MiB copies out of pinned memory, two under way"
@@ -34,7 +34,7 @@ class CopyPeak(_Limit):
 
 
 class DiskPeak(_Limit):
-    """What the disk can do."""
+    """The speed of the disk: threads that read with O_DIRECT."""
 
     title = "D: O_DIRECT, 12 threads"
     settings = "12 threads read blocks of 8 MiB with O_DIRECT into pinned memory, and nothing is done with them"
@@ -53,7 +53,7 @@ class DiskPeak(_Limit):
 
 
 class ResidentGather(_Limit):
-    """What a script does that keeps its data in VRAM: ``x[ids]``."""
+    """The gather of a script that keeps its data in VRAM: ``x[ids]``."""
 
     title = "bare gather in VRAM"
     settings = "x[ids] on the resident tensor, the permutation drawn beforehand on the GPU and the same in every epoch"

@@ -1,4 +1,4 @@
-"""What the machine can do, without a loader."""
+"""Reference speeds of the machine, without a loader."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ContiguousCopy(_Reference):
 
 
 class FancyIndexing(_Reference):
-    """What a script without a loader does: ``rows[ids]``, a fresh array for each batch."""
+    """The batches of a script without a loader: ``rows[ids]``, a fresh array for each."""
 
     title = "numpy fancy indexing"
     settings = "memmap[ids], the permutation drawn beforehand and the same in every epoch; in order: a copied slice"

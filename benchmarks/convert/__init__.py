@@ -1,1 +1,1 @@
-"""How fast datasets are made into shards, beside a plain copy and what peers do with the same samples."""
+"""Benchmark of conversions to shards, beside a plain copy and peers' conversions of the same samples."""

@@ -1,4 +1,4 @@
-"""How fast datasets are made into shards.
+"""Benchmark of conversions to shards.
 
     python -m benchmarks.convert --out benchmarks/results/convert.json
     python -m benchmarks.convert --small --out /tmp/smoke.json

@@ -1,4 +1,4 @@
-"""What is converted: seeded samples, as one array, as a folder of images, and as a table."""
+"""The data to convert: seeded samples, as one array, as a folder of images, and as a table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Samples:
 
     @property
     def file_name(self) -> str:
-        """Where they are, in the folder of the workload."""
+        """The name of their file or folder, in the folder of the workload."""
         return {"array": "rows.npy", "images": "images", "table": "rows.csv"}[self.kind]
 
     def to_json(self) -> dict[str, Any]:

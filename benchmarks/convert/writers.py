@@ -57,7 +57,7 @@ class Writer(ABC):
 
 
 class Copy(Writer):
-    """What the disk and the memory allow: the bytes of the file, read and written by one thread, and synced."""
+    """The limit that disk and memory set: the file's bytes, read and written by one thread, and synced."""
 
     title = "plain copy with fsync"
     settings = "readinto and write of 16 MiB, fsync"

@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _conditions(options: argparse.Namespace, data: Data, device: torch.device) -> dict[str, Any]:
-    """What holds for all that one call has measured."""
+    """The conditions of all measurements of one call."""
     return {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "rounds": options.rounds,

@@ -59,7 +59,7 @@ class Below:
         return self._backend.bytes_by_path()
 
     def ready(self) -> bool:
-        """Whether later epochs are read as the last one was."""
+        """Return whether later epochs are read as the last one was."""
         return True
 
     def close(self) -> None:

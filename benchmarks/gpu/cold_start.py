@@ -59,7 +59,7 @@ class Case:
 
     @property
     def ragged(self) -> bool:
-        """Whether rows differ in length."""
+        """True if rows differ in length."""
         return self.row_bytes[0] != self.row_bytes[1]
 
     @property

@@ -46,7 +46,7 @@ class Gathers:
         self._dataset.gather(ids, device=self._device)
 
     def ready(self) -> bool:
-        """Whether all bytes of the last epoch were gathered from registered files."""
+        """Return whether all bytes of the last epoch were gathered from registered files."""
         return self._ready
 
     def paths(self) -> dict[str, int]:

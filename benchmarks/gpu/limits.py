@@ -1,4 +1,4 @@
-"""What the link and the disk can do, without a loader."""
+"""The speed of the link and of the disk, without a loader."""
 
 from __future__ import annotations
 

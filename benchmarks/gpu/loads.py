@@ -1,4 +1,4 @@
-"""What is measured: ways to bring all rows into GPU memory, and the limits beside them."""
+"""Ways to bring all rows into GPU memory, and the limits to compare them with."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Load:
 
 
 class CopyPeak(Load):
-    """What the link can do: pinned memory, copied in large pieces."""
+    """The speed of the link: pinned memory, copied in large pieces."""
 
     name, title = "copy-peak", "pinned memory to the GPU, 256 MiB copies (P)"
 
@@ -87,7 +87,7 @@ class CopyPeak(Load):
 
 
 class DiskPeak(Load):
-    """What the disk can do: threads that read with O_DIRECT, and nothing else."""
+    """The speed of the disk: threads that read with O_DIRECT, and nothing else."""
 
     name, title, cold = "disk-peak", "O_DIRECT into pinned memory, 12 threads of 8 MiB (D)", True
 

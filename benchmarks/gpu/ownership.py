@@ -1,4 +1,4 @@
-"""Where the memory of a batch comes from: what each choice costs while the consumer has work queued.
+"""Benchmark of three ways to allocate a batch, while the consumer has work queued.
 
 - ``owned``: allocated on the loader's stream for each batch, recorded on the consumer's (what gdsload does).
 - ``ring``: views of buffers that go round; nothing is allocated, and the user must be done with one in time.

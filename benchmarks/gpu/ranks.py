@@ -157,7 +157,7 @@ def started(make: Callable[..., Any], folder: Path, kind: str, world_size: int) 
 
 
 def world_size_of(options: argparse.Namespace) -> int:
-    """How many ranks a command line asks for: by default the GPUs, or two on the CPU."""
+    """The number of ranks that a command line asks for: by default the GPUs, or two on the CPU."""
     on_gpu = torch.device(options.device).type == "cuda"
     return int(options.world_size or (torch.cuda.device_count() if on_gpu else 2))
 

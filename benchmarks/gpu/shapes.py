@@ -195,12 +195,12 @@ class Loads:
         return (self._loader.stats.samples - before) * self._each
 
     def ready(self) -> bool:
-        """Whether no shards are still being registered, so that later epochs are read as the last one was."""
+        """Return whether no shards are being registered any more, so that later epochs are read as the last one was."""
         tiers = self._loader.cache.tiers.values()
         return not any(not tier.trouble and tier.shards < self._loader.cache.shards for tier in tiers)
 
     def registered(self) -> int:
-        """How many shards are in tiers."""
+        """The number of shards in tiers."""
         return sum(tier.shards for tier in self._loader.cache.tiers.values())
 
     def paths(self) -> dict[str, int]:
@@ -276,7 +276,7 @@ def _samples(found: Any) -> list[torch.Tensor]:
 
 
 def _as_bytes(sample: torch.Tensor) -> torch.Tensor:
-    """What a sample is made of: random floats need not be numbers, and are not equal to themselves then."""
+    """The bytes of a sample, to compare: random floats may be NaN, which is not equal to itself."""
     return sample.reshape(-1).view(torch.uint8)
 
 

@@ -1,4 +1,4 @@
-"""How many samples a conversion may skip."""
+"""The number of samples that a conversion may skip."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATTERN = re.compile(r"\s*(\d{1,18})(\.\d{1,18})?\s*(%?)\s*", re.ASCII)
 
 
 class Allowance:
-    """How many samples may be skipped.
+    """The largest number, or share, of the samples that may be skipped.
 
     Args:
         given: a share of all samples, as ``"5%"`` or 0.05; or a number of them, as 20.

@@ -1,4 +1,4 @@
-"""Where YOLO has the boxes of images, and which texts look like boxes, a line for each object."""
+"""Detection of YOLO's texts of boxes, which have a line for each object, and of the folder that they belong to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def has_boxes(file: str) -> bool | None:
-    """Whether the first line of a file is a class and at least four numbers; None if it is empty, or cannot be read."""
+    """Return whether a file's first line is a class and four or more numbers; None if it is empty or cannot be read."""
     with suppress(OSError, FormatError), open_file(file) as opened:
         line = opened.readline(_LOOKED_AT_BYTES).removeprefix(_BOM)
         if line.strip():

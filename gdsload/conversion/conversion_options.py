@@ -1,4 +1,4 @@
-"""How a source is converted: what of it, how, and what happens to samples that cannot be."""
+"""Options of a conversion: the fields, the changes to samples, and the treatment of bad samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CLIP = ":clip"
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """What decides the result, beside the source. `gdsload.convert` says what each means."""
+    """All options, beside the source, that decide the result of a conversion; `gdsload.convert` documents them."""
 
     shard_bytes: int | str = "256MiB"
     fields: tuple[str, ...] | None = None
@@ -64,15 +64,15 @@ class ConvertOptions:
 
 
 class Change:
-    """What is done to each sample, or batch, on its way: the choice of fields, the user's function, casts.
+    """The changes made to each sample or batch: the choice of fields, the user's function, casts.
 
-    What is in a mapping in a sample are fields; the user's function gets it as it is.
+    The values of a mapping in a sample become fields; the user's function gets the mapping itself.
 
     Args:
-        options: which of these.
+        options: the changes to make.
 
     Attributes:
-        clipped: how many values of each field were clipped, of what it has been called for.
+        clipped: how many values of each field were clipped, in all calls so far.
     """
 
     def __init__(self, options: ConvertOptions) -> None:
@@ -83,7 +83,7 @@ class Change:
 
     @property
     def wants_samples(self) -> bool:
-        """Whether samples must come one by one, because a function of the user's takes them so."""
+        """True if samples must come one by one, because the user's function takes single samples."""
         return self._function is not None
 
     def __call__(self, values: Mapping[str, Any]) -> dict[str, Any]:

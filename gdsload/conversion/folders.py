@@ -35,7 +35,7 @@ _ENDINGS = ("@synoeastream", "@synoresource")
 
 
 def is_passed_over(name: str, *, tables: bool = False) -> bool:
-    """Whether a file or folder of this name is passed over, wherever it is: the one rule of all sources.
+    """Return whether all sources pass over a file or folder of this name.
 
     Such a file is hidden, or another program keeps it beside data. Any other name that begins with ``_`` may be that of
     a class or a sample. Only among tables it is passed over, as by Spark, Hive and Arrow, unless it is a column
@@ -52,7 +52,7 @@ def is_passed_over(name: str, *, tables: bool = False) -> bool:
 
 
 def is_path_passed_over(path: str) -> bool:
-    """Whether a folder in an archive, or one above it there, is passed over."""
+    """Return whether a folder in an archive, or one above it there, is passed over."""
     return any(is_passed_over(piece) for piece in path.split("/") if piece not in ("", ".", ".."))
 
 
@@ -70,7 +70,7 @@ def entries_in(folder: str) -> list[os.DirEntry[str]]:
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder, or a link to one; its own method raises for a link to itself."""
+    """Return whether an entry is a folder or a link to one, without the error of `is_dir` for a link to itself."""
     return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
@@ -114,7 +114,7 @@ def first_below(folder: str, suffixes: tuple[str, ...]) -> str | None:
 
 
 def leads_back(link: str) -> bool:
-    """Whether a link leads back to a folder on its own way: to follow it would never end."""
+    """Return whether a link leads to a folder that contains it: following it would never end."""
     target, folder = os.path.realpath(link), os.path.dirname(link)
     while folder != os.path.dirname(folder):
         here = os.path.realpath(folder)

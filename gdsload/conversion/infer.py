@@ -102,7 +102,7 @@ def _schema_alone(sample: Mapping[str, Any], source: Source, where: str) -> Sche
 
 
 def _path_of(source: Source) -> str | None:
-    """Where a source is, if it is made of a path."""
+    """The path of a source; None if it is not made of one."""
     found = getattr(source, "path", None)
     return found if isinstance(found, str) else None
 
@@ -151,7 +151,7 @@ _CHANNELS = {None, 1, 2, 3, 4}
 
 
 def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool) -> str:
-    """What users can do about samples that differ."""
+    """Advice to users about samples that differ."""
     even = bool(one.shape) == bool(other.shape) and one.shape[1:] == other.shape[1:]
     if even and one.dtype != other.dtype and (common := _common_type(one, other)) is not None:
         return f"Cast them to a type that holds both, casts={{{name!r}: {common!r}}}, say."

@@ -272,7 +272,7 @@ class SourceFiles:
                 yield from self.entries(entry.path, suffixes, whole=whole)
 
     def _found_elsewhere(self, link: str) -> bool:
-        """Whether what is in a folder that a link leads to is found without the link."""
+        """Return whether the files of a folder that a link leads to are found without the link."""
         if not self.check_link(link):
             return False
         inner = os.path.relpath(os.path.realpath(link), os.path.realpath(self.path))

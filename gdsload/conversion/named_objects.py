@@ -1,4 +1,4 @@
-"""What users name as ``package.module:name``."""
+"""Import of objects that users name as ``package.module:name``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MOST = 200
 
 
 def find_named(spec: str) -> Any:
-    """What ``package.module:name`` names; also in a module of the working folder, which is looked at last.
+    """The object called ``package.module:name``; modules of the working folder are looked at last.
 
     The installed command has not that folder on its path, as `python -m gdsload` has. It stays there, so that workers
     find the module, too; after all others, so that what is in it takes the place of none.
 
     Raises:
-        ImportError, AttributeError, ValueError: if there is none.
+        ImportError, AttributeError, ValueError: if there is no such object.
     """
     module, _, name = spec.partition(":")
     if not module or not name:

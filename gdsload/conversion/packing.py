@@ -33,7 +33,7 @@ _TYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int6
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How documents become blocks.
+    """The form of the blocks that documents become.
 
     Attributes:
         field: the field with the tokens of a document: whole numbers, one-dimensional.
@@ -118,20 +118,20 @@ class PackedSource:
 
     @property
     def path(self) -> str | None:
-        """Where the documents are, if they are files."""
+        """The path of the documents; None if they are not files."""
         return getattr(self.inner, "path", None)
 
     @property
     def name(self) -> str | None:
-        """What they are called, if they are a dataset of the user's."""
+        """The name of the documents, if they are a dataset of the user's; else None."""
         return getattr(self.inner, "name", None)
 
     def metadata(self) -> dict[str, Any]:
-        """What the documents' source says of itself: by which tokenizer they are made, say."""
+        """The metadata of the documents' source, such as the tokenizer that made them."""
         return told_by(self.inner, [self.packing.field])
 
     def notes(self) -> tuple[str, ...]:
-        """What users should know of that source."""
+        """Notes for users on the documents' source."""
         return notes_of(self.inner)
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -164,7 +164,7 @@ class PackedSource:
         return found
 
     def _count(self, parts: list[Part], dtype: np.dtype[Any]) -> tuple[list[int], list[int]]:
-        """How many tokens, and how many documents, whole or not, each part has."""
+        """The numbers of tokens and of documents, whole or not, of each part."""
         counts, documents = [0] * len(parts), [0] * len(parts)
         for number, part in enumerate(parts):
             for _, found in self._documents(part, dtype):
@@ -289,7 +289,7 @@ class _Cutter:
                     yield from self._end()
 
     def close(self) -> Iterator[Item]:
-        """What is left: the last block, filled up if that is asked for."""
+        """Yield the last block, padded if a pad token is given."""
         if self.left and self._filled and self._packing.pad is not None:
             self._edges.append(self._filled)
             self._block[self._filled :] = self._packing.pad

@@ -32,18 +32,18 @@ _EVERY_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PartTask:
-    """What a worker gets; picklable.
+    """A worker's task: some consecutive parts of a source, and how to convert them; picklable.
 
     Attributes:
         source: the source.
-        parts: which parts of it, which follow one another.
+        parts: the parts, which follow one another.
         number: the task's number.
         schema: the schema of the whole dataset, as JSON.
         stage: the folder of the conversion.
         options: how to convert.
         spread_over: folders over which its shards are spread, beginning with the first one.
         stopped: whether the work is to be left, where it cannot be ended from outside.
-        noted: told now and then the part's number and how many of its samples are written.
+        noted: called now and then with the task's number and the number of samples written.
     """
 
     source: Source
@@ -98,7 +98,7 @@ def convert_part(task: PartTask) -> PartReport:
 
 @dataclass(frozen=True, slots=True)
 class _Writing:
-    """What is needed to write the items of a part."""
+    """All that is needed to write the items of a part."""
 
     source: Source
     writer: ShardWriter
@@ -128,7 +128,7 @@ class _Writing:
 
 
 def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exception:
-    """What is wrong, with the ways out of it if it is a picture of another size than the first ones, or a sound."""
+    """The error, with a remedy if it is about a picture of another size than the first ones, or about a sound."""
     if not isinstance(trouble, SchemaError) or schema is None or (field := schema.get(trouble.field or "")) is None:
         return trouble
     if trouble.remedy == CONVERT and f"{trouble.field}.sampling_rate" in schema:
@@ -143,14 +143,14 @@ def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exc
 
 
 def one_scale(source: Source) -> str:
-    """What users can do about sounds of several types: a cast alone would leave each in its own scale."""
+    """Advice to users about sounds of several types: a cast alone would leave each in its own scale."""
     if isinstance(source, AudioFolderSource):
         return "A cast leaves each in its scale; dtype='float32' makes all samples floats from -1 to 1."
     return "A cast leaves each in its scale; pass a map= that divides int16 by 2**15 and int32 by 2**31."
 
 
 def place_of(key: str, part: Part) -> str:
-    """Where a sample comes from, for people; a key often names the part itself."""
+    """The key and part of a sample, for people; the key alone where it already names the part."""
     return key if part.name in key else f"{key} of {part.name}"
 
 
@@ -187,7 +187,7 @@ def samples_of(item: Item) -> Iterator[Item]:
 
 
 def key_of(item: Item, index: int) -> str:
-    """Where a sample of a batch comes from; a batch of one is named after its sample."""
+    """The key of a sample of a batch; a batch of one has the key of its sample."""
     return item.key if item.count == 1 else f"sample {index} of {item.key}"
 
 

@@ -1,4 +1,4 @@
-"""What the metadata of a converted dataset say: the names of classes, and where it comes from.
+"""Metadata of a converted dataset: the names of classes, and where it comes from.
 
 A source may have a method `metadata`, whose answer becomes part of them; or `metadata_parts`, the path and metadata of
 each dataset that it is made of, if it is made of some. Nothing in them depends on when, or by how many
@@ -76,7 +76,7 @@ def _check_classes(found: Mapping[str, Any], source: Source) -> None:
 
 
 def told_by(source: Source, fields: Sequence[str]) -> dict[str, Any]:
-    """What a source says of itself, and of these fields of it.
+    """The metadata of a source and of these fields of it.
 
     Raises:
         OptionError: if datasets that are put together disagree.
@@ -101,7 +101,7 @@ def _told(
 
 
 def notes_of(source: Source) -> tuple[str, ...]:
-    """What users should know of a source, and no error says: what is left out of it, say."""
+    """Notes for users on a source, which no error gives, such as what is left out."""
     notes, files = getattr(source, "notes", None), getattr(source, "files", None)
     found = () if notes is None else tuple(notes())
     if isinstance(source, ImageSource):
@@ -174,7 +174,7 @@ def combined_metadata(
 
 
 def _agreed(datasets: Sequence[tuple[str, Mapping[str, Any]]], about: str, fields: Sequence[str]) -> dict[str, Any]:
-    """What some datasets say about fields, by field; an error if they disagree."""
+    """The values of some datasets' metadata about fields, by field; an error if the datasets disagree."""
     names: dict[str, tuple[str, Any]] = {}
     for path, metadata in datasets:
         own: Any = metadata.get(about)

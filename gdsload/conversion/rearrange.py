@@ -129,7 +129,7 @@ def _share(
 
 
 def _is_made(place: str, mark: str, options: RearrangeKeywords) -> bool:
-    """Whether the run that was interrupted has published one; its mark says that there was nothing when it was begun.
+    """Return whether the interrupted run has published this dataset: its mark says that none was there before.
 
     Raises:
         DatasetExistsError: if there is something else that must not be replaced.
@@ -176,7 +176,7 @@ def _packed_in_all(datasets: Sequence[ShardDataset]) -> tuple[str, ...]:
 
 
 def _counts(sizes: Sequence[float], parts: int, samples: int) -> list[int]:
-    """How many samples each part gets."""
+    """The number of samples of each part."""
     shares = any(isinstance(size, float) for size in sizes)
     given = list(sizes)
     if len(given) == parts - 1:

@@ -42,7 +42,7 @@ def in_words(error: BaseException) -> str:
 
 
 def reason_of(trouble: Exception) -> str:
-    """What is wrong with a sample, for people, of bounded length; begins with the name of the error's class."""
+    """The reason that a sample is bad, for people: of bounded length, beginning with the name of the error's class."""
     if _is_bare(trouble):
         return f"the sample cannot be made: {in_words(trouble)}"
     return f"{type(trouble).__name__}: {trouble}"[:_LONGEST_REASON].rstrip(".")
@@ -69,7 +69,7 @@ def of_user(failed: str, name: str | None = None) -> Iterator[None]:
 
 
 def _is_bare(error: BaseException) -> bool:
-    """Whether Python itself raised an error in code of this package, as for a value that the code did not expect.
+    """Return whether Python itself raised an error in this package, as for a value that the code did not expect.
 
     The text of an error that a ``raise`` statement or a library has raised is meant to be read.
     """

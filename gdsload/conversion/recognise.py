@@ -1,4 +1,4 @@
-"""What a source is, by what is at its path."""
+"""Recognition of a source's kind by the files at its path."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _by_file(name: str) -> set[str]:
 
 
 def _has_tokens(paths: Iterable[str]) -> bool:
-    """Whether lines of JSON are lists, or objects that have nothing but one: the first line tells, if there is one."""
+    """Return whether the first JSON line is a list, or an object with nothing else; True if it cannot be read."""
     for path in paths:
         for folder, name in names_below(path) if os.path.isdir(path) else [os.path.split(path)]:
             if name.lower().endswith((".jsonl", ".ndjson")):
@@ -221,7 +221,7 @@ def _has_tokens(paths: Iterable[str]) -> bool:
 
 
 def _first_line(path: str) -> Any:
-    """What the first line of a file of JSON lines is; None if that cannot be found out."""
+    """The value of the first line of a file of JSON lines; None if it cannot be read."""
     with suppress(OSError, ValueError, FormatError, RecursionError), open_file(path) as file:
         return json.loads(file.readline(_MAX_LINE_BYTES) or b"null")
     return None
@@ -288,7 +288,7 @@ def _of_objects(path: str, names: list[str]) -> set[str]:
 
 
 def _lacks_pictures_in_labels(folder: str, listed: list[str]) -> bool:
-    """Whether pictures are in `images` and not in `labels`, in any case: then the two are no classes of pictures."""
+    """Return whether pictures are in `images` and not in `labels`, in any case, so that the two are no classes."""
     found = {}
     for name in listed:
         if name.lower() in ("images", "labels") and os.path.isdir(place := os.path.join(folder, name)):
@@ -316,7 +316,7 @@ def _beside(folder: str, names: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _are_boxes(texts: Iterable[tuple[str, str]]) -> bool:
-    """Whether some of these texts are called as images are, and their first lines are boxes."""
+    """Return whether some of these texts are called as images are, and their first lines are boxes."""
     seen = 0
     for text, image in islice(texts, _LOOKED_AT):
         if any(os.path.exists(image + ending) for one in PICTURES for ending in (one, one.upper())):
@@ -330,7 +330,7 @@ def _are_boxes(texts: Iterable[tuple[str, str]]) -> bool:
 
 
 def _names_pictures(table: str) -> bool:
-    """Whether a table names pictures that are beside it, or in folders there."""
+    """Return whether a table names pictures that are beside it, or in folders there."""
     with suppress(OSError, FormatError), open_file(table) as file:
         cells = re.split(r'[,;\t\r\n"]+', file.read(_LOOKED_AT_BYTES).decode("utf-8", "replace"))
         # A name in an untrusted table is only asked for here, never opened.

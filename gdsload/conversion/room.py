@@ -16,7 +16,7 @@ __all__ = ["Room", "estimated_bytes", "part_bytes"]
 
 
 class Room:
-    """What tasks that are not done yet will need on a disk.
+    """The space on a disk that the unfinished tasks will need.
 
     Args:
         path: where the dataset will appear.

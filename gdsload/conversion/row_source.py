@@ -107,7 +107,7 @@ def _choice(lengths: Mapping[str, int]) -> str | None:
 
 
 def choice_of(names: Sequence[str]) -> str:
-    """How to take these fields alone."""
+    """The option that takes these fields alone, as users write it."""
     return f"fields={list(names)}"
 
 

@@ -48,10 +48,10 @@ Place = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class ConversionPlan:
-    """What a conversion would do.
+    """The result that a conversion would have.
 
     Attributes:
-        kind: what the source is.
+        kind: the kind of the source, in words.
         schema: the fields of the result.
         parts: the parts of the source.
         notes: what should be known of the result: units, what was left out, what looks like a mistake.
@@ -87,7 +87,7 @@ def _sum(numbers: list[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ConvertReport:
-    """What a conversion has done.
+    """The result of a conversion.
 
     Attributes:
         path: where the dataset is.
@@ -110,7 +110,7 @@ class ConvertReport:
 
 @dataclass(slots=True)
 class _Count:
-    """What has been written so far, and how much of the source was skipped."""
+    """The progress of a conversion: the parts written so far, and how much of the source was skipped."""
 
     plan: ConversionPlan
     tasks: Sequence[Sequence[Part]]
@@ -159,7 +159,7 @@ class _Count:
         return tuple(one for number in sorted(self.done) for one in self.done[number].skipped)
 
     def notes(self) -> tuple[str, ...]:
-        """What should be known of what was written."""
+        """Notes for users on the samples written."""
         clipped: Counter[str] = Counter()
         for report in self.done.values():
             clipped.update(report.clipped)
@@ -189,7 +189,7 @@ class _Count:
 
 
 def plan(source: Any, **options: Unpack[AllKeywords]) -> ConversionPlan:
-    """What `convert` would do with these arguments; nothing is written.
+    """The plan of a conversion with these arguments; nothing is written.
 
     Raises:
         FormatError, OptionError, ConversionError: see `convert`.
@@ -285,7 +285,7 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Which dataset is at a path; None without one."""
+    """The device and inode of the index of the dataset at a path; None without a dataset."""
     try:
         found = os.stat(os.path.join(path, INDEX_NAME))
     except OSError:

@@ -25,13 +25,13 @@ IntArray = NDArray[np.int64]
 
 
 class SelectionSource(ExactParts):
-    """What a loader takes: a `ShardDataset`, or `Subset` and `ConcatDataset` over them.
+    """A source made of a `ShardDataset`, or of `Subset` and `ConcatDataset` over some.
 
-    Parts end where one `ShardWriter` would begin the next shard, so that the result is what it would write.
+    Parts end where one `ShardWriter` would begin the next shard, so that the result is the same as its own.
 
     Args:
         dataset: the samples. It is quick where neighbours in it are neighbours in their shards.
-        name: what they are, for errors.
+        name: a name for them, for errors.
 
     Raises:
         OptionError: if the datasets have different fields.

@@ -1,4 +1,4 @@
-"""How large a result will be: by the first samples, as they will be written.
+"""Estimates of a result's size, from the first samples as they will be written.
 
 Of an image a source knows how long its file is, and that may be a tenth of its pixels' bytes; of a line of JSON, how
 many digits its numbers have.
@@ -103,7 +103,7 @@ def _measured(source: Source, parts: Sequence[Part], schema: Schema, options: Co
 
 
 def _written(item: Item, change: Change, schema: Schema) -> Iterator[tuple[int, int]]:
-    """How many samples of an item are good, and their bytes in a shard: all at once, or one by one."""
+    """The numbers of good samples of an item, and their bytes in a shard: all at once, or one by one."""
     try:
         if item.count is not None and not change.wants_samples:
             yield item.count, _bytes_of_rows(schema, batch_rows(schema, change(item.make())))
@@ -127,11 +127,11 @@ def _bytes_of_rows(schema: Schema, rows: Mapping[str, EncodedField]) -> int:
 
 
 def image_sizes(source: Source, nbytes: int, options: ConvertOptions) -> ImageSizes | None:
-    """How large the result will be with images kept, and decoded; None if there are none.
+    """The sizes of the result with images kept and with images decoded; None if they are unknown or equal.
 
     Args:
         source: the source.
-        nbytes: how large it will be as was asked for, or -1.
+        nbytes: its size with the options given, or -1 if unknown.
         options: how it is converted.
     """
     if not isinstance(source, ImageSource):

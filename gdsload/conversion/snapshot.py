@@ -1,4 +1,4 @@
-"""What the files of a source are like, so that a result is of one state of them and not of two."""
+"""The state of a source's files, so that a result is of one state of them and not of two."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a source of samples is: it says which parts it has, and reads them one by one, in any process.
+"""Sources of samples: the protocol by which a source names its parts and reads them one by one, in any process.
 
-A part is a piece of work that is the same whoever does it: a file of an archive, a range of rows. The samples of a part
+A part is a piece of work that is the same in any process: a file of an archive, a range of rows. The samples of a part
 come in order, and the parts are put together in order, so that the result does not depend on the number of workers.
 """
 
@@ -60,7 +60,7 @@ class Source(Protocol):
     """Whether its samples are made without the interpreter lock, so that threads do as well as processes."""
 
     def describe(self) -> dict[str, Any]:
-        """What the result depends on, JSON-able: files with lengths and times, options. Equal: the same samples."""
+        """All that the result depends on, JSON-able: files with lengths and times, options. Equal: the same samples."""
 
     def parts(self, target_bytes: int) -> list[Part]:
         """The parts, in order; where it can be chosen, of about `target_bytes` each.
@@ -78,7 +78,7 @@ class Source(Protocol):
 
 
 class ExactParts:
-    """What makes a source's parts shards as they are: it knows the bytes of each sample, and cuts as a writer would."""
+    """Base of sources whose parts become shards as they are: they know each sample's bytes and cut as a writer does."""
 
 
 @runtime_checkable
@@ -94,7 +94,7 @@ class Selective(Protocol):
 
 
 class OfDocuments:
-    """What makes a source give documents of tokens to be packed, where its samples may be the tokens themselves."""
+    """Base of sources that can give documents of tokens to pack, where their samples may be the tokens themselves."""
 
     each: str | None = None
     """``"token"``, ``"document"``, or None: what its files tell."""
@@ -114,7 +114,7 @@ class OfDocuments:
 
 
 class FieldChoice:
-    """What makes a source `Selective`: it reads `fields`, None for all."""
+    """Base of sources that are `Selective`: they read `fields`, None for all."""
 
     fields: tuple[str, ...] | None = None
 

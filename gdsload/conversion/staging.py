@@ -47,15 +47,15 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class PartReport:
-    """What came of a part.
+    """The result of a part.
 
     Attributes:
-        number: the part's.
+        number: the part's number.
         samples: how many are written.
         nbytes: bytes of their shards.
         skipped: those that were left out.
         clipped: how many values of each field a cast has clipped.
-        noted: what is to be said of what was read.
+        noted: notes for users on the data that was read.
     """
 
     number: int
@@ -137,7 +137,7 @@ class StagingFolder:
             _refuse(self.folder, f"the folder in which the conversion would grow holds what none has made: {listed}")
 
     def _names(self) -> dict[str, int]:
-        """What is in the folder, and of which type; what vanishes meanwhile is another conversion's."""
+        """The names and modes of the folder's entries; those that vanish meanwhile are left out."""
         found = {}
         with _looking(self.folder), os.scandir(self._fd) as entries:
             for entry in entries:
@@ -207,7 +207,7 @@ class StagingFolder:
         write_json(self._path(_PLAN), self.plan)
 
     def finished(self, number: int) -> PartReport | None:
-        """What came of a part, if it is finished.
+        """The result of a part, if it is finished; else None.
 
         Raises:
             ReadError: if a shard of it is on a drive that is not there.
@@ -218,15 +218,15 @@ class StagingFolder:
         return found
 
     def finished_count(self) -> int:
-        """How many parts are finished."""
+        """The number of finished parts."""
         return sum(_FINISHED.fullmatch(name) is not None for name in self._names())
 
     def is_complete(self) -> bool:
-        """Whether all parts are finished."""
+        """Return whether all parts are finished."""
         return self.finished_count() == len((self.plan or {}).get("tasks", ())) > 0
 
     def progress(self) -> str:
-        """How far the conversion is, and what may be done, for who interrupts it."""
+        """The progress of the conversion, and the ways to go on, for users who interrupt it."""
         if not (done := self.finished_count()):
             return "no part is finished yet; run the same again to begin anew."
         parts = len((self.plan or {}).get("tasks", ()))
@@ -298,7 +298,7 @@ def _refuse(path: str, what: str) -> NoReturn:
 
 
 def _is_ours(name: str, mode: int) -> bool:
-    """Whether that is something that a conversion makes in its folder."""
+    """Return whether a conversion makes files or folders of this name and mode in its folder."""
     return bool((stat.S_ISREG(mode) and _FILE.fullmatch(name)) or (stat.S_ISDIR(mode) and _FOLDER.fullmatch(name)))
 
 
@@ -308,7 +308,7 @@ def part_folder(stage: str, number: int) -> str:
 
 
 def part_report(stage: str, number: int) -> PartReport | None:
-    """What came of a part, if it is finished."""
+    """The result of a part, if it is finished; else None."""
     folder = part_folder(stage, number)
     found = _read_json(folder + ".json")
     if found is None or not os.path.isdir(folder):
@@ -350,10 +350,10 @@ def _looking(path: str) -> Iterator[None]:
 
 
 def _read_json(path: str) -> dict[str, Any] | None:
-    """What a small file holds; None if it is not there, or is none of ours.
+    """The content of a small file; None if it is missing, or is none of ours.
 
     Raises:
-        ReadError: if it cannot be read now. What it tells of would be thrown away, were it taken for missing.
+        ReadError: if it cannot be read now. The part it describes would be thrown away, were it taken for missing.
     """
     try:
         with _looking(path), open(path, encoding="utf-8", opener=_open_itself) as file:

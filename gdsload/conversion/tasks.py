@@ -1,4 +1,4 @@
-"""Which parts are converted together, and how large the shards get that come of them.
+"""The parts that are converted together, and the sizes of the shards that they become.
 
 How many bytes a part will have is estimated, so a task that is to fill one shard may get more than that. Its shards may
 get as much, so that no rest of it becomes a shard; and parts are taken together until they come near a whole number of
@@ -22,7 +22,7 @@ _ROOM = 0.25
 
 
 def bytes_of_parts(source: Source, shard_bytes: int) -> int:
-    """How large parts are asked for: several make a shard where that is a matter of estimates.
+    """The size of the parts to ask a source for: several make a shard where sizes are estimates.
 
     Args:
         source: the source.
@@ -60,13 +60,13 @@ def gathered(source: Source, parts: Sequence[Part], schema: Schema, shard_bytes:
 
 
 def _fills(total: int, following: int, shard_bytes: int) -> bool:
-    """Whether so many bytes fill some shards evenly, and no better with what follows."""
+    """Return whether so many bytes fill some shards evenly, and no better with what follows."""
     even = _shards(total, shard_bytes) * shard_bytes
     return total + following / 2 >= shard_bytes and abs(total - even) <= _EVEN * even
 
 
 def bytes_of_shards(source: Source, parts: Sequence[Part], schema: Schema, shard_bytes: int) -> int:
-    """How large the shards of a task may get: even ones, with room for more than was estimated.
+    """The size that the shards of a task may get: even ones, with room for more than was estimated.
 
     Args:
         source: the source.

@@ -1,4 +1,4 @@
-"""What is said of a source that no kind reads: what is there, and the ways out."""
+"""Error texts for a source that no kind reads: the files that are there, and the ways out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HINTS = {
 
 
 def unknown(path: str) -> str:
-    """What is at a path of which no file is known: the endings of names there, and what to do about some."""
+    """An error text for a path with no known file: the endings of names there, and advice about some."""
     is_folder = os.path.isdir(path)
     names = [name for _, name in islice(names_below(path), _LOOKED_AT)] if is_folder else [os.path.basename(path)]
     endings = Counter(_ending(name) for name in names)

@@ -1,1 +1,1 @@
-"""What some frameworks need beside a loader: a module for each, that alone imports it."""
+"""Integrations with other frameworks: a module for each, which alone imports it."""

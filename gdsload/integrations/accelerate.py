@@ -99,7 +99,7 @@ class _Run:
         return rest
 
     def tickets(self) -> Iterator[list[tuple[_Run, int]]]:
-        """What a sampler gives for each step of the epoch."""
+        """Yield a list of one ticket, the run and the step, for each step of the epoch."""
         gradients = self._accelerator.gradient_state
         gradients._add_dataloader(self)  # noqa: SLF001 (there is no other way in)
         try:

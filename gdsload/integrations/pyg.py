@@ -52,7 +52,7 @@ class FeatureStore(PygFeatureStore):  # type: ignore[misc]  # its package need n
         self.device = resolve_device(device)
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """What there is: the fields of one shape, of all node types."""
+        """The attributes of all tensors: the fields of fixed shape, of all node types."""
         return [
             TensorAttr(group, name)
             for group, dataset in self.datasets.items()

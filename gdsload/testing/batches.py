@@ -17,7 +17,7 @@ __all__ = ["assert_resumes_everywhere", "fingerprint"]
 
 
 def fingerprint(batch: object) -> str:
-    """What a batch holds, as one line: equal for two batches if they have the same fields, types, shapes and bytes.
+    """A hash of a batch's content: equal for two batches if they have the same fields, types, shapes and bytes.
 
     Args:
         batch: tensors (nested ones, too), arrays, texts and numbers, in any nest of dicts, lists and tuples.

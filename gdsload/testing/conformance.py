@@ -1,4 +1,4 @@
-"""What every backend must do, as tests.
+"""Conformance tests for backends.
 
     class TestMine(BackendTests):
         @pytest.fixture
@@ -54,7 +54,7 @@ class BackendTests:
 
     @pytest.fixture
     def open_backend(self) -> OpenBackend:
-        """What opens the backend on a table of files; for a subclass to define."""
+        """The function that opens the backend on a table of files; for a subclass to define."""
         raise NotImplementedError("define a fixture open_backend that returns a function from Files to the backend")
 
     def read_memory(self, address: int, nbytes: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What every batch source must do, as tests.
+"""Conformance tests for batch sources.
 
     class TestMine(BatchSourceTests):
         @pytest.fixture
@@ -50,7 +50,7 @@ _ENDING_S = 1.0
 
 
 class OpenSource(Protocol):
-    """What opens a source."""
+    """A function that opens a source."""
 
     def __call__(
         self, dataset: ShardDataset, steps: Steps, fields: tuple[str, ...], transform: StepTransform | None = None
@@ -92,7 +92,7 @@ class BatchSourceTests:
 
     @pytest.fixture
     def open_source(self) -> OpenSource:
-        """What opens the source of some steps; for a subclass to define."""
+        """The function that opens the source of some steps; for a subclass to define."""
         raise NotImplementedError("define a fixture open_source that gives a function to the source; see the module")
 
     @pytest.fixture
@@ -223,7 +223,7 @@ class BatchSourceTests:
     def test_arena_memory_is_accounted_for(
         self, open_source: OpenSource, backends: list[RecordingBackend], dataset: ShardDataset, steps: Ordered
     ) -> None:
-        """What is held counts, and more of it where a group would take some: who starts groups keeps to a budget."""
+        """`arena_bytes` covers the memory held and that of the next group, so that a caller can keep to a budget."""
         source, ahead = open_source(dataset, steps, ("x",)), []
         for low in range(0, 24, 2):
             group, held = range(low, low + 2), _held(backends)
@@ -295,7 +295,7 @@ def _steps(options: OrderOptions, dataset: ShardDataset) -> Ordered:
 
 
 def _handed_over(source: BatchSource, batches: Sequence[Any]) -> list[str]:
-    """What a group's batches hold when the consumer gets them."""
+    """Fingerprints of a group's batches as the consumer gets them."""
     return [_print(batch) for batch in map(source.hand_over(batches), batches)]
 
 
@@ -307,7 +307,7 @@ def _held(backends: Sequence[RecordingBackend]) -> int:
 def _expected(
     dataset: ShardDataset, steps: Ordered, wanted: Sequence[int], fields: tuple[str, ...] | None = None
 ) -> list[str]:
-    """What the batches of some steps hold, from plain reads."""
+    """The expected fingerprints of the batches of some steps, from plain reads."""
     read = [dataset.read_batch(steps.positions(range(step, step + 1))) for step in wanted]
     return [_print({name: batch[name] for name in fields or batch}) for batch in read]
 

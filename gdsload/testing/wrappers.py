@@ -18,7 +18,7 @@ __all__ = ["Fault", "FaultyBackend", "RecordingBackend", "SlowBackend"]
 
 
 class _Wrapper:
-    """What all wrappers have in common: they hand everything on."""
+    """Base of all wrappers, which hand every call on to the inner backend."""
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
@@ -53,7 +53,7 @@ class _Wrapper:
 
 @dataclass(slots=True)
 class Fault:
-    """What is to go wrong. It strikes where any of `calls`, `files` and `places` says so.
+    """A fault to inject. It strikes where any of `calls`, `files` and `places` says so.
 
     Attributes:
         make: makes the error; called each time.
@@ -72,7 +72,7 @@ class Fault:
     times: int | None = None
 
     def strikes(self, call: int, wanted: Extents) -> bool:
-        """Whether bringing these extents fails."""
+        """Return whether a read of these extents fails."""
         if call in self.calls or np.isin(wanted.file, list(self.files)).any():
             return True
         return any(

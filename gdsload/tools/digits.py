@@ -30,15 +30,15 @@ _BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """How the demo went.
+    """The result of the demo.
 
     Attributes:
         accuracy: share of held-out digits that were read right.
         held_out: number of held-out digits.
         samples_per_s: samples trained on, per second of training.
         wait_share: share of the training time spent waiting for data.
-        device: where it trained.
-        backend: what brought the data.
+        device: the device that it trained on.
+        backend: the backend that read the data.
     """
 
     accuracy: float

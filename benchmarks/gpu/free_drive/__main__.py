@@ -1,4 +1,4 @@
-"""What the library itself costs: the loader over a simulated drive, beside the link to the GPU.
+"""Benchmark of the library's own cost: the loader over a simulated drive, beside the link to the GPU.
 
     python -m benchmarks.gpu.free_drive --out free-drive.json
     python -m benchmarks.gpu.free_drive --out fast-drive.json --drive 25GB/s,80us,256
@@ -69,14 +69,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What the trials of a run have in common.
+    """The settings that all trials of a run share.
 
     Attributes:
-        folder: where the files are.
-        device: where batches go.
-        speed: what the simulated drive can do.
-        clock: what waits for it.
-        length: how long a trial is.
+        folder: the folder of the files.
+        device: the device of batches.
+        speed: the speed of the simulated drive.
+        clock: the clock that waits for it.
+        length: the length of a trial.
     """
 
     folder: Path
@@ -153,7 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _model(speed: Speed | None, clock: Clock) -> dict[str, Any]:
-    """What the model gives whoever asks for more than it can do, and how late this machine's timers are."""
+    """The read rates of the model under full load, and the lateness of this machine's timers."""
     found: dict[str, Any] = {"timer": clock.measured, "timer_corrected_by_us": clock.late_s * 1e6}
     if speed is not None:
         for name, nbytes in _READS.items():
@@ -163,7 +163,7 @@ def _model(speed: Speed | None, clock: Clock) -> dict[str, Any]:
 
 
 def _rounds(run: _Run, cases: list[Case], rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What came of each case, and the trials of the link, one a round."""
+    """The entries of all cases, and the trials of the link, one a round."""
     entries = {}
     for case in cases:
         entries[case.name] = run.check(case)

@@ -1,4 +1,4 @@
-"""What is loaded: rows of several kinds, in files of holes or of random bytes; and the cases over them."""
+"""The cases: rows of several kinds, in files of holes or of random bytes, and the loaders over them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Kind:
         return self.field.row_bytes * (sum(self.lengths) / 2 if self.lengths else 1)
 
     def offsets(self, samples: int) -> IntArray | None:
-        """Where the rows of seeded ragged samples begin, and the last one's end; None if they are not ragged."""
+        """The offsets of seeded ragged samples' rows, and the end of the last one; None if they are not ragged."""
         if self.lengths is None:
             return None
         low, high = self.lengths
@@ -155,7 +155,7 @@ class Case:
         return replace(self, name=f"{self.name}{suffix}", drives=drives, one_queue=one_queue)
 
     def options(self) -> dict[str, Any]:
-        """What the loader is given, besides the dataset and the device."""
+        """The loader's options, besides the dataset and the device."""
         ragged = {"ragged": "offsets"} if self.kind.lengths else {}
         mapped = {"mmap": False} if self.backend == "host" else {}
         shuffle = _ORDERS[self.order]

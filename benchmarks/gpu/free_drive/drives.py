@@ -44,7 +44,7 @@ _libc = ctypes.CDLL(None)
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What a simulated drive can do.
+    """The speed of a simulated drive.
 
     Attributes:
         bytes_s: bytes a second.

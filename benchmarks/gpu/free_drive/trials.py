@@ -24,7 +24,7 @@ __all__ = ["Length", "check", "link", "trial"]
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How long a trial is.
+    """The length of a trial.
 
     Attributes:
         seconds: whole epochs are read until these are over.
@@ -55,7 +55,7 @@ def _size(batch: dict[str, Any]) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _Came:
-    """What came, and how long that took.
+    """The bytes and rows that have come, and the seconds that they took.
 
     Attributes:
         nbytes: bytes of batches.

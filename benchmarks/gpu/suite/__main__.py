@@ -136,7 +136,7 @@ def _own(rows: Rows, cases: tuple[Any, ...], workers: int) -> int:
 
 
 def _conditions(plan: Plan, options: argparse.Namespace) -> dict[str, Any]:
-    """What holds for all that one call has measured. No paths: those of this machine help nobody."""
+    """The conditions of all measurements of one call. No paths: those of this machine help nobody."""
     device = torch.device(plan.device)
     return {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),

@@ -1,4 +1,4 @@
-"""How batches come onto the device, whoever hands them out."""
+"""The arrival of batches on the device, by a copy where a contender leaves them in CPU memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured: rows, and cases over them."""
+"""The rows and cases of the suite."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class Case:
         return {**asdict(self), "contenders": list(self.contenders)}
 
     def rows_of(self, contender: str) -> str:
-        """Which rows a contender reads: the same ones, in one shard or in many."""
+        """The name of the rows that a contender reads: the same ones, in one shard or in many."""
         return f"{self.rows}-shards" if CONTENDERS[contender].many_shards else self.rows
 
     @staticmethod
     def from_json(found: dict[str, Any]) -> Case:
-        """What `to_json` gave."""
+        """The case that `to_json` gave."""
         return Case(**{**found, "contenders": tuple(found["contenders"])})
 
 

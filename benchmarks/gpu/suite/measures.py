@@ -1,4 +1,4 @@
-"""What is measured of gdsload besides rates: beside training, beside kernel launches, over epochs, at the start."""
+"""Measures of gdsload besides rates: beside training, beside kernel launches, over epochs, at the start."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _ByHand:
         self._steps(1, _nothing)
 
     def seconds(self, steps: int, train: Callable[[torch.Tensor], object]) -> float:
-        """How long so many steps take."""
+        """The seconds that so many steps take."""
         return seconds(self._device, lambda: self._steps(steps, train))
 
     def _steps(self, steps: int, train: Callable[[torch.Tensor], object]) -> None:
@@ -190,7 +190,7 @@ class _Consumer:
             self._failure = f"{type(error).__name__}: {error}"
 
     def bytes_per_s(self) -> float:
-        """What it has taken so far, a second.
+        """The bytes taken so far, a second.
 
         Raises:
             RuntimeError: if it has failed.

@@ -34,15 +34,15 @@ _NUMBERS = {"gb_s", "gb_s_after_first", "samples_s", "cpu_s_per_gb", "first_batc
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run, and how long.
+    """The plan of a run: contenders, rows, cases, measures and times.
 
     Attributes:
         names: contenders that may take part.
         rows: the rows, by name.
         own_samples: how many of them at most are written in a format of a contender's own.
         cases: the cases.
-        measures: what is measured besides.
-        device: where batches go.
+        measures: the measures besides.
+        device: the device of batches.
         workers: of each contender that uses workers.
         rounds: how many.
         times: ``warm_s``, ``seconds`` and ``cold_s`` of a trial.
@@ -61,7 +61,7 @@ class Plan:
     end: float
 
     def to_json(self) -> dict[str, Any]:
-        """What the workers are told of it."""
+        """The part of the plan that workers need."""
         rows = [asdict(each) for each in self.rows.values()]
         return {"device": self.device, "workers": self.workers, "rows": rows, "own_samples": self.own_samples}
 
@@ -190,11 +190,11 @@ class _Turn:
         return self.noted(op, lambda: self.runner.ask(self.order(op, **more), timeout_s))
 
     def order(self, op: str, **more: Any) -> dict[str, Any]:
-        """What its process is told."""
+        """An order to its process."""
         return {"op": op, "case": self.case.to_json(), **more}
 
     def answer(self, op: str, timeout_s: float) -> dict[str, Any] | None:
-        """What came of an order that was sent; None, and noted, if it failed."""
+        """The answer to an order that was sent; None, and noted, if it failed."""
         return self.noted(op, lambda: self.runner.process.answer(timeout_s))
 
     def noted(self, stage: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:

@@ -111,7 +111,7 @@ def _cpu(record: dict[str, Any]) -> str:
 
 
 def _steps(record: dict[str, Any]) -> str:
-    """What loading costs a step, beside what copies by hand cost it."""
+    """A table of the cost of loading to a training step, beside that of copies by hand."""
     rows = []
     for measure in filter(_is_step, record["measures"]):
         trials = measure["trials"]

@@ -1,4 +1,4 @@
-"""What a training step does, for about as long as a batch takes to load: queued at once on the default stream."""
+"""Training steps that take about as long as a batch takes to load, queued at once on the default stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TIMINGS, _STEPS = 3, 16
 
 
 def seconds(device: torch.device, work: Callable[[], object]) -> float:
-    """How long something takes, with all that it queues on the device."""
+    """The seconds that some work takes, with all that it queues on the device."""
     synchronise(device)
     began = time.perf_counter()
     work()
@@ -33,7 +33,7 @@ def seconds(device: torch.device, work: Callable[[], object]) -> float:
 
 
 def _a_step(device: torch.device, step: Callable[[], object]) -> float:
-    """How long one of many steps takes that are queued one behind the other."""
+    """The seconds that one step takes among many that are queued at once."""
 
     def steps() -> None:
         for _ in range(_STEPS):

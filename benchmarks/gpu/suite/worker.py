@@ -23,13 +23,13 @@ from benchmarks.serving import serve
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a contender works.
+    """A contender's place in a worker: its class, folder, device and rows.
 
     Attributes:
         name: its key in the registry.
         kind: its class.
         folder: a folder of its own.
-        device: where batches go.
+        device: the device of batches.
         workers: how many processes or threads it may use, if it uses any.
         rows: all rows, by name.
         own_samples: how many samples at most are written in a format of its own.

@@ -107,7 +107,7 @@ def column_values(array: Any, leaf: Leaf, first_row: int, file: str) -> Any:
 
 
 def _usual(kind: Any) -> Any:
-    """What may stand for a missing value of a type."""
+    """An example of a fill value for a type."""
     types, inner = need("pyarrow").types, inner_type(kind)
     if types.is_fixed_size_binary(inner):
         return "0" * inner.byte_width
@@ -142,7 +142,7 @@ def _incomplete(array: Any, leaf: Leaf) -> NDArray[np.bool_]:
 
 
 def _holes(array: Any, *, filled: bool) -> NDArray[np.bool_]:
-    """Whether each value is missing, or has a hole in it, where a missing number or text is none if it is filled."""
+    """A mask of the values that are missing or have holes; if `filled`, missing numbers and texts are not marked."""
     if extended(array.type):
         array = array.storage
     found = np.zeros(len(array), np.bool_)

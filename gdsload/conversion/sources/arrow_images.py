@@ -23,13 +23,13 @@ _FEATURES = b"huggingface"
 
 
 class ImageColumns:
-    """Which columns of a table are images or sounds, and what they are made into.
+    """The columns of a table that are images or sounds, and the form that they are given.
 
     Args:
         names: the columns of images.
         sounds: those of sounds; they are decoded if images are.
-        leaves: what fields are made of, these columns among them.
-        form: what images are made into.
+        leaves: the columns that fields are made of, these among them.
+        form: the form of images in the result.
         file: where the table comes from, for errors.
         follow_paths: whether a struct without bytes stands for the file at its path, as `datasets` has it in memory. It
             may be any file, so this is for tables that the user has made.
@@ -141,7 +141,7 @@ def class_names(schema: Any) -> dict[str, list[str]]:
 
 
 def _features(schema: Any) -> dict[str, dict[str, Any]]:
-    """What `datasets` has noted of columns; nothing if there is nothing, or nothing that it writes."""
+    """The features that `datasets` has noted, by column; empty if there are none that can be understood."""
     try:
         noted = json.loads((schema.metadata or {}).get(_FEATURES, b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -152,5 +152,5 @@ def _features(schema: Any) -> dict[str, dict[str, Any]]:
 
 
 def unlabelled_notes(names: Iterable[str]) -> list[str]:
-    """What users should know of columns of classes in which negative numbers stand for none, as `datasets` has it."""
+    """Notes for users on columns of classes in which negative numbers mean no class, as `datasets` has it."""
     return [f"{name!r} has negative numbers, which stand for samples without a class" for name in names]

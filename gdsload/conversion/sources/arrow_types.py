@@ -1,4 +1,4 @@
-"""Which fields the columns of an Arrow table become, and which columns none can be made of."""
+"""The fields that the columns of an Arrow table become, and the columns that cannot become fields."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class TableForm:
-    """What becomes of tables; picklable.
+    """The form of the fields that a table becomes; picklable.
 
     Args:
         fields: the fields that are wanted; None: all of them.
@@ -94,7 +94,7 @@ class TableForm:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> TableForm:
-        """What the options of a source say of columns."""
+        """The form that the options of a source give."""
         given = {name: options.get(name) for name in ColumnOptions.__annotations__}
         return cls(**{name: value for name, value in given.items() if value is not None})
 
@@ -103,16 +103,16 @@ class TableForm:
         return replace(self, fields=tuple(fields))
 
     def to_json(self) -> dict[str, Any]:
-        """What the result depends on, besides the fields."""
+        """The options that the result depends on, besides the fields."""
         return {"fill": dict(self.fill), "as_json": list(self.as_json), "decimals": self.decimals}
 
     def leaves(self, schema: Any, file: str, but: Sequence[str] = ()) -> list[Leaf]:
-        """What fields are made of, in their order.
+        """The columns, or parts of columns, that fields are made of, in their order.
 
         Args:
             schema: an Arrow schema.
-            file: what it is the schema of, for errors.
-            but: columns that are somebody else's concern, and are not asked what they are.
+            file: the file that it is the schema of, for errors.
+            but: columns that somebody else reads, whose types are not checked.
 
         Raises:
             OptionError: if a field that was named does not exist, or a value to fill it with does not fit.
@@ -140,7 +140,7 @@ class TableForm:
         return need("pyarrow").schema([one for one in schema if one.name not in names], schema.metadata)
 
     def index_notes(self, schema: Any) -> list[str]:
-        """What users should know of what `without_index` leaves out."""
+        """Notes for users on the indexes that `without_index` leaves out."""
         left_out = len(schema) > len(self.without_index(schema))
         return [
             f"the index of pandas has no name and is left out: fields=[...] with {name!r} takes it, and so does a name"
@@ -196,7 +196,7 @@ class TableForm:
         return replace(leaf, fill=value)
 
     def notes(self, leaves: Sequence[Leaf]) -> list[str]:
-        """What users should know of these fields."""
+        """Notes for users on these fields."""
         found = []
         for leaf in leaves:
             if unit := _unit_of(leaf):
@@ -206,13 +206,13 @@ class TableForm:
         return found
 
     def metadata(self, leaves: Sequence[Leaf]) -> dict[str, Any]:
-        """What a dataset's metadata have of these fields: what whole numbers count that were times or decimals."""
+        """The part of a dataset's metadata about these fields: the units of whole numbers made of times or decimals."""
         units = units_of(leaves)
         return {"units": units} if units else {}
 
 
 def units_of(leaves: Sequence[Leaf]) -> dict[str, str]:
-    """What the whole numbers of fields count that are made of times or decimal numbers, by field."""
+    """The units of fields of whole numbers that are made of times or decimal numbers, by field."""
     return {leaf.name: unit for leaf in leaves if (unit := _unit_of(leaf))}
 
 
@@ -226,25 +226,25 @@ def _column_of(name: str, there: Container[str], images: Sequence[str]) -> str:
 
 
 def extended(kind: Any) -> bool:
-    """Whether it is a type of Arrow's extensions."""
+    """Return whether a type is one of Arrow's extensions."""
     return isinstance(kind, need("pyarrow").BaseExtensionType)
 
 
 def is_list(kind: Any) -> bool:
-    """Whether it is a list, of any length or of one."""
+    """Return whether a type is a list, of any length or of a fixed one."""
     types = need("pyarrow").types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def is_text(kind: Any) -> bool:
-    """Whether its values are texts or bytes."""
+    """Return whether the values of a type are texts or bytes."""
     types = need("pyarrow").types
     tests = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view", "fixed_size_binary")
     return any(getattr(types, f"is_{test}")(kind) for test in tests)
 
 
 def is_encoded(kind: Any) -> bool:
-    """Whether it is how `datasets` stores a file with its name: ``struct<bytes: binary, path: string>``."""
+    """Return whether a type is a file with its name as `datasets` has it: ``struct<bytes: binary, path: string>``."""
     types = need("pyarrow").types
     if not types.is_struct(kind) or kind.num_fields != 2:
         return False
@@ -253,7 +253,7 @@ def is_encoded(kind: Any) -> bool:
 
 
 def inner_type(kind: Any) -> Any:
-    """What lists and extensions are of, however deep."""
+    """The type of the values in nested lists and extensions, however deep."""
     while True:
         if extended(kind):
             kind = kind.storage_type
@@ -264,7 +264,7 @@ def inner_type(kind: Any) -> Any:
 
 
 def _unit_of(leaf: Leaf) -> str | None:
-    """What the whole numbers of a field count, if they are made of times or decimal numbers."""
+    """The unit of a field's whole numbers, if they are made of times or decimal numbers; else None."""
     if leaf.json:
         return None
     kind = inner_type(leaf.kind)
@@ -274,7 +274,7 @@ def _unit_of(leaf: Leaf) -> str | None:
 
 
 def _unit(kind: Any) -> str | None:
-    """What whole numbers of a temporal type count, if it is one."""
+    """The unit of whole numbers of a temporal type; None for other types."""
     if getattr(kind, "extension_name", None) == "pandas.period":
         return f"periods of pandas' frequency {kind.freq!r} since 1970-01-01"
     types, kind = need("pyarrow").types, inner_type(kind)

@@ -72,7 +72,7 @@ class AudioFolderSource(FieldChoice):
         return {"kind": self.kind, "files": stamps(self._files), **options}
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset's metadata have of the source: the names of classes, if it has labels."""
+        """The source's part of the dataset's metadata: the names of classes, if it has labels."""
         return {"classes": {"label": self._classes}} if self._classes else {}
 
     def parts(self, target_bytes: int) -> list[Part]:

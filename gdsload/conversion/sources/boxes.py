@@ -34,11 +34,11 @@ _FIRST_QUARTER = 5  # of EXIF's orientations, of which those before it leave wid
 
 
 class BoxForm:
-    """How boxes are written into a dataset.
+    """The form in which boxes are written into a dataset.
 
     Args:
         wanted: one of `BOX_FORMS`.
-        look: what images are made into. Boxes are scaled with them; those of images that are cut would be others.
+        look: the form of images. Boxes are scaled with them; those of images that are cut would be others.
 
     Raises:
         OptionError: if there is no such form, or images are to be cut.

@@ -1,4 +1,4 @@
-"""What attributes of arrays say of numbers and dimensions, by the conventions of netCDF (CF), as xarray has them."""
+"""The meaning of arrays' attributes for numbers and dimensions, by netCDF's conventions (CF), as xarray has them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FLOAT64 = struct.Struct("<d")
 
 @dataclass(frozen=True, slots=True)
 class StoredNumbers:
-    """What numbers of an array mean.
+    """The meaning of the numbers stored in an array.
 
     Attributes:
         dtype: the element type that they are stored in.
@@ -37,7 +37,7 @@ class StoredNumbers:
         offset: see above.
         missing: the numbers that stand for no value.
         read_as: the whole type of the same bytes that they are of; None: the one they are stored in.
-        units: what values count.
+        units: the unit of values.
         not_applied: the attributes that may change values, and are left out: what is valid, and several factors.
     """
 
@@ -51,7 +51,7 @@ class StoredNumbers:
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> StoredNumbers:
-        """What attributes say of the numbers of a type; what is in them is not trusted."""
+        """The meaning that attributes give to the numbers of a type; attributes are not trusted."""
         if dtype.kind not in "iuf":
             return cls(dtype)
         factors = {name: _numbers(attributes[name], dtype) for name in _FACTORS if attributes.get(name) is not None}
@@ -73,14 +73,14 @@ class StoredNumbers:
 
     @property
     def formula(self) -> str:
-        """How a value is made of a number; nothing if it is the number."""
+        """The rule that makes a value of a number; empty if the number is the value."""
         parts = [f"of the type {self.read_as}"] if self.read_as is not None else []
         parts += [f"the number * {self.scale!r} + {self.offset!r}"] if (self.scale, self.offset) != (1, 0) else []
         parts += [f"missing for {', '.join(map(str, self.missing))}"] if self.missing else []
         return " and ".join(parts)
 
     def notes(self, name: str, *, unpack: bool) -> list[str]:
-        """What users should know of the numbers, which are unpacked or taken as they are stored."""
+        """Notes for users on the numbers, which are unpacked or taken as they are stored."""
         found = [f"{name!r} has {one} in its attributes, which is not applied" for one in self.not_applied]
         if self.formula and not unpack:
             meaning = f"by its attributes a value is {self.formula}"
@@ -90,7 +90,7 @@ class StoredNumbers:
         return found
 
     def unit(self, *, unpack: bool) -> dict[str, str]:
-        """What numbers count, if attributes say it, under ``""``; stored numbers count it once they are unpacked."""
+        """The unit of numbers under ``""``, if attributes give it; stored numbers have it once they are unpacked."""
         if not self.units:
             return {}
         return {"": self.units if unpack or not self.formula else f"{self.units}, where a value is {self.formula}"}
@@ -165,7 +165,7 @@ def of_first_dimension(
 
 
 def other_dimension_notes(left_out: Collection[str]) -> list[str]:
-    """What users should know of coordinates that are left out."""
+    """Notes for users on coordinates that are left out."""
     return [
         f"{name!r} is left out: it has the values of another dimension than the first, which metadata={{...}} may keep"
         for name in left_out

@@ -1,4 +1,4 @@
-"""What a file of annotations in the form of COCO says: images, and the objects in each."""
+"""Files of annotations in the form of COCO: images, and the objects in each."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CocoImage:
 
 @dataclass(frozen=True, slots=True)
 class CocoAnnotations:
-    """What a file says: the names of classes, images, and what users should know of it."""
+    """The content of a file of annotations: the names of classes, images, and notes for users."""
 
     classes: list[str]
     images: list[CocoImage]
@@ -53,7 +53,7 @@ class CocoAnnotations:
 
 
 def read_annotations(file: str) -> CocoAnnotations:
-    """What a file has, read once by each process as long as it stays as it is.
+    """The annotations of a file, which each process reads once as long as the file does not change.
 
     Raises:
         FormatError: if it is damaged.
@@ -238,7 +238,7 @@ def _text(one: Mapping[str, Any], name: str, what: str, at: int) -> str:
 
 
 def _called(one: Mapping[str, Any], name: str, what: str, at: int) -> str:
-    """What a member of a list is called: by its id, or by its place from 0 on where that is what is wrong."""
+    """The name of a member of a list, for errors: by its id, or by its place from 0 if the id is at fault."""
     if at < 0:
         return what
     return f"{what} number {at}" if name == "id" else f"{what} {_id_of(one, at)}"

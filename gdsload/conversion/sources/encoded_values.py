@@ -22,13 +22,13 @@ ENCODINGS = ("bytes", "text", "npy", "image", "safetensors")
 
 
 def decoded_fields(name: str, content: bytes, encoding: str, look: ImageForm, where: str) -> dict[str, Any]:
-    """What a sample has of a value: a field of a name; of safetensors a field for each tensor.
+    """The fields that a value becomes in a sample: one with its name, or for safetensors one for each tensor.
 
     Args:
         name: the field.
         content: the value's bytes.
         encoding: one of `ENCODINGS`.
-        look: what images are made into.
+        look: the form of images in the result.
         where: where it comes from, for errors.
 
     Raises:

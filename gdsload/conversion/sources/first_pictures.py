@@ -53,7 +53,7 @@ class FirstPictures:
         return found
 
     def notes(self, modes: Mapping[str, str]) -> tuple[str, ...]:
-        """What users should know of the pictures.
+        """Notes for users on the pictures.
 
         Args:
             modes: ``"one"`` or ``"RGB"`` for each field whose mode its first pictures have decided.
@@ -88,13 +88,13 @@ def _all_one(seen: set[_Picture]) -> bool:
 
 
 def palettes_agree(image: Any, palette: bytes) -> bool:
-    """Whether indices of an image mean what they do in a palette, as far as both go."""
+    """Return whether an image's palette has the same colours as another one, as far as both go."""
     own = _palette(image)
     return own.startswith(palette) or palette.startswith(own)
 
 
 def notes_on_opened(name: str, image: Any) -> list[str]:
-    """What users should know of a Pillow image that they have opened themselves: it is taken as it is."""
+    """Notes for users on a Pillow image that they have opened themselves, which is taken as it is."""
     found = []
     if image.format != "TIFF" and exif_orientation(image.info.get("exif")) != 1:
         turns = "PIL.ImageOps.exif_transpose(image) turns them"

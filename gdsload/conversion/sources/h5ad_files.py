@@ -89,7 +89,7 @@ class H5adSource(FieldChoice):
         return found
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset says of itself: the names of genes, and of the codes in columns of categories."""
+        """The source's part of the dataset's metadata: the names of genes, and of codes in columns of categories."""
         return {"genes": self.genes, "classes": self.categories}
 
     def describe(self) -> dict[str, Any]:
@@ -311,13 +311,13 @@ def _values(child: Any, name: str, file: str) -> tuple[Any, Any]:
 
 
 def _usual(values: Any) -> object:
-    """What may stand for a missing value of a column."""
+    """An example of a fill value for a column."""
     kind = values.dtype.kind
     return False if kind == "b" else -1 if kind in "if" else 0 if kind == "u" else ""
 
 
 def _filling(value: Any, values: Any, name: str) -> Any:
-    """What stands for a missing value, if it is one of the column's type."""
+    """The fill value of a column, as given; an error if it is not of the column's type."""
     if need("h5py").check_string_dtype(values.dtype):
         if isinstance(value, str):
             return value

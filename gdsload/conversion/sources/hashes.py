@@ -13,7 +13,7 @@ _XXHASH = ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")
 
 
 class Hasher(Protocol):
-    """What makes a hash of bytes that come one after the other."""
+    """An object that makes a hash of bytes that come one after the other."""
 
     def update(self, data: bytes, /) -> None:
         """Take these bytes, too."""

@@ -74,7 +74,7 @@ class Hdf5Source(FieldChoice):
         }
 
     def notes(self) -> list[str]:
-        """What users should know of it: groups and coordinates that are left out, and what stored numbers mean."""
+        """Notes for users on groups and coordinates that are left out, and on the meaning of stored numbers."""
         file = self.files.find(_SUFFIXES)[0]
         with opened_hdf5(file) as opened:
             fields, children = self._fields(opened, file), self._children(opened, file)
@@ -88,7 +88,7 @@ class Hdf5Source(FieldChoice):
         return found
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset's metadata have of it: units that attributes tell, of the first file."""
+        """The source's part of the dataset's metadata: the units that the first file's attributes give."""
         file = self.files.find(_SUFFIXES)[0]
         with opened_hdf5(file) as opened:
             fields = self._fields(opened, file)
@@ -126,7 +126,7 @@ class Hdf5Source(FieldChoice):
                 yield Item(f"rows {begin} to {end - 1}", make, end - begin)
 
     def _children(self, opened: Any, file: str) -> dict[str, Any]:
-        """What is in the group."""
+        """The members of the group, by name."""
         h5py = need("h5py")
         here = opened
         for name in self.group.strip("/").split("/") if self.group.strip("/") else []:
@@ -166,7 +166,7 @@ class Hdf5Source(FieldChoice):
 
 
 def own_child(group: Any, name: str, file: str) -> Any:
-    """What a group has under a name, if it is in the same file: a link must not make us read another one."""
+    """The member of a group under a name, which must be in the same file: a link must not make us read another one."""
     h5py = need("h5py")
     link = group.get(name, getlink=True)
     if isinstance(link, h5py.ExternalLink):
@@ -180,7 +180,7 @@ def own_child(group: Any, name: str, file: str) -> Any:
 
 
 def _is_variable(child: Any) -> bool:
-    """Whether it is a dataset with values, and no mere dimension of netCDF's."""
+    """Return whether a member is a dataset with values, and no mere dimension of netCDF's."""
     if not isinstance(child, need("h5py").Dataset):
         return False
     label = _attribute(child, "NAME")

@@ -95,7 +95,7 @@ class HuggingFaceSource(FieldChoice, ImageSource):
         return {**found, "files": stamps(files)}
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset's metadata have of the source: the names of classes, and units."""
+        """The source's part of the dataset's metadata: the names of classes, and units."""
         classes = self._classes()
         return ({"classes": classes} if classes else {}) | self.table_form.metadata(self._leaves(self._open()))
 
@@ -190,7 +190,7 @@ class HuggingFaceSource(FieldChoice, ImageSource):
         )
 
     def notes(self) -> list[str]:
-        """What users should know of it."""
+        """Notes for users on the source."""
         dataset = self._open()
         decoded = _images(dataset) | (frozenset() if self.look.keep_encoded else _sounds(dataset))
         shown = [leaf for leaf in self._leaves(dataset) if leaf.name not in decoded]
@@ -207,7 +207,7 @@ class HuggingFaceSource(FieldChoice, ImageSource):
 
 
 def _is_negative(dataset: Any, name: str) -> bool:
-    """Whether a column of whole numbers has a negative one."""
+    """Return whether a column of whole numbers has a negative one."""
     least = need("pyarrow.compute").min(dataset.select_columns([name])[:].column(name)).as_py()
     return least is not None and least < 0
 

@@ -90,12 +90,12 @@ class ImageFolderSource(ImageSource):
         return sorted(self._folders())
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset's metadata have of the source."""
+        """The source's part of the dataset's metadata: the names of classes, and the field of keys, if it has them."""
         classes = self.classes
         return ({"classes": {"label": classes}} if classes else {}) | ({"key": "key"} if self.with_key else {})
 
     def notes(self) -> list[str]:
-        """What users should know of the source: folders that may be no classes, and files that are left out."""
+        """Notes for users on folders that may be no classes, and on files that are left out."""
         folders = self._folders()
         filled = {name for name, places in folders.items() if any(map(self._has_image, places))}
         found = []

@@ -58,14 +58,14 @@ class LeRobotSource(FieldChoice, ImageSource):
 
     @property
     def tasks(self) -> list[str]:
-        """What the robot was told in each task, which ``task_index`` is a position in; empty if it is not told."""
+        """The texts of the tasks, which ``task_index`` is a position in; empty if there are none."""
         for suffix in (".parquet", ".jsonl"):
             if os.path.lexists(os.path.join(self.path, _TASKS + suffix)):
                 return _tasks(self.files.inside(self.path, _TASKS + suffix))
         return []
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset says of itself: the tasks, and frames a second."""
+        """The source's part of the dataset's metadata: the tasks, and frames a second."""
         names, described = self.tasks, self._described()
         found: dict[str, Any] = {"fps": described["fps"]} if isinstance(described.get("fps"), int | float) else {}
         return found | ({"classes": {"task_index": names}} if names else {})
@@ -243,7 +243,7 @@ def _check(schema: Any, features: Sequence[_Feature], file: str) -> None:
 
 
 def _among(episodes: Any, wanted: tuple[int, int]) -> Any:
-    """Which rows are of the episodes from one to another."""
+    """A mask of the rows of the episodes from one number to another."""
     if episodes.null_count:
         raise ValueError("a row has no episode_index")
     numbers = np.asarray(episodes)
@@ -287,7 +287,7 @@ def _values(column: Any, feature: _Feature, file: str) -> Any:
 
 
 def _all_of(column: Any, size: int) -> bool:
-    """Whether all lists are of one length."""
+    """Return whether all lists of a column have this length."""
     if need("pyarrow").types.is_fixed_size_list(column.type):
         return bool(column.type.list_size == size)
     return bool((np.diff(np.asarray(column.offsets)) == size).all())

@@ -64,7 +64,7 @@ class MdsSource(FieldChoice, ImageSource):
         return {"kind": self.kind, "files": stamps(files), **self.form.to_json()}
 
     def notes(self) -> list[str]:
-        """What users should know of it: hashes that cannot be compared."""
+        """Notes for users on hashes that cannot be compared."""
         names = {
             name for shard in self._shards() for file in (shard.raw, shard.packed) if file for name, _ in file.hashes
         }
@@ -104,7 +104,7 @@ class MdsSource(FieldChoice, ImageSource):
         return self.files.inside(self.files.folder(_INDEX), _INDEX)
 
     def _place(self, shard: _Shard) -> tuple[str, bool]:
-        """Where a shard is, and whether it is packed there."""
+        """The path of a shard's file, and whether that is the packed one."""
         folder = self.files.folder(_INDEX)
         if shard.packed is not None and not os.path.lexists(os.path.join(folder, shard.raw.name)):
             return self.files.inside(folder, shard.packed.name), True
@@ -237,7 +237,7 @@ def _unpacked(shard: _Shard, file: IO[bytes], path: str) -> bytes:
 
 
 def _unsnapped(packed: bytes, nbytes: int, path: str) -> bytes:
-    """What Snappy has packed. The length stands before it: pyarrow takes it from its caller, and trusts it."""
+    """The bytes that Snappy has packed, after a check of their length, for which pyarrow trusts its caller."""
     length = 0
     for place, byte in enumerate(packed[:5]):  # seven bits each, the lowest first
         length |= (byte & 0x7F) << (7 * place)

@@ -25,12 +25,12 @@ _TYPES = {
 
 
 def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[bytes], Any]:
-    """What makes a value of its bytes, or an image's fields. Damaged ones are a `ValueError`, or what numpy raises.
+    """A function that decodes bytes to a value, or an image's fields; damaged ones raise `ValueError` or numpy's error.
 
     Args:
         encoding: as the index has it: ``"int"``, ``"ndarray:float32:3,4"``.
         field: the column's name, for errors.
-        look: what images are made into.
+        look: the form of images in the result.
         file: where it comes from, for errors.
 
     Raises:

@@ -28,13 +28,13 @@ _NAME, _MAPPING = "the table", "the mapping"
 
 
 def is_table(found: object) -> bool:
-    """Whether Arrow can take it as a table or a column, without a copy where it is one: pandas, polars, DuckDB."""
+    """Return whether Arrow takes an object as a table or a column: of pandas, polars, DuckDB or Arrow, say."""
     marks = ("__arrow_c_stream__", "__arrow_c_array__")
     return not isinstance(found, type) and any(hasattr(found, mark) for mark in marks)
 
 
 def is_mapping_of_arrays(found: object) -> bool:
-    """Whether it has arrays or columns by name. A mapping from numbers to samples is a dataset of torch's."""
+    """Return whether an object maps names to arrays or columns; one from numbers to samples is a dataset of torch's."""
     return isinstance(found, Mapping) and any(isinstance(name, str) for name in found)
 
 
@@ -102,11 +102,11 @@ class TableInMemory(FieldChoice):
         return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "rows": len(self.table), **self.form.to_json()}
 
     def notes(self) -> list[str]:
-        """What users should know of it."""
+        """Notes for users on the table."""
         return [*self._left_out, *self.form.index_notes(self.table.schema), *self.form.notes(self._leaves())]
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset's metadata have of the table: units."""
+        """The source's part of the dataset's metadata: the units of the table's columns."""
         return self.form.metadata(self._leaves())
 
     def only(self, fields: Sequence[str]) -> Self:
@@ -187,12 +187,12 @@ class ArraysInMemory(FieldChoice):
         return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "table": table, "order": self.order}
 
     def notes(self) -> list[str]:
-        """What users should know of it."""
+        """Notes for users on the arrays."""
         table = [] if self.table is None else self.table.notes()
         return [*bytes_notes(self._chosen()), *_picture_notes(self._chosen()), *table]
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset's metadata have of columns: units."""
+        """The source's part of the dataset's metadata: the units of the columns."""
         return {} if self.table is None else self.table.metadata()
 
     def only(self, fields: Sequence[str]) -> Self:
@@ -259,7 +259,7 @@ class ArraysInMemory(FieldChoice):
 
 
 def _is_column(found: object) -> bool:
-    """Whether Arrow can take it as a column: of pandas, polars or Arrow."""
+    """Return whether an object is a column of pandas, polars or Arrow, which Arrow can take."""
     if isinstance(found, type | np.ndarray | torch.Tensor | list | tuple):
         return False
     marks = ("__arrow_c_stream__", "__arrow_c_array__", "__arrow_array__")
@@ -304,7 +304,7 @@ def _refuse_objects(found: Any, shown: str) -> None:
 
 
 def _as_rows(value: Any) -> Any:
-    """What is a sequence, or an array to numpy, as a list or an array; all else as it is."""
+    """A sequence, or an object that numpy takes as an array, as a list or an array; any other object as it is."""
     if isinstance(value, np.ndarray | np.generic | torch.Tensor | list | tuple | str | bytes) or is_picture(value):
         return value
     if isinstance(value, range | memoryview | NumberArray) or hasattr(value, "__array__"):
@@ -313,7 +313,7 @@ def _as_rows(value: Any) -> Any:
 
 
 def _picture_notes(arrays: Mapping[str, Any]) -> list[str]:
-    """What users should know of lists of Pillow images."""
+    """Notes for users on lists of Pillow images."""
     pictures = (
         (name, one)
         for name, rows in arrays.items()
@@ -325,7 +325,7 @@ def _picture_notes(arrays: Mapping[str, Any]) -> list[str]:
 
 
 def _is_of(column: str, field: str) -> bool:
-    """Whether a field is made of a column: the field of its name, or a part of a struct."""
+    """Return whether a field is made of a column: the field of its name, or a part of a struct."""
     return field == column or field.startswith(f"{column}.")
 
 

@@ -31,7 +31,7 @@ def decode_npy(content: bytes) -> NDArray[Any]:
 
 
 def map_npy(file: str) -> Any:
-    """What numpy makes of a file of one array, which is mapped, or of an archive.
+    """The array of a file, mapped, or the archive of several, as `numpy.load` gives it.
 
     Raises:
         OSError, ValueError, EOFError, SyntaxError: as `numpy.load`.

@@ -84,7 +84,7 @@ class NpzArchive:
 
 
 def is_left_out(name: str) -> bool:
-    """Whether another program keeps a member of this name beside arrays, as macOS does when it packs them.
+    """Return whether another program keeps a member of this name beside arrays, as macOS does when it packs them.
 
     An array may have any name, so the name alone says that only of ``.DS_Store``, and if it begins with ``._``.
     """

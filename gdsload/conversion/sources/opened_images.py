@@ -62,7 +62,7 @@ def image_size(file: IO[bytes], name: str) -> tuple[int, int, int]:
 
 
 def what_pillow_says(error: Exception) -> str:
-    """What Pillow says, without the stream that it names; of a file that it does not know, which ones it does."""
+    """Pillow's error text without the stream's name; of a file of an unknown format, the formats that are known."""
     if type(error).__name__ == "UnidentifiedImageError":
         return f"it is none of {', '.join(_FORMATS)}, or not as Pillow reads these"
     return _STREAM.sub("", str(error))[:200]

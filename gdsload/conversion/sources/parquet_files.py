@@ -73,13 +73,13 @@ class ParquetSource(FieldChoice, ImageSource):
         return {"kind": self.kind, "files": files, **self.table_form.to_json(), **form}
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset's metadata have of the source: the names of classes, where they are noted, and units."""
+        """The source's part of the dataset's metadata: the names of classes, where they are noted, and units."""
         schema, leaves = self._first()
         classes = class_names(schema)
         return ({"classes": classes} if classes else {}) | self.table_form.metadata(leaves)
 
     def notes(self) -> list[str]:
-        """What users should know of it."""
+        """Notes for users on the source."""
         schema, leaves = self._first()
         shown = [leaf for leaf in leaves if leaf.name not in self._images | self._sounds]
         classes = [name for name in class_names(schema) if name in {leaf.name for leaf in leaves}]
@@ -183,7 +183,7 @@ def _is_parquet(table: Any) -> bool:
 
 
 def _is_negative(file: str, name: str) -> bool:
-    """Whether the statistics of a Parquet file tell of a negative number in a column."""
+    """Return whether the statistics of a Parquet file show a negative number in a column."""
     with _opened(file) as table:
         metadata = table.metadata if _is_parquet(table) else None
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)] if metadata else []

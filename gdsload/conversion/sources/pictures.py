@@ -54,7 +54,7 @@ class ImageFileOptions(FileOptions, ImageOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ImageForm:
-    """What images are made into. They are turned as their EXIF data say: see `opened_images.upright`.
+    """The form of images in the result; images are turned as their EXIF data say: see `opened_images.upright`.
 
     Attributes:
         mode: their channels: ``"RGB"``, ``"RGBA"``, ``"L"`` (grey), or ``"keep"``: each as it is, palettes as indices,
@@ -68,7 +68,7 @@ class ImageForm:
             in fields beside it.
         one_channel: of the fields in mode ``"auto"`` those whose first pictures have but one channel, with the colours
             that its values stand for; see `FirstPictures.one_channel`.
-        notes: what users should know of the first pictures.
+        notes: notes for users on the first pictures.
         seen: if not None, pictures are not made into anything, and only noted here.
 
     Raises:
@@ -126,19 +126,19 @@ class ImageForm:
         return replace(found, notes=seen.notes(modes))
 
     def to_json(self) -> dict[str, Any]:
-        """What the result depends on."""
+        """The options that the result depends on."""
         return {
             "size": self.size, "resize": self.resize, "mode": self.mode, "keep_encoded": self.keep_encoded,
             "one_channel": sorted(self.one_channel),
         }  # fmt: skip
 
     def fields(self, name: str, content: bytes | IO[bytes], where: str) -> dict[str, Any]:
-        """What a sample has of an encoded image.
+        """The fields of a sample that an encoded image becomes.
 
         Args:
             name: the field.
-            content: its bytes, or where they are.
-            where: what it is called, for the error.
+            content: its bytes, or an open file of them.
+            where: a name for it, for the error.
 
         Returns:
             The field: its pixels as `decode_image` has them; or the bytes themselves and, as ``NAME.width``,
@@ -157,7 +157,7 @@ class ImageForm:
         return _kept(name, content if isinstance(content, bytes) else content.read(), where)
 
     def picture(self, name: str, image: Any, where: str) -> dict[str, Any]:
-        """What a sample has of a Pillow image that comes out of no file; to be kept, it is encoded as PNG."""
+        """The fields of a sample that a Pillow image of no file becomes; to be kept, it is encoded as PNG."""
         if self.seen is not None:
             self.seen.add(name, image)
             return {}
@@ -203,10 +203,10 @@ def _kept(name: str, content: bytes, where: str) -> dict[str, Any]:
 
 
 class ImageSource:
-    """What sources with images have in common: how these are made, where that hangs on the first of them.
+    """Base of sources with images, whose form may depend on the first of them.
 
     Attributes:
-        look: what images are made into, as the options say.
+        look: the form of images, as the options have it.
     """
 
     ways_out = (
@@ -228,7 +228,7 @@ class ImageSource:
 
     @property
     def form(self) -> ImageForm:
-        """What images are made into, whose channels are those of the first pictures where nothing else is asked for.
+        """The form of images in the result, with the channels of the first pictures if the options leave them open.
 
         It is decided once, before workers get the source.
         """
@@ -241,7 +241,7 @@ class ImageSource:
         return {}
 
     def bytes_in_files(self) -> float | None:
-        """How many bytes of its files a sample takes, where parts do not say how many samples they have."""
+        """The bytes of its files that a sample takes, where parts do not know their number of samples; else None."""
         return None
 
     def with_images(self, *, kept: bool) -> ImageSource:
@@ -269,7 +269,7 @@ class ImageSource:
 
     @property
     def picture_notes(self) -> tuple[str, ...]:
-        """What users should know of its first images."""
+        """Notes for users on the first images."""
         if self.look.keep_encoded:
             return tuple(
                 f"{name!r} has images of more than 8 bits a channel, of which a loader's decode takes the upper 8"

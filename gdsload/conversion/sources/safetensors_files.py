@@ -72,7 +72,7 @@ class SafetensorsSource:
             yield Item(f"samples {begin} to {end - 1}", partial(_batch, dataset, begin, end), end - begin)
 
     def _paths(self) -> list[str]:
-        """What to open as datasets: the path, or of several files in it those that are the split's."""
+        """The paths to open as datasets: the source's own, or those of the split's files."""
         if not os.path.isdir(self.path) or os.path.lexists(os.path.join(self.path, INDEX_NAME)):
             return self.files.chosen([self.path])
         files = self.files.find((SHARD_SUFFIX,), below=False)

@@ -67,7 +67,7 @@ def sound_fields(name: str, content: bytes, where: str, dtype: str | None = None
 
 
 def _is_empty(content: bytes) -> bool:
-    """Whether a WAV or AIFF file has nothing but chunks that say their length: a recording that broke off has more."""
+    """Return whether a WAV or AIFF file has only chunks with a length: a recording that broke off has more."""
     order = _ORDERS.get(content[:4])
     place = 12
     while order and place + 8 <= len(content) and content[place : place + 4].decode("latin-1").isprintable():

@@ -51,13 +51,13 @@ class Member:
 
     @property
     def is_link(self) -> bool:
-        """Whether it has no content, but leads to another member."""
+        """True if it has no content, but leads to another member."""
         return self.header.islnk() or self.header.issym()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a member's content is.
+    """The place of a member's content.
 
     Attributes:
         offset: where it begins.
@@ -186,7 +186,7 @@ class TarReader:
         return False
 
     def place(self, member: Member) -> Place | None:
-        """Where the content of a member is, of a link that of what it leads to, maybe by other links; None: a folder.
+        """The place of a member's content, or of the content that a link leads to in the end; None for a folder.
 
         Raises:
             BadMemberError: if it has none.
@@ -218,12 +218,12 @@ class TarReader:
             return _read(again, place.nbytes)
 
     def _find_links(self) -> dict[tuple[int, str], str]:
-        """What each link of the file leads to."""
+        """The name that each link of the file leads to."""
         with opened_tar(self._file) as again:
             return {(one.archive, _normal(one.header.name)): _target(one.header) for one in again if one.is_link}
 
     def _find_places(self) -> dict[tuple[int, str], Place | None]:
-        """Where the members are that links lead to; None for folders."""
+        """The places of the members that links lead to; None for folders."""
         links, wanted = self._links or {}, set()
         for archive, name in links:
             try:

@@ -29,7 +29,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {"float_list": np.dtype(np.float32), "int64_
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """What a feature of the examples is made into.
+    """A feature of the examples, and the form that it is given.
 
     Attributes:
         source: the list that it has: ``"bytes_list"``, ``"float_list"``, ``"int64_list"``.

@@ -165,7 +165,7 @@ def _records(file: str, low: int = 0, high: int = -1) -> Iterator[bytes]:
 
 
 def _ends(stream: IO[bytes], nbytes: int) -> Iterator[int]:
-    """Where each record of a file ends."""
+    """The offset of each record's end in a file."""
     checksum, place = need("google_crc32c").value, 0
     while place < nbytes:
         place += _length(stream.read(12), place, checksum) + 16
@@ -203,7 +203,7 @@ def _exactly(stream: IO[bytes], count: int, place: int) -> bytes:
 
 
 def _is_packed(file: str) -> bool:
-    """Whether gzip has packed it. Its first bytes may be a length as well, and then the length's checksum follows."""
+    """Return whether gzip has packed a file; a record's length may equal gzip's mark, but a checksum follows it."""
     with open_file(file) as opened:
         header = opened.read(12)
     checksum = need("google_crc32c", file=file).value

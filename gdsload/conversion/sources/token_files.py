@@ -98,7 +98,7 @@ class TokenSource(OfDocuments):
             )
 
     def notes(self) -> list[str]:
-        """What users should know of it: that tokens are samples, or keys of the first line that are left out."""
+        """Notes for users: that tokens are samples, or that keys of the first line are left out."""
         if self._one_by_one(self.files.find(_SUFFIXES)):
             return ["each token is a sample: gdsload.Windows takes stretches of them, each='document' makes documents"]
         for file in self.files.find(_SUFFIXES) if os.path.exists(self.path) else []:
@@ -135,7 +135,7 @@ class TokenSource(OfDocuments):
         return found
 
     def _one_by_one(self, files: list[str]) -> bool:
-        """Whether each token is a sample."""
+        """Return whether each token is a sample."""
         document = next((file for file in files if _has(file, ".npy") or _has(file, ".jsonl")), None)
         if self.each == "token" and document is not None:
             numbers = "Pass kind='numpy', which takes the values of arrays one by one."

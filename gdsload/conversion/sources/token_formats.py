@@ -1,4 +1,4 @@
-"""What a file of tokens says of itself: llm.c's header, Megatron-LM's index, or nothing. None of it is trusted."""
+"""Formats of token files: llm.c's header, Megatron-LM's index, or no header at all. None of them is trusted."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class IndexedTokens:
         return len(self.ends) - 1
 
     def edges(self, low: int, high: int) -> NDArray[np.int64]:
-        """Where documents `low` to `high` - 1 begin, and where the last one ends, in tokens.
+        """The offsets, in tokens, at which documents `low` to `high` - 1 begin, and at which the last one ends.
 
         Raises:
             FormatError: if these are no places in the file.
@@ -155,7 +155,7 @@ class IndexedTokens:
 
 
 def is_index(path: str) -> bool:
-    """Whether a file is an index of Megatron-LM's.
+    """Return whether a file is an index of Megatron-LM's.
 
     Raises:
         FormatError: if it is one of an older form.

@@ -56,7 +56,7 @@ class TorchSource:
 
     @property
     def name(self) -> str:
-        """What it is called: ``"package.module:name"``."""
+        """The name of the dataset: ``"package.module:name"``."""
         kind = self.spec if isinstance(self.spec, type) else type(self.spec)
         return self.spec if isinstance(self.spec, str) else f"{kind.__module__}:{kind.__qualname__}"
 
@@ -134,7 +134,7 @@ class TorchSource:
         return picture_array(value, name)
 
     def notes(self) -> list[str]:
-        """What users should know of the samples that this process has read, as the first ones are."""
+        """Notes for users on the samples that this process has read, the first ones."""
         return sorted(self._noted)
 
     def _open(self) -> Any:
@@ -165,7 +165,7 @@ class TorchSource:
 
 
 class _Again:
-    """What a generator function gives, as often as it is asked for."""
+    """The items of a generator function, which can be iterated again and again."""
 
     def __init__(self, function: Callable[[], Iterator[Any]]) -> None:
         self._function = function

@@ -96,7 +96,7 @@ class TarSource(FieldChoice, ImageSource):
         }
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset's metadata have of the source: the field that names samples."""
+        """The source's part of the dataset's metadata: the field that names samples."""
         return {"key": "key"} if self.with_key else {}
 
     def bytes_in_files(self) -> float | None:

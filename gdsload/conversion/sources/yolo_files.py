@@ -75,12 +75,12 @@ class YoloSource(ImageSource):
         return self.layout.classes()
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset says of itself: the names of classes, and the form of boxes."""
+        """The source's part of the dataset's metadata: the names of classes, and the form of boxes."""
         names = self.classes
         return {"boxes": self.boxes.wanted} | ({"classes": {"labels": names}} if names else {})
 
     def notes(self) -> list[str]:
-        """What users should know of it."""
+        """Notes for users on the source."""
         return self.layout.find().notes
 
     def describe(self) -> dict[str, Any]:

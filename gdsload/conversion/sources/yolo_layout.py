@@ -1,4 +1,4 @@
-"""Where a dataset in the layout of YOLO has its images, their label files, the names of classes, and splits."""
+"""The layout of YOLO's datasets: images, their label files, the names of classes, and splits."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _MAX_NAME = 1000
 
 @dataclass(frozen=True, slots=True)
 class YoloFiles:
-    """What a dataset consists of; all names are below `YoloLayout.base`.
+    """The files of a dataset; all names are below `YoloLayout.base`.
 
     Attributes:
         pairs: each image and its label file, ``""`` for none, in order.
-        notes: what users should know of them.
+        notes: notes for users on them.
     """
 
     pairs: list[tuple[str, str]]
@@ -238,7 +238,7 @@ class YoloLayout:
                 )
 
     def _yaml(self) -> dict[str, Any]:
-        """What the YAML file says, all as texts, so that a class `no` is no truth value; empty if there is none."""
+        """The content of the YAML file, all as texts so that a class `no` is no truth value; empty without a file."""
         files = [name for name in sorted(names_in(self.base)) if name.lower().endswith(_YAML)]
         if not files:
             return {}
@@ -256,7 +256,7 @@ class YoloLayout:
 
 
 def text_of(file: str, most: int = _MAX_TEXT_BYTES) -> str:
-    """What a text holds.
+    """The content of a text file.
 
     Raises:
         FormatError: if it cannot be read, is larger, or is no UTF-8.
@@ -275,7 +275,7 @@ def text_of(file: str, most: int = _MAX_TEXT_BYTES) -> str:
 
 
 def _stems(image: str) -> list[str]:
-    """Where an image's label file may be, without the ending: in `labels` if the image is in `images`, or beside it."""
+    """The possible paths of an image's label file, without ending: in `labels` for one in `images`, or beside it."""
     stem = os.path.splitext(image)[0]
     pieces = stem.split(os.sep)
     if _IMAGES not in pieces[:-1]:

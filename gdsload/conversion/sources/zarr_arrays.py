@@ -65,7 +65,7 @@ class ZarrSource(FieldChoice):
         return {"kind": self.kind, "files": stamps(self._files()), "unpack": self.unpack}
 
     def notes(self) -> list[str]:
-        """What users should know of it: groups and coordinates that are left out, and what stored numbers mean."""
+        """Notes for users on groups and coordinates that are left out, and on the meaning of stored numbers."""
         arrays = self._open()
         found = [note for name, array in arrays.items() for note in _meaning(array).notes(name, unpack=self.unpack)]
         found += bytes_notes(arrays)
@@ -77,7 +77,7 @@ class ZarrSource(FieldChoice):
         return found
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset's metadata have of it: units that attributes tell."""
+        """The source's part of the dataset's metadata: the units that attributes give."""
         arrays = self._open()
         units = {name: unit for name, one in arrays.items() for unit in _meaning(one).unit(unpack=self.unpack).values()}
         return {"units": units} if units else {}

@@ -1,4 +1,4 @@
-"""What is measured, and on what."""
+"""The plan of a benchmark: the dataset, the loader's options, the trials, and the machine."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class BenchPlan:
 
     @property
     def on_device(self) -> bool:
-        """Whether batches leave RAM at all."""
+        """True if batches go to a device other than the CPU."""
         return self.device.type != "cpu"
 
 

@@ -39,7 +39,7 @@ _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """What of some files is in the page cache.
+    """The number of some files' pages that are in the page cache.
 
     Attributes:
         places: how many pages were asked for.
@@ -58,12 +58,12 @@ class Residency:
 
     @property
     def cold(self) -> bool:
-        """Whether the files are not in the page cache."""
+        """True if the files are not in the page cache, but for stray pages."""
         return bool(self.places) and self.share <= _STRAY_SHARE
 
     @property
     def hot(self) -> bool:
-        """Whether they are."""
+        """True if the files are in the page cache, but for stray pages."""
         return self.share >= 1 - _STRAY_SHARE
 
     def __str__(self) -> str:
@@ -129,7 +129,7 @@ def fill(files: Sequence[str]) -> Residency:
 
 
 def not_cold(found: Residency, file_system: str) -> str:
-    """What to say of files that could not be dropped."""
+    """A note on files that could not be dropped from the page cache."""
     why = (
         f"a {file_system} has its files in memory alone"
         if file_system in IN_MEMORY
@@ -139,7 +139,7 @@ def not_cold(found: Residency, file_system: str) -> str:
 
 
 def not_hot(num_bytes: int, room: int) -> str:
-    """What to say of files that memory cannot hold."""
+    """A note on a dataset that does not fit into memory."""
     return f"the dataset has {format_bytes(num_bytes)}, and {format_bytes(room)} of memory are to be had"
 
 

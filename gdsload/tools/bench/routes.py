@@ -47,7 +47,7 @@ class Route:
         )  # fmt: skip
 
     def copies(self, plan: BenchPlan) -> bool:
-        """Whether the consumer copies batches to the device."""
+        """Return whether the consumer copies batches to the device."""
         return self.backend is None and plan.on_device
 
     def arrive(self, batch: Batch, plan: BenchPlan) -> Batch:

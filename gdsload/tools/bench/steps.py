@@ -1,4 +1,4 @@
-"""How far a measurement is."""
+"""The progress of a measurement."""
 
 from __future__ import annotations
 

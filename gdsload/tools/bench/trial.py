@@ -72,7 +72,7 @@ def run_trial(route: Route, loader: DataLoader, plan: BenchPlan, epoch: int, *, 
 
 
 def _difference(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:
-    """What was moved in between, by path."""
+    """The bytes moved between two readings of the counters, by path."""
     if before.keys() - after.keys():
         # cuFile's counters cannot tell bytes of several paths apart, so that the path of all of them has a new name.
         return {"+".join(after): sum(after.values()) - sum(before.values())}
@@ -81,7 +81,7 @@ def _difference(after: dict[str, int], before: dict[str, int]) -> dict[str, int]
 
 
 def summarise(route: Route, trials: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a contender's trials come to."""
+    """A summary of a contender's trials, for the record."""
     paths: dict[str, int] = {}
     for trial in trials:
         for path, count in trial["bytes_by_path"].items():

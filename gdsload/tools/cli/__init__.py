@@ -103,7 +103,7 @@ def _typed(parser: Parser, text: str) -> str:
 
 
 def _names(parser: Parser) -> dict[str, str]:
-    """How each option is typed, by its name in Python."""
+    """The flag of each option, by its name in Python."""
     late = parser.get_default("late")
     if late is not None:
         late(parser)

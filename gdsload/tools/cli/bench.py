@@ -125,14 +125,14 @@ def render_text(record: dict[str, Any], width: int = _WIDTH) -> str:
 
 
 def _notes(record: dict[str, Any], width: int) -> Iterator[str]:
-    """What else has to be known of the numbers."""
+    """Lines of the notes on the numbers."""
     yield ""
     for note in record["conditions"]["notes"]:
         yield from wrapped(plain(note), width, first="- ", rest="  ")
 
 
 def _conditions(record: dict[str, Any], width: int) -> Iterator[str]:
-    """What was measured on what, and how."""
+    """Lines about the dataset, the batches, the trials and the machine."""
     dataset, given, machine = record["dataset"], record["conditions"], record["machine"]
     bounds = [f"{counted(given['trials'], 'trial')}, interleaved"]
     if given["seconds"] is not None:
@@ -182,7 +182,7 @@ def _time(seconds: float) -> str:
 
 
 def _path(entry: dict[str, Any]) -> str:
-    """How the bytes came, by counters, and why."""
+    """A line about a contender's backend: the bytes by path, from counters, and the reason for the backend."""
     paths, last = entry["bytes_by_path"], entry["trials"][-1]
     total = sum(paths.values())
     shares = ", ".join(f"{path} {count / total:.1%}" for path, count in paths.items() if count) or "nothing moved"

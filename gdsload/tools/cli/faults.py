@@ -94,7 +94,7 @@ def show_fault(error: GdsloadError, options: Mapping[str, str], *, more: str = "
 
 
 def _divided(message: str) -> tuple[str, str]:
-    """What happened, and why, if that is told by another error's text."""
+    """An error's message without its cause, and the cause, if it is another error's text, else ""."""
     found = _CAUSE.search(message)
     if found is None:
         return message, ""

@@ -1,4 +1,4 @@
-"""What a dataset says of itself, as text."""
+"""A dataset's metadata as text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def told(metadata: Mapping[str, Any]) -> Iterator[str]:
 
 
 def caption(metadata: Mapping[str, Any], sample: Mapping[str, Any], number: int) -> str:
-    """What stands under a sample's picture: its number, and its class if the dataset names classes."""
+    """The caption of a sample's picture: its number, and its class if the dataset names classes."""
     classes = metadata.get("classes")
     for field, names in classes.items() if isinstance(classes, Mapping) else ():
         label = getattr(sample.get(field), "ndim", None) == 0 and int(sample[field])

@@ -17,7 +17,7 @@ _TEXT = 200
 
 
 def facts(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What each field holds, as JSON takes it: of numbers shape, element type, range and the first ones."""
+    """The content of each field, JSON-able: of numbers shape, element type, range and the first ones."""
     return {name: _facts(value) for name, value in sample.items()}
 
 
@@ -50,7 +50,7 @@ def _facts(value: Any) -> dict[str, Any]:
 
 
 def _picture(value: bytes) -> dict[str, Any]:
-    """What bytes that are an encoded image say of it."""
+    """The codec, size and orientation of an encoded image; empty for other bytes."""
     if image_codec(value) is None:
         return {}
     try:

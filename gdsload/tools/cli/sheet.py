@@ -26,7 +26,7 @@ _GAP, _CAPTION, _LETTER = 4, 12, 6
 
 
 def channels_first(name: str, field: Field, layout: Layout | None) -> bool | None:
-    """Whether the channels of an image field come first; None if it has none.
+    """Return whether the channels of an image field come first; None if it has none.
 
     Raises:
         OptionError: if the field cannot be seen as images.

@@ -71,7 +71,7 @@ def _from_text(text: str, annotation: Any = Any) -> Any:
 
 
 def option_value(name: str, text: str) -> Any:
-    """What `--option NAME=TEXT` gives: the same as `--NAME TEXT`.
+    """The value of `--option NAME=TEXT`, which is that of `--NAME TEXT`.
 
     Raises:
         OptionError: if the option takes no such text.
@@ -85,13 +85,13 @@ def option_value(name: str, text: str) -> Any:
 
 
 def _of_texts(annotation: Any) -> bool:
-    """Whether mappings that an option may be have texts alone: ``--types id=1`` is no number."""
+    """Return whether an option may be a mapping from texts to texts: ``--types id=1`` is no number."""
     options = (annotation, *typing.get_args(annotation))
     return any(typing.get_args(one) == (str, str) for one in options)
 
 
 def _takes(annotation: Any, wanted: type) -> bool:
-    """Whether an option may be one of these; a text is no sequence here."""
+    """Return whether an option may be of this type; a text is no sequence here."""
     found = [typing.get_origin(one) or one for one in _choices(annotation)]
     return any(isinstance(one, type) and issubclass(one, wanted) and one is not str for one in found)
 
@@ -154,7 +154,7 @@ def _described(kind: str) -> Iterator[str]:
 
 
 def _shared(kind: str) -> tuple[Any, ...]:
-    """What says what the options mean that many kinds have, and those of a kind that are listed by themselves."""
+    """The classes that document the options of a kind: those that many kinds share, and its own typed dicts."""
     from gdsload.conversion.input_files import SourceFiles
     from gdsload.conversion.sources.arrow_types import ColumnOptions
     from gdsload.conversion.sources.pictures import ImageForm

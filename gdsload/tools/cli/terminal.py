@@ -1,4 +1,4 @@
-"""What commands show: text that does no harm to a terminal and fits it, and how far they are."""
+"""Output of commands: text that does no harm to a terminal and fits it, and the progress of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLOURS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1
 
 
 def plain(text: str) -> str:
-    """What a terminal may be sent: what comes from files must not move its cursor."""
+    """The text with spaces for all characters that are not printable, as text of files must not move the cursor."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
@@ -78,12 +78,12 @@ def say(text: str, stream: TextIO | None = None) -> None:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether that is a terminal whose lines can be written over."""
+    """Return whether a stream is a terminal whose lines can be written over."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """How long lines may be; None where that is not a terminal, and programs read them."""
+    """The number of columns of a terminal; None if the stream is none, and programs read it."""
     return min(shutil.get_terminal_size().columns, _WIDEST) if stream.isatty() else None
 
 

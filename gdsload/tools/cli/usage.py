@@ -1,4 +1,4 @@
-"""How command lines are read: parsers that say what was meant, help that fits, lists that swallow nothing.
+"""Parsers of command lines: errors that say what was meant, help that fits, lists that swallow no arguments.
 
 Nothing here, nor what builds the parsers, imports torch: `gdsload --help` and completion must come at once.
 """
@@ -46,7 +46,7 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def _second_column(line: str) -> int:
-    """Where the second column of a line begins, where it goes on below; 0 if it is a sentence."""
+    """The place where a line's second column, and its continuation, begins; 0 if the line is a sentence."""
     found = _COLUMNS.match(line)
     return found.end() if found else 0
 
@@ -118,7 +118,7 @@ class _Several(argparse.Action):
     one: Callable[[str], Any] = str
 
     def knows(self, word: str) -> bool:
-        """Whether a word is a value by its looks, as a number is one, and a name may be anything."""
+        """Return whether a word is a value by its looks, as a number is one; a name may be anything."""
         try:
             return self.one is not str and self.one(word) is not None
         except (ValueError, argparse.ArgumentTypeError):
@@ -163,7 +163,7 @@ def add_list(
 
 
 def as_count(text: str, at_least: int = 1) -> int:
-    """How many of something."""
+    """A whole number of `at_least` or more, from a text."""
     if not text.isdecimal() or int(text) < at_least:
         raise argparse.ArgumentTypeError(f"{text} is no whole number from {at_least}")
     return int(text)
@@ -231,7 +231,7 @@ def _taken(parser: Parser, chosen: argparse.Namespace, word: str) -> str:
 
 
 def _separated(flag: str, value: str, word: str, parser: Parser) -> str:
-    """How the values of a list are told from arguments, for a hint."""
+    """The error text for a second word after an option that takes one: several values have commas between them."""
     both = shlex.quote(f"{value},{word}")
     return (
         f"{flag} takes one word, which is {value!r}: several values have commas between them, {flag} {both}, or stand "

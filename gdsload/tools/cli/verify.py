@@ -77,7 +77,7 @@ def _run(chosen: argparse.Namespace) -> int:
 
 
 def _complain(error: FormatError) -> None:
-    """What is wrong on the error stream, and all spoiled samples on the output, for programs and notes."""
+    """Write an error to the error stream, and all spoiled samples to the output."""
     show_fault(error, {}, more="--json")
     if error.samples:
         count = sum(high - low for low, high in error.samples)

@@ -1,4 +1,4 @@
-"""What all commands have that write datasets: their options, how a run shows how far it is, and what came of it."""
+"""The parts that all commands that write datasets share: options, a bar for the progress, and the summary."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def run_with_bar(chosen: argparse.Namespace) -> Iterator[RearrangeKeywords]:
-    """What these options say of the run, with a bar while it lasts, which SIGTERM ends as Ctrl-C does."""
+    """Yield the options of the run, and show a bar until it ends; SIGTERM ends it as Ctrl-C does."""
     bar = Bar(sys.stderr, hidden=chosen.quiet)
     bar.say("looking at the source…")
     with ended_by_signals() as again, closing(bar), _cluster(chosen) as executor:

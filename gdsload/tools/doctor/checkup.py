@@ -160,7 +160,7 @@ def _try_file(calls: Calls, file: str) -> FileTrial:
 
 
 def _worst(probes: list[CufileProbe | None]) -> CufileProbe | None:
-    """What cuFile did on the mount where it did worst: what loaders go by."""
+    """The probe of the mount where cuFile did worst, which loaders go by; None without a probe."""
     return min(filter(None, probes), key=lambda probe: (probe.status == "ok", probe.proven), default=None)
 
 

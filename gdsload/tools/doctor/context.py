@@ -1,4 +1,4 @@
-"""What all checks are given: the machine, the place where the data are, and the results of the trials."""
+"""The context of all checks: the machine, the place of the data, and the results of the trials."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 @dataclass(frozen=True, slots=True)
 class DataPlace:
-    """Where the data are.
+    """The place of the data: a path, and the mounts that its shards are on.
 
     Attributes:
         path: the path asked about, absolute.
         real: the same without links; the nearest folder that exists if it does not.
         exists: whether it does; None if the file system did not answer.
         volumes: the mounts that the shards are on; of a place without shards its own.
-        lost: links to shards that lead to where there is nothing.
+        lost: links to shards that lead nowhere.
     """
 
     path: str
@@ -64,7 +64,7 @@ class DataPlace:
 
     @property
     def in_memory(self) -> bool:
-        """Whether its file systems have their files in memory and nowhere else."""
+        """True if its file systems have their files in memory and nowhere else."""
         return bool(self.volumes) and all(volume.in_memory for volume in self.volumes)
 
     @property
@@ -93,12 +93,12 @@ def locate(system: System, path: str) -> DataPlace:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a check may look at.
+    """The facts that a check may look at.
 
     Attributes:
         system: the machine.
-        place: where the data are.
-        torch: which torch this is.
+        place: the place of the data.
+        torch: the build of torch.
         gpu: what torch says of the device.
         files: what was tried on a file of each mount.
         probe: what cuFile did, where it did worst; None if it was not to be asked.
@@ -115,7 +115,7 @@ class Context:
 
     @property
     def file(self) -> FileTrial:
-        """What was tried on a file of the first mount."""
+        """The results of the trial on a file of the first mount."""
         return self.files[0] if self.files else FileTrial()
 
     def by_volume(self) -> list[tuple[Volume, Context]]:
@@ -129,17 +129,17 @@ class Context:
 
     @property
     def config(self) -> Config:
-        """What cuFile's configuration says."""
+        """The configuration of cuFile."""
         return read_config(self.system.tree, self.system.environ)
 
     @property
     def wants_host(self) -> bool:
-        """Whether the CPU was asked for."""
+        """True if the CPU was asked for."""
         return self.device == "cpu"
 
     @property
     def has_gpu(self) -> bool:
-        """Whether there is an NVIDIA GPU here, whatever works of it; if not, what only concerns cuFile is no fault."""
+        """True if there is an NVIDIA GPU, usable or not; without one, troubles of cuFile alone do not count."""
         return not self.wants_host and (self.gpu.kind == "cuda" or bool(self.gpu_address()) or bool(self.gpu_name()))
 
     def gpu_name(self) -> str:
@@ -174,7 +174,7 @@ class Context:
 
     @property
     def nvfs(self) -> bool:
-        """Whether nvidia-fs is loaded."""
+        """True if nvidia-fs is loaded."""
         return self.system.tree.exists("/proc/driver/nvidia-fs/devcount") or self.system.tree.exists(
             "/proc/driver/nvidia-fs/version"
         )

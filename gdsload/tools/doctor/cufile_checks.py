@@ -28,7 +28,7 @@ def _trouble(context: Context, message: str, remedy: str, **evidence: Any) -> Fi
 
 
 def library(context: Context) -> Finding:
-    """Which libcufile there is."""
+    """The libcufile that is loaded or installed."""
     system = context.system
     found = find_libraries(system.tree, system.environ, system.site_folders)
     evidence: dict[str, Any] = {"libraries": [{"path": item.path, "version": item.version} for item in found]}
@@ -41,7 +41,7 @@ def library(context: Context) -> Finding:
 
 
 def probe(context: Context) -> Finding:
-    """What cuFile did with a file at the path, by its own counters."""
+    """The result of cuFile's read of a file at the path, by its own counters."""
     found = context.probe
     if found is None:
         return unknown("cuFile was not asked", "Run the doctor without --no-probe.", status="skipped", proven=False)
@@ -73,7 +73,7 @@ def probe(context: Context) -> Finding:
 
 
 def modules(context: Context) -> Finding:
-    """Whether /proc/modules is there: without it libcufile 1.19 and 1.20 were seen to spin in cuFileDriverOpen."""
+    """The presence of /proc/modules, without which libcufile 1.19 and 1.20 were seen to spin in cuFileDriverOpen."""
     if context.system.tree.exists("/proc/modules"):
         return ok("/proc/modules is there", exists=True)
     return info(

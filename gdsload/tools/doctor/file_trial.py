@@ -1,4 +1,4 @@
-"""What reads of a file at the path can do: direct I/O, reads that do not wait, and its attributes."""
+"""Trial of reads of a file at the path: direct I/O, reads that do not wait, and the file's attributes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ALIGNED_BYTES = 65536
 
 @dataclass(frozen=True, slots=True)
 class FileTrial:
-    """What was tried on a file.
+    """The results of a trial on a file.
 
     Attributes:
         file: the file; empty if there was none.

@@ -16,7 +16,7 @@ Severity = Literal["ok", "info", "warning", "error", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found.
+    """The finding of one check.
 
     Attributes:
         check: the check's name, ``group.what``; stable.
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Which backend data at the path get on this machine.
+    """The backend that data at the path get on this machine, and why.
 
     Attributes:
         backend: ``gds``, ``mapped``, ``bounce`` or ``host``.

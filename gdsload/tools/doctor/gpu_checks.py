@@ -82,7 +82,7 @@ def device(context: Context) -> Finding:
 
 
 def mapping(context: Context) -> Finding:
-    """Whether pages of a file at the path can be registered with CUDA: what the `mapped` backend stands on."""
+    """The registration of a file's pages with CUDA, which the `mapped` backend needs."""
     gpu = context.gpu
     evidence: dict[str, Any] = {"registered": gpu.registered, "error": gpu.register_error}
     if gpu.registered:

@@ -9,7 +9,7 @@ __all__ = ["GpuTrial"]
 
 @dataclass(frozen=True, slots=True)
 class GpuTrial:
-    """What torch says of a device.
+    """A device as torch describes it, and the results of the trial on it.
 
     Attributes:
         kind: ``cuda``, ``hip``, another accelerator's name as torch has it, or empty for none.

@@ -36,7 +36,7 @@ def page_cache_room(context: Context) -> int | None:
 
 
 def page_cache(context: Context) -> Finding:
-    """Whether the data fit into the page cache."""
+    """The room in the page cache, and whether the data fit into it."""
     room, size = page_cache_room(context), context.place.nbytes
     limit = cgroup_limit(context.system.tree)
     evidence: dict[str, Any] = {"room_bytes": room, "data_bytes": size, "cgroup_bytes": limit, "fits": None}

@@ -71,7 +71,7 @@ def cuda_bindings(context: Context) -> Finding:
 
 
 def cuda_major(context: Context) -> Finding:
-    """Whether packages are built for torch's CUDA."""
+    """The CUDA versions that packages are built for, which should be torch's."""
     wanted = context.torch.cuda.partition(".")[0]
     found = {}
     for package in MODULES:

@@ -34,7 +34,7 @@ def _trouble(context: Context, message: str, remedy: str, **evidence: Any) -> Fi
 
 
 def path(context: Context) -> Finding:
-    """Whether there is something at the path, and what."""
+    """The path itself: whether it exists, and its shards."""
     place = context.place
     evidence: dict[str, Any] = {
         "path": place.path,
@@ -131,7 +131,7 @@ def attributes(context: Context) -> Finding:
 
 
 def direct_io(context: Context) -> Finding:
-    """Whether reads can pass the page cache by."""
+    """Direct I/O: reads that bypass the page cache."""
     trial = context.file
     evidence: dict[str, Any] = {
         "works": trial.direct, "error": trial.direct_error, "memory_align": trial.memory_align,
@@ -150,7 +150,7 @@ def direct_io(context: Context) -> Finding:
 
 
 def nowait(context: Context) -> Finding:
-    """Whether a read can ask the page cache without waiting: how residency is found out on files of others."""
+    """Reads that do not wait for the drive, by which the residency of other users' files is found out."""
     trial = context.file
     evidence: dict[str, Any] = {"works": trial.nowait, "error": trial.nowait_error}
     if trial.nowait:

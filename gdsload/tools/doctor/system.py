@@ -31,7 +31,7 @@ _IMPORT_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
-    """Which torch this is: its version, and the CUDA, HIP or other accelerator it was built for (empty: CPU only)."""
+    """The build of torch: its version, and the CUDA, HIP or other accelerator it was built for (empty: CPU only)."""
 
     version: str
     accelerator: str
@@ -104,10 +104,10 @@ def device_number(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What the checks do besides reading the tree; each can be exchanged.
+    """The calls that the checks make besides reading the tree; each can be exchanged.
 
     Attributes:
-        torch_build: which torch this is.
+        torch_build: the build of torch.
         try_gpu: (file, device, seconds): asks torch about the device, in a process.
         probe: (file, device, seconds): see `ask_cufile`.
         try_file: (file): tries reads.

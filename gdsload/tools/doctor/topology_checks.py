@@ -29,7 +29,7 @@ def _node(context: Context, address: str) -> int | None:
 
 
 def _distance(context: Context, gpu: str, drive: str) -> str:
-    """How far two devices are apart, from their common part in sysfs: host bridge, root port, switch ports, device."""
+    """The distance of two devices, from their common part in sysfs: host bridge, root port, switch ports, device."""
     tree = context.system.tree
     paths = [tree.resolve(f"{_DEVICES}/{address}") for address in (gpu, drive)]
     if paths[0] is None or paths[1] is None:
@@ -49,7 +49,7 @@ def _distance(context: Context, gpu: str, drive: str) -> str:
 
 
 def distance(context: Context) -> Finding:
-    """How far drive and GPU are apart on the PCIe bus."""
+    """The distance of drive and GPU on the PCIe bus."""
     gpu, drives = context.gpu_address(), _drives(context)
     found = {drive: _distance(context, gpu, drive) for drive in drives} if gpu else {}
     evidence: dict[str, Any] = {"gpu": gpu, "drives": found}
@@ -68,7 +68,7 @@ def distance(context: Context) -> Finding:
 
 
 def drives(context: Context) -> Finding:
-    """What is on which drive, and how far each is from each GPU."""
+    """The drives of each mount, and the distance of each from each GPU."""
     gpus, listed = context.gpu_addresses(), []
     for volume in context.place.volumes:
         addresses = list(dict.fromkeys(block.pci for block in volume.drives if block.pci))

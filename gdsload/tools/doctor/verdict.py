@@ -15,7 +15,7 @@ _NEEDED = ("gpu.", "packages.", "storage.path")
 
 
 def judge(findings: Iterable[Finding]) -> Verdict:
-    """Which backend data at the path get, from what was found alone.
+    """The backend that data at the path get, by the findings alone.
 
     - ``host``: torch has no accelerator to use, or one that is no GPU of CUDA's or ROCm's, or the CPU was asked for.
     - ``gds``: cuFile's counters moved under nvidia-fs or P2PDMA, and what gdsload's backend needs can be imported.

@@ -36,17 +36,17 @@ class Volume:
 
     @property
     def point(self) -> str:
-        """Where it is mounted, or else the folder."""
+        """The mount point, or else the folder."""
         return self.mount.point if self.mount else self.folder
 
     @property
     def device(self) -> str:
-        """What is mounted: the block device's name, or else what the mount table calls it."""
+        """The name of the mounted block device, or else the source in the mount table."""
         return self.stack[0].name if self.stack else self.mount.source if self.mount else ""
 
     @property
     def in_memory(self) -> bool:
-        """Whether its file system has its files in memory and nowhere else."""
+        """True if its file system has its files in memory and nowhere else."""
         return self.mount is not None and self.mount.kind in IN_MEMORY
 
     @property
