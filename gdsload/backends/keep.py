@@ -71,7 +71,7 @@ def _keep(files: Files, first: int, over: Callable[[], bool], then: Callable[[in
     while (pending or reading) and not (over() or trouble):
         while pending and len(reading) < _AT_ONCE:
             file = pending.popleft() if resides(files, pending[0]) else pending.pop()
-            if _room() < spare + files.sources[file].length():
+            if not resides(files, file) and _room() < spare + files.sources[file].length():
                 files.kept[[file, *pending, *(number for number, _ in reading)]] = False
                 return "the machine, or the control group, is short of memory"
             reading.append((file, readers.run([partial(_read_in, files, file, over)])))
@@ -84,7 +84,6 @@ def _keep(files: Files, first: int, over: Callable[[], bool], then: Callable[[in
 
 def _read_in(files: Files, file: int, over: Callable[[], bool]) -> None:
     """Read a shard into the page cache."""
-    files.ensure_open(np.array([file]))
     if resides(files, file):
         return
     memory = bytearray(_READ_BYTES)
@@ -96,9 +95,10 @@ def _read_in(files: Files, file: int, over: Callable[[], bool]) -> None:
 
 
 def resides(files: Files, file: int) -> bool:
-    """Return whether a shard is open and in memory."""
+    """Return whether a shard can be opened and is in memory."""
     with suppress(Exception):
-        return bool(files.opened[file]) and file_is_resident(files, file)
+        files.ensure_open(np.array([file]))
+        return file_is_resident(files, file)
     return False
 
 

@@ -384,6 +384,14 @@ def test_nothing_more_is_kept_when_memory_gets_short(keeping, monkeypatch):
     assert until(lambda: not threads(), routed)
 
 
+def test_what_is_in_memory_anyway_takes_no_more_of_it(keeping, monkeypatch):
+    """As files of a tmpfs."""
+    routed, read = keeping(0, 1, 2, 3, resident=range(4))
+    monkeypatch.setattr(keep_module, "_room", lambda: 0)
+    assert until(routed.near.registered.all, routed)
+    assert (read, routed.near.trouble) == ([], "")
+
+
 def test_registered_pages_are_not_free(monkeypatch, folder):
     monkeypatch.setattr(keep_module, "memory_room", lambda _tree: 2**30)
     before = keep_module.default_register_bytes()
