@@ -6,6 +6,7 @@ import ctypes
 import multiprocessing
 import os
 import threading
+import time
 
 import pytest
 
@@ -52,3 +53,14 @@ def test_errors_are_raised_here():
 def test_a_worker_of_a_conversion_reads_by_itself(monkeypatch):
     monkeypatch.setattr(multiprocessing.current_process(), "name", "gdsload-convert")
     assert read_apart(process, "a") == os.getpid()
+
+
+def test_it_ends_when_nothing_is_read_any_more():
+    pid = read_apart(process, "a")
+    deadline = time.monotonic() + 20
+    while any(thread.name.startswith("gdsload-read") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert read_apart(process, "a") != pid
