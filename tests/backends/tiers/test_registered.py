@@ -387,7 +387,7 @@ def test_nothing_more_is_kept_when_memory_gets_short(keeping, monkeypatch):
 def test_what_is_in_memory_anyway_takes_no_more_of_it(keeping, monkeypatch):
     """As files of a tmpfs."""
     routed, read = keeping(0, 1, 2, 3, resident=range(4))
-    monkeypatch.setattr(keep_module, "_room", lambda: 0)
+    monkeypatch.setattr(keep_module, "memory_room", lambda _tree: 0)
     assert until(routed.near.registered.all, routed)
     assert (read, routed.near.trouble) == ([], "")
 
