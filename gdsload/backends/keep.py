@@ -70,11 +70,13 @@ def _keep(files: Files, first: int, over: Callable[[], bool], then: Callable[[in
     trouble = ""
     while (pending or reading) and not (over() or trouble):
         while pending and len(reading) < _AT_ONCE:
-            file = pending.popleft() if resides(files, pending[0]) else pending.pop()
-            if not resides(files, file) and _room() < spare + files.sources[file].length():
+            there = resides(files, pending[0])
+            file = pending.popleft() if there else pending.pop()
+            there = there or resides(files, file)
+            if not there and _room() < spare + files.sources[file].length():
                 files.kept[[file, *pending, *(number for number, _ in reading)]] = False
                 return "the machine, or the control group, is short of memory"
-            reading.append((file, readers.run([partial(_read_in, files, file, over)])))
+            reading.append((file, readers.run([] if there else [partial(_read_in, files, file, over)])))
         file, read = reading.popleft()
         with suppress(Exception):
             read.wait()
@@ -84,8 +86,6 @@ def _keep(files: Files, first: int, over: Callable[[], bool], then: Callable[[in
 
 def _read_in(files: Files, file: int, over: Callable[[], bool]) -> None:
     """Read a shard into the page cache."""
-    if resides(files, file):
-        return
     memory = bytearray(_READ_BYTES)
     with files.descriptor(file) as fd:
         for offset in range(0, files.length(file), _READ_BYTES):

@@ -120,7 +120,7 @@ class DeviceAssembler(BatchMaker):
         """
         count, there = int(lengths.sum()), (lengths > 0) & ~self.gather.on_host(addresses)
         if there.any():
-            # Those alone: the GPU cannot read what lies in a mapping that is not registered.
+            # Those alone: the GPU cannot read what is in a mapping that is not registered.
             (values,) = batch_tensors([int(lengths[there].sum())], field, self.device)
             self.gather.pieces(
                 addresses[there], lengths[there], field.row_bytes, [values], [int(np.count_nonzero(there))], begins
