@@ -15,7 +15,7 @@ import torch
 
 from gdsload.system.streams import record, side_stream
 
-__all__ = ["DirectReads", "PinnedCopies"]
+__all__ = ["DirectReads", "PinnedCopies", "PlainReads"]
 
 _COPY_BYTES = 2**28
 _BLOCK_BYTES = 8 * 2**20
@@ -59,13 +59,15 @@ class PinnedCopies:
         return count * self._source.nbytes
 
 
-class DirectReads:
-    """D: 12 threads that read files with O_DIRECT in blocks of 8 MiB, and do nothing else.
+class PlainReads:
+    """12 threads that read files in blocks of 8 MiB, each into its own memory, and do nothing else.
 
     Args:
         paths: the files.
         pinned: whether into pinned memory.
     """
+
+    _flags = os.O_RDONLY
 
     def __init__(self, paths: Sequence[Path], *, pinned: bool) -> None:
         self._paths = paths
@@ -77,7 +79,7 @@ class DirectReads:
     def run(self) -> int:
         """Read everything once; returns the number of bytes."""
         self._local, self._free = threading.local(), deque(range(_THREADS))
-        fds = [os.open(path, os.O_RDONLY | os.O_DIRECT) for path in self._paths]
+        fds = [os.open(path, self._flags) for path in self._paths]
         try:
             jobs = [(fd, offset) for fd in fds for offset in range(0, os.fstat(fd).st_size, _BLOCK_BYTES)]
             with ThreadPoolExecutor(_THREADS) as threads:
@@ -91,3 +93,9 @@ class DirectReads:
             low = self._free.popleft() * _BLOCK_BYTES
             self._local.block = self._memory[low : low + _BLOCK_BYTES]
         return os.preadv(job[0], [self._local.block], job[1])
+
+
+class DirectReads(PlainReads):
+    """D: the same with O_DIRECT, so from the drive."""
+
+    _flags = os.O_RDONLY | os.O_DIRECT

@@ -4,7 +4,8 @@
     python -m benchmarks.gpu.ranks --out ranks.json --device cpu --bytes 64MiB
 
 Every rank has the loader of its share, open and warm, with its shards registered, all the time. In each round every
-rank runs a trial by itself, and then all of them run one together.
+rank runs a trial by itself, and then all of them run one together. Copies out of pinned memory and reads out of the
+page cache into it, without a loader, are measured alike: they say what the host allows.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 
 import gdsload
+from benchmarks.gpu.limits import PinnedCopies, PlainReads
 from benchmarks.gpu.shapes import KINDS, Case, Loads, case_parser, compare
 from benchmarks.gpu.suite.trial import cpu_s, synchronise
 from benchmarks.record import head, publish, ratio, spread
@@ -38,6 +40,40 @@ CASES = (
     Case("block", _KIND, 256, "block"),
     Case("bounce-full", _KIND, 256, "full", {"backend": "bounce"}),
 )
+LIMITS = ("plain copies", "plain reads")
+"""The limits of the host: copies of 256 MiB out of pinned memory, and reads of the files into pinned memory."""
+
+
+class _Plain:
+    """One of the `LIMITS`, in the place of a loader.
+
+    Args:
+        name: which.
+        files: the files.
+        device: the GPU.
+        sample_bytes: bytes that count as a sample.
+    """
+
+    def __init__(self, name: str, files: list[Path], device: torch.device, sample_bytes: float) -> None:
+        self._sample_bytes, self._nbytes = sample_bytes, sum(path.stat().st_size for path in files)
+        self._copies = PinnedCopies(device) if name == "plain copies" else None
+        self._reads = PlainReads(files, pinned=device.type == "cuda")
+
+    def epoch(self) -> float:
+        """Copy or read the bytes of all files; returns how many samples they are."""
+        nbytes = self._reads.run() if self._copies is None else self._copies.run(self._nbytes)
+        return nbytes / self._sample_bytes
+
+    def registered(self) -> int:
+        """The number of shards in tiers: none."""
+        return 0
+
+    def paths(self) -> dict[str, int]:
+        """Bytes by path: not counted."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class Rank:
@@ -53,18 +89,21 @@ class Rank:
     def __init__(self, folder: Path, kind: str, rank: int, world_size: int) -> None:
         self._folder, self._share = folder, {"rank": rank, "world_size": world_size}
         self._device = torch.device("cpu") if kind == "cpu" else torch.device(kind, rank)
-        files = list((folder / "full" / _KIND).glob("*.safetensors"))
-        self._all_bytes = sum(path.stat().st_size for path in files)
-        self._loads: Loads
+        self._files = sorted((folder / "full" / _KIND).glob("*.safetensors"))
+        nbytes = sum(path.stat().st_size for path in self._files)
+        self._sample_bytes = nbytes / len(gdsload.ShardDataset(folder / "full" / _KIND))
+        self._loads: Loads | _Plain
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
 
-    def open(self, case: Case, warm_s: float) -> dict[str, Any]:
+    def open(self, case: Case | str, warm_s: float) -> dict[str, Any]:
         """Compare the bytes of a case, open its loader, and read until nothing is registered any more."""
-        case = Case(case.name, case.kind, case.batch_size, case.shuffle, {**case.options, **self._share})
-        compare(case, self._folder / "small", self._device)
-        self._loads = Loads(case.open(self._folder / "full", self._device), 1)
-        self._sample_bytes = self._all_bytes / len(gdsload.ShardDataset(self._folder / "full" / _KIND))
+        if isinstance(case, str):
+            self._loads = _Plain(case, self._files, self._device, self._sample_bytes)
+        else:
+            case = Case(case.name, case.kind, case.batch_size, case.shuffle, {**case.options, **self._share})
+            compare(case, self._folder / "small", self._device)
+            self._loads = Loads(case.open(self._folder / "full", self._device), 1)
         grown = time.perf_counter()
         before = 0  # shards that are registered; a rank in order needs but its own, so there is no number to wait for
         while time.perf_counter() - grown < warm_s:
@@ -75,7 +114,7 @@ class Rank:
 
     def trial(self, seconds: float) -> dict[str, Any]:
         """Whole epochs of this rank's share, until the GPU has ended all work."""
-        samples, cpu, start = 0, cpu_s(), time.perf_counter()
+        samples, cpu, start = 0.0, cpu_s(), time.perf_counter()
         while time.perf_counter() - start < seconds:
             samples += self._loads.epoch()
         synchronise(self._device)
@@ -162,11 +201,11 @@ def world_size_of(options: argparse.Namespace) -> int:
     return int(options.world_size or (torch.cuda.device_count() if on_gpu else 2))
 
 
-def _chosen(options: argparse.Namespace) -> list[Case]:
-    """The cases that a command line asks for, and that its device can run."""
+def _chosen(options: argparse.Namespace) -> list[Case | str]:
+    """The limits, and the cases that a command line asks for and that its device can run."""
     on_gpu = torch.device(options.device).type == "cuda"
     every = [case for case in CASES if on_gpu or "backend" not in case.options]
-    return [case for case in every if not options.cases or case.name in options.cases]
+    return [*LIMITS, *(case for case in every if not options.cases or case.name in options.cases)]
 
 
 @contextmanager
@@ -179,7 +218,7 @@ def _images_written(options: argparse.Namespace) -> Iterator[Path]:
         yield folder
 
 
-def _measured(case: Case, ranks: Ranks, rounds: int, seconds: float) -> dict[str, Any]:
+def _measured(case: Case | str, ranks: Ranks, rounds: int, seconds: float) -> dict[str, Any]:
     """A case's trials, and what follows from them."""
     ranks.tell("open", case, seconds)
     alone: list[list[dict[str, Any]]] = [[] for _ in range(len(ranks))]
@@ -194,7 +233,9 @@ def _measured(case: Case, ranks: Ranks, rounds: int, seconds: float) -> dict[str
         {"alone": before, "together": beside, "bytes_by_path": by_path, "ratio": ratio(_rates(beside), _rates(before))}
         for before, beside, by_path in zip(alone, together, paths, strict=True)
     ]
-    return {"name": case.name, "batch_size": case.batch_size, "ranks": found}
+    if isinstance(case, str):
+        return {"name": case, "ranks": found}
+    return {"name": f"{case.name}, batch {case.batch_size}", "ranks": found}
 
 
 def _rates(trials: list[dict[str, Any]]) -> list[float]:
@@ -213,7 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
     with _images_written(options) as folder, started(Rank, folder, device.type, world_size) as ranks:
         for case in _chosen(options):
             found.append(_measured(case, ranks, options.rounds, options.seconds_per_trial))
-            print(f"{case.name}: done", file=sys.stderr, flush=True)
+            print(f"{found[-1]['name']}: done", file=sys.stderr, flush=True)
     begin = head("benchmarks.gpu.ranks", arguments, device)
     return publish(begin, options, render, world_size=world_size, seconds=options.seconds_per_trial, cases=found)
 
@@ -234,7 +275,7 @@ def render(record: dict[str, Any]) -> str:
             alone, together = spread(_rates(found["alone"])), spread(_rates(found["together"]))
             over, cpu = found["ratio"], spread([trial["cpu_s_per_gb"] for trial in found["together"]])
             lines.append(
-                f"| {entry['name']}, batch {entry['batch_size']} | {rank} "
+                f"| {entry['name']} | {rank} "
                 f"| {alone['median']:.2f} ({alone['q1']:.2f}–{alone['q3']:.2f}) "
                 f"| {together['median']:.2f} ({together['q1']:.2f}–{together['q3']:.2f}) "
                 f"| {over['median']:.3f} ({over['q1']:.3f}–{over['q3']:.3f}) | {cpu['median']:.3f} "

@@ -58,6 +58,8 @@ def prefetch(
             elif not gather.ids_from_host:
                 # One thread queues and awaits all groups: several would wait for each other at the driver's locks.
                 runner = replace(runner, threads=1)
+        else:
+            gather.prepare()
     if not ahead:
         runner = _SYNCHRONOUS
     if job.transform is not None and not isinstance(source, VramSource):
@@ -73,7 +75,8 @@ def _threads(backend: Backend, maker: BatchMaker) -> int:
     where gathers may go over the link, and so take long.
     """
     if maker.takes_processor:
-        return gatherers() - (maker.onto is None)
+        copies = maker.onto is not None
+        return gatherers(copies=copies) - (not copies)
     if maker.images is not None:
         return 3  # one has its images decoded, the next one's are ready for that, and one gathers, or runs the kernel
     return 2 if backend.addressable else 1

@@ -10,6 +10,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -20,12 +21,14 @@ from gdsload.engine.assemble import Batch
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.batch_memory import batch_tensors
 from gdsload.engine.gpu.block_ids import BlockIds
-from gdsload.engine.gpu.gather_positions import DeviceRows, PositionBatch, PositionGather
+from gdsload.engine.gpu.gather_positions import DeviceRows, PositionBatch, PositionGather, compile_gather
+from gdsload.engine.gpu.kernels import prepare
 from gdsload.engine.runs import lie_in_runs
 from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder, FullOrder, SequentialOrder
 from gdsload.system.arrays import IntArray, array_of
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs
+from gdsload.system.streams import on, side_stream
 
 __all__ = ["ResidentGather", "computable", "in_parts", "rows_are_gathered"]
 
@@ -92,13 +95,12 @@ class ResidentGather:
             return None
         if job.offsets:
             return None  # windows, which the host plans: the kernels know no more than an id for each sample
-        gather = cls(job, computable(job, with_index=maker.form.index is not None), backend, maker)
-        return gather if gather.in_order or maker.gather.kernel else None
+        return cls(job, computable(job, with_index=maker.form.index is not None), backend, maker)
 
     def ready(self) -> bool:
-        """Return whether the GPU can address all shards now, and has room for the tables that it finds samples by."""
+        """Return whether the GPU can address all shards now, and has kernels, and room for their tables."""
         found = None if self._hopeless else self.backend.addresses()
-        if found is None or not len(found.base):
+        if found is None or not len(found.base) or not (self.in_order or self.maker.gather.kernel):
             return False
         with self._lock:
             try:
@@ -137,9 +139,7 @@ class ResidentGather:
         if self.in_order:
             return _Reach(addresses, over_pcie, None, {})
         order = None if self.ordered is None else self.ordered.order
-        copied = over_pcie and copies_scattered_runs()
-        fields = {name: field.row_bytes for name, field in self._fields.items() if field.row_bytes}
-        fields = {name: nbytes for name, nbytes in fields.items() if not copied or nbytes < LONG_BYTES}
+        fields = self._gathered(over_pcie=over_pcie)
         if not fields:
             return _Reach(addresses, over_pcie, None, {})
         selected = None if self.ids_from_host else job.selection.ids
@@ -155,6 +155,23 @@ class ResidentGather:
             self._ids = BlockIds(self.maker.device, order, self.ordered.schedule)
         rows = {name: DeviceRows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
         return _Reach(addresses, over_pcie, gather, rows, self._ids)
+
+    def _gathered(self, *, over_pcie: bool) -> dict[str, int]:
+        """Bytes of a row of each field that a kernel gathers; see `_Reach.rows`."""
+        copied = over_pcie and copies_scattered_runs()
+        found = {name: field.row_bytes for name, field in self._fields.items() if field.row_bytes}
+        return {name: nbytes for name, nbytes in found.items() if not copied or nbytes < LONG_BYTES}
+
+    def prepare(self) -> None:
+        """Begin to make ready, in threads, what gathers once the GPU can address all shards over the link."""
+        if self.in_order or not (fields := self._gathered(over_pcie=True)):
+            return
+        device, samples = self.maker.device, int(self._ends[-1])
+        rows = frozenset(fields.values())
+        prepare(("positions", device, rows, samples), partial(compile_gather, device, rows, samples))
+        ordered = self.ordered
+        if ordered is not None and isinstance(ordered.order, BlockOrder):
+            prepare(("blocks", device), partial(_rehearse, device, ordered, ordered.order))
 
     def shards(self, steps: range) -> IntArray:
         """The shards that some steps' batches may be made from, but for copies: those to be checked after the gather.
@@ -296,6 +313,12 @@ class ResidentGather:
     def _index(self, step: int) -> IntArray:
         """The user's indices of a step's samples."""
         return np.array(self.job.selection.indices(self.job.steps.positions(range(step, step + 1))))
+
+
+def _rehearse(device: torch.device, ordered: Ordered, order: BlockOrder) -> None:
+    """Have the GPU compute the ids of an epoch's first batches, so that all kernels that it takes are there."""
+    with on(side_stream(device)):
+        BlockIds(device, order, ordered.schedule)(range(min(2, ordered.steps)))
 
 
 def rows_are_gathered(maker: DeviceAssembler) -> bool:

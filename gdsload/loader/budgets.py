@@ -78,4 +78,5 @@ def _group_bytes(plan: LoaderPlan) -> int:
         return _GROUP_BYTES_IN_ORDER
     if not plan.in_place:
         return _LEAST_GROUP_BYTES
-    return max(_LEAST_GROUP_BYTES, min(plan.prefetch_bytes // (2 * gatherers()), _MOST_GROUP_BYTES))
+    share = plan.prefetch_bytes // (2 * gatherers(copies=plan.copies_ahead))
+    return max(_LEAST_GROUP_BYTES, min(share, _MOST_GROUP_BYTES))

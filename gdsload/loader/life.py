@@ -15,7 +15,7 @@ from gdsload.backends.select import expected
 from gdsload.engine.assemble import BatchForm, BatchMaker
 from gdsload.engine.epochs import prefetch
 from gdsload.engine.gpu.device_queue import DeviceQueue
-from gdsload.engine.gpu.kernels import prepare
+from gdsload.engine.gpu.kernels import prepare_import
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.sample_transform import SampleTransform
 from gdsload.engine.stats import LoaderStats
@@ -56,7 +56,7 @@ class Life:
             self._samples = SampleTransform(plan.per_sample, progress.sample_keys, index=plan.form.index or "index")
         self._finish = hand_over_steps(plan, self._transform)
         if plan.placement == "gpu":
-            prepare()
+            prepare_import()
         self._resources: OpenResources | None = None
         self._status = BackendStatus(plan.asked, *expected(plan.backend), {})
         self._epochs = WeakList[Epoch]()

@@ -46,7 +46,7 @@ __all__ = [
 
 MOST_READ_THREADS = 512
 _PREFETCH_BYTES, _ARENA_BYTES = 2**28, 2**30
-"""Bytes of batches ahead of the consumer, and of an arena, if nothing is said of them and the CPU builds batches."""
+"""Bytes of batches ahead of the consumer, and of an arena, if nothing is said of them and batches go to no GPU."""
 _SHARE_OF_GPU, _AHEAD_ON_GPU = 64, (2**29, 2**30)
 """Of a GPU's memory a 64th may be ahead, as larger groups of batches cost less: at least and at most so many bytes."""
 _CHOICES: dict[str, tuple[object, ...]] = {
@@ -141,11 +141,13 @@ def budgets(given: Mapping[str, Any], placement: Placement, device: torch.device
 
 def default_budgets(placement: Placement, device: torch.device) -> dict[str, int]:
     """The same if nothing is said of them."""
-    if placement == "host":
+    if device.type != "cuda":
         return {"prefetch_bytes": _PREFETCH_BYTES, "arena_bytes": _ARENA_BYTES}
     least, most = _AHEAD_ON_GPU
     memory = torch.cuda.get_device_properties(device).total_memory if torch.cuda.is_available() else 0
     ahead = min(max(memory // _SHARE_OF_GPU, least), most)
+    if placement == "host":  # and copied to the GPU: what is ahead is there
+        return {"prefetch_bytes": ahead, "arena_bytes": _ARENA_BYTES}
     # A block shuffle holds its windows, of 512 MiB at most, and reads as much ahead as any other order.
     return {"prefetch_bytes": ahead, "arena_bytes": 2 * ahead}
 

@@ -40,6 +40,7 @@ FOLDERS = (
 )  # fmt: skip
 SHORT = "--rounds 2 --seconds-per-trial 0.01 --device cpu"
 ROUNDS = "--rounds 2"
+RANKS = ("plain copies", "plain reads", "full, batch 256")
 RUNS = [
     Run("clips", f"{ROUNDS} --tokens 3000 --length 65 --batches 4 16 --seconds 0.01 --settle-s 0", "cases", (4, 16)),
     Run("clips", f"{ROUNDS} --frames 60 --batches 4 --seconds 0.01 --settle-s 0 --workers 0", "cases", (4,)),
@@ -52,7 +53,7 @@ RUNS = [
     Run("gpu.shapes", f"{SHORT} --bytes 256KiB --cases {' '.join(SHAPES)}", "cases", SHAPES),
     Run("gpu.training", f"{SHORT} --small --bytes 256KiB --cases network-0.5-auto", "cases", ("network-0.5-auto",)),
     # One rank shows as much of the program as two.
-    Run("gpu.ranks", f"{SHORT} --bytes 1MiB --world-size 1 --cases full", "cases", ("full",)),
+    Run("gpu.ranks", f"{SHORT} --bytes 1MiB --world-size 1 --cases full", "cases", RANKS),
     Run("gpu.ddp", f"{SHORT} --small --bytes 24KiB --world-size 1 --cases resnet18", "cases", ("resnet18",)),
 ]  # fmt: skip
 

@@ -41,7 +41,7 @@ def test_who_makes_batches_by_where_the_shards_are_and_what_is_left_for_the_host
     gather = None
     if facts is not None:
         ready = facts["ready"]
-        gather = SimpleNamespace(**{"ids_from_host": False, **facts, "ready": lambda: ready})
+        gather = SimpleNamespace(**{"ids_from_host": False, **facts, "ready": lambda: ready, "prepare": lambda: None})
     monkeypatch.setattr(epochs.ResidentGather, "of", lambda *_: gather)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: None)
     monkeypatch.setattr(LandedSource, "__init__", lambda *_: None)
@@ -77,7 +77,7 @@ def test_groups_of_a_maker_that_takes_a_processor_are_of_few_batches(monkeypatch
     limits, backend = Limits(1 << 30, 1, 64 << 20, 16 << 20, 1), SimpleNamespace(addressable=False, in_place=True)
     maker = SimpleNamespace(takes_processor=True, onto=onto)
     found = epochs.prefetch(job, backend, maker, limits=limits, start=0, stats=LoaderStats(), ahead=True)
-    assert (found.runner.most_batches, found.runner.threads) == (64, epochs.gatherers() - 1 + more)
+    assert (found.runner.most_batches, found.runner.threads) == (64, epochs.gatherers(copies=bool(more)) - 1 + more)
 
 
 def test_windows_are_read_as_runs_where_they_can_be(monkeypatch):

@@ -54,6 +54,9 @@ class DeviceAssembler(BatchMaker):
         self.device = device = queue.device
         self.stream, self.aside = queue.stream, SideStream(device)
         self.gather = DeviceGather(device, on_host)
+        fields = [codec.stored for codec in form.codecs.values() if codec.wants != "host"]
+        rows = [field.row_bytes for field in fields if not field.ragged]
+        self.gather.prepare(rows, pieces=len(rows) < len(fields))
         if form.decode:
             decode = form.decode if keep is None else as_kept(form.decode)
             self.images = DeviceImages(decode, device, best_jpeg_decoder(device))

@@ -9,7 +9,8 @@ Without cupy, torch's `index_select` does it, over overlapping rows: as fast, bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -17,8 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.gpu.gather_pieces import as_pieces, queue_pieces, table_of
-from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch
+from gdsload.engine.gpu.gather_pieces import as_pieces, compile_pieces, queue_pieces, table_of
+from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch, prepare, word_in
 from gdsload.shards.gather_host import cut_runs, run_starts, unit_of
 from gdsload.system.arrays import IntArray
 from gdsload.system.copies import LONG_BYTES, SHORT_BYTES, copies_scattered_runs, copy_to
@@ -90,7 +91,23 @@ class DeviceGather:
         kernel: bool | None = None,
     ) -> None:
         self.device, self.on_host, self._grid = device, on_host, grid
-        self.kernel = can_launch() if kernel is None else kernel
+        if kernel is not None:
+            self.kernel = kernel
+
+    @cached_property
+    def kernel(self) -> bool:
+        """True if kernels of our own are used; known once cupy is imported."""
+        return can_launch()
+
+    def prepare(self, row_bytes: Iterable[int], *, pieces: bool) -> None:
+        """Begin to compile kernels: for rows in the GPU's own memory, and for pieces from anywhere.
+
+        Args:
+            row_bytes: bytes of the rows that will be copied.
+            pieces: whether pieces of different lengths will be, too.
+        """
+        units = frozenset(word_in(nbytes) for nbytes in row_bytes if nbytes)
+        prepare(("rows", self.device, units, pieces), partial(_compile, self.device, units, pieces))
 
     def rows(self, addresses: IntArray, row_bytes: int, out: torch.Tensor) -> None:
         """Copy rows of one size.
@@ -137,7 +154,7 @@ class DeviceGather:
         bits = int(np.bitwise_or.reduce(addresses)) | row_bytes
         for out in outs:
             bits |= out.data_ptr()
-        unit = min(bits & -bits, 16)
+        unit = word_in(bits)
         if self.kernel and over_pcie and row_bytes >= _SHORTEST_BYTES and as_pieces(unit, row_bytes):
             nbytes = np.full(count, row_bytes, np.int64)
             self._launch_pieces(addresses, nbytes, _targets(nbytes, outs, sizes), over_pcie=True)
@@ -269,6 +286,15 @@ class DeviceGather:
 
     def _memory(self, low: int, high: int, unit: int) -> torch.Tensor:
         return torch.as_tensor(DeviceBytes(low, high - low, unit), device=self.device)
+
+
+def _compile(device: torch.device, units: Iterable[int], pieces: bool) -> None:
+    if not can_launch():
+        return
+    for unit in units:
+        kernel(_SOURCE, "gather", unit, IN_VRAM, device)
+    for over_pcie in (False, True)[: 2 * pieces]:
+        compile_pieces(device, over_pcie=over_pcie)
 
 
 def _as_unit(out: torch.Tensor, unit: int) -> torch.Tensor:

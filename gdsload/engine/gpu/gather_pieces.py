@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch
+from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, Kernel, kernel, launch
 from gdsload.system.arrays import IntArray
 
-__all__ = ["as_pieces", "queue_pieces", "table_of"]
+__all__ = ["as_pieces", "compile_pieces", "queue_pieces", "table_of"]
 
 _PIECES = r"""
 typedef unsigned long long u64;
@@ -159,4 +159,13 @@ def queue_pieces(
     tile = min(max(words // (4 * layout.warps), _TILE.start), _TILE.stop)
     columns = [table.data_ptr() + column * 8 * pieces for column in range(4)]
     params = np.array([*columns, pieces - 1, -(-tile // at_once) * at_once], np.uint64)
-    launch(kernel(_PIECES, "gather", 16, layout, device), device, layout, params, over_pcie=over_pcie)
+    launch(_compiled(device, layout), device, layout, params, over_pcie=over_pcie)
+
+
+def compile_pieces(device: torch.device, *, over_pcie: bool) -> None:
+    """Compile what `queue_pieces` queues."""
+    _compiled(device, _OVER_PCIE if over_pcie else IN_VRAM)
+
+
+def _compiled(device: torch.device, layout: Grid) -> Kernel:
+    return kernel(_PIECES, "gather", 16, layout, device)

@@ -13,20 +13,20 @@ many of the host's pages, and has to look up all others; it finds neighbours of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from gdsload.engine.gpu.gather_pieces import as_pieces, queue_pieces
-from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch
+from gdsload.engine.gpu.gather_pieces import as_pieces, compile_pieces, queue_pieces
+from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch, word_in
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES, SOURCES, WORDS
 from gdsload.engine.gpu.uploads import Uploads
 from gdsload.order.permutation import Recipe
 from gdsload.system.arrays import IntArray
-from gdsload.system.streams import SideStream, Tensors
+from gdsload.system.streams import SideStream, Tensors, on, side_stream
 
 __all__ = [
     "PART",
@@ -36,6 +36,7 @@ __all__ = [
     "PositionGather",
     "RowRuns",
     "Sorting",
+    "compile_gather",
     "tile_of",
     "word_of",
 ]
@@ -110,8 +111,7 @@ class RowRuns:
 
 def word_of(addresses: IntArray, row_bytes: int) -> int:
     """See `RowRuns.unit`."""
-    bits = int(np.bitwise_or.reduce(addresses)) | row_bytes
-    return min(bits & -bits, 16)
+    return word_in(int(np.bitwise_or.reduce(addresses)) | row_bytes)
 
 
 class DeviceRows(RowRuns):
@@ -241,9 +241,7 @@ class PositionGather:
 
     def _far_apart(self, rows: RowRuns, count: int) -> bool:
         """Return whether so many rows are better fetched in the order of their addresses."""
-        if not self.over_pcie or count < SORTING.rows:
-            return False
-        return rows.row_bytes in SORTING.row_bytes and int(self.ends[-1]) * rows.row_bytes > SORTING.field_bytes
+        return self.over_pcie and count >= SORTING.rows and _may_be_sorted(rows.row_bytes, int(self.ends[-1]))
 
     def _where(self, positions: PositionBatch, low: int = 0) -> dict[str, int]:
         """The kernel's parameters for the batches from number `low` on: first position, stride and sample ids."""
@@ -279,6 +277,33 @@ class PositionGather:
         words[len(WORDS) : len(WORDS) + len(outs)] = [out.data_ptr() for out in outs]
         made = kernel(SOURCES[scattered], name, unit, grid, self.device)
         launch(made, self.device, grid, words, over_pcie=self.over_pcie and name == "gather")
+
+
+def _may_be_sorted(row_bytes: int, samples: int) -> bool:
+    """Return whether many rows at once of a field of so many samples are fetched in the order of their addresses."""
+    return row_bytes in SORTING.row_bytes and samples * row_bytes > SORTING.field_bytes
+
+
+def compile_gather(device: torch.device, fields: Iterable[int], samples: int) -> None:
+    """Compile the kernels of `PositionGather` over the link, and load torch's for sorting, before they are needed.
+
+    Args:
+        device: the GPU.
+        fields: bytes of a row of each field.
+        samples: samples of the dataset.
+    """
+    for row_bytes in set(fields):
+        unit, ordered = word_in(row_bytes), _may_be_sorted(row_bytes, samples)
+        if as_pieces(unit, row_bytes):
+            kernel(SOURCES[False], "pieces", 1, _SAMPLES, device)
+            compile_pieces(device, over_pcie=True)
+        else:
+            for scattered in (False, True)[: 1 + ordered]:
+                kernel(SOURCES[scattered], "gather", unit, OVER_PCIE, device)
+        if ordered:
+            kernel(SOURCES[False], "samples", 8, _SAMPLES, device)
+            with on(side_stream(device)):
+                torch.sort(torch.zeros(SORTING.rows, dtype=torch.int64, device=device))
 
 
 @functools.lru_cache(maxsize=256)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections import deque
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,7 +30,11 @@ __all__ = [
     "kernel",
     "launch",
     "prepare",
+    "prepare_import",
+    "word_in",
 ]
+
+_log = logging.getLogger("gdsload")
 
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
 """CUDA's type for a word of so many bytes: WORD in the kernels' sources."""
@@ -90,9 +97,13 @@ def can_launch() -> bool:
     return _cupy() is not None and driver() is not None
 
 
-@lru_cache(maxsize=32)
+def word_in(row_bytes: int) -> int:
+    """Bytes of the largest word, of 16 at most, that divides a row."""
+    return min(row_bytes & -row_bytes, 16)
+
+
 def kernel(source: str, name: str, unit: int, grid: Grid, device: torch.device) -> Kernel:
-    """Compile a kernel that takes one structure, for words of `unit` bytes.
+    """A kernel that takes one structure, for words of `unit` bytes; compiled once in a process.
 
     Args:
         source: CUDA source, in which WORD, and the grid's LAYOUT and DEPTH, are replaced.
@@ -101,6 +112,21 @@ def kernel(source: str, name: str, unit: int, grid: Grid, device: torch.device) 
         grid: how it will be laid out.
         device: the device it is compiled for, with its index.
     """
+    key = (source, name, unit, grid, device)
+    found = _compiled.get(key)
+    if found is None:
+        with _compiling.setdefault(key, threading.Lock()):  # several threads may want the same one: it takes 0.1 s
+            found = _compiled.get(key)
+            if found is None:
+                found = _compiled[key] = _compile(source, name, unit, grid, device)
+    return found
+
+
+_compiled: dict[Hashable, Kernel] = {}
+_compiling: dict[Hashable, threading.Lock] = {}
+
+
+def _compile(source: str, name: str, unit: int, grid: Grid, device: torch.device) -> Kernel:
     clusters = torch.cuda.get_device_capability(device)[0] in _CLUSTERS
     with torch.cuda.device(device), _driver().inside(device.index):
         compiled = _cupy().RawKernel(grid.apply(source.replace("WORD", WORDS[unit]), clusters=clusters), name)
@@ -136,13 +162,41 @@ def _driver() -> Driver:
     return calls
 
 
-@lru_cache(maxsize=1)
-def prepare() -> None:
-    """Begin to import cupy, once in a process: it takes 0.2 s, in which a drive would be idle.
+def prepare_import() -> None:
+    """Begin to import cupy: it takes 0.2 s, and longer on a machine that has never done it."""
+    prepare("cupy", can_launch)
 
-    The thread is no daemon: the program's end waits for it, as code that is being imported must not be taken down.
+
+_prepared: set[Hashable] = set()
+_preparing = deque[tuple[Hashable, Callable[[], object]]]()
+_turn = threading.Lock()
+
+
+def prepare(what: Hashable, make: Callable[[], object]) -> None:
+    """Have something made once in a process, in a thread, after all that was to be prepared before.
+
+    On a machine that has never run a kernel, compiling one and loading torch's for sorting take up to a second, in
+    which the drive is read. The thread is no daemon: the program's end waits for it, as code that is being loaded must
+    not be taken down.
+
+    Args:
+        what: its name.
+        make: makes it. An error is not raised here: it will be where it is needed.
     """
-    threading.Thread(target=can_launch, name="gdsload-import", daemon=False).start()
+    if what in _prepared:
+        return
+    _prepared.add(what)
+    _preparing.append((what, make))
+    threading.Thread(target=_prepare_next, name="gdsload-prepare", daemon=False).start()
+
+
+def _prepare_next() -> None:
+    with _turn:
+        what, make = _preparing.popleft()
+        try:
+            make()
+        except Exception:
+            _log.debug("%s cannot be prepared", what, exc_info=True)
 
 
 @lru_cache(maxsize=1)

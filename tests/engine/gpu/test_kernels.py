@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -67,15 +68,13 @@ def test_clusters_of_two_where_the_gpu_has_them(machine, monkeypatch, capability
         return SimpleNamespace(kernel=SimpleNamespace(ptr=77))
 
     monkeypatch.setattr(kernels, "_cupy", lambda: SimpleNamespace(RawKernel=compiled))
-    kernels.kernel.cache_clear()
-    try:
-        made = kernels.kernel("LAYOUT WORD DEPTH", "copy", 8, kernels.OVER_PCIE, torch.device("cuda", 1))
-    finally:
-        kernels.kernel.cache_clear()
+    wanted = (f"LAYOUT WORD DEPTH // {capability}", "copy", 8, kernels.OVER_PCIE, torch.device("cuda", 1))
+    made = kernels.kernel(*wanted)
     assert made.function == 77
+    assert kernels.kernel(*wanted) is made  # compiled once
     ((source, name, *inside),) = seen
     assert (source.startswith("__cluster_dims__"), name, inside) == (clusters, "copy", [1, 1])
-    assert source.endswith("uint2 4")
+    assert source.endswith(f"uint2 4 // {capability}")
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -97,3 +96,15 @@ def test_without_a_driver_nothing_can_be_launched(machine, monkeypatch):
     with pytest.raises(RuntimeError, match="without CUDA's driver"):
         kernels.launch(kernels.Kernel(77, None), torch.device("cuda", 0), kernels.IN_VRAM, np.zeros(1, np.uint64))
     assert machine.launched == []
+
+
+def test_what_is_prepared_is_made_once_and_in_order():
+    made, gate, over = [], threading.Event(), threading.Event()
+    kernels.prepare("a test's first", lambda: (gate.wait(10), made.append(1)))
+    kernels.prepare("a test's second", lambda: 1 // 0)  # an error is for the code that needs it
+    kernels.prepare("a test's first", lambda: made.append("again"))
+    kernels.prepare("a test's last", lambda: (made.append(2), over.set()))
+    assert not made
+    gate.set()
+    assert over.wait(10)
+    assert made == [1, 2]
