@@ -121,7 +121,7 @@ class DataLoader(TorchAttributes):
             They ask for it together, and all of them raise an error if they differ, or if one fails. It costs a copy to
             the CPU and two small exchanges a batch.
         prefetch_bytes: bytes of batches that are made ahead of the consumer: two at least, and some hundreds at most.
-            None: where a GPU builds batches a 64th of its memory, from 512 MiB to 1 GiB; 256 MiB elsewhere.
+            None: where batches go to a GPU a 64th of its memory, from 512 MiB to 1 GiB; 256 MiB elsewhere.
         arena_bytes: bytes of memory that reads land in, on the GPU or with `mmap=False`. On a GPU, this and
             `prefetch_bytes` are what the loader takes of its memory; batches that were dropped while kernels still read
             them, and rows of less than 16 KiB that are sorted, take up to `prefetch_bytes` more. None: on a GPU twice
