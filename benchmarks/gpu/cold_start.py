@@ -8,7 +8,8 @@ whether they are gone; then three epochs are timed from the first `iter` on, the
 are measured D, the files in sequence with O_DIRECT, and the hot rate, the third epoch of gdsload's loader over files
 that were read whole before. Beside them are torch's loader with workers and SPDL, if it is installed; each of their
 workers reads rows by `preadv`, from one file that holds the same rows. They have no block shuffle: there, they shuffle
-fully. Before the rounds, every byte of two epochs of gdsload is compared, the first one cold.
+fully. Before the rounds, every byte of two epochs of gdsload is compared, the first one cold. JPEGs are decoded, by
+gdsload alone: their rates are of encoded bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ import torch
 
 import gdsload
 from benchmarks.folders import existing_folder
-from benchmarks.gpu.cold_trial import EPOCHS, FORMS, GDSLOAD
+from benchmarks.gpu.cold_trial import DIFFERENT, EPOCHS, FORMS, GDSLOAD
+from benchmarks.images import jpegs
 from benchmarks.record import head, keep, ratio, spread
 from benchmarks.workloads import SEED
 from gdsload.system.units import parse_bytes
@@ -50,12 +52,15 @@ class Case:
         row_bytes: the least and the most bytes of a row.
         batch: rows of a batch.
         shuffle: the order.
+        decoded: whether the rows are JPEGs, which are decoded: about as many bytes each, as `benchmarks.images` has
+            them.
     """
 
     name: str
     row_bytes: tuple[int, int]
     batch: int
     shuffle: bool | str
+    decoded: bool = False
 
     @property
     def ragged(self) -> bool:
@@ -76,11 +81,21 @@ CASES = (
     Case("rows-4k-block", (4096, 4096), 2048, "block"),
     Case("volumes-full", (2**25, 2**25), 4, "full"),
     Case("ragged-full", (20_000, 200_000), 256, "full"),
+    Case("jpegs-block", (57_000, 57_000), 256, "block", decoded=True),
 )
 
 
 def write(case: Case, folder: Path, nbytes: int) -> None:
-    """Write seeded random rows, each of which begins with its number: as shards, and one after the other."""
+    """Write seeded random rows, each of which begins with its number: as shards, and one after the other.
+
+    JPEGs are in shards alone.
+    """
+    if case.decoded:
+        with gdsload.ShardWriter(folder / "shards", {"x": gdsload.Field("image"), "n": gdsload.Field("int64")}) as out:
+            images = jpegs(DIFFERENT)
+            for number in range(round(nbytes / np.mean([len(image) for image in images]))):
+                out.write({"x": images[number % DIFFERENT], "n": number})
+        return
     random = np.random.default_rng([SEED, *case.row_bytes])
     count = max(round(nbytes / (sum(case.row_bytes) / 2)), 8)
     sizes = random.integers(*case.row_bytes, count, endpoint=True)
@@ -127,13 +142,15 @@ def _case(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, An
     files = {"shards": str(folder / "shards"), "rows": str(folder / "rows.bin"), "bounds": str(folder / "bounds.npy")}
     order = {**asdict(case), **files, "device": options.device, "workers": options.workers, "hot": False}
     _run({**order, "op": "check", "form": "gdsload"}, folder)
-    trials: dict[str, list[dict[str, Any]]] = {name: [] for name in ("drive", "hot", *options.forms)}
+    forms = [form for form in options.forms if form in GDSLOAD or not case.decoded]
+    trials: dict[str, list[dict[str, Any]]] = {name: [] for name in ("drive", "hot", *forms)}
     for _ in range(options.rounds):
         trials["drive"].append(_run({**order, "op": "drive", "form": "drive"}, folder))
         trials["hot"].append(_run({**order, "op": "epochs", "form": "gdsload", "hot": True}, folder))
-        for form in options.forms:
+        for form in forms:
             trials[form].append(_run({**order, "op": "epochs", "form": form}, folder))
-    nbytes = (folder / "rows.bin").stat().st_size
+    rows = (folder / "shards").glob("*.safetensors") if case.decoded else [folder / "rows.bin"]
+    nbytes = sum(file.stat().st_size for file in rows)
     return {"name": case.name, "bytes": nbytes, "trials": trials, **_ratios(trials, nbytes)}
 
 

@@ -22,10 +22,15 @@ from benchmarks.contenders.base import spans
 from benchmarks.contenders.torch_loader import as_is
 from benchmarks.gpu.limits import DirectReads
 from benchmarks.gpu.suite.arrival import copied
+from benchmarks.images import OPTIONS
 from gdsload.tools.bench.cache_state import drop, fill, look
 from gdsload.tools.bench.routes import synchronise
+from gdsload.transforms import DecodeImage
 
-__all__ = ["EPOCHS", "FORMS", "GDSLOAD", "check"]
+__all__ = ["DIFFERENT", "EPOCHS", "FORMS", "GDSLOAD", "check"]
+
+DIFFERENT = 256
+"""JPEGs that differ; further ones are these again."""
 
 EPOCHS = 3
 """Epochs of a trial."""
@@ -78,6 +83,8 @@ def _gdsload(order: dict[str, Any]) -> tuple[Epoch, Callable[[], dict[str, int]]
     options: dict[str, Any] = {
         name: nbytes // 2 if value is _HALF else value for name, value in GDSLOAD[order["form"]].items()
     }
+    if order["decoded"]:
+        options["decode"] = {"x": OPTIONS if order["op"] == "epochs" else DecodeImage(size=224)}
     loader = gdsload.DataLoader(order["shards"], order["batch"], order["shuffle"], device=order["device"], **options)
     return lambda: iter(loader), lambda: dict(loader.backend.bytes_by_path)
 
@@ -158,11 +165,13 @@ def _drive(order: dict[str, Any], files: list[str]) -> dict[str, Any]:
 
 
 def check(order: dict[str, Any], files: list[str]) -> dict[str, Any]:
-    """Compare every byte of two epochs with the rows: the first one cold.
+    """Compare every byte of two epochs with the rows: the first one cold. Of JPEGs, compare pixels with each other.
 
     Raises:
         RuntimeError: if a row is wrong, or does not come exactly once in an epoch.
     """
+    if order["decoded"]:
+        return _check_images(order, files)
     rows, bounds = np.memmap(order["rows"], np.uint8, "r"), np.load(order["bounds"])
     epoch, _ = _gdsload(order)
     drop(files)
@@ -178,6 +187,26 @@ def check(order: dict[str, Any], files: list[str]) -> dict[str, Any]:
         if not (seen == 1).all():
             raise RuntimeError("an epoch is not the source's rows, each once")
     return {"rows": len(seen)}
+
+
+def _check_images(order: dict[str, Any], files: list[str]) -> dict[str, Any]:
+    """See `check`: each number comes once in an epoch, and with the pixels that its JPEG has always."""
+    epoch, _ = _gdsload(order)
+    drop(files)
+    known = dict[int, torch.Tensor]()
+    for _ in range(2):
+        numbers = []
+        for batch in epoch():
+            mine = batch["n"].tolist()
+            for number, image in zip(mine, batch["x"], strict=True):
+                if not torch.equal(known.setdefault(number % DIFFERENT, image), image):
+                    raise RuntimeError(f"image {number} has other pixels than its JPEG had before")
+            numbers += mine
+        if sorted(numbers) != list(range(len(numbers))) or len(known) != min(DIFFERENT, len(numbers)):
+            raise RuntimeError("an epoch is not the source's images, each once")
+    if len({image.cpu().numpy().tobytes() for image in known.values()}) != len(known):
+        raise RuntimeError("different JPEGs have the same pixels")
+    return {"rows": len(numbers)}
 
 
 def main() -> None:

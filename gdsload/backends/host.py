@@ -28,6 +28,9 @@ _MAX_READ_BYTES = 2**20
 _KEPT_GAP_BYTES = 2**17
 """The largest gap that is read along into the page cache, which keeps it for a later batch: of a window of short rows,
 each batch wants some here and some there."""
+_ALONE_BYTES = 2**23
+"""Bytes up to which what looks resident is made sure of by the thread that waits for it: a millisecond if it is there.
+A few places say little of more bytes, while whole shards are read into the page cache."""
 _THREADS = 16
 _LINE = 64
 
@@ -35,7 +38,7 @@ _LINE = 64
 class _MakingSure:
     """The completion of extents that look resident: the thread that waits for it populates their pages.
 
-    That takes some 6 ms for 64 MiB, once for each piece of a shard: no threads are kept for it.
+    So a dataset from which an item is read starts no threads.
     """
 
     landed = True
@@ -78,23 +81,28 @@ class HostBackend(FileBackend):
         if not self.in_place:
             return self._read(wanted)
         addresses = self.files.base[wanted.file] + wanted.offset
-        if not self._resident(wanted):
-            pieces = cut(self._coalesced(wanted, _KEPT_GAP_BYTES).extents, _MAX_READ_BYTES).extents
-            parts = self.files.drives.shares(pieces, _MAX_READ_BYTES)
-            works = [(drive, partial(self._populate, pieces, part, wanted)) for drive, part in parts]
-            return PendingRead(addresses, self._readers.run(works), count=self.counts(wanted))
         missing = self.files.guard.missing(wanted)
-        ready = done if missing is None else _MakingSure(self.files.guard, wanted, missing)
-        return PendingRead(addresses, ready, count=self.counts(wanted))
+        if not self._resident(wanted, trust=missing is None):
+            # What is wanted alone is read from the drive, and not whole pieces.
+            missing = cut(self._coalesced(wanted, _KEPT_GAP_BYTES).extents, _MAX_READ_BYTES).extents
+        elif missing is None or missing.total_bytes <= _ALONE_BYTES:
+            ready = done if missing is None else _MakingSure(self.files.guard, wanted, missing)
+            return PendingRead(addresses, ready, count=self.counts(wanted))
+        parts = self.files.drives.shares(missing, _MAX_READ_BYTES)
+        works = [(drive, partial(self._populate, missing, part, wanted)) for drive, part in parts]
+        return PendingRead(addresses, self._readers.run(works), count=self.counts(wanted))
 
-    def _resident(self, wanted: Extents) -> bool:
+    def _resident(self, wanted: Extents, *, trust: bool) -> bool:
         """Return whether a few places of the extents are in the page cache.
 
         Found out by reads that must not wait: mincore and cachestat give no answer to readers who do not own the file.
-        A dataset that was found resident again and again is checked less and less often.
+
+        Args:
+            wanted: the extents.
+            trust: whether a dataset that was found resident again and again is checked less and less often.
         """
         with self._lock:
-            if self._trusted:
+            if trust and self._trusted:
                 self._trusted -= 1
                 return True
         resident = looks_resident(self.files, wanted)

@@ -37,6 +37,8 @@ class Limits:
         grown: gives the bytes of the largest batch so far that transforms of samples have made.
         landing_bytes: as `group_bytes`, of batches whose bytes land in the arena first; 0: the same.
         one_by_one: whether each batch is a group, because it takes long to make.
+        read_bytes: expected bytes that a batch of encoded images is decoded from, so that reads may be further ahead
+            than batches are made; 0: what is read ahead is made ahead, too.
     """
 
     prefetch_bytes: int
@@ -48,6 +50,7 @@ class Limits:
     grown: Callable[[], int] = int
     landing_bytes: int = 0
     one_by_one: bool = False
+    read_bytes: int = 0
 
     def group(self, most: int = MOST_BATCHES, *, landing: bool = False) -> int:
         """Number of batches that are made at once: `most`, or fewer within the bytes that they may have.
@@ -61,6 +64,10 @@ class Limits:
         nbytes = landing * self.landing_bytes or self.group_bytes
         wanted = min(nbytes, self.prefetch_bytes // 2) // max(self.batch_bytes, 1)
         return max(1, min(wanted, most))
+
+    def ahead(self, batches: int, unmade: int) -> int:
+        """Bytes ahead of the consumer that count, where making so many of the batches has not begun."""
+        return unmade * self.read_bytes if self.read_bytes else batches * self.batch_bytes
 
     def pool_bytes(self) -> int:
         """Batch memory that is worth keeping: what is ahead of the consumer, and what it and each thread hold."""

@@ -13,7 +13,8 @@ a training step that launches kernels releases only after milliseconds.
 Invariants:
     1. Batches come out in the order of their steps, each once.
     2. Groups ahead of the consumer stay within `prefetch_bytes` and within `_most_ahead` batches, but two groups are
-       always allowed.
+       always allowed. Where images are decoded, this holds of the groups that are claimed, and of the encoded bytes
+       of the others.
     3. An error is raised at the batch it belongs to, after all batches before it, once.
     4. `close` ends all threads from any state, and no read is under way when it returns.
     5. Threads and consumer wait in `SimpleQueue.get` alone, which is C, and `stop` ends every such wait: wherever
@@ -215,6 +216,7 @@ class Prefetcher:
         """End the epoch with an error after all that was planned."""
         group = Group(range(0))
         group.ready.put(Ready([], [], error))
+        self._ahead.append(0)
         self._ended = True
         self._planned.put(group)
         self._planned.put(None)
@@ -252,7 +254,7 @@ class Prefetcher:
             group = self._planned_group()
             if group is not None:
                 return group
-            if self._ended:
+            if self._ended and not self._unclaimed:
                 break
             self._room.get()
         self._room.put(None)  # for the next thread that waits
@@ -277,8 +279,8 @@ class Prefetcher:
                 closed.__cause__ = error
                 self._end_with(closed)
                 raise
-            group = self._unclaimed.popleft() if self._unclaimed else None
-            if group is not None or self._ended:
+            group = self._unclaimed.popleft() if self._may_claim() else None
+            if group is not None or (self._ended and not self._unclaimed):
                 self._room.put(None)  # there may be room for another, or nothing left: the next thread finds out
             return group
         finally:
@@ -296,8 +298,8 @@ class Prefetcher:
 
     def _plan_ahead(self) -> None:
         """Start groups until one can be finished and enough of them are under way."""
-        self._held_back = False
-        started = 0
+        self._held_back, started = False, 0
+        self._note_taken()
         while not (self._ended or self.stopped):
             self._note_taken()
             steps = self._next_steps()
@@ -366,14 +368,23 @@ class Prefetcher:
             count = min(count, max(-(-left // 2), _LAST_BYTES // max(self._limits.batch_bytes, 1)))
         return range(self._next, self._next + max(count, 0))
 
+    def _may_claim(self) -> bool:
+        """Return whether there is a group to be made, and room for its batches."""
+        if not self._unclaimed:
+            return False
+        if len(self._ahead) - len(self._unclaimed) < 2:
+            return True
+        made = sum(self._ahead) - sum(len(group.steps) for group in self._unclaimed)
+        return (made + len(self._unclaimed[0].steps)) * self._limits.batch_bytes <= self._limits.prefetch_bytes
+
     def _has_room(self, steps: range) -> bool:
         """Return whether another group may be ahead of the consumer. Notes whether its bytes land in the arena."""
         if len(self._ahead) >= self.runner.most_groups:
             return False
         if len(self._ahead) < min(2, self.runner.most_groups):
             return True
-        ahead = sum(self._ahead) + len(steps)
-        if ahead > self._most_ahead or ahead * self._limits.batch_bytes > self._limits.prefetch_bytes:
+        ahead, unmade = sum(self._ahead) + len(steps), sum(len(group.steps) for group in self._unclaimed) + len(steps)
+        if ahead > self._most_ahead or self._limits.ahead(ahead, unmade) > self._limits.prefetch_bytes:
             return False
         arena_bytes = self.source.arena_bytes(steps, self._limits.window_bytes)
         self._landing = self._landing or arena_bytes > 0

@@ -61,6 +61,7 @@ def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
         int(plan.batch_sample_bytes) if sizes_vary else 0,
         landing_bytes=_landing_bytes(plan),
         one_by_one=plan.per_sample is not None,  # its samples are shared out among threads
+        read_bytes=min(int(mean * schedule.batch_size), nbytes) if plan.form.decode else 0,
     )
 
 

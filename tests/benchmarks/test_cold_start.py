@@ -1,10 +1,13 @@
 """The comparison of cold starts runs, and compares bytes."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
+import gdsload
 from benchmarks.gpu import cold_start, cold_trial
+from benchmarks.images import jpegs
 
 
 def test_it_prints_a_line_for_each_form_and_keeps_a_record(tmp_path, capsys):
@@ -28,7 +31,7 @@ def test_it_prints_a_line_for_each_form_and_keeps_a_record(tmp_path, capsys):
 def test_a_wrong_byte_is_found(tmp_path, row_bytes):
     cold_start.write(cold_start.Case("small", row_bytes, 4, "full"), tmp_path, 4096)
     order = {"shards": str(tmp_path / "shards"), "rows": str(tmp_path / "rows.bin"), "form": "gdsload", "device": "cpu"}
-    order |= {"bounds": str(tmp_path / "bounds.npy"), "batch": 4, "shuffle": "full"}
+    order |= {"bounds": str(tmp_path / "bounds.npy"), "batch": 4, "shuffle": "full", "decoded": False}
     files = [str(file) for file in (tmp_path / "shards").glob("*.safetensors")]
     rows = cold_trial.check(order, files)["rows"]
     assert rows == 4096 * 2 // sum(row_bytes)
@@ -37,3 +40,18 @@ def test_a_wrong_byte_is_found(tmp_path, row_bytes):
     (tmp_path / "rows.bin").write_bytes(last)
     with pytest.raises(RuntimeError, match=f"row {rows - 1} has other bytes"):
         cold_trial.check(order, files)
+
+
+@pytest.mark.parametrize("wrong", ["another number", "another image"])
+def test_a_wrong_jpeg_is_found(tmp_path, wrong):
+    case = cold_start.Case("small", (57_000, 57_000), 4, "block", decoded=True)
+    cold_start.write(case, tmp_path, 2 * 2**20)
+    order = {"shards": str(tmp_path / "shards"), "form": "gdsload", "device": "cpu", "op": "check", **asdict(case)}
+    assert cold_trial.check(order, list(map(str, (tmp_path / "shards").glob("*.safetensors"))))["rows"] > 20
+    images = jpegs(5)
+    with gdsload.ShardWriter(tmp_path / "wrong", {"x": gdsload.Field("image"), "n": gdsload.Field("int64")}) as writer:
+        for number in range(5):
+            writer.write({"x": images[number and number - 1], "n": number or 7 * (wrong == "another number")})
+    order["shards"] = str(tmp_path / "wrong")
+    with pytest.raises(RuntimeError, match="each once|same pixels"):
+        cold_trial.check(order, list(map(str, (tmp_path / "wrong").glob("*.safetensors"))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import math
 import multiprocessing
@@ -36,7 +37,8 @@ SHAPES = (
 )  # fmt: skip
 FOLDERS = (
     "gdsload, kept encoded", "gdsload, the middle decoded once", "gdsload, decoded once, cropped anew",
-    "torch's loader, Pillow in workers", "the steps alone",
+    "torch's loader, Pillow in workers",
+    *["torch's loader, ImageFolder in workers"] * bool(importlib.util.find_spec("torchvision")), "the steps alone",
 )  # fmt: skip
 SHORT = "--rounds 2 --seconds-per-trial 0.01 --device cpu"
 ROUNDS = "--rounds 2"

@@ -63,6 +63,24 @@ def test_batches_ahead_are_bounded_in_number_too(threads, most):
     assert handed == 100
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("batches", [2, 5])
+def test_encoded_images_are_read_further_ahead_than_batches_are_made(threads, batches):
+    """Their bytes have the budget by themselves: one that pixels fill would leave the drive idle."""
+    source, handed, furthest = Noting(), 0, 0
+    budgets = {"prefetch_bytes": batches * BATCH_BYTES, "group_bytes": BATCH_BYTES, "read_bytes": BATCH_BYTES // 20}
+    with closing(over(source, Runner(threads), **budgets)) as prefetcher:
+        while (ready := prefetcher.get()) is not None:
+            handed += len(ready.batches)
+            time.sleep(0.01 * (handed < 30))
+            made, started = sum(map(len, source.made)), sum(map(len, source.started))
+            assert made - handed <= batches
+            assert started - made <= 20 * batches + threads
+            furthest = max(furthest, started - handed)
+    assert handed == 100
+    assert furthest > batches
+
+
 def test_fewer_are_ahead_where_each_takes_long_to_make():
     source = Noting()
     with closing(over(source, Runner(2), prefetch_bytes=1 << 40, one_by_one=True)) as prefetcher:

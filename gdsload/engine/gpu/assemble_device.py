@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -59,7 +60,7 @@ class DeviceAssembler(BatchMaker):
         self.gather.prepare(rows, pieces=len(rows) < len(fields))
         if form.decode:
             decode = form.decode if keep is None else as_kept(form.decode)
-            self.images = DeviceImages(decode, device, best_jpeg_decoder(device))
+            self.images = DeviceImages(decode, device, partial(best_jpeg_decoder, device))
             if keep is not None:
                 self.kept = DeviceKeptImages(form.decode, self.images, keep)
 

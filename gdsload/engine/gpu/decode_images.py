@@ -8,17 +8,19 @@ whose, and when.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from gdsload.engine.gpu.jpeg_decoders import Call, JpegDecoder
 from gdsload.engine.gpu.pixels import Pixels, TensorPixels
-from gdsload.engine.gpu.resample_device import resample
+from gdsload.engine.gpu.resample_device import prepare, resample
 from gdsload.engine.images import host_decoders
 from gdsload.engine.images.decode import FieldImages, HostImages, ImageBatch, alone
 from gdsload.engine.images.encoded import Looked
@@ -60,24 +62,45 @@ class DeviceImages(HostImages):
     Args:
         options: what is wanted of each field that is decoded.
         device: the GPU.
-        decoder: what decodes JPEGs, closed with this; None: the processors do, and the GPU only does the rest.
+        open_decoder: makes what decodes JPEGs, which is closed with this; or None: the processors do, and the GPU only
+            does the rest. It is called in a thread: the first images are read while nvJPEG starts.
     """
 
     def __init__(
-        self, options: Mapping[str, DecodeImage], device: torch.device, decoder: JpegDecoder | None = None
+        self, options: Mapping[str, DecodeImage], device: torch.device, open_decoder: Callable[[], JpegDecoder | None]
     ) -> None:
         super().__init__(options)
-        self._device, self._decoder = device, decoder
-        calls = 1 if decoder is None else decoder.calls
-        self._calls = Processors(calls, "gdsload-images")
-        # Whoever has one may have a call's pixels: there is one more than calls at once, as the kernel reads those of a
-        # call, or another one is made ready, while the next is in the decoder.
+        self._device, self._open_decoder = device, open_decoder
+        self._opening = threading.Lock()
+        self._opened: JpegDecoder | Literal["not yet"] | None = "not yet"
+        self._calls = Processors(1, "gdsload-images")
         self._streams = SimpleQueue[torch.cuda.Stream]()
-        for _ in range(calls + 1):
-            self._streams.put(side_stream(device))
         self._results = side_stream(device)  # the kernel's, whose memory batches are in
         self._on_device = {name: None if one is None else one.to(device) for name, one in self.tables.items()}
         torch.cuda.current_stream(device).synchronize()  # they are used on other streams
+        for one in options.values():
+            if one.rows_and_columns is not None:
+                prepare(one.result, channels_last=one.channels_last, device=device)
+        with suppress(RuntimeError):  # no thread is left: it is opened for the first batch
+            threading.Thread(target=self._open_ahead, name="gdsload-nvjpeg", daemon=False).start()
+
+    def _open_ahead(self) -> None:
+        with suppress(Exception):  # raised again for the first batch
+            self._decoder()
+
+    def _decoder(self) -> JpegDecoder | None:
+        """The decoder. The first thread that asks opens it, and others wait for that."""
+        with self._opening:
+            if self._opened == "not yet":
+                decoder = self._open_decoder()
+                calls = 1 if decoder is None else decoder.calls
+                self._calls.count = calls
+                # Whoever has one may have a call's pixels: there is one more than calls at once, as the kernel reads
+                # those of a call, or another one is made ready, while the next is in the decoder.
+                for _ in range(calls + 1):
+                    self._streams.put(side_stream(self._device))
+                self._opened = decoder
+            return self._opened
 
     @property
     def device(self) -> torch.device:
@@ -103,14 +126,16 @@ class DeviceImages(HostImages):
     def close(self) -> None:
         """See `HostImages.close`."""
         self._calls.close()
-        if self._decoder is not None:
-            self._decoder.close()
+        with self._opening:
+            decoder, self._opened = self._opened, None
+        if decoder is not None and decoder != "not yet":
+            decoder.close()
         super().close()
 
     def begin(self, images: FieldImages, stopped: Callable[[], bool]) -> Callable[[], None]:
         """See `HostImages.begin`."""
         looked = images.looked
-        given = np.zeros(len(looked), np.bool_) if self._decoder is None else looked.hardware()
+        given = np.zeros(len(looked), np.bool_) if self._decoder() is None else looked.hardware()
         parts = [_Part(images, part[given[part]], part, {}, stopped) for part in _parts(looked)]
         begun = [self._on_host(one, one.numbers[~given[one.numbers]]) for one in parts]
 
@@ -156,11 +181,12 @@ class DeviceImages(HostImages):
 
     def _by_decoder(self, part: _Part, stream: torch.cuda.Stream) -> list[Pixels]:
         """Have images decoded, in their turn, in the thread that is for it; what could not be decoded is missing."""
-        if self._decoder is None or not len(part.given):
+        decoder = self._decoder()
+        if decoder is None or not len(part.given):
             return []
         found: list[Pixels] = []
         with on(stream):
-            call = self._decoder.call(part.images.looked, part.given, stream)
+            call = decoder.call(part.images.looked, part.given, stream)
         tasks = self._calls.start([partial(_make, call, stream, found, part.stopped)])
         del call  # and with it what it has of the memory
         tasks.wait()

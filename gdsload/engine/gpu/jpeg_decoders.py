@@ -103,6 +103,7 @@ class HardwareDecoder:
 
         def decode() -> list[Pixels]:
             found: list[Pixels] = []
+            record(stream)  # gives a new thread the device's context
             for form, (pointers, lengths), targets, place in given:
                 try:
                     self._decoder.decode(pointers, lengths, targets, form, stream.cuda_stream)

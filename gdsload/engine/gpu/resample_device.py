@@ -11,14 +11,15 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from gdsload.engine.gpu import kernels
 from gdsload.engine.gpu.fused_transforms import STORES
-from gdsload.engine.gpu.kernels import IN_VRAM, can_launch, kernel, launch
+from gdsload.engine.gpu.kernels import IN_VRAM, Kernel, can_launch, launch
 from gdsload.engine.gpu.pixels import Pixels
 from gdsload.engine.images.frames import FRAME_WORDS, Frame
 from gdsload.engine.images.resample import put_normalized, resampled
 from gdsload.system.arrays import IntArray
 
-__all__ = ["resample", "source", "words"]
+__all__ = ["prepare", "resample", "source", "words"]
 
 _MOST_PIXELS = 2**31
 """Pixels of a result, below which the kernel can count them in 32 bits."""
@@ -155,13 +156,24 @@ def resample(
     wanted = words(pixels, frames)[first : first + sum(map(len, outs))]
     # From ordinary memory this is safe, and the host does not wait for the stream.
     given = torch.from_numpy(wanted).to(device, non_blocking=True)
-    made = kernel(source(out.dtype, channels_last=last), "resample", 1, IN_VRAM, device)
+    made = _kernel(out.dtype, device, channels_last=last)
     begin, normal = given.data_ptr(), 0 if table is None else table.data_ptr()
     for out in outs:
         params = [begin, out.data_ptr(), normal, *out.shape[:1], *out.shape[2:]]
         launch(made, device, IN_VRAM, np.array(params, np.int64).view(np.uint64))
         begin += len(out) * wanted.strides[0]
     # `given` may be freed: its memory belongs to this stream, and is used again behind the kernels alone.
+
+
+def prepare(dtype: torch.dtype, *, channels_last: bool, device: torch.device) -> None:
+    """Have the kernel for such results compiled ahead, if the device is a GPU."""
+    if device.type == "cuda":
+        what = "resample", dtype, channels_last, device
+        kernels.prepare(what, lambda: can_launch() and _kernel(dtype, device, channels_last=channels_last))
+
+
+def _kernel(dtype: torch.dtype, device: torch.device, *, channels_last: bool) -> Kernel:
+    return kernels.kernel(source(dtype, channels_last=channels_last), "resample", 1, IN_VRAM, device)
 
 
 def _one_by_one(

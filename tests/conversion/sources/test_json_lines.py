@@ -254,7 +254,9 @@ def test_a_null_among_lines_is_at_fault_alone(tmp_path):
     assert gdsload.ShardDataset(tmp_path / "out").column("x").tolist() == [0.5, 1.5]
 
 
-@pytest.mark.parametrize("deep", ["[" * 50_000 + "]" * 50_000, '{"a": ' * 50_000 + "1" + "}" * 50_000])
+@pytest.mark.parametrize(
+    "deep", ["[" * 50_000 + "]" * 50_000, '{"a": ' * 50_000 + "1" + "}" * 50_000], ids=["lists", "objects"]
+)
 def test_what_is_nested_too_deeply_is_refused(tmp_path, deep):
     """Where the first lines tell of it, Arrow ends the process that reads; later it is a bad line."""
     (tmp_path / "a.jsonl").write_text(f'{{"x": {deep}}}\n')

@@ -191,7 +191,7 @@ def test_whoever_decodes_them_they_are_what_the_host_makes_of_them(on_cpu, monke
     options, cpu = {"x": WANTED[kind]}, torch.device("cpu")
     decoder = DECODERS[decoder]()
     made = []
-    for images in (HostImages(options), DeviceImages(options, cpu, decoder)):
+    for images in (HostImages(options), DeviceImages(options, cpu, lambda: decoder)):
         batches = [batch_of(MIXED), batch_of(MIXED[:2])]
         images(batches, lambda: False)
         images.close()
@@ -213,33 +213,79 @@ def test_a_decoder_is_given_back():
     decoder = NvJpeg(library)
     for count in (1, 1, 2):
         decode_nothing(decoder, count)
-    assert library.alive == 3
+    assert library.alive == 2
     decoder.close()
     decoder.close()
     assert library.alive == 0
 
 
-def test_what_numbers_of_images_need_is_kept_while_they_alternate():
+def test_one_state_is_made_ready_where_the_number_of_images_or_the_format_changes():
     library = Library({2, 3})
     decoder = NvJpeg(library)
     for number in range(20):
-        decode_nothing(decoder, (7, 5)[number % 2], (2, 3)[number // 2 % 2])
-    assert library.initialized == 4
-    for count in range(8, 30):
-        decode_nothing(decoder, 7)  # used again and again, so it stays
-        decode_nothing(decoder, count)
-    assert library.initialized == 4 + 22
-    assert library.alive == 1 + 4
+        decode_nothing(decoder, (7, 5)[number // 4 % 2], (2, 3)[number // 2 % 2])
+    assert (library.initialized, library.alive) == (10, 2)
     library.wrong = True
-    with pytest.raises(RuntimeError, match="nvjpegDecodeBatchedInitialize has returned 3"):
-        decoder.decode(np.zeros(1), np.zeros(1), np.zeros((1, 8)), 2, 0)
+    for _ in range(2):  # one that could not be made ready is not used
+        with pytest.raises(RuntimeError, match="nvjpegDecodeBatchedInitialize has returned 3"):
+            decoder.decode(np.zeros(1), np.zeros(1), np.zeros((1, 8)), 2, 0)
+    library.wrong = False
+    decode_nothing(decoder, 5, 3)
+    assert (library.initialized, library.alive) == (13, 2)
     decoder.close()
     assert library.alive == 0
+
+
+def test_a_decoder_without_a_state_is_given_back():
+    library = Library()
+    library.nvjpegJpegStateCreate = lambda handle, state: 5
+    with pytest.raises(RuntimeError, match="nvjpegJpegStateCreate has returned 5"):
+        NvJpeg(library)
+    assert library.alive == 0
+
+
+def test_a_decoder_is_opened_once_in_a_thread_and_closed(on_cpu):
+    begun, go_on, library = [], threading.Event(), Library()
+
+    def opened():
+        begun.append(threading.current_thread().name)
+        assert go_on.wait(10)
+        return HardwareDecoder(NvJpeg(library))
+
+    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), opened)
+    with ThreadPoolExecutor(2) as threads:
+        done = [threads.submit(images, [batch_of(MIXED)], lambda: False) for _ in range(2)]
+        time.sleep(0.02)
+        assert not any(one.done() for one in done)
+        go_on.set()
+        for one in done:
+            one.result(timeout=20)
+    assert begun == ["gdsload-nvjpeg"]
+    assert library.calls
+    images.close()
+    assert library.alive == 0
+
+
+def test_a_decoder_that_cannot_be_opened_is_an_error_of_each_batch_until_it_can(on_cpu):
+    def opened():
+        tries.append(1)
+        if len(tries) < 3:
+            raise RuntimeError("not yet")
+
+    tries = []
+    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), opened)
+    while not tries:
+        time.sleep(0.001)
+    with pytest.raises(RuntimeError, match="not yet"):
+        images([batch_of(MIXED)], lambda: False)
+    images([batch_of(MIXED)], lambda: False)
+    images.close()
+    assert len(tries) == 3
 
 
 def test_batches_are_decoded_together(on_cpu):
     library = Library()
-    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), HardwareDecoder(NvJpeg(library)))
+    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), lambda: HardwareDecoder(NvJpeg(library)))
     images([batch_of(MIXED), batch_of([]), batch_of(MIXED[1:2]), batch_of(MIXED[2:])], lambda: False)
     assert library.calls == [(3, 3), (2, 2)]  # two in colours and one grey, and one and one
     images.close()
@@ -247,7 +293,7 @@ def test_batches_are_decoded_together(on_cpu):
 
 def test_errors_are_raised_at_the_first_batch_and_zeros_are_in_each(on_cpu):
     bad = [MIXED[0], b"none", MIXED[1]]
-    for one in (HostImages, lambda options: DeviceImages(options, torch.device("cpu"), DECODERS["hardware"]())):
+    for one in (HostImages, lambda options: DeviceImages(options, torch.device("cpu"), DECODERS["hardware"])):
         images = one({"x": WANTED["random"]})
         with pytest.raises(FormatError, match="image of sample 102 in field 'x'") as caught:
             images([batch_of(MIXED), batch_of([MIXED[0], *bad]), batch_of(bad)], lambda: False)
@@ -266,12 +312,12 @@ def test_errors_are_raised_at_the_first_batch_and_zeros_are_in_each(on_cpu):
 def test_errors_are_the_hosts(on_cpu, kind):
     images = [*MIXED[:2], MIXED[0][:300], b"none", *MIXED[2:]]
     decoder = ListDecoder("Pillow", by_pillow, turns=False)
-    raising = DeviceImages({"x": WANTED[kind]}, torch.device("cpu"), decoder)
+    raising = DeviceImages({"x": WANTED[kind]}, torch.device("cpu"), lambda: decoder)
     with pytest.raises(FormatError, match="a.safetensors: the image of sample 102 in field 'x'") as caught:
         raising([batch_of(images)], lambda: False)
     assert caught.value.samples == ((102, 104),)
     zeros = DecodeImage(**{**vars(WANTED[kind]), "on_error": "zeros"})
-    going_on, batch = DeviceImages({"x": zeros}, torch.device("cpu"), decoder), batch_of(images)
+    going_on, batch = DeviceImages({"x": zeros}, torch.device("cpu"), lambda: decoder), batch_of(images)
     going_on([batch], lambda: False)
     assert batch.batch["x.decoded"].tolist() == [True, True, False, False, True, True, True, True]
     assert [bool(image.any()) for image in batch.batch["x"]] == batch.batch["x.decoded"].tolist()
@@ -335,7 +381,7 @@ def at_once(count, call):
 def test_the_pixels_of_two_calls_are_in_memory_at_once(on_cpu, monkeypatch):
     monkeypatch.setattr(decode_images, "BYTES_OF_A_CALL", 1200)  # two images
     decoder = Counted()
-    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), decoder)
+    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), lambda: decoder)
     at_once(3, lambda: images([batch_of([MIXED[0]] * 5), batch_of([MIXED[0]] * 4)], lambda: False))
     images.close()
     assert decoder.made == 3 * 5
@@ -357,7 +403,7 @@ def test_the_next_call_is_ready_in_time_and_the_kernel_runs_beside_it(on_cpu, mo
 
     decoder.during = during
     monkeypatch.setattr(decode_images, "resample", beside)
-    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), decoder)
+    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), lambda: decoder)
     at_once(2, lambda: images([batch_of([MIXED[0]] * 3)], lambda: False))
     images.close()
     assert calls == kernels == [True, True]
