@@ -5,11 +5,11 @@
 
 Each trial is a new process. The loader is made, the files are dropped from the page cache and the kernel is asked
 whether they are gone; then three epochs are timed from the first `iter` on, the first batch apart. In the same round
-are measured D, the files in sequence with O_DIRECT, and the hot rate, the third epoch of gdsload's loader over files
-that were read whole before. Beside them are torch's loader with workers and SPDL, if it is installed; each of their
-workers reads rows by `preadv`, from one file that holds the same rows. They have no block shuffle: there, they shuffle
-fully. Before the rounds, every byte of two epochs of gdsload is compared, the first one cold. JPEGs are decoded, by
-gdsload alone: their rates are of encoded bytes.
+are measured D, the files in sequence with O_DIRECT, and the hot rate: in the first form's process, the third epoch of
+another loader of gdsload over files that were read whole before. Beside them are torch's loader with workers and SPDL,
+if it is installed; each of their workers reads rows by `preadv`, from one file that holds the same rows. They have no
+block shuffle: there, they shuffle fully. Before the rounds, every byte of two epochs of gdsload is compared, the first
+one cold. JPEGs are decoded, by gdsload alone: their rates are of encoded bytes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,10 +33,12 @@ import torch
 import gdsload
 from benchmarks.folders import existing_folder
 from benchmarks.gpu.cold_trial import DIFFERENT, EPOCHS, FORMS, GDSLOAD
+from benchmarks.gpu.limits import DirectReads
 from benchmarks.images import jpegs
 from benchmarks.record import head, keep, ratio, spread
 from benchmarks.workloads import SEED
 from gdsload.system.units import parse_bytes
+from gdsload.tools.bench.cache_state import drop
 
 __all__ = ["CASES", "Case", "main", "write"]
 
@@ -140,18 +143,27 @@ def _run(order: dict[str, Any], scratch: Path) -> dict[str, Any]:
 def _case(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """All forms of one case, in turns."""
     files = {"shards": str(folder / "shards"), "rows": str(folder / "rows.bin"), "bounds": str(folder / "bounds.npy")}
-    order = {**asdict(case), **files, "device": options.device, "workers": options.workers, "hot": False}
+    order = {**asdict(case), **files, "device": options.device, "workers": options.workers}
     _run({**order, "op": "check", "form": "gdsload"}, folder)
     forms = [form for form in options.forms if form in GDSLOAD or not case.decoded]
-    trials: dict[str, list[dict[str, Any]]] = {name: [] for name in ("drive", "hot", *forms)}
+    trials: dict[str, list[dict[str, Any]]] = {name: [] for name in ("drive", *forms)}
     for _ in range(options.rounds):
-        trials["drive"].append(_run({**order, "op": "drive", "form": "drive"}, folder))
-        trials["hot"].append(_run({**order, "op": "epochs", "form": "gdsload", "hot": True}, folder))
+        trials["drive"].append(_drive(folder / "shards"))
         for form in forms:
-            trials[form].append(_run({**order, "op": "epochs", "form": form}, folder))
+            trials[form].append(_run({**order, "op": "epochs", "form": form, "hot": form == forms[0]}, folder))
     rows = (folder / "shards").glob("*.safetensors") if case.decoded else [folder / "rows.bin"]
     nbytes = sum(file.stat().st_size for file in rows)
     return {"name": case.name, "bytes": nbytes, "trials": trials, **_ratios(trials, nbytes)}
+
+
+def _drive(shards: Path) -> dict[str, float]:
+    """D: the files in sequence, around the page cache, by twelve threads."""
+    files = sorted(shards.glob("*.safetensors"))
+    reads = DirectReads(files, pinned=False)
+    drop(list(map(str, files)))
+    began = time.perf_counter()
+    nbytes = reads.run()
+    return {"gb_s": nbytes / (time.perf_counter() - began) / 1e9}
 
 
 def _ratios(trials: dict[str, list[dict[str, Any]]], nbytes: int) -> dict[str, Any]:
@@ -160,10 +172,11 @@ def _ratios(trials: dict[str, list[dict[str, Any]]], nbytes: int) -> dict[str, A
     def rates(form: str, epoch: int) -> list[float]:
         return [nbytes / each["epoch_s"][epoch] / 1e9 for each in trials[form]]
 
-    drive, hot = [each["gb_s"] for each in trials["drive"]], rates("hot", EPOCHS - 1)
+    drive = [each["gb_s"] for each in trials["drive"]]
+    hot = [nbytes / each["hot_s"] / 1e9 for runs in trials.values() for each in runs if "hot_s" in each]
     forms = {}
     for form, runs in trials.items():
-        if form in ("drive", "hot"):
+        if form == "drive":
             continue
         epochs = [rates(form, epoch) for epoch in range(EPOCHS)]
         forms[form] = {
