@@ -100,7 +100,7 @@ class ResidentGather:
     def ready(self) -> bool:
         """Return whether the GPU can address all shards now, and has kernels, and room for their tables."""
         found = None if self._hopeless else self.backend.addresses()
-        if found is None or not len(found.base) or not (self.in_order or self.maker.gather.kernel):
+        if found is None or not len(found.base) or not (self.in_order or self.maker.gather.has_kernel()):
             return False
         with self._lock:
             try:

@@ -66,7 +66,7 @@ class Maker:
 
     def __init__(self, on_host):
         self.device, self.form = CPU, BatchForm(codecs_of(STORED, ("x",), "offsets"))
-        self.gather = SimpleNamespace(on_host=on_host, copies=self.copies, kernel=True)
+        self.gather = SimpleNamespace(on_host=on_host, copies=self.copies, has_kernel=lambda: True)
         self.aside = SideStream()
 
     def copies(self, addresses, nbytes, targets):
@@ -351,7 +351,8 @@ def test_who_says_which_samples_batches_have(files, monkeypatch, order, changes,
     monkeypatch.setattr(resident_module, "DeviceAssembler", Maker)
     monkeypatch.setattr(resident_module, "_MOST_SELECTED", 1000)
     maker = Maker(files.in_mappings)
-    maker.form, maker.gather.kernel = replace(maker.form, index=changes.get("index")), changes.get("kernel", True)
+    maker.form = replace(maker.form, index=changes.get("index"))
+    maker.gather.has_kernel = lambda: changes.get("kernel", True)
     batch_size, tail = changes.get("batch_size", 64), changes.get("tail", "share")
     steps = Ordered(order, Schedule(1000, batch_size, tail=tail, lanes=order.lanes))
     job = Job(files.table, steps, changes.get("selection", Selection()), ("x",))

@@ -9,8 +9,8 @@ Without cupy, torch's `index_select` does it, over overlapping rows: as fast, bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.engine.gpu.gather_pieces import as_pieces, compile_pieces, queue_pieces, table_of
-from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch, prepare, word_in
+from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch, prepare, prepared, word_in
 from gdsload.shards.gather_host import cut_runs, run_starts, unit_of
 from gdsload.system.arrays import IntArray
 from gdsload.system.copies import LONG_BYTES, SHORT_BYTES, copies_scattered_runs, copy_to
@@ -91,13 +91,24 @@ class DeviceGather:
         kernel: bool | None = None,
     ) -> None:
         self.device, self.on_host, self._grid = device, on_host, grid
-        if kernel is not None:
-            self.kernel = kernel
+        self._kernel = kernel
+        self._preparing: Hashable | None = None
 
-    @cached_property
+    @property
     def kernel(self) -> bool:
-        """True if kernels of our own are used; known once cupy is imported."""
-        return can_launch()
+        """True if kernels of our own are used: not while those that `prepare` wants are being compiled.
+
+        Torch gathers the first batches meanwhile: they wait for a drive, and not for a compiler, too.
+        """
+        if self._preparing is not None and not prepared(self._preparing):
+            return False
+        return self.has_kernel()
+
+    def has_kernel(self) -> bool:
+        """Return whether kernels of our own can be used; waits until cupy is imported."""
+        if self._kernel is None:
+            self._kernel = can_launch()
+        return self._kernel
 
     def prepare(self, row_bytes: Iterable[int], *, pieces: bool) -> None:
         """Begin to compile kernels: for rows in the GPU's own memory, and for pieces from anywhere.
@@ -107,7 +118,8 @@ class DeviceGather:
             pieces: whether pieces of different lengths will be, too.
         """
         units = frozenset(word_in(nbytes) for nbytes in row_bytes if nbytes)
-        prepare(("rows", self.device, units, pieces), partial(_compile, self.device, units, pieces))
+        self._preparing = what = "rows", self.device, units, pieces
+        prepare(what, partial(_compile, self.device, units, pieces))
 
     def rows(self, addresses: IntArray, row_bytes: int, out: torch.Tensor) -> None:
         """Copy rows of one size.
@@ -211,14 +223,14 @@ class DeviceGather:
         nbytes = lengths * row_bytes
         if not nbytes.any():
             return
-        total = int(nbytes.sum())
-        if not self.kernel and total < len(nbytes) * LONG_BYTES:
+        total, by_kernel = int(nbytes.sum()), self.kernel
+        if not by_kernel and total < len(nbytes) * LONG_BYTES:
             for out, (low, high) in zip(outs, pairwise(accumulate(sizes, initial=0)), strict=True):
                 self._pieces_by_torch(addresses[low:high], nbytes[low:high], row_bytes, out)
             return
         sources, nbytes, targets = _joined(addresses, nbytes, _targets(nbytes, outs, sizes), begins)
         if total >= len(nbytes) * LONG_BYTES:
-            long = nbytes >= (SHORT_BYTES if self.kernel else 0)
+            long = nbytes >= (SHORT_BYTES if by_kernel else 0)
             self.copies(sources[long], nbytes[long], targets[long])
             if long.all():
                 return

@@ -31,6 +31,7 @@ __all__ = [
     "launch",
     "prepare",
     "prepare_import",
+    "prepared",
     "word_in",
 ]
 
@@ -168,6 +169,7 @@ def prepare_import() -> None:
 
 
 _prepared: set[Hashable] = set()
+_done: set[Hashable] = set()
 _preparing = deque[tuple[Hashable, Callable[[], object]]]()
 _turn = threading.Lock()
 
@@ -197,6 +199,13 @@ def _prepare_next() -> None:
             make()
         except Exception:
             _log.debug("%s cannot be prepared", what, exc_info=True)
+        finally:
+            _done.add(what)
+
+
+def prepared(what: Hashable) -> bool:
+    """Return whether something that `prepare` was called with has been made, or could not be."""
+    return what in _done
 
 
 @lru_cache(maxsize=1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+import time
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from gdsload.engine.gpu import gather_device
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.system.copies import SHORT_BYTES
+from gdsload.system.memory import UNIT_DTYPES
 
 DATA = np.random.default_rng(0).integers(0, 256, 1 << 22, np.uint8)
 
@@ -52,6 +55,30 @@ def test_rows_that_are_no_whole_words_are_pieces(gather, queued, row_bytes, size
     wanted = expected(offsets, np.full(len(offsets), row_bytes), sizes)
     assert all(np.array_equal(out.numpy(), one) for out, one in zip(outs, wanted, strict=True))
     assert queued == [row_bytes] * sum(sizes)
+
+
+def memory(address, nbytes, unit):
+    return torch.frombuffer((ctypes.c_char * nbytes).from_address(address), dtype=UNIT_DTYPES[unit])
+
+
+def test_torch_gathers_while_the_kernels_are_compiled(monkeypatch, gather, queued):
+    """It has a copy for each byte as long as nothing is compiled."""
+    gather = DeviceGather(torch.device("cpu"), gather.on_host)
+    compiled = threading.Event()
+    monkeypatch.setattr(gather_device, "kernel", lambda *_: compiled.wait(10))
+    monkeypatch.setattr(gather_device, "compile_pieces", lambda *_, over_pcie: None)
+    monkeypatch.setattr(gather_device, "can_launch", lambda: True)
+    monkeypatch.setattr(gather_device, "DeviceBytes", memory)
+    gather.prepare([257], pieces=True)
+    assert gather.has_kernel()
+    offsets, outs = np.random.default_rng(0).integers(0, 1000, 9), [torch.zeros(9 * 257, dtype=torch.uint8)]
+    for at_once in (False, True):
+        gather.batches(DATA.ctypes.data + offsets, 257, outs, [9])
+        assert np.array_equal(outs[0].numpy(), expected(offsets, np.full(9, 257), [9])[0])
+        assert bool(queued) == at_once
+        compiled.set()
+        while not gather.kernel:
+            time.sleep(0.001)
 
 
 @pytest.mark.parametrize("longest", [9, 5000, 400_000])

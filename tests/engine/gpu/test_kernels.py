@@ -103,6 +103,7 @@ def test_what_is_prepared_is_made_once_and_in_order():
     kernels.prepare("a test's first", lambda: (gate.wait(10), made.append(1)))
     kernels.prepare("a test's second", lambda: 1 // 0)  # an error is for the code that needs it
     kernels.prepare("a test's first", lambda: made.append("again"))
+    assert not kernels.prepared("a test's first")
     kernels.prepare("a test's last", lambda: (made.append(2), over.set()))
     assert not made
     gate.set()
