@@ -53,7 +53,8 @@ class Life:
             self._transform = DeviceTransform(plan.device_transform, plan.device, progress.transform_key)
         self._samples = None
         if plan.per_sample is not None:
-            self._samples = SampleTransform(plan.per_sample, progress.sample_keys, index=plan.form.index or "index")
+            index = plan.form.index or "index"
+            self._samples = SampleTransform(plan.per_sample, progress.sample_keys, index=index, ahead=plan.ahead)
         self._finish = hand_over_steps(plan, self._transform)
         if plan.placement == "gpu":
             prepare_import()

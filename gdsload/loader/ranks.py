@@ -116,7 +116,7 @@ class Schedules:
                 f"WORLD_SIZE is {size} in the environment, but torch.distributed is not initialised: all {size} "
                 "processes would get the same batches",
                 remedy="Call torch.distributed.init_process_group (or make the framework's Trainer or Accelerator) "
-                "before the first batch, len(loader) and states, or pass rank= and world_size=; rank=0, world_size=1 "
+                "before the first batch, len(loader) and states, or pass ranks=(rank, world_size); ranks=(0, 1) "
                 "gives all samples to every process.",
             )
         if not self._seen.is_now():

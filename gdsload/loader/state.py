@@ -197,7 +197,7 @@ _DIFFERENCES = (
     (
         "order",
         "the order options differ",
-        "Pass the same shuffle, block, window and lanes; what they are by default depends on fields=.",
+        "Pass the same shuffle, a BlockShuffle with all its numbers; what they are by default depends on fields=.",
     ),
     ("tail", "tail differs", "Pass the same tail, or drop_last."),
     ("global_batch", "the global batch (batch_size times world size) differs", ""),

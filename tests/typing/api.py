@@ -46,14 +46,20 @@ assert_type(dataset.filter(lambda batch: batch["x"] > 3, fields=["x"]), Subset[d
 # Loaders.
 loader = gdsload.DataLoader(dataset, 32, True, seed=1, drop_last=True, device="cuda")
 gdsload.DataLoader("shards/", batch_size=32, shuffle="full", device=0)
-gdsload.DataLoader(Path("shards"), shuffle="block", block=100, window=1000, lanes=4, device=torch.device("cpu"))
-gdsload.DataLoader(Subset(dataset, [1, 2, 3]), fields=["x"], with_index=True, ragged="padded", padding_value={"x": -1})
-gdsload.DataLoader(ConcatDataset([dataset, dataset]), rank=0, world_size=2, prefetch_bytes="256MiB", arena_bytes=2**30)
-gdsload.DataLoader(dataset, seed=None, tail="pad", with_real=True, mesh=init_device_mesh("cpu", (1,)), check_peers=True)
+gdsload.DataLoader(
+    Path("shards"), shuffle=gdsload.BlockShuffle(block=100, window=1000, lanes=4), device=torch.device("cpu")
+)
+gdsload.DataLoader(Subset(dataset, [1, 2, 3]), fields=["x"], with_index=True, ragged=gdsload.Padded({"x": -1}))
+gdsload.DataLoader(
+    ConcatDataset([dataset, dataset]), ranks=(0, 2), memory=gdsload.Memory(prefetch="256MiB", arena=2**30)
+)
+gdsload.DataLoader(
+    dataset, seed=None, tail="pad", with_real=True, ranks=init_device_mesh("cpu", (1,)), check_peers=True
+)
 assert_type(loader.seed, int | None)
 assert_type(loader.real_samples, int | None)
 assert_type(loader.remainder, int)
-gdsload.DataLoader(dataset, process_group=torch.distributed.group.WORLD).load_state_dict({}, change_batch_size=True)
+gdsload.DataLoader(dataset, ranks=torch.distributed.group.WORLD).load_state_dict({}, change_batch_size=True)
 gdsload.DataLoader(dataset, transform=lambda batch: batch["x"], mmap=None, num_workers=4, pin_memory=True)
 gdsload.DataLoader(dataset, device_transform=[Cast("x", torch.float32), torch.nn.Identity(), lambda batch: batch["x"]])
 gdsload.DataLoader(dataset, device_transform=RandomFlip("x"), reuse_buffers=True)
@@ -65,14 +71,14 @@ gdsload.Windows("shards/", 4, step=5)
 gdsload.Windows("shards/", offsets={"image": [-1, 0], "action": range(16), "state": np.arange(3), "x": torch.arange(3)})
 assert_type(windows.offsets["x"], range | tuple[int, ...])
 budget = gdsload.TokenBudget(dataset, "tokens", 4096, padded=True, window=1000, shuffle="block", seed=1)
-gdsload.DataLoader(dataset, batch_sampler=budget, rank=0, world_size=2)
+gdsload.DataLoader(dataset, batch_sampler=budget, ranks=(0, 2))
 assert_type(len(budget), int)
 assert_type(next(iter(gdsload.LengthBuckets("shards/", "tokens", batch_size=32))), NDArray[np.int64])
 mix = gdsload.Mix({"a": "shards/", "b": dataset}, {"a": 0.7, "b": 1}, samples="all_exhausted")
 gdsload.DataLoader(gdsload.Mix([dataset, dataset], [1, 2], samples=100), 32, True)
 assert_type(mix.locate(torch.arange(3)), tuple[torch.Tensor, torch.Tensor])
 assert_type(mix.names, tuple[str, ...])
-gdsload.DataLoader(dataset, read_threads=4)
+gdsload.DataLoader(dataset, backend=gdsload.Auto(threads=4))
 gdsload.DataLoader(dataset, workers=4)  # type: ignore[call-arg]
 gdsload.DataLoader(dataset, device_transform=3)  # type: ignore[arg-type]
 gdsload.DataLoader(dataset, ragged="varlen")

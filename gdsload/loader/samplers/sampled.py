@@ -13,7 +13,7 @@ import copy
 from collections.abc import Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.samplers.planned import PlannedEpoch, PlannedSampler, place_in, state_of
 from gdsload.loader.state import Place
 from gdsload.order import Schedule
+
+if TYPE_CHECKING:
+    from gdsload.loader.options import Options
 
 __all__ = ["Sampled", "SampledSchedule", "expected_batch", "index_source"]
 
@@ -350,41 +353,24 @@ def _another() -> StateError:
     )
 
 
-def index_source(given: Mapping[str, Any], samples: int) -> IndexSource | None:
+def index_source(options: Options, samples: int) -> IndexSource | None:
     """The source of the loader's indices; None if the loader has no sampler.
 
     Args:
-        given: the loader's keywords.
+        options: the loader's.
         samples: samples of the dataset.
 
     Raises:
-        OptionError: if it cannot be used, or another option says what it says.
+        OptionError: if it cannot be used.
     """
-    if given["batch_sampler"] is not None:
-        name = "batch_sampler"
-        twice = {"batch_size": given["batch_size"] != 1, "drop_last": given["drop_last"]}
-        twice["sampler"] = given["sampler"] is not None
-    elif given["sampler"] is not None:
-        name, twice = "sampler", {}
-    else:
+    if options.sampler is not None:
+        return IndexSource(options.sampler, options.batch_size, options.last_batch == "drop", samples)
+    batches = options.batch_sampler
+    if batches is None:
         return None
-    # Beside a transform the seed is that of its random numbers. Without, it would be for nothing: who passes one means
-    # the order, which no seed of ours can change.
-    draws = given["device_transform"] or given["per_sample"]
-    twice |= {"shuffle": given["shuffle"] is not False, "seed": given["seed"] != 0 and not draws}
-    planned = name == "batch_sampler" and isinstance(given[name], PlannedSampler)
-    shares = () if planned else ("rank", "world_size")
-    twice |= {other: given[other] is not None for other in ("block", "window", "lanes", *shares)}
-    if refused := [other for other, is_given in twice.items() if is_given]:
+    if isinstance(batches, PlannedSampler) and batches.samples != samples:
         raise OptionError(
-            f"{name} cannot be used together with {', '.join(refused)}",
-            remedy=f"The {name} alone says which samples this rank gets, in which order: a seed is its generator's.",
-        )
-    if name == "sampler":
-        return IndexSource(given["sampler"], given["batch_size"], given["drop_last"], samples)
-    if planned and given[name].samples != samples:
-        raise OptionError(
-            f"the batch_sampler was made of {given[name].samples} samples, but the loader's dataset has {samples}",
+            f"the batch_sampler was made of {batches.samples} samples, but the loader's dataset has {samples}",
             remedy="Make both of the same dataset.",
         )
-    return IndexSource(given["batch_sampler"], None, False, samples)
+    return IndexSource(batches, None, False, samples)

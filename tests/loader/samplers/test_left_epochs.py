@@ -19,7 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from gdsload import DataLoader
+from gdsload import DataLoader, Memory
 from gdsload.loader.samplers import draws
 from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.state import Place
@@ -108,7 +108,7 @@ def test_an_older_iterator_that_is_kept_draws_from_a_generator_of_its_own(make, 
     def opened():
         replaced = name == "with replacement"
         sampler = RandomSampler(ALL, replaced, 20_000 if replaced else None, seeded())
-        return make(50, sampler=sampler, prefetch_bytes=100)
+        return make(50, sampler=sampler, memory=Memory(prefetch=100))
 
     with opened() as loader, opened() as other:
         older = iter(loader)

@@ -76,7 +76,7 @@ def test_an_epoch_behind_one_that_was_left_does_not_hang_on_how_fast_that_was(ma
     found = []
     for prefetch in (100, 2**20):
         for wait in (0, 0.05):
-            with make(100, sampler=sampler(), prefetch_bytes=prefetch) as loader:
+            with make(100, sampler=sampler(), memory=gdsload.Memory(prefetch=prefetch)) as loader:
                 iterator = iter(loader)
                 for _ in zip(range(taken), iterator, strict=False):
                     pass
