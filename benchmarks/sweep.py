@@ -101,7 +101,7 @@ def _pinned(backend: str, nbytes: int) -> Value:
 
 def _threads(backend: str, count: int) -> Value:
     kinds = {"auto": gdsload.Auto, "bounce": gdsload.Bounce, "gds": gdsload.Gds}
-    return Value(str(count), {"backend": kinds[backend](threads=count)} if backend in kinds else {})
+    return Value(str(count), {"backend": kinds.get(backend, gdsload.Auto)(threads=count)})  # auto is host on the CPU
 
 
 def _depth(depth: int) -> Value:
