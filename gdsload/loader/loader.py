@@ -183,7 +183,7 @@ class DataLoader(TorchAttributes):
         block: int | None = None,
         window: int | None = None,
         lanes: int | None = None,
-        sampler: Iterable[Any] | None = None,
+        sampler: Iterable[Any] | Callable[[int], Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -219,7 +219,7 @@ class DataLoader(TorchAttributes):
         self._life = Life(plan, self._progress)
         self.stats = self._life.stats
         view = (SequentialView if plan.order.shuffle == "sequential" else OrderView)(self._life, len(plan.selected))
-        self.sampler: Any = view if sampler is None else sampler
+        self.sampler: Any = sampler if plan.function is None and sampler is not None else view
         self.batch_sampler: Any = batch_sampler
         if batch_sampler is None:
             self.batch_sampler = BatchView(self._life, view, plan.schedule.batch_size, self.drop_last)

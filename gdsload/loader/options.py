@@ -16,6 +16,7 @@ from gdsload.backends.names import BACKEND_CHOICES
 from gdsload.backends.request import Placement
 from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import OptionError
+from gdsload.loader.samplers.function import is_function
 from gdsload.order import Tail
 from gdsload.order.checks import check_whole
 from gdsload.system.names import check_list, check_names
@@ -249,7 +250,9 @@ def tail(given: Mapping[str, Any]) -> Tail:
             f"drop_last=True leaves out a last batch that is not full, and tail={wanted!r} hands it out",
             remedy="Pass one of them.",
         )
-    if given["batch_sampler"] is not None or (given["sampler"] is not None and wanted != "drop"):
+    if given["batch_sampler"] is not None or (
+        given["sampler"] is not None and wanted != "drop" and not is_function(given["sampler"])
+    ):
         name = "sampler" if given["batch_sampler"] is None else "batch_sampler"
         raise OptionError(
             f"tail={wanted!r} cannot be used together with {name}, which alone says what samples this rank gets",

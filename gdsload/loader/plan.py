@@ -27,7 +27,7 @@ from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.decoded_fields import decoded_fields, decoded_sample_bytes
 from gdsload.loader.rank_groups import RankGroups, rank_groups
 from gdsload.loader.ranks import ScheduleRule
-from gdsload.loader.samplers import IndexSource, expected_batch, index_source
+from gdsload.loader.samplers import IndexSource, expected_batch, index_source, is_function
 from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
 from gdsload.order import DatasetFacts, OrderOptions, resolve
 from gdsload.order.checks import check_whole
@@ -49,7 +49,8 @@ class LoaderPlan:
         schedule: what the steps of an epoch follow from.
         groups: the ranks that share samples out, if a mesh or process group says so.
         with_real: whether each batch says which of its samples count.
-        source: what gives the indices of samples; None if the order does.
+        source: what gives the indices of this rank's samples; None if the order does.
+        function: what gives the order of an epoch, if a function does.
         seed: seed of the order, or beside a sampler of the random numbers of transforms; None if one is drawn.
         order: the order options.
         fields: the fields that are read, in the schema's order.
@@ -83,6 +84,7 @@ class LoaderPlan:
     groups: RankGroups | None
     with_real: bool
     source: IndexSource | None
+    function: Callable[[int], Any] | None
     seed: int | None
     order: OrderOptions
     fields: tuple[str, ...]
@@ -166,6 +168,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         groups=groups,
         with_real=bool(given["with_real"]),
         source=source,
+        function=given["sampler"] if is_function(given["sampler"]) else None,
         seed=given["seed"],
         ahead=given["sample_workers"] != 0,
         order=order,
@@ -306,6 +309,10 @@ def _order_options(given: Mapping[str, Any], selected: Selected, fields: Sequenc
         if (sampler := given[name]) is not None:
             if selected.mixture is not None:
                 raise OptionError(f"{name} cannot be used with a Mix", remedy="Pass a ConcatDataset, or no sampler.")
+            if name == "sampler" and is_function(sampler):
+                return OrderOptions(
+                    "function", 0, 0, 1, f"{name}={getattr(sampler, '__name__', type(sampler).__name__)}"
+                )
             return OrderOptions("sampler", 0, 0, 1, f"{name}={type(sampler).__name__}")
     # Windows that overlap are read once each, but kept in memory once.
     alone = mean_sample_bytes(replace(selected, offsets=None), fields) * sum(map(len, selected.datasets))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -102,14 +102,23 @@ class Schedules:
         self.newest = rule.schedule()
         """That of the newest epoch; before the first one, as far as is known."""
 
-    def now(self) -> Schedule:
+    def now(self, samples: int | None = None) -> Schedule:
         """The steps of an epoch that begins now. They do not change while the process group is the same.
+
+        Args:
+            samples: samples of the epoch of all ranks; None for the rule's.
 
         Raises:
             OptionError: if this is one of several processes, and nobody has said which.
         """
+        self._renew()
+        if samples is not None and samples != self.newest.samples:
+            self.newest = replace(self.newest, samples=samples)
+        return self.newest
+
+    def _renew(self) -> None:
         if self._rule.fixed:
-            return self.newest
+            return
         size = os.environ.get("WORLD_SIZE", "")
         if size.isdecimal() and int(size) > 1 and _process_group() is None:
             raise OptionError(
@@ -122,7 +131,6 @@ class Schedules:
         if not self._seen.is_now():
             seen = _Seen()
             self.newest, self._seen = self._rule.schedule(), seen
-        return self.newest
 
     def check(self, begun: Schedule) -> None:
         """Make sure that an epoch's world is still the one that it began with.

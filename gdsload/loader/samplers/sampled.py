@@ -22,6 +22,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 
 from gdsload.errors import OptionError, StateError
 from gdsload.loader.samplers.draws import Draws, Stateful
+from gdsload.loader.samplers.function import is_function
 from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.samplers.planned import PlannedEpoch, PlannedSampler, place_in, state_of
 from gdsload.loader.state import Place
@@ -351,7 +352,7 @@ def _another() -> StateError:
 
 
 def index_source(given: Mapping[str, Any], samples: int) -> IndexSource | None:
-    """The source of the loader's indices; None if the loader has no sampler.
+    """The source of the loader's indices; None if it has no sampler, or a function in its place.
 
     Args:
         given: the loader's keywords.
@@ -373,13 +374,16 @@ def index_source(given: Mapping[str, Any], samples: int) -> IndexSource | None:
     draws = given["device_transform"] or given["per_sample"]
     twice |= {"shuffle": given["shuffle"] is not False, "seed": given["seed"] != 0 and not draws}
     planned = name == "batch_sampler" and isinstance(given[name], PlannedSampler)
-    shares = () if planned else ("rank", "world_size")
+    function = name == "sampler" and is_function(given[name])
+    shares = () if planned or function else ("rank", "world_size")
     twice |= {other: given[other] is not None for other in ("block", "window", "lanes", *shares)}
     if refused := [other for other, is_given in twice.items() if is_given]:
         raise OptionError(
             f"{name} cannot be used together with {', '.join(refused)}",
             remedy=f"The {name} alone says which samples this rank gets, in which order: a seed is its generator's.",
         )
+    if function:
+        return None
     if name == "sampler":
         return IndexSource(given["sampler"], given["batch_size"], given["drop_last"], samples)
     if planned and given[name].samples != samples:
