@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from gdsload.engine.images.frames import Draws
 from gdsload.engine.steps import Ordered, Steps
 from gdsload.errors import OptionError, StateError
 from gdsload.loader.agreement import agree, warn_of_others
@@ -180,7 +176,7 @@ class Progress:
             self._cursor, self._resumed = begun.cursor, replace(begun.resumed, kept=True)
         elif number != self._cursor.epoch:
             if self.sampled is not None and self._cursor.position:
-                self.sampled.give_up(Place(self._cursor.epoch, self._cursor.position, self.schedules.now()))
+                self.sampled.give_up(self._cursor.position)
             self._cursor, self._resumed = Cursor(number, 0), None
         elif self._resumed is not None:
             self._resumed.kept = True
@@ -327,7 +323,7 @@ class Progress:
             return self.sampled.draws(place)
         if self._function is not None:
             return Ordered(GivenOrder(self._function.indices(place.epoch)), place.schedule)
-        return Ordered(self._plan.space.order(self._plan.order, self._known_seed(), place.epoch), place.schedule)
+        return Ordered(self._plan.space.order(self._plan.order, self.known_seed(), place.epoch), place.schedule)
 
     def begun(self, place: Place) -> None:
         """Note that the epoch at a place is the newest; it moves on as batches are handed out."""
@@ -361,7 +357,7 @@ class Progress:
             where: tuple[int, ...] = (self._begun_schedule(epoch).span(step)[0],)
         else:
             where = (step, self._plan.schedule.world()[0])
-        return derive_key(self._known_seed(), epoch, Purpose.TRANSFORM, *where)
+        return derive_key(self.known_seed(), epoch, Purpose.TRANSFORM, *where)
 
     def sample_keys(self, epoch: int, step: int, samples: int) -> list[int]:
         """Seeds of the random numbers of a step's samples, by themselves.
@@ -372,31 +368,14 @@ class Progress:
         first, where = 0, (step, self._plan.schedule.world()[0]) if self.sampled is not None else ()
         if self.sampled is None:
             first = self._begun_schedule(epoch).span(step)[0]
-        seed = self._known_seed()
+        seed = self.known_seed()
         return [derive_key(seed, epoch, Purpose.SAMPLE, *where, first + number) for number in range(samples)]
 
-    def _known_seed(self) -> int:
+    def known_seed(self) -> int:
         """The seed, in an epoch, which begins with one."""
         if self.seed is None:
             raise RuntimeError("an epoch has begun without a seed")
         return self.seed
-
-    def draws(self, place: Place, steps: Steps) -> Callable[[int], Draws]:
-        """The function that gives the random draws of a step's images.
-
-        They depend on the loader's seed, on the epoch, and on the position of each sample in the order that all ranks
-        share: not on which batch or rank it comes to. With a sampler, on step, rank and place in the batch.
-
-        Args:
-            place: where the epoch begins.
-            steps: its steps.
-        """
-        seed, epoch = self._known_seed(), place.epoch
-        if isinstance(steps, Ordered):
-            key, schedule = derive_key(seed, epoch, Purpose.IMAGES), steps.schedule
-            return lambda step: Draws(key, np.arange(*schedule.span(step)))
-        rank = self._plan.schedule.world()[0]
-        return lambda step: Draws(derive_key(seed, epoch, Purpose.IMAGES, step, rank), np.arange(steps.size(step)))
 
     def _resumed_at(self, schedule: Schedule, state: dict[str, Any], change_batch_size: bool) -> Cursor:
         """The cursor of a state.

@@ -10,12 +10,47 @@ from typing import Any
 import torch
 
 from gdsload.errors import OptionError
-from gdsload.loader.samplers import SampledSchedule
 from gdsload.order import Schedule, Tail
 
 __all__ = ["ScheduleRule", "Schedules"]
 
 _AVAILABLE = torch.distributed.is_available()
+
+
+@dataclass(frozen=True, slots=True)
+class SampledSchedule(Schedule):
+    """Steps of a sampler, which are as many as it gives: positions count batches.
+
+    Rank and world size are for a sampler with a plan; others have their own.
+    """
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of a batch: ranks share none out."""
+        return self.batch_size
+
+    def position(self, step: int) -> int:
+        """The step itself."""
+        return step
+
+    @property
+    def remainder(self) -> int:
+        """0: samplers of ranks have no batch in common."""
+        return 0
+
+    def counted(self, _step: int, size: int) -> range:
+        """All: what a sampler gives is for it to say."""
+        return range(size)
+
+    def step_at(self, position: int) -> int:
+        """The position itself.
+
+        Raises:
+            OptionError: if it is less than 0.
+        """
+        if position < 0:
+            raise OptionError(f"position {position} is no number of batches")
+        return position
 
 
 @dataclass(frozen=True, slots=True)

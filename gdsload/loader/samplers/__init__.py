@@ -4,7 +4,7 @@ from gdsload.loader.samplers.draws import Draws
 from gdsload.loader.samplers.function import IndexFunction, is_function
 from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.samplers.planned import PlannedSampler, WindowPlan
-from gdsload.loader.samplers.sampled import Sampled, SampledSchedule, expected_batch, index_source
+from gdsload.loader.samplers.sampled import Sampled, expected_batch, index_source
 
 __all__ = [
     "Draws",
@@ -12,7 +12,6 @@ __all__ = [
     "IndexSource",
     "PlannedSampler",
     "Sampled",
-    "SampledSchedule",
     "WindowPlan",
     "expected_batch",
     "index_source",
