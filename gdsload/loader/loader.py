@@ -100,11 +100,12 @@ class DataLoader(TorchAttributes):
         block: samples of a block of the block order; None for a default that suits the dataset.
         window: samples that the block order shuffles together; None as for `block`.
         lanes: lanes of the block order, the sequences of blocks that ranks share out; None as for `block`.
-        sampler: what gives the indices of this rank's samples, instead of `shuffle`: a sampler as in torch, or indices
-            in a tensor. Ranks do not share it out. It is drawn from ahead of the consumer, by the loader's threads, one
-            at a time, and `close` waits until it has given its next index. `state_dict()` in the middle of an epoch
-            needs one that has `state_dict`, a seeded `generator`, or `set_epoch` and `epoch`, or that is a list, range
-            or tensor.
+        sampler: the indices of the samples, instead of `shuffle`. A function is called with the number of each epoch,
+            once, and returns its indices, of which some may repeat, in a one-dimensional int64 tensor or numpy array:
+            ranks share them out. A sampler as in torch, or indices in a tensor, are this rank's alone. A sampler is
+            iterated ahead of the consumer, by one thread at a time, and `close` waits until it has given its next
+            index. `state_dict()` in the middle of an epoch needs one that has `state_dict`, a seeded `generator`, or
+            `set_epoch` and `epoch`, or that is a list, range or tensor.
         batch_sampler: what gives lists of indices, a batch each; otherwise as `sampler`. `TokenBudget` and
             `LengthBuckets` share their batches out among the ranks.
         rank: this process's rank, which says what share of each global batch it gets; None for torch.distributed's when
@@ -230,6 +231,8 @@ class DataLoader(TorchAttributes):
 
     def __len__(self) -> int:
         """Number of batches of an epoch, the same for every rank. With a sampler its own length counts, as in torch.
+
+        With a function as the sampler, of the epoch that runs; if none does, of the next one.
 
         Raises:
             OptionError: if this is one of several processes, and nobody has said which; see `rank`.
