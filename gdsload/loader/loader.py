@@ -103,11 +103,12 @@ class DataLoader(TorchAttributes):
             lengths int64 ``[batch]``); ``"varlen"``: `Varlen` (values ``[rows, ...]``, cu_seqlens int32
             ``[batch + 1]``, max_seqlen), for attention over sequences of varying length; `Padded`: as ``"padded"``, but
             not with zeros. Text and bytes are lists on the CPU.
-        sampler: what gives the indices of this rank's samples, instead of `shuffle`: a sampler as in torch, or indices
-            in a tensor. Ranks do not share it out. It is drawn from ahead of the consumer, by the loader's threads, one
-            at a time, and `close` waits until it has given its next index. `state_dict()` in the middle of an epoch
-            needs one that has `state_dict`, a seeded `generator`, or `set_epoch` and `epoch`, or that is a list, range
-            or tensor.
+        sampler: the indices of the samples, instead of `shuffle`. A function is called with the number of each epoch,
+            once, and returns its indices, of which some may repeat, in a one-dimensional int64 tensor or numpy array:
+            ranks share them out. A sampler as in torch, or indices in a tensor, are this rank's alone. A sampler is
+            iterated ahead of the consumer, by one thread at a time, and `close` waits until it has given its next
+            index. `state_dict()` in the middle of an epoch needs one that has `state_dict`, a seeded `generator`, or
+            `set_epoch` and `epoch`, or that is a list, range or tensor.
         batch_sampler: what gives lists of indices, a batch each; otherwise as `sampler`. `TokenBudget` and
             `LengthBuckets` share their batches out among the ranks.
         ranks: who shares each global batch out. ``(rank, world_size)``: this process's rank, and how many there are.
@@ -164,7 +165,7 @@ class DataLoader(TorchAttributes):
         ahead: bool = True,
         reuse_buffers: bool = False,
         ragged: Literal["jagged", "offsets", "padded", "varlen"] | Padded = "jagged",
-        sampler: Iterable[Any] | None = None,
+        sampler: Iterable[Any] | Callable[[int], Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         ranks: tuple[int, int] | DeviceMesh | ProcessGroup | None = None,
         check_peers: bool = False,
@@ -218,7 +219,7 @@ class DataLoader(TorchAttributes):
         self._life = Life(plan, self._progress)
         self.stats = self._life.stats
         view = (SequentialView if plan.order.shuffle == "sequential" else OrderView)(self._life, len(plan.selected))
-        self.sampler: Any = view if options.sampler is None else options.sampler
+        self.sampler: Any = view if options.sampler is None or plan.function is not None else options.sampler
         self.batch_sampler: Any = options.batch_sampler
         if options.batch_sampler is None:
             self.batch_sampler = BatchView(self._life, view, plan.schedule.batch_size, self.drop_last)
@@ -229,6 +230,8 @@ class DataLoader(TorchAttributes):
 
     def __len__(self) -> int:
         """Number of batches of an epoch, the same for every rank. With a sampler its own length counts, as in torch.
+
+        With a function as the sampler: of the epoch that runs, or else of the next one.
 
         Raises:
             OptionError: if this is one of several processes, and nobody has said which; see `ranks`.
@@ -369,11 +372,8 @@ class DataLoader(TorchAttributes):
         # Where a loader stands is a state of its sampler and the generator of that: two loaders would move each other.
         with suppress(TypeError):  # it holds a lock, say, and is shared
             memo = {id(self.dataset): self.dataset}
-            options = replace(
-                options,
-                sampler=deepcopy(options.sampler, memo),
-                batch_sampler=deepcopy(options.batch_sampler, memo),
-            )
+            sampler, batch_sampler = deepcopy((options.sampler, options.batch_sampler), memo)
+            options = replace(options, sampler=sampler, batch_sampler=batch_sampler)
         made: Any = _remade(type(self), self.dataset, options)
         made.__setstate__(parts[-1])
         return cast("Self", made)

@@ -19,6 +19,7 @@ from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import OptionError
 from gdsload.loader.batch_fields import Padded
 from gdsload.loader.rank_groups import RankGroups
+from gdsload.loader.samplers.function import is_function
 from gdsload.loader.samplers.planned import PlannedSampler
 from gdsload.order import BlockShuffle, Tail
 from gdsload.system.names import check_list
@@ -47,7 +48,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "tail": (None, "share", "pad", "drop"),
     "mmap": (None, False, True),
 }
-_SAMPLER = "a sampler alone says which samples this rank gets, in which order"
+_ITERATED = "its indices are this rank's alone, and only those of a function are shared out"
 _BATCHES = "a batch_sampler alone says which samples are in which batch of this rank"
 _COLLATED = "samples are transformed in CPU memory, and default_collate makes batches of the results"
 _CONFLICTS: tuple[tuple[str, str, tuple[object, ...], str], ...] = (
@@ -57,9 +58,9 @@ _CONFLICTS: tuple[tuple[str, str, tuple[object, ...], str], ...] = (
     ("batch_sampler", "tail", (None,), _BATCHES),
     ("batch_sampler", "shuffle", (False,), _BATCHES),
     ("batch_sampler", "ranks", (None,), _BATCHES),
-    ("sampler", "tail", (None, "drop"), f"{_SAMPLER}; torch's DistributedSampler pads by itself"),
-    ("sampler", "shuffle", (False,), _SAMPLER),
-    ("sampler", "ranks", (None,), _SAMPLER),
+    ("sampler", "shuffle", (False,), "a sampler alone says which samples come, in which order"),
+    ("an iterated sampler", "tail", (None, "drop"), f"{_ITERATED}; torch's DistributedSampler pads by itself"),
+    ("an iterated sampler", "ranks", (None,), _ITERATED),
     ("generator", "seed", (0,), "the generator's initial_seed() is the seed"),
     ("drop_last", "tail", (None, "drop"), "it leaves out a last batch that is not full"),
     ("sample_transform", "backend", ("auto", "host"), _COLLATED),
@@ -134,7 +135,7 @@ class Options:
     ahead: bool
     reuse_buffers: bool
     ragged: RaggedForm | Padded
-    sampler: Iterable[Any] | None
+    sampler: Iterable[Any] | Callable[[int], Any] | None
     batch_sampler: Iterable[Any] | None
     ranks: RankGroups | tuple[int, int] | None
     check_peers: bool
@@ -166,10 +167,17 @@ class Options:
         """The value of an option as the tables above have it."""
         if name == "processes":
             return self.sample_transform is not None and self.sample_transform.processes
+        if name == "an iterated sampler":
+            return self.sampler if self.function is None else None
         if name == "ranks" and (isinstance(self.ranks, RankGroups) or isinstance(self.batch_sampler, PlannedSampler)):
             return None  # a mesh or group has the peers of this rank, too, and a planned sampler shares its batches out
         value = getattr(self, name)
         return value.name if isinstance(value, Auto | Gds | Bounce | Padded) else value
+
+    @property
+    def function(self) -> Callable[[int], Any] | None:
+        """The sampler, if it is a function of the epoch, whose indices ranks share out."""
+        return self.sampler if is_function(self.sampler) else None
 
     @property
     def order_seed(self) -> int | None:

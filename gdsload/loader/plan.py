@@ -31,7 +31,7 @@ from gdsload.loader.rank_groups import RankGroups, check_ranks
 from gdsload.loader.ranks import ScheduleRule
 from gdsload.loader.samplers import IndexSource, expected_batch, index_source
 from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
-from gdsload.order import DatasetFacts, OrderOptions, resolve
+from gdsload.order import DatasetFacts, OrderOptions, ShuffleName, resolve
 from gdsload.shards.drive import one_of_each_drive
 from gdsload.system.streams import has_streams
 from gdsload.transforms import DecodeImage
@@ -50,7 +50,8 @@ class LoaderPlan:
         schedule: what the steps of an epoch follow from.
         groups: the ranks that share samples out, if a mesh or process group says so.
         with_real: whether each batch says which of its samples count.
-        source: what gives the indices of samples; None if the order does.
+        source: what gives the indices of this rank's samples; None if the order does.
+        function: what gives the order of an epoch, if a function does.
         seed: seed of the order, or beside a sampler of the random numbers of transforms; None if one is drawn.
         order: the order options.
         fields: the fields that are read, in the schema's order.
@@ -84,6 +85,7 @@ class LoaderPlan:
     groups: RankGroups | None
     with_real: bool
     source: IndexSource | None
+    function: Callable[[int], Any] | None
     seed: int | None
     order: OrderOptions
     fields: tuple[str, ...]
@@ -142,8 +144,7 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
         BackendUnavailableError: if the backend or the tier that was asked for cannot be used.
         DatasetNotFoundError, FormatError: see `ShardDataset`.
     """
-    request = _backend_request(options)
-    memory = options.memory
+    request, memory = _backend_request(options), options.memory
     prefetch_bytes, arena_bytes = default_budgets(request.placement, request.device)
     dataset, selected = _selected(dataset)
     mapped = selected.mapped(options.mmap)
@@ -166,6 +167,7 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
         groups=ranks if isinstance(ranks, RankGroups) else None,
         with_real=options.with_real,
         source=source,
+        function=options.function,
         seed=options.order_seed,
         order=order,
         fields=fields,
@@ -274,7 +276,8 @@ def _order_options(options: Options, selected: Selected, fields: Sequence[str]) 
         if sampler is not None:
             if selected.mixture is not None:
                 raise OptionError(f"{name} cannot be used with a Mix", remedy="Pass a ConcatDataset, or no sampler.")
-            return OrderOptions("sampler", 0, 0, 1, f"{name}={type(sampler).__name__}")
+            kind: ShuffleName = "sampler" if options.function is None else "function"
+            return OrderOptions(kind, 0, 0, 1, f"{name}={getattr(sampler, '__name__', type(sampler).__name__)}")
     # Windows that overlap are read once each, but kept in memory once.
     alone = mean_sample_bytes(replace(selected, offsets=None), fields) * sum(map(len, selected.datasets))
     sample_bytes = mean_sample_bytes(selected, fields)

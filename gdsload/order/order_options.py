@@ -27,7 +27,7 @@ __all__ = [
     "resolve",
 ]
 
-ShuffleName = Literal["sequential", "full", "block", "sampler"]
+ShuffleName = Literal["sequential", "full", "block", "sampler", "function"]
 
 BLOCK_BYTES: Final = 4 << 20
 """Default size of a block: reads of 4 MiB run at the disk's bandwidth with few of them in flight."""
@@ -94,7 +94,7 @@ class OrderOptions:
     """The options of an order, with every default filled in.
 
     Attributes:
-        shuffle: name of the order; "sampler" where a sampler says it.
+        shuffle: name of the order; "sampler" or "function" where a sampler gives it.
         block: samples of a block, the unit of streaming reads; 0 unless `shuffle` is "block".
         window: samples shuffled together; 0 unless `shuffle` is "block".
         lanes: number of lanes; 1 unless `shuffle` is "block".
@@ -115,7 +115,7 @@ class OrderOptions:
             check_whole(self.block, "block", 1, MAX_SAMPLES)
             check_whole(self.window, "window", 1, MAX_SAMPLES)
             check_whole(self.lanes, "lanes", 1, MAX_SAMPLES)
-        elif self.shuffle not in ("sequential", "full", "sampler"):
+        elif self.shuffle not in ("sequential", "full", "sampler", "function"):
             raise OptionError(
                 f"shuffle is {self.shuffle!r}, which is no order",
                 remedy='Pass "sequential", "full" or "block".',

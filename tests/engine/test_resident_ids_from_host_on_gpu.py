@@ -73,6 +73,9 @@ def lists(seed=3):
 ALL = range(SAMPLES)
 GIVEN = {
     "a tensor": lambda: {"sampler": torch.randperm(SAMPLES, generator=seeded()), "batch_size": 64},
+    "a function": lambda: {
+        "sampler": lambda epoch: torch.randint(SAMPLES, (777,), generator=seeded(epoch)), "batch_size": 64
+    },
     "random": lambda: {"sampler": RandomSampler(ALL, generator=seeded()), "batch_size": 64, "drop_last": True},
     "with replacement": lambda: {
         "sampler": RandomSampler(ALL, replacement=True, num_samples=777, generator=seeded()), "batch_size": 100

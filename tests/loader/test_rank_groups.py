@@ -101,6 +101,8 @@ found["other place"] = failing(made)
 lengths = gdsload.TokenBudget(words, "t", 20, seed=int(rank > 1))
 found["other budget"] = failing(gdsload.DataLoader(words, batch_sampler=lengths, device="cpu", ranks=mesh))
 fields = ["n"] if rank % 2 else ["t"]
+draw = lambda epoch: torch.arange(rank // 3, 500)
+found["other indices"] = failing(loader(100, False, ranks=mesh, sampler=draw))
 found["other fields"] = failing(gdsload.DataLoader(words, 10, fields=fields, device="cpu", ranks=mesh))
 found["other batch"] = failing(loader(ranks=mesh, check_peers=True, transform=changed))
 def noticed(made):
@@ -114,10 +116,14 @@ def budget(**options):
     return gdsload.DataLoader(words, batch_sampler=gdsload.TokenBudget(words, "t", 20, **options), device="cpu")
 
 plain = {"order": loader(10), "twice": loader(10), "seed": loader(10, seed=rank), "budget": budget(seed=rank)}
+def randomly(seed):
+    return loader(10, False, sampler=lambda epoch: torch.randperm(1000, generator=torch.Generator().manual_seed(seed)))
+
+plain |= {"function": randomly(rank)}
 plain |= {"mixed": gdsload.DataLoader(gdsload.Mix([path], [1]), 10, seed=rank, device="cpu")}
 quiet = {"in order": loader(10, False, seed=rank), "windows in order": budget(shuffle=False, seed=rank)}
 quiet |= {"alone": loader(10, seed=rank, ranks=(0, 1)), "agreed": loader(10, seed=None)}
-quiet |= {"other sizes": loader(20 + rank, seed=rank)}
+quiet |= {"other sizes": loader(20 + rank, seed=rank), "one function": randomly(5)}
 found["noticed"] = {name: noticed(made) for name, made in plain.items()}
 found["quiet"] = [noticed(made) for made in quiet.values()]
 
@@ -199,6 +205,7 @@ class TestProcesses:
             ("other seed", "seed is 0 on ranks 0, 1, 2, 1 on rank 3. Make it in all ranks with the same dataset"),
             ("other order", "order is {'shuffle': 'sequential'"),
             ("other place", "position is 0 on ranks 0, 1, 3, 60 on rank 2"),
+            ("other indices", "the sampler's indices is '"),
             ("other budget", "the batch_sampler's seed is 0 on ranks 0, 1, 1 on ranks 2, 3"),
         ],
     )
@@ -216,8 +223,11 @@ class TestProcesses:
             seeds = {re.match(r"rank (\d) has begun this loader with seed \1, and rank", text)[1] for text in said}
             assert len(seeds) == 1
             assert all("some samples come several times in an epoch, and others never" in text for text in said)
+        said = [text for one in told for text in one["noticed"]["function"]]
+        assert len(said) == RANKS - 1
+        assert all("with indices of digest" in text and "that all ranks seed with the epoch" in text for text in said)
         assert {tuple(one["noticed"][name]) for one in told for name in ("order", "twice")} == {()}
-        assert [one["quiet"] for one in told] == [[[]] * 5] * RANKS
+        assert [one["quiet"] for one in told] == [[[]] * 6] * RANKS
 
     def test_peers_with_another_batch_are_named(self, told):
         for one in told[:2]:

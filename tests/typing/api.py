@@ -64,6 +64,7 @@ gdsload.DataLoader(dataset, transform=lambda batch: batch["x"], mmap=None, num_w
 gdsload.DataLoader(dataset, device_transform=[Cast("x", torch.float32), torch.nn.Identity(), lambda batch: batch["x"]])
 gdsload.DataLoader(dataset, device_transform=RandomFlip("x"), reuse_buffers=True)
 gdsload.DataLoader(dataset, 32, sampler=torch.randperm(100), drop_last=True)
+gdsload.DataLoader(dataset, 32, sampler=lambda epoch: torch.full((100,), epoch), ranks=(0, 2))
 gdsload.DataLoader(dataset, batch_sampler=[[1, 2], [3]])
 windows = gdsload.Windows(dataset, 16, 4, within="episode")
 gdsload.DataLoader(windows, 32, True)
