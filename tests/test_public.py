@@ -83,14 +83,25 @@ def test_a_name_that_is_not_there():
         from gdsload import Dataloader  # noqa: F401 - nor is it imported
 
 
-@pytest.mark.parametrize(
-    "asked", ["import gdsload; gdsload.transforms.Cast", "import gdsload; gdsload.loader.loader.DataLoader",
-              "from gdsload import *; DataLoader", "from gdsload import DataLoader, transforms; transforms.Cast"]
-)  # fmt: skip
-def test_all_ways_of_importing_lead_there(quick_python, asked):
+IMPORTS = """
+import os, sys, torch
+for asked in sys.argv[1:]:
+    if not (child := os.fork()):
+        exec(asked)
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0, asked
+"""
+
+
+def test_all_ways_of_importing_lead_there():
+    """Each in a process that has imported torch and nothing of gdsload."""
+    asked = (
+        "import gdsload; gdsload.transforms.Cast", "import gdsload; gdsload.loader.loader.DataLoader",
+        "from gdsload import *; DataLoader", "from gdsload import DataLoader, transforms; transforms.Cast",
+    )  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", asked], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        check=False, timeout=50,
+        [sys.executable, "-c", IMPORTS, *asked], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True, check=False, timeout=50,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
 

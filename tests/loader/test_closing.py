@@ -487,7 +487,7 @@ class TestIterators:
                 raise ValueError(left.clear() if name == "transform" else name)
 
         now = Schedules.now
-        monkeypatch.setattr(Schedules, "now", lambda self: strike("begin") or now(self))
+        monkeypatch.setattr(Schedules, "now", lambda *given: strike("begin") or now(*given))
         monkeypatch.setattr(Watch, "check_passed", lambda _: strike("end"))
         loader = load(plain, 100, transform=lambda batch: strike("transform") or batch)
         iterator = iter(loader)

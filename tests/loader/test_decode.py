@@ -283,20 +283,6 @@ def test_a_loader_in_the_middle_of_a_batch_closes(path):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("gdsload-decode")]
 
 
-@pytest.mark.parametrize(
-    ("decode", "message"),
-    [
-        ([], "is no mapping of fields"),
-        ({"picture": RANDOM}, "has no field 'picture'"),
-        ({"image": "random"}, r"decode\['image'\] is 'random'"),
-        ({"label": RANDOM}, "'label' is .* and holds no encoded images"),
-    ],
-)
-def test_what_cannot_be_decoded_is_refused(path, decode, message):
-    with pytest.raises(OptionError, match=message):
-        DataLoader(path, decode=decode, device="cpu")
-
-
 def test_fields_that_are_not_read_are_not_decoded(path):
     with loader(path, fields=["label"]) as batches:
         assert {*next(iter(batches))} == {"label"}

@@ -25,6 +25,7 @@ from gdsload import (
     TokenBudget,
     Windows,
 )
+from gdsload.transforms import DecodeImage
 
 
 class Stream(IterableDataset):
@@ -54,6 +55,9 @@ class OddSubset(Subset):
         return [5] * len(indices)
 
 
+RANDOM = DecodeImage(size=8, crop="random-resized")
+
+
 def padded(value):
     return {"ragged": Padded(value)}
 
@@ -75,6 +79,10 @@ VALUES = [
     ("cache", ["disk"], "cache is 'disk'"),
     ("check_peers", [True], "check_peers=True compares.*which ranks those are is not known.*the whole mesh"),
     ("collate_fn", [print], "collate_fn is not supported.*transform="),
+    ("decode", [[]], "is no mapping of fields"),
+    ("decode", [{"picture": RANDOM}], "has no field 'picture'"),
+    ("decode", [{"image": "random"}], r"decode\['image'\] is 'random'"),
+    ("decode", [{"label": RANDOM}], "'label' is .* and holds no encoded images"),
     (
         "device",
         ["nonsense", 3.5, [], "fpga", "cuda:99", 99, "", object()],

@@ -195,7 +195,7 @@ class TestRandomNumbers:
             wanted = [derive_key(5, 0, Purpose.SAMPLE, step, 0, place) % 2**62 for place in range(len(batch))]
             assert batch.tolist() == wanted
 
-    def test_processes_take_tensors_that_are_no_plain_memory(self, quick_python, load, plain, functions):
+    def test_processes_take_tensors_that_are_no_plain_memory(self, load, plain, functions):
         """Strides of few elements, conjugate and negative views."""
         threads = load(plain, 500, sample_transform=functions.odd)
         processes = load(plain, 500, sample_transform=gdsload.PerSample(functions.odd, processes=True, workers=1))
@@ -210,7 +210,7 @@ class TestRandomNumbers:
         assert found[0] == found[1] == found[2]
         assert len(set(found[0].values())) == 1000
 
-    def test_so_do_processes(self, quick_python, load, plain, functions, soon):
+    def test_so_do_processes(self, load, plain, functions, soon):
         """torch's draws are those of threads; all are the same whichever process gets which samples."""
         threads = list(load(plain, 250, "full", sample_transform=functions.draw))
         loader = load(plain, 250, "full", sample_transform=gdsload.PerSample(functions.draw, processes=True, workers=2))
@@ -337,7 +337,7 @@ class TestErrors:
         ]  # fmt: skip
         assert len(list(iterator)) == 99 - bad // 10
 
-    def test_in_processes(self, quick_python, load, plain, functions):
+    def test_in_processes(self, load, plain, functions):
         iterator = iter(load(plain, 100, sample_transform=gdsload.PerSample(functions.fail, processes=True, workers=1)))
         for _ in range(5):
             next(iterator)
@@ -346,7 +346,7 @@ class TestErrors:
         assert any("for sample 537 of the dataset" in note for note in caught.value.__notes__)
         assert "in the batch of step 5 of epoch 0" in caught.value.__notes__[-1]
 
-    def test_in_processes_also_errors_that_pickle_does_not_take(self, quick_python, load, plain, functions):
+    def test_in_processes_also_errors_that_pickle_does_not_take(self, load, plain, functions):
         options = {"sample_transform": gdsload.PerSample(functions.fail_oddly, processes=True, workers=1)}
         iterator = iter(load(plain, 100, **options))
         next(iterator)
@@ -465,7 +465,7 @@ class TestEnd:
         soon(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
 
     @pytest.mark.slow
-    def test_a_script_without_a_guard_is_told_so(self, quick_python, plain, tmp_path):
+    def test_a_script_without_a_guard_is_told_so(self, plain, tmp_path):
         script = f"""
             import gdsload
             def same(sample):
