@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from itertools import count
 
 import pytest
 import torch
@@ -91,6 +93,27 @@ def test_a_generator_that_is_seeded_anew_stays_so(make):
         next(iter(loader))
         generator.manual_seed(9)
         wanted = of_torch(sampler=RandomSampler(ALL, generator=seeded(9)), batch_size=100)[0]
+        assert numbers(loader) == wanted
+
+
+@pytest.mark.parametrize("seed", [1, 9])
+@pytest.mark.parametrize("call", [2, 3])
+def test_so_does_one_that_is_seeded_while_batches_are_drawn_ahead(make, monkeypatch, seed, call):
+    generator, calls, done = seeded(1), count(1), threading.Event()
+    checked = IndexSource.checked
+
+    def seeds(source, given):
+        if next(calls) == call:
+            generator.manual_seed(seed)
+            done.set()
+        return checked(source, given)
+
+    monkeypatch.setattr(IndexSource, "checked", seeds)
+    with make(100, sampler=RandomSampler(ALL, generator=generator)) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        assert done.wait(10)
+        wanted = of_torch(sampler=RandomSampler(ALL, generator=seeded(seed)), batch_size=100)[0]
         assert numbers(loader) == wanted
 
 
