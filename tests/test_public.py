@@ -22,7 +22,8 @@ ROOT = Path(gdsload.__file__).resolve().parent.parent
 HEAVY = ("kvikio", "cupy", "cuda", "pandas", "sklearn", "safetensors", "pytest")
 
 MEASURE = f"""
-import json, sys, time
+import gc, json, sys, time
+gc.disable()
 began = time.process_time()
 import torch, torch.utils.data, numpy
 without, known = time.process_time(), set(sys.modules)
@@ -142,7 +143,10 @@ def test_the_version_is_one_of_packagings():
 
 
 def test_importing_it_is_quick_and_brings_nothing_heavy():
-    """About a sixth of what torch itself takes: a ratio, as a machine may be slow, or do other things as well."""
+    """About an eighth of what torch itself takes: a ratio, as a machine may be slow, or do other things as well.
+
+    Without the garbage collector: its one pass over all that torch has made may come while either is imported.
+    """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or what is measured is compiling
     shares = []
@@ -153,9 +157,9 @@ def test_importing_it_is_quick_and_brings_nothing_heavy():
         share, heavy = json.loads(found.stdout)
         assert heavy == []
         shares.append(share)
-        if share < 0.2:
+        if share < 0.16:
             break
-    assert min(shares) < 0.2
+    assert min(shares) < 0.16
 
 
 def test_nothing_in_the_package_imports_what_is_for_tests():

@@ -17,7 +17,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
@@ -45,13 +44,6 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Go there."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """State of a sampler that has given all its indices, after a batch that it could not fill."""
-
-    state: Any
 
 
 class Draws:
@@ -86,7 +78,8 @@ class Draws:
         self._lock = threading.RLock()  # for the next three, which change together
         self._first = 0 if stateful is None else place.step
         self._batches: deque[IntArray | BaseException] = deque()  # from _first on
-        self._marks: deque[Any] = deque([(mark or {}).get("state", 0)])  # before each of them, and after the last
+        begun = 0 if stateful is None else {"state": (mark or {}).get("state", 0)}
+        self._marks: deque[Any] = deque([begun])  # before each of them, and after the last
         self._largest = 0
         self._over = mark is not None and bool(mark.get("over"))
         self._table = source.table()
@@ -148,10 +141,8 @@ class Draws:
         with self._lock:
             # A sampler that was to repeat itself may have ended too early.
             mark = self._marks[min(self._place.step - self._first, len(self._marks) - 1)]
-        if isinstance(mark, _Ended):
-            return {"state": copy.deepcopy(mark.state), "over": True}
         if self._stateful is not None:
-            return {"state": copy.deepcopy(mark)}
+            return dict(copy.deepcopy(mark))
         return None if self._begin is None else {"begin": self._begin, "digest": mark}
 
     def left(self) -> int | None:
@@ -213,11 +204,11 @@ class Draws:
                 self._marks.popleft()
 
     def _after(self, batch: IntArray, before: Any) -> Any:
-        """The mark of the place after a batch: the sampler's state, or the digest of all up to here."""
+        """The mark of the place after a batch: the sampler's state and whether it is over, or the digest up to here."""
         if self._stateful is not None:
             state = copy.deepcopy(self._stateful.state_dict())
             # To fill the last batch it was asked for more than it had, and some then stand at the next epoch's begin.
-            return _Ended(state) if len(batch) < self._full else state
+            return {"state": state, "over": True} if len(batch) < self._full else {"state": state}
         return xxhash.xxh3_64_intdigest(batch.data, seed=before)
 
     def _take(self, count: int) -> tuple[list[IntArray], BaseException | None]:

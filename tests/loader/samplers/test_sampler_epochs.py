@@ -113,6 +113,7 @@ def test_so_does_one_that_is_seeded_while_batches_are_drawn_ahead(make, monkeypa
         iterator = iter(loader)
         next(iterator)
         assert done.wait(10)
+        del iterator  # or it would draw on from the same generator
         wanted = of_torch(sampler=RandomSampler(ALL, generator=seeded(seed)), batch_size=100)[0]
         assert numbers(loader) == wanted
 
