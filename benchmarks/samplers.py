@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import functools
 import json
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Subset, WeightedRandomSampler
+from torch.utils.data import BatchSampler, RandomSampler, Subset, WeightedRandomSampler
 
 import gdsload
 from benchmarks.record import public, ratio, spread
@@ -47,12 +48,15 @@ def _given(samples: int, batch_size: int) -> dict[str, dict[str, Any]]:
     each = {"batch_size": batch_size}
     return {
         "RandomSampler": {"sampler": drawn, **each},
-        "RandomSampler, replacement": {"sampler": RandomSampler(every, replacement=True), **each},
         "WeightedRandomSampler": {"sampler": WeightedRandomSampler([1.0] * samples, samples), **each},
-        "DistributedSampler": {"sampler": DistributedSampler(every, 1, 0), **each},
         "BatchSampler": {"batch_sampler": BatchSampler(drawn, batch_size, drop_last=False)},
         "a tensor": {"sampler": torch.randperm(samples), **each},
+        "a function": {"sampler": functools.partial(_weighted, samples), **each},
     }
+
+
+def _weighted(samples: int, epoch: int) -> torch.Tensor:
+    return torch.multinomial(torch.ones(samples), samples, True, generator=torch.Generator().manual_seed(epoch))
 
 
 def _run(samples: int, epoch: Iterable[Any], device: torch.device) -> tuple[float, float]:
@@ -113,7 +117,8 @@ def _trials(path: str, options: argparse.Namespace, device: torch.device) -> lis
         for name, given in made.items():
             with ExitStack() as inner:
                 alone: Any = given.get("sampler", given.get("batch_sampler"))
-                runs = {"with": opened(inner, **given), "alone": alone, "full": own}
+                runs: dict[str, Iterable[Any]] = {"with": opened(inner, **given), "full": own}
+                runs |= {} if callable(alone) else {"alone": alone}
                 found.append(_rounds(name, runs, options, device))
         with ExitStack() as inner:
             mixed = opened(inner, mixture, batch_size=options.batch_size, shuffle="full")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import inspect
 import json
 import sys
 import tempfile
@@ -74,26 +73,35 @@ class Value:
 def _settings(backend: str) -> Iterator[tuple[str, list[Value]]]:
     """The settings, and their values; the first is what the library does by itself."""
     yield "reads ahead", [Value("adaptive *", {}), *map(_depth, _DEPTHS)]
-    for name, values in (("prefetch_bytes", _PREFETCH), ("pinned_bytes", _PINNED)):
-        if name == "prefetch_bytes" or backend in ("auto", "bounce"):
-            own = _default_bytes(name, torch.device("cpu" if backend == "host" else "cuda"))
-            yield name, [Value(f"{format_bytes(own)} *", {}), *(_option(name, size) for size in values if size != own)]
-    yield "group bytes", [Value("own *", {}), *map(_group, _GROUP)]
-    yield "read_threads", [Value("own *", {}), *(_option("read_threads", count) for count in _THREADS)]
+    own, _ = default_budgets("host", torch.device("cpu"))
+    if backend != "host":
+        own, _ = default_budgets("gpu", torch.device("cuda"))
+    sizes = [size for size in _PREFETCH if size != own]
+    yield "prefetch", [Value(f"{format_bytes(own)} *", {}), *map(_prefetch, sizes)]
     if backend in ("auto", "bounce"):
-        yield "block bytes", [Value("own *", {}), *map(_block, _BLOCK)]
+        sizes = [size for size in _PINNED if size != bounce.PINNED_BYTES]
+        yield (
+            "pinned",
+            [Value(f"{format_bytes(bounce.PINNED_BYTES)} *", {}), *(_pinned(backend, size) for size in sizes)],
+        )
+    yield "group bytes", [Value("own *", {}), *map(_group, _GROUP)]
+    yield "threads", [Value("own *", {}), *(_threads(backend, count) for count in _THREADS)]
+    if backend in ("auto", "bounce"):
+        yield "block bytes", [Value("own *", {}), *(_block(backend, size) for size in _BLOCK)]
 
 
-def _default_bytes(name: str, device: torch.device) -> int:
-    """The default of a budget of the loader, for batches on this device."""
-    found = default_budgets("gpu" if device.type == "cuda" else "host", device)
-    if name in found:
-        return found[name]
-    return parse_bytes(inspect.signature(gdsload.DataLoader).parameters[name].default, name)
+def _prefetch(nbytes: int) -> Value:
+    return Value(format_bytes(nbytes), {"memory": gdsload.Memory(prefetch=nbytes)})
 
 
-def _option(name: str, value: int) -> Value:
-    return Value(format_bytes(value) if name.endswith("bytes") else str(value), {name: value})
+def _pinned(backend: str, nbytes: int) -> Value:
+    kind = gdsload.Bounce if backend == "bounce" else gdsload.Auto
+    return Value(format_bytes(nbytes), {"backend": kind(pinned=nbytes)})
+
+
+def _threads(backend: str, count: int) -> Value:
+    kinds = {"auto": gdsload.Auto, "bounce": gdsload.Bounce, "gds": gdsload.Gds}
+    return Value(str(count), {"backend": kinds.get(backend, gdsload.Auto)(threads=count)})  # auto is host on the CPU
 
 
 def _depth(depth: int) -> Value:
@@ -108,11 +116,11 @@ def _group(nbytes: int) -> Value:
     return Value(format_bytes(nbytes), {}, tuple((budgets, name, nbytes) for name in names))
 
 
-def _block(nbytes: int) -> Value:
+def _block(backend: str, nbytes: int) -> Value:
     """Blocks of one size, as many of them as by default."""
     ring = (bounce._THREADS + bounce._COPIED) * nbytes  # noqa: SLF001
     patches = ((bounce, "_MAX_BLOCK_BYTES", nbytes), (bounce, "_MIN_BLOCK_BYTES", nbytes))
-    return Value(format_bytes(nbytes), {"pinned_bytes": ring}, patches)
+    return Value(format_bytes(nbytes), _pinned(backend, ring).options, patches)
 
 
 def _sweep(

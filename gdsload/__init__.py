@@ -13,9 +13,11 @@ from gdsload.system.version import __version__
 
 if TYPE_CHECKING:
     from gdsload.backends.base import BackendStatus, CacheStatus
+    from gdsload.backends.choices import Auto, Bounce, Gds
     from gdsload.conversion.rearrange import merge, reshard, split
     from gdsload.conversion.runner import ConvertReport, convert
     from gdsload.engine.codecs import Varlen
+    from gdsload.engine.sample_transform import PerSample
     from gdsload.engine.stats import LoaderStats
     from gdsload.errors import (
         BackendUnavailableError,
@@ -40,19 +42,24 @@ if TYPE_CHECKING:
         UnfinishedDatasetError,
         WriteError,
     )
+    from gdsload.loader.batch_fields import Padded
     from gdsload.loader.dataset import ShardDataset, ShardInfo
     from gdsload.loader.length_batches import LengthBuckets, TokenBudget
     from gdsload.loader.loader import DataLoader
     from gdsload.loader.mix import Mix
+    from gdsload.loader.options import Memory
     from gdsload.loader.windows import Windows
-    from gdsload.order import OrderOptions
+    from gdsload.order import BlockShuffle, OrderOptions
     from gdsload.shards.format.schema import Field, Schema
     from gdsload.shards.verify import VerifyReport
     from gdsload.shards.writer import ShardWriter
 
 __all__ = [
+    "Auto",
     "BackendStatus",
     "BackendUnavailableError",
+    "BlockShuffle",
+    "Bounce",
     "BudgetError",
     "CacheStatus",
     "ChecksumError",
@@ -65,13 +72,17 @@ __all__ = [
     "Field",
     "FileChangedError",
     "FormatError",
+    "Gds",
     "GdsloadError",
     "LengthBuckets",
     "LoaderClosedError",
     "LoaderStats",
+    "Memory",
     "Mix",
     "OptionError",
     "OrderOptions",
+    "Padded",
+    "PerSample",
     "Problem",
     "ReadError",
     "SampleIndexError",
@@ -98,21 +109,25 @@ __all__ = [
 
 _HOMES = {
     "backends.base": "BackendStatus CacheStatus",
+    "backends.choices": "Auto Bounce Gds",
     "conversion.rearrange": "merge reshard split",
     "conversion.runner": "ConvertReport convert",
     "engine.codecs": "Varlen",
+    "engine.sample_transform": "PerSample",
     "engine.stats": "LoaderStats",
     "errors": (
         "BackendUnavailableError BudgetError ChecksumError ConversionError DatasetExistsError DatasetNotFoundError "
         "DiskFullError FileChangedError FormatError GdsloadError LoaderClosedError OptionError Problem ReadError "
         "SampleIndexError SchemaError ShortReadError Skipped StateError UnfinishedDatasetError WriteError"
     ),
+    "loader.batch_fields": "Padded",
     "loader.dataset": "ShardDataset ShardInfo",
     "loader.length_batches": "LengthBuckets TokenBudget",
     "loader.loader": "DataLoader",
     "loader.mix": "Mix",
+    "loader.options": "Memory",
     "loader.windows": "Windows",
-    "order": "OrderOptions",
+    "order": "BlockShuffle OrderOptions",
     "shards.format.schema": "Field Schema",
     "shards.verify": "VerifyReport",
     "shards.writer": "ShardWriter",

@@ -26,7 +26,6 @@ pytest_plugins = [
     "tests.machines",
     "tests.on_gpu",
     "tests.page_cache",
-    "tests.quick_python",
     "tests.ranks",
 ]
 

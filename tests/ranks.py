@@ -1,10 +1,11 @@
-"""Programs of several ranks, as a launcher starts them; quicker, since torch is imported once for all."""
+"""Programs of several ranks, as a launcher starts them; torch is imported once for all ranks of a program."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ else:
 
 
 @pytest.fixture(scope="session")
-def run_ranks(torch_server):
+def run_ranks():
     """Run a program in so many processes with RANK and WORLD_SIZE set; gives what all of them have printed.
 
     Groups meet at files whose names the program is given: at a port, a second group may find the store of the first.
@@ -40,7 +41,7 @@ def run_ranks(torch_server):
     def run(program, world_size, *arguments):
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "WORLD_SIZE": str(world_size), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
-            [torch_server, "-c", FORKED + program, *map(str, arguments)], env=environment, start_new_session=True,
+            [sys.executable, "-c", FORKED + program, *map(str, arguments)], env=environment, start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:

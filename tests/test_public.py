@@ -22,7 +22,8 @@ ROOT = Path(gdsload.__file__).resolve().parent.parent
 HEAVY = ("kvikio", "cupy", "cuda", "pandas", "sklearn", "safetensors", "pytest")
 
 MEASURE = f"""
-import json, sys, time
+import gc, json, sys, time
+gc.disable()
 began = time.process_time()
 import torch, torch.utils.data, numpy
 without, known = time.process_time(), set(sys.modules)
@@ -83,14 +84,25 @@ def test_a_name_that_is_not_there():
         from gdsload import Dataloader  # noqa: F401 - nor is it imported
 
 
-@pytest.mark.parametrize(
-    "asked", ["import gdsload; gdsload.transforms.Cast", "import gdsload; gdsload.loader.loader.DataLoader",
-              "from gdsload import *; DataLoader", "from gdsload import DataLoader, transforms; transforms.Cast"]
-)  # fmt: skip
-def test_all_ways_of_importing_lead_there(quick_python, asked):
+IMPORTS = """
+import os, sys, torch
+for asked in sys.argv[1:]:
+    if not (child := os.fork()):
+        exec(asked)
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0, asked
+"""
+
+
+def test_all_ways_of_importing_lead_there():
+    """Each in a process that has imported torch and nothing of gdsload."""
+    asked = (
+        "import gdsload; gdsload.transforms.Cast", "import gdsload; gdsload.loader.loader.DataLoader",
+        "from gdsload import *; DataLoader", "from gdsload import DataLoader, transforms; transforms.Cast",
+    )  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", asked], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        check=False, timeout=50,
+        [sys.executable, "-c", IMPORTS, *asked], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True, check=False, timeout=50,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -131,7 +143,10 @@ def test_the_version_is_one_of_packagings():
 
 
 def test_importing_it_is_quick_and_brings_nothing_heavy():
-    """About a sixth of what torch itself takes: a ratio, as a machine may be slow, or do other things as well."""
+    """About an eighth of what torch itself takes: a ratio, as a machine may be slow, or do other things as well.
+
+    Without the garbage collector: its one pass over all that torch has made may come while either is imported.
+    """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or what is measured is compiling
     shares = []
@@ -142,9 +157,9 @@ def test_importing_it_is_quick_and_brings_nothing_heavy():
         share, heavy = json.loads(found.stdout)
         assert heavy == []
         shares.append(share)
-        if share < 0.2:
+        if share < 0.16:
             break
-    assert min(shares) < 0.2
+    assert min(shares) < 0.16
 
 
 def test_nothing_in_the_package_imports_what_is_for_tests():

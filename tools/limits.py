@@ -37,10 +37,10 @@ LONG_SIGNATURES = {
 """Functions that may have any number of parameters, by file and qualified name, each with its reason."""
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
-    "lines in gdsload": 56_440,
-    "lines in tests": 62_800,
-    "keywords of DataLoader": 43,
-    "classes in loader, engine and backends": 194,
+    "lines in gdsload": 56_800,
+    "lines in tests": 62_700,
+    "keywords of DataLoader": 27,
+    "classes in loader, engine and backends": 197,
     "pools of threads": 6,
     "futures": 6,
     "bytes of CHANGELOG.md": 6_000,

@@ -38,11 +38,11 @@ GDSLOAD: dict[str, dict[str, Any]] = {
     "gdsload": {},
     "gdsload-host": {"backend": "host"},
     "gdsload-none": {"cache": "none"},
-    "gdsload-half": {"register_bytes": _HALF},
+    "gdsload-half": {"memory": _HALF},
     "gdsload-auto": {"cache": "auto"},
 }
-"""Options of gdsload's loaders by name; the first one has default options, and `_HALF` is half of the files' bytes, as
-on a machine that has no memory for more."""
+"""Options of gdsload's loaders by name; the first one has default options, and with `_HALF` half of the files'
+bytes may be registered, as on a machine that has no memory for more."""
 
 
 class _Rows(torch.utils.data.Dataset[Any]):
@@ -86,7 +86,8 @@ def _loader(order: dict[str, Any]) -> gdsload.DataLoader:
     """A loader with the options of a form, or with default ones."""
     nbytes = sum(file.stat().st_size for file in Path(order["shards"]).glob("*.safetensors"))
     options: dict[str, Any] = {
-        name: nbytes // 2 if value is _HALF else value for name, value in GDSLOAD.get(order["form"], {}).items()
+        name: gdsload.Memory(registered=nbytes // 2) if value is _HALF else value
+        for name, value in GDSLOAD.get(order["form"], {}).items()
     }
     if order["decoded"]:
         options["decode"] = {"x": OPTIONS if order["op"] == "epochs" else DecodeImage(size=224)}

@@ -87,7 +87,7 @@ class Rank:
     """
 
     def __init__(self, folder: Path, kind: str, rank: int, world_size: int) -> None:
-        self._folder, self._share = folder, {"rank": rank, "world_size": world_size}
+        self._folder, self._share = folder, {"ranks": (rank, world_size)}
         self._device = torch.device("cpu") if kind == "cpu" else torch.device(kind, rank)
         self._files = sorted((folder / "full" / _KIND).glob("*.safetensors"))
         nbytes = sum(path.stat().st_size for path in self._files)

@@ -136,7 +136,7 @@ class Case:
 
 
 _BOUNCE, _HOST = {"backend": "bounce"}, {"backend": "host"}
-_RANK = {"rank": 3, "world_size": 8}
+_RANK = {"ranks": (3, 8)}
 CASES = (
     Case("images", "images", 256),
     Case("images-32", "images", 32),

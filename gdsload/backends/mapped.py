@@ -105,7 +105,7 @@ class MappedBackend(FileBackend):
             if self._closed or self.registered[file]:
                 return "" if self.registered[file] else "the loader was closed"
             if not self.has_room(file):
-                return f"register_bytes, {format_bytes(self.register_bytes)}, are used up"
+                return f"the {format_bytes(self.register_bytes)} of Memory.registered are used up"
         trouble = self._pin(file)  # without the lock, or reads of other shards would wait as long as it takes
         with self._lock:
             return trouble or self._note(file)
@@ -118,9 +118,10 @@ class MappedBackend(FileBackend):
         total = sum(self.files.length(int(file)) for file in needed)
         if total > self.register_bytes:
             raise BudgetError(
-                f"a batch needs {len(needed)} shards of {format_bytes(total)} at once, but register_bytes is "
-                f"{format_bytes(self.register_bytes)}",
-                remedy='Raise it, shuffle by blocks, or leave the choice to backend="auto".',
+                f"a batch needs {len(needed)} shards of {format_bytes(total)} at once, but "
+                f"{format_bytes(self.register_bytes)} may be registered",
+                remedy="Raise memory=gdsload.Memory(registered=...), shuffle by blocks, or leave the choice to "
+                'backend="auto".',
             )
         taken = []
         try:
@@ -170,8 +171,9 @@ class MappedBackend(FileBackend):
         if self.registered_bytes + nbytes > self.register_bytes:
             raise BudgetError(
                 f"batches under way hold {format_bytes(self.registered_bytes)} of registered shards, and one more of "
-                f"{format_bytes(nbytes)} does not fit into register_bytes, {format_bytes(self.register_bytes)}",
-                remedy="Raise register_bytes, lower prefetch_bytes, or write smaller shards.",
+                f"{format_bytes(nbytes)} does not fit into the {format_bytes(self.register_bytes)} that "
+                "may be registered",
+                remedy="Raise memory=gdsload.Memory(registered=...), lower its prefetch=, or write smaller shards.",
             )
 
     def _unregister(self, file: int) -> None:

@@ -101,7 +101,7 @@ def _auto(request: BackendRequest, files: Files, probe: Probing) -> OpenedBacken
     cold = _cold(request, files, probe)
     refusal = MappedBackend.refusal(request.device, mapped=files.mapped)
     if refusal or not request.register_bytes:
-        none = f"no page is registered: {refusal[0] if refusal else 'register_bytes is 0'}"
+        none = f"no page is registered: {refusal[0] if refusal else 'Memory(registered=0)'}"
         return replace(cold, reason=lambda: f"{cold.reason()}; {none}")
     if request.keep:
         files.kept[:] = _first_that_fit(files, request.register_bytes)

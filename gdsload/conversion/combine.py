@@ -142,7 +142,7 @@ def shuffle_into(
         ) as writer,
         DataLoader(
             dataset, batch, "full", seed=options.shuffle_seed or 0, device="cpu", ragged="offsets",
-            rank=0, world_size=1,  # all samples, also where torch.distributed is initialised
+            ranks=(0, 1),  # all samples, also where torch.distributed is initialised
         ) as loader,
     ):  # fmt: skip
         for values in loader:

@@ -13,6 +13,7 @@ from gdsload.conversion.recognise import source_class
 from gdsload.conversion.sources.arrow_types import ColumnOptions
 from gdsload.conversion.sources.pictures import ImageFileOptions
 from gdsload.errors import OptionError
+from gdsload.shards.format.metadata import checked_metadata
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import PackRule
 from gdsload.system.names import check_list, check_names
@@ -200,3 +201,4 @@ def _check_kinds(options: Mapping[str, Any]) -> None:
         value = options.get(name)
         if value is not None and not suits(value):
             raise OptionError(f"{name} is {value!r:.200}", remedy=f"It may be: {may_be}.")
+    checked_metadata(options.get("metadata"))

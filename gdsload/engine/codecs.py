@@ -224,7 +224,7 @@ class Packed(FieldCodec):
         return Varlen(values, known.cu_seqlens, known.longest)
 
 
-class Padded(FieldCodec):
+class PaddedField(FieldCodec):
     """Ragged rows as pairs (padded ``[batch, longest, ...]``, lengths int64 ``[batch]``).
 
     Args:
@@ -310,7 +310,7 @@ def codecs_of(
             case "bytes" | "image":
                 return Bytes(name, field)
             case "ragged" if ragged == "padded":
-                return Padded(name, field, (padding or {})[name])
+                return PaddedField(name, field, (padding or {})[name])
             case "ragged":
                 return _OTHER_FORMS[ragged](name, field)
             case _:

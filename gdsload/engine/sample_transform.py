@@ -27,18 +27,21 @@ from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import default_collate
 
+from gdsload.backends.choices import check_threads
 from gdsload.engine.gpu.plain_tensors import tensors_of
-from gdsload.errors import LoaderClosedError, ReadError
+from gdsload.errors import LoaderClosedError, OptionError, ReadError
 from gdsload.shards.gather_host import limit_threads
 from gdsload.shards.values import memory_of
 from gdsload.system.crew import Crew, Outcome, Work, pickled
+from gdsload.system.share import processors
 from gdsload.transforms import Compose
+from gdsload.transforms.compose import callables
 
 __all__ = ["INDEX", "PerSample", "SampleTransform"]
 
 INDEX = "gdsload:index"
 """The key under which a batch carries its samples' indices where the user does not ask for them: for errors."""
-_WORK = Work("gdsload-sample", "sample_transform", "load", "sample_processes=False")
+_WORK = Work("gdsload-sample", "sample_transform", "load", "processes=False")
 _CHUNKS_EACH = 2
 """Pieces of a batch for each worker: samples take differently long, and a piece costs a process some 100 µs."""
 _LOOK_EVERY_S = 0.1
@@ -57,17 +60,38 @@ _Chunk = tuple[list[Sample], list[int], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class PerSample:
-    """The transforms of samples, and the number and kind of their workers.
+    """Transforms of single samples, for `sample_transform=`, with the number and kind of their workers.
 
     Attributes:
-        transforms: called with a sample, one after the other.
-        workers: how many threads or processes; 0: the thread that makes the batch.
-        processes: whether they are processes.
+        transform: called with each sample: a function, or several in a list, one after the other.
+        workers: how many threads or processes call it, 512 at most. None: as many as there are processors, or this
+            rank's share of them where torchrun has started several on the host.
+        processes: whether they are processes: for transforms that hold the interpreter lock, or that draw from numpy's
+            or Python's global generators. They must be picklable. Each process imports torch again.
+
+    Raises:
+        OptionError: if one cannot be used.
     """
 
-    transforms: tuple[Callable[..., Any], ...]
-    workers: int
-    processes: bool
+    transform: Callable[..., Any] | Sequence[Callable[..., Any]]
+    workers: int | None = None
+    processes: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.transforms:
+            raise OptionError("PerSample has no transform", remedy="Leave sample_transform out.")
+        if self.workers == 0:
+            raise OptionError(
+                "workers is 0", remedy="Pass ahead=False to the loader: the thread that asks for a batch makes it."
+            )
+        check_threads(self.workers, "workers")
+        if self.processes:
+            self.payload()
+
+    @property
+    def transforms(self) -> tuple[Callable[..., Any], ...]:
+        """The transforms, one after the other."""
+        return callables(self.transform, "sample_transform")
 
     def payload(self) -> bytes:
         """The transforms as a worker process gets them.
@@ -85,13 +109,17 @@ class SampleTransform:
         per_sample: what is done, and by whom.
         keys: of an epoch's step with so many samples, the seed of each sample's random numbers.
         index: the key of a batch's samples' indices.
+        ahead: whether workers call the transforms; else the thread that makes the batch does.
     """
 
-    def __init__(self, per_sample: PerSample, keys: Callable[[int, int, int], list[int]], *, index: str) -> None:
+    def __init__(
+        self, per_sample: PerSample, keys: Callable[[int, int, int], list[int]], *, index: str, ahead: bool = True
+    ) -> None:
         self._keys, self._index = keys, index
-        self._crew = Crew(_WORK, per_sample.workers, processes=per_sample.processes)
-        self._pieces = max(per_sample.workers * _CHUNKS_EACH, 1)
-        self._at_once = per_sample.workers == 0
+        workers = (per_sample.workers or processors()) if ahead else 0
+        self._crew = Crew(_WORK, workers, processes=per_sample.processes)
+        self._pieces = max(workers * _CHUNKS_EACH, 1)
+        self._at_once = not ahead
         self._inside: int | None = None  # the thread that calls transforms at once
         here = _in_this_thread if self._at_once else _in_thread
         self._call: Callable[..., Any] = partial(here, Compose(per_sample.transforms), self._crew.stopped)
@@ -169,7 +197,7 @@ class SampleTransform:
                 raise LoaderClosedError("the loader was closed while samples were transformed") from None
             raise ReadError(
                 f"a worker process of sample_transform was lost: {error}",
-                remedy="If it was killed, that was for want of memory perhaps: lower sample_workers.",
+                remedy="If it was killed, that was for want of memory perhaps: lower PerSample(workers=).",
             ) from error
         results: list[Any] = ForkingPickler.loads(found) if self._packed else found
         return results

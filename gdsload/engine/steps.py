@@ -69,14 +69,6 @@ class Steps(Protocol):
         """The positions of known steps without errors, in the order in which they are delivered."""
 
 
-@dataclass(slots=True)
-class _Ahead:
-    """Ids of a run of positions of one lane, from `start` on."""
-
-    start: int = 0
-    ids: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-
-
 class Ordered(Steps):
     """Steps of an order, all known from the start.
 
@@ -87,7 +79,8 @@ class Ordered(Steps):
 
     def __init__(self, order: Order, schedule: Schedule) -> None:
         self.order, self.schedule = order, schedule
-        self._ahead = [_Ahead() for _ in range(order.lanes)]
+        # For each lane a run of positions: the first of them, and their ids.
+        self._ahead: list[tuple[int, IntArray]] = [(0, np.zeros(0, np.int64))] * order.lanes
 
     @property
     def steps(self) -> int:
@@ -112,13 +105,13 @@ class Ordered(Steps):
         order = self.order
         if run.lane >= order.lanes:  # repeated, with nothing after it
             return order.lane_ids(run.lane % order.lanes, run.start, run.stop)
-        ahead = self._ahead[run.lane]
-        if not (ahead.start <= run.start and run.stop <= ahead.start + len(ahead.ids)):
-            count = _AHEAD if len(ahead.ids) else _FIRST
+        start, ids = self._ahead[run.lane]
+        if not (start <= run.start and run.stop <= start + len(ids)):
+            count = _AHEAD if len(ids) else _FIRST
             stop = min(max(run.stop, run.start + count), order.lane_length(run.lane))
-            # A new object: another thread may be reading the old one.
-            ahead = self._ahead[run.lane] = _Ahead(run.start, order.lane_ids(run.lane, run.start, stop))
-        return ahead.ids[run.start - ahead.start : run.stop - ahead.start]
+            start, ids = run.start, order.lane_ids(run.lane, run.start, stop)
+            self._ahead[run.lane] = start, ids  # at once: another thread may be reading
+        return ids[run.start - start : run.stop - start]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from torch_geometric.data import TensorAttr
 from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
-from gdsload.loader.options import resolve_device
+from gdsload.loader.paths_and_devices import resolve_device
 
 __all__ = ["FeatureStore"]
 

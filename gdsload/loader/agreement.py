@@ -20,7 +20,7 @@ import torch
 from gdsload.errors import OptionError
 from gdsload.loader.rank_groups import gather_texts
 
-__all__ = ["agree", "drawn_seed", "warn_of_other_seeds"]
+__all__ = ["agree", "drawn_seed", "warn_of_others"]
 
 _begun: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 """Numbers of the loaders of one kind that this process has begun."""
@@ -76,28 +76,29 @@ def _by_rank(name: str, told: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def warn_of_other_seeds(kind: Mapping[str, Any], seed: int) -> None:
-    """Warn if another rank has begun the same loader with another seed.
+def warn_of_others(kind: Mapping[str, Any], name: str, value: int | str, *, remedy: str) -> None:
+    """Warn if another rank has begun the same loader with another seed, or with other indices.
 
     Nobody waits for anybody: the first one to begin leaves its seed in the store by which the processes of
     torch.distributed have found each other, and the others find it there. Where that cannot be, nothing is said.
 
     Args:
-        kind: what the loader's order depends on besides the seed: plain values.
-        seed: this rank's.
+        kind: what the loader's order depends on besides: plain values.
+        name: the name of what all ranks must have alike.
+        value: this rank's.
+        remedy: what to do if they differ.
     """
-    name = hashlib.sha256(json.dumps(kind, sort_keys=True).encode()).hexdigest()
-    mine = json.dumps([torch.distributed.get_rank(), seed])
+    key = hashlib.sha256(json.dumps(kind, sort_keys=True).encode()).hexdigest()
+    mine = json.dumps([torch.distributed.get_rank(), value])
     try:
         store = torch.distributed.distributed_c10d._get_default_store()  # noqa: SLF001 (a second one has no address)
-        rank, other = json.loads(store.compare_set(f"gdsload/{name}/{next(_begun[name])}", "", mine))
+        rank, other = json.loads(store.compare_set(f"gdsload/{key}/{next(_begun[key])}", "", mine))
     except (AttributeError, RuntimeError, ValueError):  # MPI has no store, and not all stores can do it
         return
-    if other != seed:
+    if other != value:
         warnings.warn(
-            f"rank {rank} has begun this loader with seed {other}, and rank {torch.distributed.get_rank()} with seed "
-            f"{seed}: so some samples come several times in an epoch, and others never. Pass one seed in all ranks; "
-            "what transforms draw differs from rank to rank by itself",
+            f"rank {rank} has begun this loader with {name} {other}, and rank {torch.distributed.get_rank()} with "
+            f"{name} {value}: so some samples come several times in an epoch, and others never. {remedy}",
             UserWarning,
             stacklevel=2,
         )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.engine.assemble import BatchForm
-from gdsload.engine.codecs import codecs_of
+from gdsload.engine.codecs import RaggedForm, codecs_of
 from gdsload.engine.sample_transform import INDEX
 from gdsload.engine.windows import WindowCodec, united
 from gdsload.errors import OptionError, SchemaError
@@ -21,19 +22,42 @@ from gdsload.shards.format.schema import Schema
 from gdsload.shards.values import as_bytes, held
 from gdsload.transforms import DecodeImage
 
-__all__ = ["batch_form", "check_padding", "field_names", "mean_sample_bytes", "refuse_ragged"]
+if TYPE_CHECKING:
+    from gdsload.loader.options import Options
+
+__all__ = ["Padded", "batch_form", "field_names", "mean_sample_bytes", "refuse_ragged"]
 
 
-def field_names(schema: Schema, given: Mapping[str, Any]) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """Ragged fields are padded to the longest sample of a batch: ``ragged="padded"`` with other values than 0.
+
+    Attributes:
+        value: what fields are filled up with: a number, or one for each field: ``{"tokens": 0, "labels": -100}``.
+
+    Raises:
+        OptionError: if it is no number.
+    """
+
+    name: ClassVar[RaggedForm] = "padded"
+    value: float | Mapping[str, float] = 0
+
+    def __post_init__(self) -> None:
+        for value in self.value.values() if isinstance(self.value, Mapping) else [self.value]:
+            if not isinstance(value, numbers.Number):
+                raise OptionError(f"Padded has the value {self.value!r}, which is no number")
+
+
+def field_names(schema: Schema, options: Options) -> tuple[str, ...]:
     """The fields that are read, in the schema's order: those that are named, else those of `as_tuple`, else all.
 
     Raises:
         OptionError: if one does not exist, or is called as what `with_index` or `with_real` adds.
     """
-    fields, handed_out = given["fields"], given["as_tuple"]
-    if handed_out and not (given["transform"] or given["device_transform"] or given["per_sample"]):
+    fields, handed_out = options.fields, options.tuple_names
+    if handed_out and not (options.transform or options.device_transform or options.sample_transform):
         # Nothing can add a field, or needs one that is not handed out.
-        added = {name for name in ("index", "real") if given[f"with_{name}"]}
+        added = {name for name, is_added in (("index", options.with_index), ("real", options.with_real)) if is_added}
         own = [name for name in handed_out if name not in added]
         wanted = known_fields(schema, (own or None) if fields is None else fields)
         for name in own:
@@ -42,22 +66,22 @@ def field_names(schema: Schema, given: Mapping[str, Any]) -> tuple[str, ...]:
                 raise OptionError(f"as_tuple names {name!r}, which fields={fields!r} leaves out")
     else:
         wanted = known_fields(schema, fields)
-    if given["with_index"] and "index" in wanted:
+    if options.with_index and "index" in wanted:
         raise OptionError('with_index=True adds "index" to each batch, but the dataset has a field of that name')
-    if given["with_real"] and "real" in wanted:
+    if options.with_real and "real" in wanted:
         raise OptionError('with_real=True adds "real" to each batch, but the dataset has a field of that name')
     return wanted
 
 
 def batch_form(
-    selected: Selected, fields: Sequence[str], given: Mapping[str, Any], decode: Mapping[str, DecodeImage]
+    selected: Selected, fields: Sequence[str], options: Options, decode: Mapping[str, DecodeImage]
 ) -> BatchForm:
     """The form of a batch: its columns' codecs, its index and its fields.
 
     Args:
         selected: the samples.
         fields: the fields that are read.
-        given: the loader's keywords.
+        options: the loader's.
         decode: of the fields whose images are decoded, how.
 
     Raises:
@@ -65,9 +89,10 @@ def batch_form(
     """
     stored, offsets = selected.stored, selected.offsets
     selected.refuse_ragged_windows(fields)
-    padding = _padding(stored.schema, fields, given["padding_value"]) if given["ragged"] == "padded" else {}
-    ragged, index = given["ragged"], "index" if given["with_index"] else None
-    if given["per_sample"] is not None:
+    asked = Padded() if options.ragged == "padded" else options.ragged
+    padding = _padding(stored.schema, fields, asked.value) if isinstance(asked, Padded) else {}
+    ragged, index = asked.name if isinstance(asked, Padded) else asked, "index" if options.with_index else None
+    if options.sample_transform is not None:
         ragged, index = "offsets", index or INDEX
     codecs = codecs_of(stored, fields, ragged, padding, decode)
     if offsets is not None:
@@ -79,26 +104,18 @@ def batch_form(
     return BatchForm(codecs, index, tuple(fields), decode)
 
 
-def check_padding(given: Mapping[str, Any]) -> None:
-    """Refuse a `padding_value` that is no number, whether anything is padded or not."""
-    padding = given["padding_value"]
-    for value in padding.values() if isinstance(padding, Mapping) else [padding]:
-        if not isinstance(value, numbers.Number):
-            raise OptionError(f"padding_value is {padding!r}, which is no number")
-
-
-def _padding(schema: Schema, fields: Sequence[str], given: Any) -> dict[str, NDArray[np.uint8]]:
+def _padding(schema: Schema, fields: Sequence[str], value: float | Mapping[str, float]) -> dict[str, NDArray[np.uint8]]:
     """For each field that is padded, the bytes of the element that it is filled up with; shape ``[itemsize]``.
 
     Raises:
         OptionError: if a field's element type cannot hold its value, or a field is named that there is not.
     """
     ragged = [name for name in schema if schema[name].kind == "ragged"]
-    values = given if isinstance(given, Mapping) else dict.fromkeys(ragged, given)
+    values = value if isinstance(value, Mapping) else dict.fromkeys(ragged, value)
     unknown = [name for name in values if name not in ragged]
     if unknown:
         raise OptionError(
-            f"padding_value names {unknown[0]!r}, which is no field that is padded",
+            f"Padded names {unknown[0]!r}, which is no field that is padded",
             remedy=f"Those are {', '.join(map(repr, ragged)) or 'none'}.",
         )
     return {name: _element(name, schema[name].dtype, values.get(name, 0)) for name in ragged if name in fields}
@@ -110,10 +127,10 @@ def _element(name: str, dtype: DType, value: float) -> NDArray[np.uint8]:
         return as_bytes(value.item() if isinstance(value, np.generic) else value, dtype, name)
     except SchemaError:
         raise OptionError(
-            f"padding_value is {value!r}, which {dtype.name} cannot hold: it holds {held(dtype)}",
+            f"the padding is {value!r}, which {dtype.name} cannot hold: it holds {held(dtype)}",
             field=name,
-            remedy="Pass another one, or one for each field: padding_value={'tokens': 0, 'labels': -100}. To have this "
-            "one, convert the field to an element type that holds it.",
+            remedy="Pass another one, or one for each field: ragged=gdsload.Padded({'tokens': 0, 'labels': -100}). "
+            "To have this one, convert the field to an element type that holds it.",
         ) from None
 
 

@@ -14,7 +14,7 @@ _LEAST_GROUP_BYTES, _MOST_GROUP_BYTES = 24 * 2**20, 64 * 2**20
 """For scattered rows of mapped shards; for others the least, as reads contain more than is wanted. 64 MiB are
 about 8 ms of gathering by two threads. Each group costs more than 1 ms of Python, which a thread may have to wait for
 in the other one, and longer where the system has taken the processor from whoever holds the interpreter lock. More
-threads get smaller groups, so that by default `prefetch_bytes` have room for two of each; and a batch that is kept
+threads get smaller groups, so that by default ``Memory(prefetch=)`` has room for two of each; and a batch that is kept
 holds the memory of its group."""
 _GROUP_BYTES_IN_ORDER = 8 * 2**20
 """Rows in order are copied at the speed of memory, and need little planning: what counts is that batches under way stay
@@ -29,26 +29,29 @@ _OBJECTS_BYTES, _FIELD_BYTES, _SMALL_BYTES = 600, 300, 2**16
 size of a batch on that does not matter."""
 _IMAGES_OF_A_GROUP = 768
 """A GPU's decoder gets the images of a group in one call, and each call costs some waits for the interpreter lock: what
-counts is how many there are. By default `prefetch_bytes` has room for two groups of 224 x 224 pixels in 16 bits beside
-the one that the consumer has: one is decoded while the next one has its bytes gathered, and is made ready for that."""
+counts is how many there are. By default ``Memory(prefetch=)`` has room for two groups of 224 x 224 pixels in 16 bits
+beside the one that the consumer has: one is decoded while the next one has its bytes gathered, and is made ready for
+that."""
 
 
 def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
     """The limits of an epoch with these steps.
 
     Raises:
-        BudgetError: if the windows that must be in memory at once do not fit `arena_bytes`.
+        BudgetError: if the windows that must be in memory at once do not fit the arena.
     """
     order, mean, arena_bytes = plan.order, plan.sample_bytes, plan.arena_bytes
     # A window ends with its lane.
     window_bytes = int(mean * min(order.window, -(-schedule.samples // order.lanes)))
     # A slice of the global batch meets its own share of the lanes, and one more where it begins inside a lane.
     lanes = min(order.lanes, -(-order.lanes // schedule.world_size) + 1)
-    if not plan.in_place and order.window and (lanes + 1) * window_bytes > arena_bytes:
+    needed = (lanes + 1) * window_bytes
+    if not plan.in_place and order.window and needed > arena_bytes:
         raise BudgetError(
-            f"arena_bytes is {format_bytes(arena_bytes)}, but {lanes} lanes and one window read ahead, of "
-            f"{format_bytes(window_bytes)} each, need {format_bytes((lanes + 1) * window_bytes)}",
-            remedy=f"Raise arena_bytes, or lower lanes (here {order.lanes}) or window (here {order.window} samples).",
+            f"the arena is {format_bytes(arena_bytes)}, but {lanes} lanes and one window read ahead, of "
+            f"{format_bytes(window_bytes)} each, need {format_bytes(needed)}",
+            remedy=f"Pass memory=gdsload.Memory(arena={needed}), or shuffle=gdsload.BlockShuffle(window=..., "
+            f"lanes=...) with fewer lanes (here {order.lanes}) or a smaller window (here {order.window} samples).",
         )
     nbytes = int(plan.batch_sample_bytes * schedule.batch_size)
     sizes_vary = plan.source is not None and plan.source.batch_size is None

@@ -18,7 +18,7 @@ from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.errors import FileChangedError, OptionError, SampleIndexError
 from gdsload.loader.indices import Indices, whole_numbers
 from gdsload.loader.known_fields import known_field, known_fields
-from gdsload.loader.options import dataset_path, resolve_device
+from gdsload.loader.paths_and_devices import dataset_path, resolve_device
 from gdsload.loader.sample_reader import CPU, SampleReader
 from gdsload.shards.catalog import Catalog, open_catalog
 from gdsload.shards.drive import LOCAL, Drive

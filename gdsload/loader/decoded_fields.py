@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
 
 from gdsload.engine.images.decode import decoded_nbytes
+from gdsload.engine.images.frames import Draws
 from gdsload.engine.images.host_decoders import refuse_without_decoder
+from gdsload.engine.steps import Ordered, Steps
 from gdsload.errors import OptionError
 from gdsload.loader.batch_fields import mean_sample_bytes
 from gdsload.loader.known_fields import known_field
 from gdsload.loader.selection import Selected
+from gdsload.order import Purpose, derive_key
 from gdsload.shards.format.schema import Schema
 from gdsload.transforms import DecodeImage
 
-__all__ = ["decoded_fields", "decoded_sample_bytes"]
+__all__ = ["decoded_fields", "decoded_sample_bytes", "image_draws"]
 
 
 def decoded_fields(schema: Schema, fields: Sequence[str], given: object) -> dict[str, DecodeImage]:
@@ -53,3 +58,21 @@ def decoded_sample_bytes(selected: Selected, fields: Sequence[str], decode: Mapp
     rest = [name for name in fields if name not in decode]
     found = mean_sample_bytes(selected, rest) if rest else 0.0
     return found + sum(decoded_nbytes(one, mean_sample_bytes(selected, [name])) for name, one in decode.items())
+
+
+def image_draws(seed: int, epoch: int, steps: Steps, rank: int) -> Callable[[int], Draws]:
+    """The function that gives the random draws of a step's images.
+
+    They depend on seed, epoch, and the position of each sample in the order that all ranks share: not on which batch or
+    rank it comes to. With a sampler, on step, rank and place in the batch.
+
+    Args:
+        seed: the loader's.
+        epoch: the epoch's number.
+        steps: its steps.
+        rank: this rank.
+    """
+    if isinstance(steps, Ordered):
+        key, schedule = derive_key(seed, epoch, Purpose.IMAGES), steps.schedule
+        return lambda step: Draws(key, np.arange(*schedule.span(step)))
+    return lambda step: Draws(derive_key(seed, epoch, Purpose.IMAGES, step, rank), np.arange(steps.size(step)))

@@ -162,7 +162,7 @@ class TokenBudget(_LengthBatches):
     of these arguments, epoch, rank and world size. A window is planned when it is reached: a loader resumes in the
     middle of an epoch without what came before.
 
-    Ranks share the batches out, as a loader's `rank` and `world_size` or torch.distributed say. All make the same
+    Ranks share the batches out, as a loader's `ranks` or torch.distributed say. All make the same
     number of steps, and their batches of a step are alike in length. Every sample comes exactly once in an epoch, but
     where the last window has too few for a last step of all ranks: some then get a sample that another has, too, fewer
     than there are ranks.

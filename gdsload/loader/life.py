@@ -23,6 +23,7 @@ from gdsload.engine.steps import Job
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import LoaderClosedError
 from gdsload.loader.budgets import limits_of
+from gdsload.loader.decoded_fields import image_draws
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.hand_over import hand_over_steps, on_device
 from gdsload.loader.peer_check import PeerCheckedEpoch
@@ -53,7 +54,8 @@ class Life:
             self._transform = DeviceTransform(plan.device_transform, plan.device, progress.transform_key)
         self._samples = None
         if plan.per_sample is not None:
-            self._samples = SampleTransform(plan.per_sample, progress.sample_keys, index=plan.form.index or "index")
+            index = plan.form.index or "index"
+            self._samples = SampleTransform(plan.per_sample, progress.sample_keys, index=index, ahead=plan.ahead)
         self._finish = hand_over_steps(plan, self._transform)
         if plan.placement == "gpu":
             prepare_import()
@@ -276,7 +278,9 @@ class Life:
         transforms = self._samples, copied, None if plan.copies else self._transform
         ahead = [one for one in transforms if one is not None]
         transform = partial(_in_turn, ahead, place.epoch) if ahead else None
-        draws = self._progress.draws(place, steps) if plan.form.decode else None
+        draws = None
+        if plan.form.decode:
+            draws = image_draws(self._progress.known_seed(), place.epoch, steps, plan.schedule.world()[0])
         form = plan.form
         on_host = [name for name, codec in form.codecs.items() if codec.wants == "host" and plan.placement == "gpu"]
         job = Job(

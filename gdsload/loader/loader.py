@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from inspect import signature
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 import torch
 
 from gdsload.backends.base import BackendStatus, CacheStatus
+from gdsload.backends.choices import Auto, Bounce, Gds
+from gdsload.engine.sample_transform import PerSample
 from gdsload.engine.stats import LoaderStats
-from gdsload.loader.carried import carried, unpacked, with_own_sampler
+from gdsload.loader.batch_fields import Padded
 from gdsload.loader.life import Life
-from gdsload.loader.options import TorchKeywords, check_torch_keywords
+from gdsload.loader.options import Memory, Options, per_sample
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.progress import Progress
+from gdsload.loader.rank_groups import ranks_of
 from gdsload.loader.shown import shown
 from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView, TorchAttributes
+from gdsload.loader.torch_keywords import TorchKeywords, check_torch_keywords
 from gdsload.loader.whole_batches import warn_of_shared_draws
+from gdsload.order import BlockShuffle
 from gdsload.order.checks import check_epoch, check_whole
 from gdsload.transforms import DecodeImage
+from gdsload.transforms.compose import callables
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -49,11 +59,11 @@ class DataLoader(TorchAttributes):
         batch_size: samples of a batch of this rank.
         shuffle: the order of the samples. False or None: dataset order; ``"full"``: one permutation of all samples;
             ``"block"``: blocks of neighbouring samples permuted, then samples within windows of them, so that a cold
-            disk is read in large pieces; True: the one that suits the dataset: see `order_options.reason`.
+            disk is read in large pieces, or `BlockShuffle` with the sizes of both; True: the one that suits the
+            dataset: see `order_options.reason`.
         seed: seed of the shuffle and of what transforms draw, from 0 to ``2**64 - 1``. Loaders of one dataset and seed
             have one order. None: drawn from torch's global generator when the first epoch begins, which all ranks then
-            begin together and with the first one's. With a sampler, whose order is its own, of what transforms draw
-            alone.
+            begin together and with the first one's. With a sampler it is the seed of what transforms draw alone.
         generator: as torch's loader takes it: its ``initial_seed()`` is the seed, whatever was drawn from it.
         drop_last: leave out the last global batch if it is not full: ``tail="drop"``.
         tail: what becomes of a last global batch that is not full. ``"share"``, the default: it is shared out, so that
@@ -69,89 +79,66 @@ class DataLoader(TorchAttributes):
         as_tuple: names of fields in the order of ``for image, label in loader``: batches are tuples of these, made
             after all transforms. Without transforms and `fields`, no other fields are read.
         sample_transform: called with each sample as ``dataset[i]`` gives it, and ``"index"`` if `with_index`: a
-            function, or several in a list. Results are put together by torch's ``default_collate``, and go to `device`
-            from pinned memory; `device_transform` is called after that. It runs ahead of the consumer, without
-            gradients, for many samples at once. If it takes a `generator` it gets one on the CPU, seeded by `seed`,
-            epoch, and the sample's place in the order of all ranks (with a sampler, by step, rank and place in the
-            batch); torch's functions draw from it, too. numpy's and Python's global generators are seeded with
-            `sample_processes` alone.
-        sample_workers: how many threads or processes call it; None: as many as there are processors, or this rank's
-            share of them where torchrun has started several on the host. 0, also without `sample_transform`: nothing is
-            made ahead; the thread that asks for a batch makes it, and ``breakpoint()`` works in all transforms.
-        sample_processes: whether they are processes: for transforms that hold the interpreter lock, or that draw from
-            numpy's or Python's global generators. They must be picklable. Each process imports torch again.
+            function, several in a list, or `PerSample` with the number and kind of its workers. Results are put
+            together by torch's ``default_collate``, and go to `device` from pinned memory; `device_transform` is called
+            after that. It runs ahead of the consumer, without gradients, for many samples at once. If it takes a
+            `generator` it gets one on the CPU, seeded by `seed`, epoch, and the sample's place in the order of all
+            ranks (with a sampler, by step, rank and place in the batch); torch's functions draw from it, too. numpy's
+            and Python's global generators are seeded with ``PerSample(processes=True)`` alone.
         device_transform: called before `transform` with each batch on its device: a function or module, or several in a
             list (`gdsload.transforms` has some). It runs ahead of the consumer, in the loader's threads and, on a GPU,
             on its stream, without gradients or autocast; one call at a time, but not always in the order of batches. If
             it takes a `generator` it gets one, seeded by `seed`, epoch, and the batch's place in the order of all ranks
             (with a sampler, by step and rank). Tensors in what it returns are looked for in mappings, lists, tuples and
-            dataclasses. Their memory beyond the batch's own is not part of `prefetch_bytes`.
+            dataclasses. Their memory beyond the batch's own is not part of ``Memory(prefetch=)``.
         decode: how fields of encoded images are decoded: ``{"image": gdsload.transforms.DecodeImage(...)}``. Fields of
             `bytes` may hold images, too. A field that is not named is a list of bytes.
+        ahead: whether batches are made ahead of the consumer. False: the thread that asks for a batch makes it, with
+            all transforms, and ``breakpoint()`` works in these.
         reuse_buffers: copy every batch at `next`, on the stream that is current, into the same tensors, as CUDA graphs
             need it. A smaller batch is their first rows. It is valid until the next `next` of any iterator of this
             loader. For fields and results of transforms that are tensors of a fixed shape.
         ragged: the form of ragged fields. ``"jagged"``: nested tensors of that layout; ``"offsets"``: pairs (values
             ``[rows, ...]``, offsets int64 ``[batch + 1]``); ``"padded"``: pairs (padded ``[batch, longest, ...]``,
             lengths int64 ``[batch]``); ``"varlen"``: `Varlen` (values ``[rows, ...]``, cu_seqlens int32
-            ``[batch + 1]``, max_seqlen), for attention over sequences of varying length. Text and bytes are lists on
-            the CPU.
-        padding_value: what ragged fields are filled up with if they are padded: a number, or one for each field.
-        block: samples of a block of the block order; None for a default that suits the dataset.
-        window: samples that the block order shuffles together; None as for `block`.
-        lanes: lanes of the block order, the sequences of blocks that ranks share out; None as for `block`.
-        sampler: what gives the indices of this rank's samples, instead of `shuffle`: a sampler as in torch, or indices
-            in a tensor. Ranks do not share it out. It is drawn from ahead of the consumer, by the loader's threads, one
-            at a time, and `close` waits until it has given its next index. `state_dict()` in the middle of an epoch
-            needs one that has `state_dict`, a seeded `generator`, or `set_epoch` and `epoch`, or that is a list, range
-            or tensor.
+            ``[batch + 1]``, max_seqlen), for attention over sequences of varying length; `Padded`: as ``"padded"``, but
+            not with zeros. Text and bytes are lists on the CPU.
+        sampler: the indices of the samples, instead of `shuffle`. A function is called with the number of each epoch,
+            once, and returns its indices, of which some may repeat, in a one-dimensional int64 tensor or numpy array:
+            ranks share them out. A sampler as in torch, or indices in a tensor, are this rank's alone. A sampler is
+            iterated ahead of the consumer, by one thread at a time, and `close` waits until it has given its next
+            index. `state_dict()` in the middle of an epoch needs one that has `state_dict`, a seeded `generator`, or
+            `set_epoch` and `epoch`, or that is a list, range or tensor.
         batch_sampler: what gives lists of indices, a batch each; otherwise as `sampler`. `TokenBudget` and
             `LengthBuckets` share their batches out among the ranks.
-        rank: this process's rank, which says what share of each global batch it gets; None for torch.distributed's when
-            an epoch begins, or 0 of 1 if it is not initialised and WORLD_SIZE says of no others. All ranks make the
-            same number of steps, with batches of the same size.
-        world_size: number of ranks; given with `rank`.
-        mesh: a DeviceMesh, instead of these two. Its dimensions of data parallelism (``dp``, ``fsdp``,
-            ``dp_replicate``, ``dp_shard`` and the like) share samples out, and ranks along those of tensor, context,
-            sequence or pipeline parallelism (``tp``, ``cp``, ``sp``, ``pp``) get the same batches. A mesh of one
-            dimension of another name shares them out along that. All its ranks begin the first epoch together, in which
-            they compare what their loaders do.
-        process_group: the group of the ranks that share samples out, likewise.
-        check_peers: compare each batch with those of the ranks of `mesh` that are to get the same one, by its hash.
+        ranks: who shares each global batch out. ``(rank, world_size)``: this process's rank, and how many there are.
+            None: those of torch.distributed when an epoch begins, or 0 of 1 if it is not initialised and WORLD_SIZE
+            says of no others. All ranks make the same number of steps, with batches of the same size. A DeviceMesh: its
+            dimensions of data parallelism (``dp``, ``fsdp``, ``dp_replicate``, ``dp_shard`` and the like) share samples
+            out, and ranks along those of tensor, context, sequence or pipeline parallelism (``tp``, ``cp``, ``sp``,
+            ``pp``) get the same batches. A mesh of one dimension of another name shares them out along that. A
+            ProcessGroup: its ranks share them out. All ranks of a mesh or group begin the first epoch together, in
+            which they compare what their loaders do.
+        check_peers: compare each batch with those of the ranks of the mesh that are to get the same one, by its hash.
             They ask for it together, and all of them raise an error if they differ, or if one fails. It costs a copy to
             the CPU and two small exchanges a batch.
-        prefetch_bytes: bytes of batches that are made ahead of the consumer: two at least, and some hundreds at most.
-            None: where batches go to a GPU a 64th of its memory, from 512 MiB to 1 GiB; 256 MiB elsewhere.
-        arena_bytes: bytes of memory that reads land in, on the GPU or with `mmap=False`. On a GPU, this and
-            `prefetch_bytes` are what the loader takes of its memory; batches that were dropped while kernels still read
-            them, and rows of less than 16 KiB that are sorted, take up to `prefetch_bytes` more. None: on a GPU twice
-            what None gives for `prefetch_bytes`, 1 GiB elsewhere.
+        memory: the loader's budgets in bytes; see `Memory`. None: those that suit the machine.
         mmap: whether shards are mapped, as in `ShardDataset`; None: as the dataset was opened.
-        backend: the way that bytes travel. By name it is used or refused, never replaced; ``"gds"`` means that cuFile's
-            own counters have shown DMA.
-        gds_engine: what calls cuFile.
-        gds_compat: whether cuFile's own compat mode will do for ``"gds"``.
-        pinned_bytes: bytes of host memory that ``"bounce"`` pins.
-        register_bytes: bytes of files that may be registered with CUDA, and so kept in memory; None: half of what is
-            available, also to the control group, and all files in a tmpfs.
-        cache: where samples are kept for later epochs. ``"pagecache"``: on a GPU the first shards that `register_bytes`
-            have room for are read into the page cache during the first epoch and registered with CUDA; others are read
-            around it. ``"none"``: all are read around it. ``"vram"``: in the GPU's memory; ``"auto"``: there first, and
-            then in the page cache. What does not fit is read in every epoch. With a `decode` that makes the same of an
-            image in every epoch but for a flip, ``"vram"`` and ``"auto"`` keep the decoded images in the GPU's memory
-            instead, and ``"ram"`` keeps them in memory, where batches are built on the CPU. `loader.cache` says what is
-            where.
-        vram_bytes: bytes of the tier in VRAM; None: of what is free, half for ``"vram"``, a quarter for ``"auto"``.
-        ram_bytes: bytes of decoded images that ``"ram"`` keeps; None: half of the memory that is available, or of the
-            control group's limit, shared out among the host's ranks where torchrun has started several.
-        read_threads: how many threads read, 512 at most; several drives share them out. None for what suits the
-            backend.
+        backend: the way that bytes travel: a name, or `Auto`, `Gds` or `Bounce` with options. By name or as a
+            value it is used or refused, never replaced; ``"gds"`` means that cuFile's own counters have shown DMA.
+        cache: where samples are kept for later epochs. ``"pagecache"``: on a GPU the first shards that
+            ``Memory(registered=)`` has room for are read into the page cache during the first epoch and registered with
+            CUDA; others are read around it. ``"none"``: all are read around it. ``"vram"``: in the GPU's memory;
+            ``"auto"``: there first, and then in the page cache. What does not fit is read in every epoch. With a
+            `decode` that makes the same of an image in every epoch but for a flip, ``"vram"`` and ``"auto"`` keep the
+            decoded images in the GPU's memory instead, and ``"ram"`` keeps them in memory, where batches are built on
+            the CPU. `loader.cache` says what is where.
         **unneeded: `num_workers`, `pin_memory` and other keywords of torch's loader that have no meaning here are
             accepted. One warning in a process says so where they are not torch's defaults; `collate_fn` is refused.
 
     Raises:
         OptionError: if an argument cannot be used.
-        BudgetError: if `arena_bytes` is too small for the windows of all lanes.
+        BudgetError: if ``Memory(arena=)`` is too small for the windows of all lanes.
         BackendUnavailableError: if the backend or the cache that was asked for by name cannot be used.
         DatasetNotFoundError, FormatError: see `ShardDataset`.
     """
@@ -160,7 +147,7 @@ class DataLoader(TorchAttributes):
         self,
         dataset: object,
         batch_size: int = 1,
-        shuffle: bool | str | None = False,
+        shuffle: bool | str | BlockShuffle | None = False,
         *,
         seed: int | None = 0,
         generator: torch.Generator | None = None,
@@ -172,56 +159,69 @@ class DataLoader(TorchAttributes):
         with_real: bool = False,
         transform: Callable[[dict[str, Any]], Any] | None = None,
         as_tuple: Sequence[str] | None = None,
-        sample_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
-        sample_workers: int | None = None,
-        sample_processes: bool = False,
+        sample_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | PerSample | None = None,
         device_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
         decode: Mapping[str, DecodeImage] | None = None,
+        ahead: bool = True,
         reuse_buffers: bool = False,
-        ragged: Literal["jagged", "offsets", "padded", "varlen"] = "jagged",
-        padding_value: float | Mapping[str, float] = 0,
-        block: int | None = None,
-        window: int | None = None,
-        lanes: int | None = None,
-        sampler: Iterable[Any] | None = None,
+        ragged: Literal["jagged", "offsets", "padded", "varlen"] | Padded = "jagged",
+        sampler: Iterable[Any] | Callable[[int], Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        mesh: DeviceMesh | None = None,
-        process_group: ProcessGroup | None = None,
+        ranks: tuple[int, int] | DeviceMesh | ProcessGroup | None = None,
         check_peers: bool = False,
-        prefetch_bytes: int | str | None = None,
-        arena_bytes: int | str | None = None,
+        memory: Memory | None = None,
         mmap: bool | None = None,
-        backend: Literal["auto", "gds", "mapped", "bounce", "host"] = "auto",
-        gds_engine: Literal["cufile", "kvikio"] = "cufile",
-        gds_compat: bool = False,
-        pinned_bytes: int | str = "96MiB",
-        register_bytes: int | str | None = None,
+        backend: Literal["auto", "gds", "mapped", "bounce", "host"] | Auto | Gds | Bounce = "auto",
         cache: Literal["pagecache", "none", "auto", "vram", "ram"] = "pagecache",
-        vram_bytes: int | str | None = None,
-        ram_bytes: int | str | None = None,
-        read_threads: int | None = None,
         **unneeded: Unpack[TorchKeywords],
     ) -> None:
-        given = dict(locals())  # first of all, when there is nothing but the arguments
-        del given["self"], given["dataset"], given["unneeded"]
+        check_torch_keywords(unneeded, self._keywords, backend)
+        options = Options(
+            batch_size=check_whole(batch_size, "batch_size", 1),
+            shuffle=False if shuffle is None else shuffle,
+            seed=None if seed is None else check_whole(seed, "seed", 0, 2**64 - 1),
+            generator=generator,
+            drop_last=drop_last,
+            tail=tail,
+            device=device,
+            fields=fields,
+            with_index=with_index,
+            with_real=with_real,
+            transform=transform,
+            as_tuple=as_tuple,
+            sample_transform=per_sample(sample_transform),
+            device_transform=callables(device_transform, "device_transform"),
+            decode=decode,
+            ahead=ahead,
+            reuse_buffers=reuse_buffers,
+            ragged=ragged,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            ranks=ranks_of(ranks),
+            check_peers=check_peers,
+            memory=memory or Memory(),
+            mmap=mmap,
+            backend=backend,
+            cache=cache,
+        )
+        warn_of_shared_draws(options)
+        self._set_up(dataset, options)
+
+    def _set_up(self, dataset: object, options: Options) -> None:
         before = vars(self).keys() | {"_own", "_made"}
-        check_torch_keywords(unneeded, ["dataset", *given])
-        warn_of_shared_draws(given)
-        self._plan = plan = plan_loader(dataset, given)
-        self._given = carried(given)
+        self._plan = plan = plan_loader(dataset, options)
+        self._options = options
         # As with torch's loader, `len(loader.dataset)` is the number of samples.
         self.dataset, self.device, self.order_options = plan.dataset, plan.device, plan.order
-        self.batch_size = plan.schedule.batch_size if batch_sampler is None else None
+        self.batch_size = plan.schedule.batch_size if options.batch_sampler is None else None
         self.tail, self.drop_last = plan.schedule.tail, plan.schedule.tail == "drop"
         self._progress = Progress(plan)
         self._life = Life(plan, self._progress)
         self.stats = self._life.stats
         view = (SequentialView if plan.order.shuffle == "sequential" else OrderView)(self._life, len(plan.selected))
-        self.sampler: Any = view if sampler is None else sampler
-        self.batch_sampler: Any = batch_sampler
-        if batch_sampler is None:
+        self.sampler: Any = view if options.sampler is None or plan.function is not None else options.sampler
+        self.batch_sampler: Any = options.batch_sampler
+        if options.batch_sampler is None:
             self.batch_sampler = BatchView(self._life, view, plan.schedule.batch_size, self.drop_last)
         self._own = vars(self).keys() - before | {"_own", "_made"}  # not a subclass's, or whoever else's
         self._made = True
@@ -231,8 +231,10 @@ class DataLoader(TorchAttributes):
     def __len__(self) -> int:
         """Number of batches of an epoch, the same for every rank. With a sampler its own length counts, as in torch.
 
+        With a function as the sampler: of the epoch that runs, or else of the next one.
+
         Raises:
-            OptionError: if this is one of several processes, and nobody has said which; see `rank`.
+            OptionError: if this is one of several processes, and nobody has said which; see `ranks`.
         """
         return self._life.batches()
 
@@ -354,8 +356,10 @@ class DataLoader(TorchAttributes):
             OptionError: if a loader with a mesh or a process group is pickled.
         """
         state = {name: value for name, value in vars(self).items() if name not in self._own}
-        given = self._given if self.seed is None else {**self._given, "seed": self.seed}  # one that was drawn, too
-        return _remade, (type(self), self.dataset, given), (self._life.luggage(), state)
+        options = self._options
+        if self.seed is not None:  # one that was drawn, too
+            options = replace(options, seed=self.seed, generator=None)
+        return _remade, (type(self), self.dataset, options), (self._life.luggage(), state)
 
     def __setstate__(self, state: tuple[tuple[int | dict[str, Any], int | None], dict[str, Any]]) -> None:
         luggage, attributes = state
@@ -364,7 +368,13 @@ class DataLoader(TorchAttributes):
 
     def __copy__(self) -> Self:
         parts: Any = self.__reduce__()
-        made: Any = _remade(type(self), self.dataset, with_own_sampler(parts[1][-1], self.dataset))
+        options: Options = parts[1][-1]
+        # Where a loader stands is a state of its sampler and the generator of that: two loaders would move each other.
+        with suppress(TypeError):  # it holds a lock, say, and is shared
+            memo = {id(self.dataset): self.dataset}
+            sampler, batch_sampler = deepcopy((options.sampler, options.batch_sampler), memo)
+            options = replace(options, sampler=sampler, batch_sampler=batch_sampler)
+        made: Any = _remade(type(self), self.dataset, options)
         made.__setstate__(parts[-1])
         return cast("Self", made)
 
@@ -378,8 +388,11 @@ class DataLoader(TorchAttributes):
         return shown(self._plan, self.batch_size)
 
 
-def _remade(kind: type[DataLoader], dataset: object, given: dict[str, Any]) -> DataLoader:
-    """A loader of these arguments, whatever those of its class's constructor are."""
+DataLoader._keywords = frozenset(signature(DataLoader).parameters) - {"unneeded"}  # noqa: SLF001
+
+
+def _remade(kind: type[DataLoader], dataset: object, options: Options) -> DataLoader:
+    """A loader of these options, whatever the arguments of its class's constructor are."""
     loader = kind.__new__(kind)
-    DataLoader.__init__(loader, dataset, **unpacked(given))
+    loader._set_up(dataset, options)  # noqa: SLF001
     return loader

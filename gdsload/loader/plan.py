@@ -1,6 +1,6 @@
-"""The plan of a loader, decided once: plain values, from the dataset and the keywords.
+"""The plan of a loader, decided once: plain values, from the dataset and the options.
 
-    plan_loader(dataset, given) -> LoaderPlan      looks at the dataset and at which devices there are; opens nothing
+    plan_loader(dataset, options) -> LoaderPlan    looks at the dataset and at which devices there are; opens nothing
     open_resources(plan, limits) -> OpenResources  at the first batch
 
 Only what depends on the moment is left open: the ranks, which are asked for when an epoch begins (the plan has the
@@ -16,21 +16,22 @@ from typing import Any
 
 import torch
 
+from gdsload.backends.choices import requested
 from gdsload.backends.request import BackendRequest, Placement
 from gdsload.backends.select import preflight, reads_in_place
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import BackendUnavailableError, OptionError
-from gdsload.loader import options
-from gdsload.loader.batch_fields import batch_form, check_padding, field_names, mean_sample_bytes, refuse_ragged
+from gdsload.loader.batch_fields import batch_form, field_names, mean_sample_bytes, refuse_ragged
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.decoded_fields import decoded_fields, decoded_sample_bytes
-from gdsload.loader.rank_groups import RankGroups, rank_groups
+from gdsload.loader.options import Options, default_budgets
+from gdsload.loader.paths_and_devices import resolve_device
+from gdsload.loader.rank_groups import RankGroups, check_ranks
 from gdsload.loader.ranks import ScheduleRule
 from gdsload.loader.samplers import IndexSource, expected_batch, index_source
 from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
-from gdsload.order import DatasetFacts, OrderOptions, resolve
-from gdsload.order.checks import check_whole
+from gdsload.order import DatasetFacts, OrderOptions, ShuffleName, resolve
 from gdsload.shards.drive import one_of_each_drive
 from gdsload.system.streams import has_streams
 from gdsload.transforms import DecodeImage
@@ -49,7 +50,8 @@ class LoaderPlan:
         schedule: what the steps of an epoch follow from.
         groups: the ranks that share samples out, if a mesh or process group says so.
         with_real: whether each batch says which of its samples count.
-        source: what gives the indices of samples; None if the order does.
+        source: what gives the indices of this rank's samples; None if the order does.
+        function: what gives the order of an epoch, if a function does.
         seed: seed of the order, or beside a sampler of the random numbers of transforms; None if one is drawn.
         order: the order options.
         fields: the fields that are read, in the schema's order.
@@ -83,6 +85,7 @@ class LoaderPlan:
     groups: RankGroups | None
     with_real: bool
     source: IndexSource | None
+    function: Callable[[int], Any] | None
     seed: int | None
     order: OrderOptions
     fields: tuple[str, ...]
@@ -129,61 +132,67 @@ class LoaderPlan:
         return self.placement == "host" and self.device.type != "cpu" and not self.copies_ahead
 
 
-def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
+def plan_loader(dataset: object, options: Options) -> LoaderPlan:
     """Decide what a loader does.
 
     Args:
         dataset: what its samples are in.
-        given: its other keywords, all of them by name; see `gdsload.DataLoader`.
+        options: all else.
 
     Raises:
         OptionError: if one cannot be used.
         BackendUnavailableError: if the backend or the tier that was asked for cannot be used.
         DatasetNotFoundError, FormatError: see `ShardDataset`.
     """
-    given = _checked(given)
-    request = _backend_request(given)
-    budgets = options.budgets(given, request.placement, request.device)
+    request, memory = _backend_request(options), options.memory
+    prefetch_bytes, arena_bytes = default_budgets(request.placement, request.device)
     dataset, selected = _selected(dataset)
-    mapped = selected.mapped(given["mmap"])
-    by_default = given["register_bytes"] is None and request.placement == "gpu"
-    _refuse_cache(given["cache"], request)
-    source = index_source(given, len(selected))
-    fields = field_names(selected.schema, given)
-    decode = decoded_fields(selected.schema, fields, given["decode"])
-    tiers = _tiers(given, request, decode)
-    if given["reuse_buffers"] and given["per_sample"] is None:
+    mapped = selected.mapped(options.mmap)
+    _refuse_cache(options.cache, request)
+    source = index_source(options, len(selected))
+    fields = field_names(selected.schema, options)
+    decode = decoded_fields(selected.schema, fields, options.decode)
+    keeps_images = _keeps_images(options.cache, request, decode)
+    in_vram = options.cache in ("vram", "auto") and request.placement == "gpu" and not keeps_images
+    if options.reuse_buffers and options.sample_transform is None:
         refuse_ragged(selected.schema, fields, decode)
-    sample_bytes = mean_sample_bytes(selected, fields)
-    order = _order_options(given, selected, fields)
-    groups = rank_groups(given)
+    order = _order_options(options, selected, fields)
+    ranks = check_ranks(options.ranks, check_peers=options.check_peers, seed=options.order_seed)
     preflight(request, _trials(selected), mapped=mapped, drive=selected.drive)
     return LoaderPlan(
         dataset=dataset,
         selected=selected,
         space=sample_space(selected, order),
-        schedule=_schedule_rule(given, selected, order, source, groups),
-        groups=groups,
-        with_real=bool(given["with_real"]),
+        schedule=_schedule_rule(options, selected, order, source, ranks),
+        groups=ranks if isinstance(ranks, RankGroups) else None,
+        with_real=options.with_real,
         source=source,
-        seed=given["seed"],
-        ahead=given["sample_workers"] != 0,
+        function=options.function,
+        seed=options.order_seed,
         order=order,
         fields=fields,
-        form=batch_form(selected, fields, given, decode),
-        **{name: given[name] for name in _AS_GIVEN},
+        form=batch_form(selected, fields, options, decode),
+        per_sample=options.sample_transform,
+        device_transform=options.device_transform,
+        transform=options.transform,
+        ahead=options.ahead,
+        as_tuple=options.tuple_names,
+        reuse_buffers=options.reuse_buffers,
         mapped=mapped,
-        asked=given["backend"],
+        asked=requested(options.backend).backend,
         backend=request,
-        registers_by_default=by_default,
-        **tiers | budgets,
-        in_place=reads_in_place(request, mapped=mapped) and not tiers["in_vram"],
-        sample_bytes=sample_bytes,
+        registers_by_default=memory.registered is None and request.placement == "gpu",
+        cache=options.cache,
+        in_vram=in_vram,
+        vram_bytes=memory.nbytes("vram"),
+        keeps_images=keeps_images,
+        ram_bytes=memory.nbytes("ram"),
+        prefetch_bytes=memory.nbytes("prefetch") or prefetch_bytes,
+        arena_bytes=memory.nbytes("arena") or arena_bytes,
+        in_place=reads_in_place(request, mapped=mapped) and not in_vram,
+        sample_bytes=mean_sample_bytes(selected, fields),
         batch_sample_bytes=decoded_sample_bytes(selected, fields, decode),
     )
-
-
-_AS_GIVEN = ("per_sample", "device_transform", "transform", "as_tuple", "reuse_buffers")
 
 
 def _selected(dataset: object) -> tuple[object, Selected]:
@@ -194,62 +203,33 @@ def _selected(dataset: object) -> tuple[object, Selected]:
     return dataset, selected
 
 
-def _batch_size(given: Mapping[str, Any]) -> int:
-    """Samples of a batch, or about so many."""
-    return expected_batch(given["batch_sampler"]) or int(given["batch_size"])
-
-
 def _schedule_rule(
-    given: Mapping[str, Any],
+    options: Options,
     selected: Selected,
     order: OrderOptions,
     source: IndexSource | None,
-    groups: RankGroups | None,
+    ranks: RankGroups | tuple[int, int] | None,
 ) -> ScheduleRule:
     return ScheduleRule(
         selected.epoch_samples,
-        _batch_size(given),
-        given["tail"],
+        expected_batch(options.batch_sampler) or options.batch_size,
+        options.last_batch,
         order.lanes,
-        options.share(given) if groups is None else (groups.rank, groups.world_size),
+        (ranks.rank, ranks.world_size) if isinstance(ranks, RankGroups) else ranks,
         sampled=source is not None,
         planned=source is not None and source.planned is not None,
     )
 
 
-def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords, checked as far as each can be by itself."""
-    options.check_choices(given)
-    check_padding(given)
-    transform = given["transform"]
-    if transform is not None and not callable(transform):
-        raise OptionError(f"transform is {transform!r}, which cannot be called")
-    tail = options.tail(given)
-    return {
-        **given,
-        "batch_size": check_whole(given["batch_size"], "batch_size", 1),
-        "shuffle": False if given["shuffle"] is None else given["shuffle"],
-        "seed": options.seed_of(given),
-        "tail": tail,
-        "drop_last": tail == "drop",
-        "device_transform": options.transforms(given, "device_transform"),
-        "as_tuple": options.tuple_names(given),
-        "per_sample": options.per_sample(given),
-    }
-
-
-def _backend_request(given: Mapping[str, Any]) -> BackendRequest:
-    register = given["register_bytes"]
-    return BackendRequest(
-        given["backend"] if given["per_sample"] is None else "host",  # samples are transformed in CPU memory
-        options.resolve_device(given["device"]),
-        given["gds_engine"],
-        given["gds_compat"],
-        options.byte_count(given, "pinned_bytes", at_least=2**20),
-        0 if register is None else options.byte_count(given, "register_bytes"),
-        per_sample=given["per_sample"] is not None,
-        keep=given["cache"] in ("pagecache", "auto"),
-        read_threads=options.thread_count(given, "read_threads"),
+def _backend_request(options: Options) -> BackendRequest:
+    asked, per_sample = requested(options.backend), options.sample_transform is not None
+    return replace(
+        asked,
+        backend="host" if per_sample else asked.backend,  # samples are transformed in CPU memory
+        device=resolve_device(options.device),
+        register_bytes=options.memory.nbytes("registered") or 0,
+        per_sample=per_sample,
+        keep=options.cache in ("pagecache", "auto"),
     )
 
 
@@ -265,16 +245,6 @@ def _refuse_cache(cache: str, request: BackendRequest) -> None:
             "in CPU memory",
             remedy='Pass device="cuda" without backend="host", or leave cache= out.',
         )
-
-
-def _tiers(given: Mapping[str, Any], request: BackendRequest, decode: Mapping[str, DecodeImage]) -> dict[str, Any]:
-    """The plan's attributes that say what is kept for later epochs."""
-    cache, keeps_images = given["cache"], _keeps_images(given["cache"], request, decode)
-    budgets = {
-        name: None if given[name] is None else options.byte_count(given, name) for name in ("vram_bytes", "ram_bytes")
-    }
-    in_vram = cache in ("vram", "auto") and request.placement == "gpu" and not keeps_images
-    return {"cache": cache, "keeps_images": keeps_images, "in_vram": in_vram, **budgets}
 
 
 def _keeps_images(cache: str, request: BackendRequest, decode: Mapping[str, DecodeImage]) -> bool:
@@ -300,24 +270,21 @@ def _keeps_images(cache: str, request: BackendRequest, decode: Mapping[str, Deco
     return True
 
 
-def _order_options(given: Mapping[str, Any], selected: Selected, fields: Sequence[str]) -> OrderOptions:
+def _order_options(options: Options, selected: Selected, fields: Sequence[str]) -> OrderOptions:
     """The order options: fixed by dataset and arguments alone."""
-    for name in ("batch_sampler", "sampler"):
-        if (sampler := given[name]) is not None:
+    for name, sampler in (("batch_sampler", options.batch_sampler), ("sampler", options.sampler)):
+        if sampler is not None:
             if selected.mixture is not None:
                 raise OptionError(f"{name} cannot be used with a Mix", remedy="Pass a ConcatDataset, or no sampler.")
-            return OrderOptions("sampler", 0, 0, 1, f"{name}={type(sampler).__name__}")
+            kind: ShuffleName = "sampler" if options.function is None else "function"
+            return OrderOptions(kind, 0, 0, 1, f"{name}={getattr(sampler, '__name__', type(sampler).__name__)}")
     # Windows that overlap are read once each, but kept in memory once.
     alone = mean_sample_bytes(replace(selected, offsets=None), fields) * sum(map(len, selected.datasets))
     sample_bytes = mean_sample_bytes(selected, fields)
     facts = DatasetFacts(len(selected), sample_bytes, int(min(sample_bytes * len(selected), alone)))
-    shuffle, numbers = given["shuffle"], {name: given[name] for name in ("block", "window", "lanes")}
-    # As plain ints: they go into the state, and numpy's cannot be written as JSON.
-    numbers = {name: value if value is None else check_whole(value, name, 1) for name, value in numbers.items()}
-    if selected.mixture is not None and shuffle is True:
-        shuffle = "full"
-    found = resolve(shuffle, facts, **numbers)
-    if selected.mixture is not None and "block" in (shuffle, found.shuffle):
+    shuffle = "full" if selected.mixture is not None and options.shuffle is True else options.shuffle
+    found = resolve(shuffle, facts)
+    if selected.mixture is not None and (shuffle == "block" or found.shuffle == "block"):
         raise OptionError(
             "a Mix cannot be shuffled in blocks: samples of all its datasets come in turn",
             remedy='Pass shuffle="full", or write one shuffled dataset with gdsload.convert.',

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from gdsload.engine.images.frames import Draws
 from gdsload.engine.steps import Ordered, Steps
 from gdsload.errors import OptionError, StateError
-from gdsload.loader.agreement import agree, warn_of_other_seeds
+from gdsload.loader.agreement import agree, warn_of_others
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.rank_groups import everyone_there
 from gdsload.loader.ranks import Schedules
-from gdsload.loader.samplers import Sampled
+from gdsload.loader.samplers import IndexFunction, Sampled
 from gdsload.loader.state import Cursor, OrderIdentity, Place, Run
-from gdsload.order import Purpose, Schedule, derive_key
+from gdsload.order import GivenOrder, Purpose, Schedule, derive_key
 
 __all__ = ["Progress"]
 
@@ -61,6 +57,7 @@ class Progress:
         self._plan = plan
         self.schedules = Schedules(plan.schedule)
         self.sampled = None if plan.source is None else Sampled(plan.source)
+        self._function = None if plan.function is None else IndexFunction(plan.function, len(plan.selected))
         self.seed = plan.seed
         """That of the order and of transforms; None as long as none has been drawn."""
         self._agreed = plan.groups is None and plan.seed is not None
@@ -75,13 +72,35 @@ class Progress:
 
     def batches(self, place: Place | None = None) -> int:
         """Number of batches of the epoch at a place; None: of one that begins now."""
+        if self.sampled is None:
+            return (self._coming if place is None else place.schedule).steps
         epoch, schedule = (self._next, self.schedules.now()) if place is None else (place.epoch, place.schedule)
-        return schedule.steps if self.sampled is None else self.sampled.steps(epoch, schedule)
+        return self.sampled.steps(epoch, schedule)
 
     @property
     def remainder(self) -> int:
         """Samples of all ranks' last batches of an epoch that begins now, each counted once; 0 if they are full."""
-        return self.schedules.now().remainder
+        return self._coming.remainder
+
+    @property
+    def _coming(self) -> Schedule:
+        """The steps of the epoch that is begun next; with a function, of the newest one as long as it is not finished.
+
+        What the function gives for the next epoch may follow from what is trained in this one.
+        """
+        newest = self._newest
+        if self._function is not None and newest is not None and not self._finished(newest):
+            return newest.schedule
+        return self._schedule(self._next)
+
+    def _schedule(self, epoch: int) -> Schedule:
+        """The steps of an epoch, with the ranks that there are now."""
+        return self.schedules.now(None if self._function is None else self._function.count(epoch))
+
+    def _begun_schedule(self, epoch: int) -> Schedule:
+        """The steps of an epoch that has begun, in any thread."""
+        newest = self.schedules.newest
+        return newest if self._function is None else replace(newest, samples=self._function.count(epoch))
 
     @property
     def real_samples(self) -> int | None:
@@ -120,7 +139,7 @@ class Progress:
     def _nothing_left(self) -> bool:
         """Return whether the epoch that is resumed has no batch left, as far as that is known before it begins."""
         if self.sampled is None:
-            schedule = self.schedules.newest
+            schedule = self._begun_schedule(self._cursor.epoch)
             return schedule.step_at(self._cursor.position) == schedule.steps
         try:
             return self.sampled.steps(self._cursor.epoch, self.schedules.newest) == self._cursor.position
@@ -136,7 +155,9 @@ class Progress:
     @property
     def step(self) -> int:
         """Number of the first batch of the epoch that is begun next: 0, but for an epoch that is resumed."""
-        return self.schedules.now().step_at(self._cursor.position) if self._next == self._cursor.epoch else 0
+        if not self._cursor.position or self._next != self._cursor.epoch:
+            return 0
+        return self._schedule(self._cursor.epoch).step_at(self._cursor.position)
 
     def set_epoch(self, number: int, step: int | None = None) -> None:
         """Set the number of the epoch that is begun next, and its first batch; None: as it was, in the same epoch.
@@ -155,12 +176,12 @@ class Progress:
             self._cursor, self._resumed = begun.cursor, replace(begun.resumed, kept=True)
         elif number != self._cursor.epoch:
             if self.sampled is not None and self._cursor.position:
-                self.sampled.give_up(Place(self._cursor.epoch, self._cursor.position, self.schedules.now()))
+                self.sampled.give_up(self._cursor.position)
             self._cursor, self._resumed = Cursor(number, 0), None
         elif self._resumed is not None:
             self._resumed.kept = True
         if step is not None:
-            schedule = self.schedules.now()
+            schedule = self._schedule(number)
             self._cursor = Cursor(number, schedule.position(step))
             self._resumed = _Resumed(self._identity(schedule).state(self._cursor), change_batch_size=False, kept=True)
         if self.sampled is not None:
@@ -193,6 +214,8 @@ class Progress:
         own = place is not None and place.run is self._run  # the epoch that the state is of may still be finished
         if left := self._run.left - own:
             state["left"] = left
+        if self._function is not None and cursor.position:
+            state["indices"] = self._function.digest(cursor.epoch)
         if self.sampled is not None:
             state["sampler"] = self.sampled.state(place, cursor.position)
             if self.sampled.source.planned is None:
@@ -214,7 +237,7 @@ class Progress:
         if self.sampled is not None and isinstance(state, dict):
             mark = state.get("sampler")
             state = {name: value for name, value in state.items() if name != "sampler"}
-        cursor = self._identity(schedule, state).resume(state, change_batch_size=change_batch_size)
+        cursor = self._resumed_at(schedule, state, change_batch_size)
         left = state.get("left", 0)
         if type(left) is not int or not 0 <= left <= cursor.epoch:
             raise StateError(
@@ -230,6 +253,13 @@ class Progress:
                 )
             self.sampled.refuse_others(whole, cursor.position, self._plan.schedule.world())
             self.sampled.resume(mark, cursor.position, schedule)
+        function = self._function
+        if function is not None and cursor.position and state.get("indices") != function.digest(cursor.epoch):
+            raise StateError(
+                f"the sampler does not give the indices again that it gave for epoch {cursor.epoch} when the state was "
+                "taken",
+                remedy="Pass the same function, which draws from a generator that is seeded with the epoch.",
+            )
         if self._plan.seed is None:
             self.seed = state["seed"]
         self._cursor, self._newest, self._last = cursor, None, None
@@ -238,9 +268,10 @@ class Progress:
 
     def next_place(self) -> Place:
         """The place where the next epoch begins, with the ranks that there are now."""
-        cursor, schedule = self._cursor, self.schedules.now()
+        cursor = self._cursor
+        schedule = self._schedule(cursor.epoch)
         if (resumed := self._resumed) is not None:  # once more, as there may be more ranks by now
-            self._identity(schedule).resume(resumed.state, change_batch_size=resumed.change_batch_size)
+            self._resumed_at(schedule, resumed.state, resumed.change_batch_size)
         if not self._agreed:
             groups = self._plan.groups
             alone = groups is None and self._plan.schedule.share is not None
@@ -248,23 +279,31 @@ class Progress:
             told = self._identity(schedule).state(cursor)
             if groups is not None and self.sampled is not None:
                 told |= self.sampled.shared()
+            if self._function is not None:
+                told["the sampler's indices"] = self._function.digest(cursor.epoch)
             self.seed = agree(told, reached)
             self._agreed = True
         elif self._unnoticed and schedule.world_size > 1:
             self._unnoticed = False
-            self._compare_seeds(schedule)
+            self._compare_orders(schedule)
         return Place(cursor.epoch, schedule.step_at(cursor.position), schedule)
 
-    def _compare_seeds(self, schedule: Schedule) -> None:
-        """Warn if another rank has another seed, where the order of samples depends on it."""
+    def _compare_orders(self, schedule: Schedule) -> None:
+        """Warn if another rank has another seed, where the order of samples depends on it, or other indices."""
         kind = self._identity(schedule).state(Cursor(0, 0))
         name = "seed"
+        if self._function is not None:
+            kind |= {"seed": None, "epoch": self._cursor.epoch}
+            remedy = "Let the function draw from a generator that all ranks seed with the epoch"
+            warn_of_others(kind, "indices of digest", self._function.digest(self._cursor.epoch), remedy=remedy)
+            return
         if self.sampled is not None:
             kind |= self.sampled.shared()
             name, kind["order"] = "the batch_sampler's seed", kind["the batch_sampler's order"]
         seed = kind.pop(name)
         if kind["order"]["shuffle"] != "sequential" or "mix" in kind:
-            warn_of_other_seeds(kind, seed)
+            remedy = "Pass one seed in all ranks; what transforms draw differs from rank to rank by itself"
+            warn_of_others(kind, "seed", seed, remedy=remedy)
 
     def steps(self, place: Place) -> Steps:
         """The steps of the epoch at a place, which moves on to the next epoch if a state was of this one's very end."""
@@ -275,13 +314,16 @@ class Progress:
                 self.sampled.passed()
             self._cursor, self._resumed = Cursor(place.epoch + 1, 0), None
             place.epoch, place.step = place.epoch + 1, 0
+            place.schedule = self._schedule(place.epoch)
             found = self._steps(place)
         return found
 
     def _steps(self, place: Place) -> Steps:
         if self.sampled is not None:
             return self.sampled.draws(place)
-        return Ordered(self._plan.space.order(self._plan.order, self._known_seed(), place.epoch), place.schedule)
+        if self._function is not None:
+            return Ordered(GivenOrder(self._function.indices(place.epoch)), place.schedule)
+        return Ordered(self._plan.space.order(self._plan.order, self.known_seed(), place.epoch), place.schedule)
 
     def begun(self, place: Place) -> None:
         """Note that the epoch at a place is the newest; it moves on as batches are handed out."""
@@ -312,10 +354,10 @@ class Progress:
         all ranks share; with a sampler, whose order is this rank's own, on step and rank.
         """
         if self.sampled is None:
-            where: tuple[int, ...] = (self.schedules.newest.span(step)[0],)
+            where: tuple[int, ...] = (self._begun_schedule(epoch).span(step)[0],)
         else:
             where = (step, self._plan.schedule.world()[0])
-        return derive_key(self._known_seed(), epoch, Purpose.TRANSFORM, *where)
+        return derive_key(self.known_seed(), epoch, Purpose.TRANSFORM, *where)
 
     def sample_keys(self, epoch: int, step: int, samples: int) -> list[int]:
         """Seeds of the random numbers of a step's samples, by themselves.
@@ -325,36 +367,30 @@ class Progress:
         """
         first, where = 0, (step, self._plan.schedule.world()[0]) if self.sampled is not None else ()
         if self.sampled is None:
-            first = self.schedules.newest.span(step)[0]
-        seed = self._known_seed()
+            first = self._begun_schedule(epoch).span(step)[0]
+        seed = self.known_seed()
         return [derive_key(seed, epoch, Purpose.SAMPLE, *where, first + number) for number in range(samples)]
 
-    def _known_seed(self) -> int:
+    def known_seed(self) -> int:
         """The seed, in an epoch, which begins with one."""
         if self.seed is None:
             raise RuntimeError("an epoch has begun without a seed")
         return self.seed
 
-    def draws(self, place: Place, steps: Steps) -> Callable[[int], Draws]:
-        """The function that gives the random draws of a step's images.
+    def _resumed_at(self, schedule: Schedule, state: dict[str, Any], change_batch_size: bool) -> Cursor:
+        """The cursor of a state.
 
-        They depend on the loader's seed, on the epoch, and on the position of each sample in the order that all ranks
-        share: not on which batch or rank it comes to. With a sampler, on step, rank and place in the batch.
-
-        Args:
-            place: where the epoch begins.
-            steps: its steps.
+        Raises:
+            StateError: if it was taken of another order, or is none.
         """
-        seed, epoch = self._known_seed(), place.epoch
-        if isinstance(steps, Ordered):
-            key, schedule = derive_key(seed, epoch, Purpose.IMAGES), steps.schedule
-            return lambda step: Draws(key, np.arange(*schedule.span(step)))
-        rank = self._plan.schedule.world()[0]
-        return lambda step: Draws(derive_key(seed, epoch, Purpose.IMAGES, step, rank), np.arange(steps.size(step)))
+        steps_of = None if self._function is None else self._schedule
+        return self._identity(schedule, state).resume(state, change_batch_size=change_batch_size, steps_of=steps_of)
 
     def _identity(self, schedule: Schedule, state: object = None) -> OrderIdentity:
         """The identity of the order; if the plan has no seed, with that of `state`."""
         plan, seed = self._plan, self.seed
+        if self._function is not None:  # whose epochs may differ in length
+            schedule = replace(schedule, samples=plan.schedule.samples)
         if plan.seed is None and isinstance(state, dict):
             drawn = state.get("seed")
             seed = drawn if drawn is None or (type(drawn) is int and 0 <= drawn < 2**64) else seed

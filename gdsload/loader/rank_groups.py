@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
 from gdsload.errors import OptionError
+from gdsload.order.checks import check_whole
 
-__all__ = ["DATA_DIMENSIONS", "RankGroups", "everyone_there", "gather_texts", "rank_groups"]
+__all__ = ["DATA_DIMENSIONS", "RankGroups", "check_ranks", "everyone_there", "gather_texts", "ranks_of"]
 
 DATA_DIMENSIONS = (
     "dp", "ddp", "fsdp", "hsdp", "data", "batch", "replicate", "shard", "data_parallel", "dp_replicate", "dp_shard",
@@ -77,62 +78,83 @@ class RankGroups:
             remedy="Make a new loader with a group that there is.",
         )
 
+    def __deepcopy__(self, _memo: object) -> RankGroups:
+        return self  # a copy of the loader, in this process, has the same ranks
+
+    def __reduce__(self) -> NoReturn:
+        raise OptionError(
+            "a loader with a mesh or process group as its ranks cannot be pickled: the processes that it stands for "
+            "are known to this process alone",
+            remedy="Make the loader in each rank's process, or pass ranks=(rank, world_size) instead.",
+        )
+
     def peers(self) -> list[Any]:
         """The process groups along which all peers are reached, one after the other."""
         return [self.mesh.get_group(dim) for dim in self.peer_dims]
 
 
-def rank_groups(given: Mapping[str, Any]) -> RankGroups | None:
-    """The ranks that `mesh` or `process_group` names; None if there is neither.
+def ranks_of(given: object) -> RankGroups | tuple[int, int] | None:
+    """The ranks that share samples out, as the option `ranks` has them.
 
     Raises:
-        OptionError: if it cannot be used, or something else says rank and world size, too.
+        OptionError: if it says no ranks, or none that are this process's.
     """
-    mesh, group = given["mesh"], given["process_group"]
-    said = [name for name in ("rank", "mesh", "process_group") if given[name] is not None]
-    if len(said) > 1:
-        raise OptionError(
-            f"{', '.join(said)} each say which share of the samples is this rank's", remedy="Pass one of them."
-        )
-    found = None
-    if mesh is not None:
-        found = _of_mesh(mesh)
-    elif group is not None:
-        found = _of_group(group)
-    _check_seed(given, found)
-    if not given["check_peers"]:
-        return found
-    if found is None or not found.peer_dims:
+    if given is None:
+        return None
+    if isinstance(given, tuple | list) and len(given) == 2:
+        return check_whole(given[0], "rank", 0), check_whole(given[1], "world_size", 1)
+    if torch.distributed.is_available():
+        from torch.distributed import GroupMember, ProcessGroup
+        from torch.distributed.device_mesh import DeviceMesh
+
+        if isinstance(given, DeviceMesh):
+            return _of_mesh(given)
+        if isinstance(given, ProcessGroup) or given is GroupMember.NON_GROUP_MEMBER:
+            return _of_group(given)
+    raise OptionError(
+        f"ranks is {given!r:.200}",
+        remedy="Pass ranks=(rank, world_size), a DeviceMesh that torch.distributed.init_device_mesh made, or a "
+        "ProcessGroup.",
+    )
+
+
+def check_ranks(
+    ranks: RankGroups | tuple[int, int] | None, *, check_peers: bool, seed: int | None
+) -> RankGroups | tuple[int, int] | None:
+    """The ranks, with whether peers compare their batches.
+
+    Raises:
+        OptionError: if they cannot, or if a seed that is to be drawn cannot be agreed upon.
+    """
+    if seed is None:
+        _check_drawn_seed(ranks)
+    if not check_peers:
+        return ranks
+    if not isinstance(ranks, RankGroups) or not ranks.peer_dims:
         raise OptionError(
             "check_peers=True compares the batches of ranks that get the same ones, and which ranks those are is not "
             "known",
-            remedy="Pass mesh= with the whole mesh: peers are ranks that differ in dimensions such as "
+            remedy="Pass ranks= with the whole mesh: peers are ranks that differ in dimensions such as "
             f"{', '.join(_SAME_DATA[:4])} alone.",
         )
-    return replace(found, compares=True)
+    return replace(ranks, compares=True)
 
 
 def _of_group(group: Any) -> RankGroups:
     from torch.distributed import ProcessGroup, get_rank
 
     # What `new_group` gives a process that is not among its ranks is no group, and has no rank.
-    rank = get_rank(group) if isinstance(group, ProcessGroup) else None
-    if rank is None or rank < 0:
+    rank = get_rank(group) if isinstance(group, ProcessGroup) else -1
+    if rank < 0:
         raise OptionError(
-            f"process_group is {group!r}, which this process is no rank of",
+            f"ranks is a process group, {group!r}, which this process is no rank of",
             remedy="Pass what torch.distributed.new_group gave its members; other processes need no loader, or one "
-            "with rank= and world_size=.",
+            "with ranks=(rank, world_size).",
         )
     return RankGroups(rank, group.size(), group=weakref.ref(group))
 
 
 def _of_mesh(mesh: Any) -> RankGroups:
-    from torch.distributed.device_mesh import DeviceMesh
-
-    if not isinstance(mesh, DeviceMesh):
-        raise OptionError(
-            f"mesh is a {type(mesh).__name__}", remedy="Pass what torch.distributed.init_device_mesh made."
-        )
     place = mesh.get_coordinate()
     if place is None:
         raise OptionError(f"this process is no rank of {mesh}", remedy="Make loaders in its ranks alone.")
@@ -143,11 +165,11 @@ def _of_mesh(mesh: Any) -> RankGroups:
     unknown = [name for name in called.values() if name not in DATA_DIMENSIONS]
     # What has one dimension is what somebody has chosen, or flattened, whatever it is called.
     if unknown and len(shape) > 1:
-        chosen = "mesh=mesh['name'] with its name" if names else "mesh_dim_names= when the mesh is made"
+        chosen = "ranks=mesh['name'] with its name" if names else "mesh_dim_names= when the mesh is made"
         raise OptionError(
             f"the mesh has dimensions {', '.join(map(repr, names)) or 'without names'}, and whether ranks along "
             f"{', '.join(unknown)} get samples of their own cannot be told",
-            remedy=f"Pass the one along which they do, {chosen}, or rank= and world_size=. Those that are known are "
+            remedy=f"Pass the one along which they do, {chosen}, or ranks=(rank, world_size). Those that are known are "
             f"called {', '.join(DATA_DIMENSIONS)}; along {', '.join(_SAME_DATA[:5])} ranks get the same batches.",
         )
     rank = 0
@@ -156,18 +178,15 @@ def _of_mesh(mesh: Any) -> RankGroups:
     return RankGroups(rank, prod(shape[dim] for dim in data), mesh, peers)
 
 
-def _check_seed(given: Mapping[str, Any], groups: RankGroups | None) -> None:
-    if given["seed"] is not None:
-        return
-    world = given["world_size"]
-    if world is not None and world > 1:
+def _check_drawn_seed(ranks: RankGroups | tuple[int, int] | None) -> None:
+    if isinstance(ranks, tuple) and ranks[1] > 1:
         raise OptionError(
-            "seed=None is agreed upon by all ranks, and rank= and world_size= do not say how they are reached",
-            remedy="Pass a seed, or mesh= or process_group= instead of them.",
+            "seed=None is agreed upon by all ranks, and ranks=(rank, world_size) does not say how they are reached",
+            remedy="Pass a seed, or a mesh or process group as ranks=.",
         )
-    if groups is not None and groups.members < torch.distributed.get_world_size():
+    if isinstance(ranks, RankGroups) and ranks.members < torch.distributed.get_world_size():
         raise OptionError(
-            f"seed=None is agreed upon by the {groups.members} ranks of the mesh or group, and there are "
+            f"seed=None is agreed upon by the {ranks.members} ranks of the mesh or group, and there are "
             f"{torch.distributed.get_world_size()}, some of which may have to get the same batches",
             remedy="Pass the whole mesh, or a seed.",
         )

@@ -4,18 +4,53 @@ from __future__ import annotations
 
 import os
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from gdsload.errors import OptionError
-from gdsload.loader.samplers import SampledSchedule
 from gdsload.order import Schedule, Tail
 
 __all__ = ["ScheduleRule", "Schedules"]
 
 _AVAILABLE = torch.distributed.is_available()
+
+
+@dataclass(frozen=True, slots=True)
+class SampledSchedule(Schedule):
+    """Steps of a sampler, which are as many as it gives: positions count batches.
+
+    Rank and world size are for a sampler with a plan; others have their own.
+    """
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of a batch: ranks share none out."""
+        return self.batch_size
+
+    def position(self, step: int) -> int:
+        """The step itself."""
+        return step
+
+    @property
+    def remainder(self) -> int:
+        """0: samplers of ranks have no batch in common."""
+        return 0
+
+    def counted(self, _step: int, size: int) -> range:
+        """All: what a sampler gives is for it to say."""
+        return range(size)
+
+    def step_at(self, position: int) -> int:
+        """The position itself.
+
+        Raises:
+            OptionError: if it is less than 0.
+        """
+        if position < 0:
+            raise OptionError(f"position {position} is no number of batches")
+        return position
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,27 +137,35 @@ class Schedules:
         self.newest = rule.schedule()
         """That of the newest epoch; before the first one, as far as is known."""
 
-    def now(self) -> Schedule:
+    def now(self, samples: int | None = None) -> Schedule:
         """The steps of an epoch that begins now. They do not change while the process group is the same.
+
+        Args:
+            samples: samples of the epoch of all ranks; None for the rule's.
 
         Raises:
             OptionError: if this is one of several processes, and nobody has said which.
         """
+        self._renew()
+        if samples is not None and samples != self.newest.samples:
+            self.newest = replace(self.newest, samples=samples)
+        return self.newest
+
+    def _renew(self) -> None:
         if self._rule.fixed:
-            return self.newest
+            return
         size = os.environ.get("WORLD_SIZE", "")
         if size.isdecimal() and int(size) > 1 and _process_group() is None:
             raise OptionError(
                 f"WORLD_SIZE is {size} in the environment, but torch.distributed is not initialised: all {size} "
                 "processes would get the same batches",
                 remedy="Call torch.distributed.init_process_group (or make the framework's Trainer or Accelerator) "
-                "before the first batch, len(loader) and states, or pass rank= and world_size=; rank=0, world_size=1 "
+                "before the first batch, len(loader) and states, or pass ranks=(rank, world_size); ranks=(0, 1) "
                 "gives all samples to every process.",
             )
         if not self._seen.is_now():
             seen = _Seen()
             self.newest, self._seen = self._rule.schedule(), seen
-        return self.newest
 
     def check(self, begun: Schedule) -> None:
         """Make sure that an epoch's world is still the one that it began with.

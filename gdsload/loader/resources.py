@@ -123,8 +123,8 @@ def _batch_maker(
     if plan.placement == "host" and not plan.copies_ahead:
         return Assembler(plan.form, BatchPool(keep_bytes=limits.pool_bytes()), keep)
     budget = (
-        f"the loader's budget is {format_bytes(limits.prefetch_bytes)} of batches ahead (prefetch_bytes) and "
-        f"{format_bytes(limits.arena_bytes)} of slots (arena_bytes)"
+        f"the loader's budget is {format_bytes(limits.prefetch_bytes)} of batches ahead (Memory.prefetch) and "
+        f"{format_bytes(limits.arena_bytes)} of slots (Memory.arena)"
     )
     queue = DeviceQueue(plan.device, pending_bytes=limits.prefetch_bytes, budget=budget)
     if plan.placement == "host":

@@ -19,7 +19,7 @@ from gdsload.engine.windows import Offsets
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.mix import Mix
-from gdsload.loader.options import SEVERAL
+from gdsload.loader.paths_and_devices import SEVERAL
 from gdsload.loader.state import dataset_digest
 from gdsload.loader.windows import Windows, reach, refuse_ragged_windows
 from gdsload.order import MixOrder, Mixture, Order, OrderOptions, make_order

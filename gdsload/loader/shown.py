@@ -22,7 +22,7 @@ def shown(plan: LoaderPlan, batch_size: int | None) -> str:
     return (
         f"DataLoader({_dataset(plan.dataset)}, batch_size={batch_size}, {order.shuffle} order ({order.reason}), "
         f"seed={plan.seed}, device={str(plan.device)!r}, backend={plan.asked!r}{_way(plan)}, "
-        f"prefetch_bytes={format_bytes(plan.prefetch_bytes)!r}, arena_bytes={format_bytes(plan.arena_bytes)!r}, "
+        f"memory=Memory(prefetch={format_bytes(plan.prefetch_bytes)!r}, arena={format_bytes(plan.arena_bytes)!r}), "
         f"later epochs from {_later(plan)})"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,12 +90,19 @@ class OrderIdentity:
             **self._fixed(),
         }
 
-    def resume(self, state: Mapping[str, Any], *, change_batch_size: bool = False) -> Cursor:
+    def resume(
+        self,
+        state: Mapping[str, Any],
+        *,
+        change_batch_size: bool = False,
+        steps_of: Callable[[int], Schedule] | None = None,
+    ) -> Cursor:
         """The cursor of a state that `state` made.
 
         Args:
             state: the state.
             change_batch_size: whether its global batch may be another one, if one of ours begins at its position.
+            steps_of: gives the steps of an epoch, where each has a number of samples of its own.
 
         Raises:
             StateError: if it was made for another order, or is none.
@@ -117,11 +124,12 @@ class OrderIdentity:
         epoch, position = state.get("epoch"), state.get("position")
         if type(epoch) is not int or not 0 <= epoch < 2**64 or type(position) is not int:
             raise StateError(f"epoch {epoch!r} and position {position!r} are no cursor")
+        schedule = self.schedule if steps_of is None or not position else steps_of(epoch)
         try:
-            self.schedule.step_at(position)
+            schedule.step_at(position)
         except OptionError as error:
-            fits = change_batch_size and 0 < position <= self.schedule.samples
-            raise StateError(error.message, remedy=self._fitting(position) if fits else error.remedy) from None
+            fits = change_batch_size and 0 < position <= schedule.samples
+            raise StateError(error.message, remedy=_fitting(schedule, position) if fits else error.remedy) from None
         return Cursor(epoch, position)
 
     def _fixed(self) -> dict[str, Any]:
@@ -145,22 +153,6 @@ class OrderIdentity:
             "load_state_dict(state, change_batch_size=True)."
         )
 
-    def _fitting(self, position: int) -> str:
-        """The batch sizes that fit a position, and the positions that fit this batch size, in words."""
-        schedule = self.schedule
-        world, size, whole = schedule.world_size, schedule.batch_size, schedule.global_batch
-        before = position // whole * whole
-        after = before + whole
-        if after > schedule.samples:
-            after = before if schedule.tail == "drop" else schedule.samples
-        places = f"a state at position {before}" + (f" or {after}" if after != before else "")
-        share, odd = divmod(position, world)
-        if odd:
-            return f"Pass {places}; {world} ranks share out no multiple of {world} there, whatever batch_size is."
-        fits = [next(count for count in range(min(size, share), 0, -1) if share % count == 0)]
-        fits += [count for count in range(size + 1, min(share, 16 * size) + 1) if share % count == 0][:1]
-        return f"With {counted(world, 'rank')}, pass batch_size={' or '.join(map(str, fits))}, or {places}."
-
 
 def dataset_digest(digests: Sequence[str], ids: Numbers | None, offsets: object = None) -> str:
     """The digest that names the samples of a loader.
@@ -180,6 +172,22 @@ def dataset_digest(digests: Sequence[str], ids: Numbers | None, offsets: object 
     return found.hexdigest()
 
 
+def _fitting(schedule: Schedule, position: int) -> str:
+    """The batch sizes that fit a position, and the positions that fit this batch size, in words."""
+    world, size, whole = schedule.world_size, schedule.batch_size, schedule.global_batch
+    before = position // whole * whole
+    after = before + whole
+    if after > schedule.samples:
+        after = before if schedule.tail == "drop" else schedule.samples
+    places = f"a state at position {before}" + (f" or {after}" if after != before else "")
+    share, odd = divmod(position, world)
+    if odd:
+        return f"Pass {places}; {world} ranks share out no multiple of {world} there, whatever batch_size is."
+    fits = [next(count for count in range(min(size, share), 0, -1) if share % count == 0)]
+    fits += [count for count in range(size + 1, min(share, 16 * size) + 1) if share % count == 0][:1]
+    return f"With {counted(world, 'rank')}, pass batch_size={' or '.join(map(str, fits))}, or {places}."
+
+
 def _is_plain(state: object) -> bool:
     """Return whether a state is a dict of plain values, which can be compared and shown."""
     try:
@@ -197,7 +205,7 @@ _DIFFERENCES = (
     (
         "order",
         "the order options differ",
-        "Pass the same shuffle, block, window and lanes; what they are by default depends on fields=.",
+        "Pass the same shuffle, a BlockShuffle with all its numbers; what they are by default depends on fields=.",
     ),
     ("tail", "tail differs", "Pass the same tail, or drop_last."),
     ("global_batch", "the global batch (batch_size times world size) differs", ""),

@@ -8,14 +8,13 @@ says no, with the way to do it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from torch.utils.data import Sampler, SequentialSampler
 
 from gdsload.errors import OptionError
-from gdsload.loader.options import REFUSED
+from gdsload.loader.torch_keywords import REFUSED
 from gdsload.order.checks import check_epoch
 
 __all__ = ["BatchView", "EpochKeeper", "OrderView", "SequentialView", "TorchAttributes"]
@@ -113,8 +112,8 @@ class TorchAttributes:
     _made = False
     _own: frozenset[str] | set[str] = frozenset()
     """The attributes that the loader has set itself."""
-    _given: Mapping[str, object] = MappingProxyType({})
-    """Its keywords."""
+    _keywords: frozenset[str] = frozenset()
+    """Those of the loader's constructor, `dataset` among them."""
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute, but for keywords of the loader's and of torch's, which have taken effect or have none.
@@ -123,10 +122,10 @@ class TorchAttributes:
             OptionError: if `name` is one of those; as in torch this is a ValueError.
         """
         if self._made and name[:1] != "_" and name != _SET_BY_FRAMEWORKS:
-            unneeded = name in vars(TorchAttributes) and name not in self._given and name not in self._own
-            if unneeded or name in self._given or name in self._own:
+            unneeded = name in vars(TorchAttributes) and name not in self._keywords and name not in self._own
+            if unneeded or name in self._keywords or name in self._own:
                 remedy = "Leave it out: the loader does without." if unneeded else "Leave it out: the loader sets it."
-                if name in {"dataset", *self._given}:
+                if name in self._keywords:
                     remedy = f"Make a new one with the {name} that you want."
                 raise OptionError(
                     f"{name} cannot be set after the {type(self).__name__} was made, and would change nothing",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from gdsload.loader.options import Options
 from gdsload.transforms import Compose
 
 __all__ = ["warn_of_shared_draws"]
@@ -21,16 +22,12 @@ _ALSO_RANDOM = (
 """torchvision's transforms that draw, beside those called ``Random...``; its MixUp and CutMix are for batches."""
 
 
-def warn_of_shared_draws(given: Mapping[str, Any]) -> None:
-    """Warn if `transform` or `device_transform` is or contains such a transform. Code of functions is not looked at.
-
-    Args:
-        given: the loader's keywords.
-    """
+def warn_of_shared_draws(options: Options) -> None:
+    """Warn if `transform` or `device_transform` is or contains such a transform. Code of functions is not looked at."""
     if "torchvision" not in sys.modules:
         return
-    for name in ("transform", "device_transform"):
-        found = next(_drawing(given[name]), None)
+    for name, value in (("transform", options.transform), ("device_transform", options.device_transform)):
+        found = next(_drawing(value), None)
         if found is not None:
             warnings.warn(
                 f"{name} gets whole batches, and torchvision's {found} draws once for all samples of one: pass it as "

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,9 @@ from gdsload.order.hashing import MASK64, Purpose, derive_key, hash_into
 from gdsload.order.orders import OneLane
 from gdsload.order.permutation import Permutation, exact_table, exact_tables
 from gdsload.order.recent import Recent
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 __all__ = ["TURN", "MixOrder", "Mixture"]
 
@@ -79,13 +81,15 @@ class Mixture:
     @cached_property
     def shares(self) -> tuple[Fraction, ...]:
         """The part of all samples that each dataset gives. 0.1 is a tenth here, and not the binary number beside it."""
+        from fractions import Fraction
+
         weights = [Fraction(repr(float(weight))) for weight in self.weights]
         return tuple(weight / sum(weights) for weight in weights)
 
     @cached_property
     def _splits(self) -> list[tuple[int, int, int]]:
         """Datasets by falling weight, each with the part, as a fraction, of what those before it have left."""
-        left, found = Fraction(1), []
+        left, found = sum(self.shares), []
         for dataset in sorted(range(len(self.shares)), key=lambda dataset: -self.shares[dataset]):
             part = self.shares[dataset] / left if left else left
             found.append((dataset, part.numerator, part.denominator))

@@ -20,13 +20,14 @@ __all__ = [
     "FULL_TOTAL_BYTES",
     "LANES",
     "WINDOW_BLOCKS",
+    "BlockShuffle",
     "DatasetFacts",
     "OrderOptions",
     "ShuffleName",
     "resolve",
 ]
 
-ShuffleName = Literal["sequential", "full", "block", "sampler"]
+ShuffleName = Literal["sequential", "full", "block", "sampler", "function"]
 
 BLOCK_BYTES: Final = 4 << 20
 """Default size of a block: reads of 4 MiB run at the disk's bandwidth with few of them in flight."""
@@ -46,7 +47,31 @@ FULL_SAMPLE_BYTES: Final = 64 << 10
 FULL_TOTAL_BYTES: Final = 1 << 30
 """Dataset size up to which shuffle=True is a full shuffle: after one read it is in the page cache."""
 
-_SHUFFLE_REMEDY: Final = 'Pass shuffle=False, True, "full" or "block".'
+_SHUFFLE_REMEDY: Final = 'Pass shuffle=False, True, "full", "block" or gdsload.BlockShuffle(block=4096).'
+
+
+@dataclass(frozen=True, slots=True)
+class BlockShuffle:
+    """The block shuffle, for `shuffle=`: blocks of neighbouring samples are permuted, then samples within windows.
+
+    Attributes:
+        block: samples of a block, the unit of reads. None: as many as fill 4 MiB, at most 4096.
+        window: samples that are shuffled together, which are in memory at once. None: 16 blocks, or fewer, so that all
+            windows are equally long, and that no window has more than 64 MiB where `block` is None, too.
+        lanes: sequences of blocks that the ranks share out. None: 8, or as many as the dataset has blocks.
+
+    Raises:
+        OptionError: if one is no whole number of at least 1.
+    """
+
+    block: int | None = None
+    window: int | None = None
+    lanes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("block", "window", "lanes"):
+            if (value := getattr(self, name)) is not None:
+                check_whole(value, name, 1, MAX_SAMPLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +94,7 @@ class OrderOptions:
     """The options of an order, with every default filled in.
 
     Attributes:
-        shuffle: name of the order; "sampler" where a sampler says it.
+        shuffle: name of the order; "sampler" or "function" where a sampler gives it.
         block: samples of a block, the unit of streaming reads; 0 unless `shuffle` is "block".
         window: samples shuffled together; 0 unless `shuffle` is "block".
         lanes: number of lanes; 1 unless `shuffle` is "block".
@@ -90,7 +115,7 @@ class OrderOptions:
             check_whole(self.block, "block", 1, MAX_SAMPLES)
             check_whole(self.window, "window", 1, MAX_SAMPLES)
             check_whole(self.lanes, "lanes", 1, MAX_SAMPLES)
-        elif self.shuffle not in ("sequential", "full", "sampler"):
+        elif self.shuffle not in ("sequential", "full", "sampler", "function"):
             raise OptionError(
                 f"shuffle is {self.shuffle!r}, which is no order",
                 remedy='Pass "sequential", "full" or "block".',
@@ -106,40 +131,24 @@ class OrderOptions:
         return {"shuffle": self.shuffle, "block": self.block, "window": self.window, "lanes": self.lanes}
 
 
-def resolve(
-    shuffle: bool | str,
-    facts: DatasetFacts,
-    *,
-    block: int | None = None,
-    window: int | None = None,
-    lanes: int | None = None,
-) -> OrderOptions:
+def resolve(shuffle: bool | str | BlockShuffle, facts: DatasetFacts) -> OrderOptions:
     """Fill in the defaults, from the dataset and the arguments alone.
 
     Args:
-        shuffle: False for dataset order, "full" or "block" for that shuffle. True chooses: block if any of the
-            arguments below is given; else full where samples average 64 KiB or more, or the dataset is at
-            most 1 GiB; else block. Blocks of one sample, which samples of more than 2 MiB have by default, are
-            permuted one by one: that is a full shuffle, and "block" then becomes "full" unless an argument is given.
+        shuffle: False for dataset order, "full" or "block" for that shuffle. True chooses: full where samples average
+            64 KiB or more, or the dataset is at most 1 GiB; else block. Blocks of one sample, which samples of more
+            than 2 MiB have by default, are permuted one by one: that is a full shuffle, and "block" is "full" then,
+            unless a `BlockShuffle` has a number of its own.
         facts: the dataset.
-        block: samples of a block. Default: as many as fill 4 MiB, at most 4096.
-        window: samples shuffled together. Default: 16 blocks, or less, so that all windows are equally long, and
-            that no window has more than 64 MiB where `block` is not given either.
-        lanes: number of lanes. Default: 8, or as many as the dataset has blocks.
 
     Raises:
-        OptionError: if `shuffle` is anything else, or an argument is out of range or has no meaning with it.
+        OptionError: if `shuffle` is anything else.
     """
-    name, reason = _choose(shuffle, facts, any(value is not None for value in (block, window, lanes)))
+    name, reason = _choose(shuffle, facts)
     if name != "block":
-        given = {"block": block, "window": window, "lanes": lanes}
-        for argument, value in given.items():
-            if value is not None:
-                raise OptionError(
-                    f"{argument}={value} has no meaning with shuffle={shuffle!r}",
-                    remedy=f'Leave {argument} out, or pass shuffle="block".',
-                )
         return OrderOptions(name, 0, 0, 1, reason)
+    wanted = shuffle if isinstance(shuffle, BlockShuffle) else BlockShuffle()
+    block, window, lanes = wanted.block, wanted.window, wanted.lanes
     mean = max(facts.mean_sample_bytes, 1.0)
     longest = MAX_SAMPLES
     if block is None:
@@ -148,28 +157,26 @@ def resolve(
         if block == 1 and window is None and lanes is None:
             reason += f" and samples average {format_bytes(mean)}: blocks of one sample are a full shuffle"
             return OrderOptions("full", 0, 0, 1, reason)
-    check_whole(block, "block", 1, MAX_SAMPLES)
     if lanes is None:
         # At least a block for each lane, or reads would get shorter than they need to be.
         lanes = max(1, min(LANES, facts.samples // block))
-    check_whole(lanes, "lanes", 1, MAX_SAMPLES)
     if window is None:
         window = max(1, min(WINDOW_BLOCKS * block, longest, -(-facts.samples // lanes)))
-    check_whole(window, "window", 1, MAX_SAMPLES)
-    return OrderOptions("block", block, window, lanes, reason)
+    # As plain ints: they go into the state, and numpy's cannot be written as JSON.
+    return OrderOptions("block", int(block), int(window), int(lanes), reason)
 
 
-def _choose(shuffle: bool | str, facts: DatasetFacts, block_arguments: bool) -> tuple[ShuffleName, str]:
+def _choose(shuffle: bool | str | BlockShuffle, facts: DatasetFacts) -> tuple[ShuffleName, str]:
     if shuffle is False:
         return "sequential", "shuffle=False"
     if shuffle == "full":
         return "full", 'shuffle="full"'
     if shuffle == "block":
         return "block", 'shuffle="block"'
+    if isinstance(shuffle, BlockShuffle):
+        return "block", f"shuffle={shuffle}"
     if shuffle is not True:
         raise OptionError(f"shuffle is {shuffle!r}, which is no way to shuffle", remedy=_SHUFFLE_REMEDY)
-    if block_arguments:
-        return "block", "shuffle=True with block, window or lanes given"
     mean = f"samples average {format_bytes(facts.mean_sample_bytes)}"
     total = f"the dataset has {format_bytes(facts.total_bytes)}"
     if facts.mean_sample_bytes >= FULL_SAMPLE_BYTES:

@@ -15,7 +15,7 @@ from gdsload.order.hashing import MASK64, Purpose, derive_key
 from gdsload.order.order_options import OrderOptions
 from gdsload.order.permutation import Permutation
 
-__all__ = ["FullOrder", "OneLane", "Order", "SequentialOrder", "make_order"]
+__all__ = ["FullOrder", "GivenOrder", "OneLane", "Order", "SequentialOrder", "make_order"]
 
 
 class Order(Protocol):
@@ -136,6 +136,33 @@ class FullOrder(OneLane):
         """
         check_range(start, stop, self.lane_length(lane), "the epoch")
         return self._permutation(start, stop)
+
+
+class GivenOrder(OneLane):
+    """Sample ids as they are given, in one lane: some may come several times, and others never.
+
+    Args:
+        ids: the ids; int64 ``[samples]``, read-only.
+    """
+
+    __slots__ = ("_ids",)
+
+    def __init__(self, ids: NDArray[np.int64]) -> None:
+        self._ids = ids
+
+    @property
+    def samples(self) -> int:
+        """Number of ids."""
+        return len(self._ids)
+
+    def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids at positions [start, stop), read-only, shape [stop - start].
+
+        Raises:
+            OptionError: if there are no such positions.
+        """
+        check_range(start, stop, self.lane_length(lane), "the epoch")
+        return self._ids[start:stop]
 
 
 def make_order(options: OrderOptions, run_lengths: Sequence[int], seed: int, epoch: int) -> Order:

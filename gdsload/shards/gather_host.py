@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from gdsload.shards.reads import within
 from gdsload.system.memory import dense_view, row_view
@@ -184,6 +183,8 @@ class _OneThread(AbstractContextManager[None]):
 @lru_cache(maxsize=1)
 def _libraries() -> list[Any]:
     """The OpenMP libraries of this process, as threadpoolctl knows them."""
+    from threadpoolctl import ThreadpoolController
+
     found: list[Any] = ThreadpoolController().select(user_api="openmp").lib_controllers
     return found
 

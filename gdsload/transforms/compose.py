@@ -11,7 +11,7 @@ import torch
 
 from gdsload.errors import OptionError
 
-__all__ = ["Compose"]
+__all__ = ["Compose", "callables"]
 
 _NOTE_CHARACTERS = 1000
 
@@ -51,6 +51,25 @@ class Compose:
 
     def __repr__(self) -> str:
         return f"Compose({list(self.transforms)!r})"
+
+
+def callables(value: Any, name: str) -> tuple[Callable[..., Any], ...]:
+    """Transforms as an option has them: none, one, or several in a list or tuple.
+
+    Args:
+        value: the option.
+        name: its name.
+
+    Raises:
+        OptionError: if one cannot be called.
+    """
+    if value is None:
+        return ()
+    found = tuple(value) if isinstance(value, list | tuple) else (value,)
+    for transform in found:
+        if not callable(transform):
+            raise OptionError(f"{name} is {value!r}: {transform!r} cannot be called")
+    return found
 
 
 def _takes_generator(transform: Callable[..., Any]) -> bool:

@@ -127,7 +127,7 @@ def test_gds_that_is_no_dma(found, path):
     with pytest.raises(BackendUnavailableError, match=f"not by DMA: a trial read took the path {path}") as caught:
         preflight(BackendRequest("gds", GPU), ["/data/a"], mapped=True, probe=Probing(found))
     assert "gdsload doctor" in caught.value.remedy
-    assert "gds_compat=True" in caught.value.remedy
+    assert "Gds(compat=True)" in caught.value.remedy
     compat = BackendRequest("gds", GPU, allow_compat=True)
     assert preflight(compat, ["/data/a"], mapped=True, probe=Probing(found)) is found
 
@@ -406,7 +406,7 @@ def test_reasons_of_auto(files, unmapped, monkeypatch):
         return chosen.backend, chosen.reason
 
     path = "a trial read took the path gds-nvfs"
-    assert reason(files, 0)[1]() == f"{path}; no page is registered: register_bytes is 0"
+    assert reason(files, 0)[1]() == f"{path}; no page is registered: Memory(registered=0)"
     assert reason(unmapped, 9)[1]() == f"{path}; no page is registered: the files are not mapped"
     timeout = CufileProbe("timeout", "no answer within 5 s")
     assert reason(unmapped, 9, timeout)[1]() == (

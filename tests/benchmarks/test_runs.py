@@ -28,8 +28,7 @@ class Run(NamedTuple):
 
 
 SAMPLERS = (
-    "RandomSampler", "RandomSampler, replacement", "WeightedRandomSampler", "DistributedSampler", "BatchSampler",
-    "a tensor", "a mixture",
+    "RandomSampler", "WeightedRandomSampler", "BatchSampler", "a tensor", "a function", "a mixture",
 )  # fmt: skip
 SHAPES = (
     "images-32-of-8-ranks", "rows-4k-windows", "rows-4k-gather", "tokens-offsets", "tokens-padded", "tokens-jagged",

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from benchmarks import sweep
+from gdsload import Bounce
 from gdsload.engine import pace
 from gdsload.loader import budgets
 
@@ -23,7 +24,7 @@ def test_every_value_has_its_trials(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.json"]
     record = json.loads(out.read_text(encoding="utf-8"))
     assert [found["setting"] for found in record["sweeps"]] == [
-        "reads ahead", "prefetch_bytes", "group bytes", "read_threads"
+        "reads ahead", "prefetch", "group bytes", "threads"
     ]  # fmt: skip
     for found in record["sweeps"]:
         assert (found["backend"], found["state"], len(found["values"])) == ("host", "hot", 2)
@@ -42,13 +43,13 @@ def test_on_a_gpu_the_ring_is_searched_too():
     found = dict(sweep._settings("bounce"))
     assert found.keys() == {
         "reads ahead",
-        "prefetch_bytes",
-        "pinned_bytes",
+        "prefetch",
+        "pinned",
         "group bytes",
-        "read_threads",
+        "threads",
         "block bytes",
     }
     sizes = {name for name in vars(budgets) if re.fullmatch("_(LEAST|MOST)?_?(GROUP|LANDING)_BYTES.*", name)}
     assert len(sizes) == 5
     assert all({name for _, name, _ in value.patches} == sizes for value in found["group bytes"][1:])
-    assert found["block bytes"][4].options == {"pinned_bytes": 12 * 2**23}  # 8 MiB: the default
+    assert found["block bytes"][4].options == {"backend": Bounce(pinned=12 * 2**23)}  # 8 MiB: the default

@@ -22,11 +22,6 @@ from gdsload.errors import GdsloadError
 DATA = Path(__file__).parent.parent / "data"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def processes(quick_python_in_module):
-    """Workers have torch at hand; test_processes.py, which is about their starts and ends, has those of users."""
-
-
 @pytest.fixture
 def out(tmp_path_factory):
     """Where a dataset may be made that is not in `tmp_path`."""

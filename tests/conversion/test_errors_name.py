@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gdsload
-from gdsload.errors import FormatError, GdsloadError, OptionError, SchemaError
+from gdsload.errors import FormatError, GdsloadError, SchemaError
 
 
 @pytest.fixture
@@ -91,13 +91,6 @@ def test_arrays_of_no_dimensions(tmp_path, refused):
         assert "different lengths, or none: 'a' 3, 'b' none. Choose those" in refused(source, FormatError)
     np.save(tmp_path / "one.npy", np.array(1))
     assert "They need a first dimension" in refused(tmp_path / "one.npy", FormatError)
-
-
-@pytest.mark.parametrize(("pack", "missing"), [({"field": "x"}, "length"), ({"length": 2}, "field")])
-def test_packing_without_what_it_needs(tmp_path, refused, pack, missing):
-    said = refused({"x": np.arange(3)}, OptionError, pack=pack)
-    assert f"missing is '{missing}'. Pass {{" in said
-    assert "__init__" not in said
 
 
 @pytest.mark.parametrize(

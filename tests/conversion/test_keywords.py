@@ -6,21 +6,14 @@ import inspect
 from types import NoneType, UnionType
 from typing import get_args, get_origin, get_type_hints
 
-import numpy as np
 import pytest
 
 import gdsload
-from gdsload.conversion.keywords import ConvertKeywords, RearrangeKeywords, SourceKeywords, choose, divided
+from gdsload.conversion.keywords import ConvertKeywords, RearrangeKeywords, SourceKeywords
 from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import KINDS, source_class
 from gdsload.conversion.runner import plan
 from gdsload.errors import OptionError
-
-
-@pytest.fixture
-def arrays(tmp_path):
-    np.save(tmp_path / "x.npy", np.arange(60, dtype=np.int32))
-    return tmp_path / "x.npy"
 
 
 @pytest.fixture
@@ -54,9 +47,13 @@ def test_a_letter_too_few_is_never_ignored(shards, tmp_path, call, name):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_choice_of_fields_is_called_the_same_for_all_kinds():
+def test_no_kind_has_an_option_of_a_name_that_convert_has():
+    """The choice of fields is called the same for all kinds."""
     for kind in KINDS:
-        assert not {"columns", "fields", "only"} & source_parameters(source_class("", kind)[1]).keys()
+        assert (
+            not {"columns", "only", *ConvertKeywords.__annotations__}
+            & source_parameters(source_class("", kind)[1]).keys()
+        )
 
 
 def test_a_name_like_none_is_not_guessed(shards, tmp_path):
@@ -94,66 +91,6 @@ def test_a_source_that_is_made_has_its_options_already(tmp_path, tables):
             gdsload.convert(source, tmp_path / "none", **options)
     with pytest.raises(OptionError, match="convert has no option 'delimiter'"):
         gdsload.convert(source, tmp_path / "none", delimiter=",")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_kind_has_an_option_of_a_name_that_convert_has(kind, tmp_path):
-    _, made = source_class(str(tmp_path), kind)
-    with pytest.raises(OptionError, match="Its options are|It has none") as caught:
-        divided(str(tmp_path), {"kind": kind, "source_options": {"zzz": 1}})
-    listed = caught.value.remedy.removeprefix("Its options are ").rstrip(".").split(", ")
-    assert made is not None
-    assert not set(listed) & ConvertKeywords.__annotations__.keys()
-
-
-@pytest.mark.parametrize("name", ["fields", "ragged"])
-def test_one_text_is_no_list_of_fields(name):
-    with pytest.raises(OptionError, match=f"{name} is the text 'xy'.*Pass a list: {name}="):
-        choose({name: "xy"})
-
-
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"casts": ["x"]}, "casts is"),
-        ({"each": "sample"}, 'each is \'sample\'. Supported are "row" and "file"'),
-        *(({"map": name}, "map is .*, which cannot be found") for name in ("no.such:x", "os:none", "os", ":x", "os:")),
-        *(({"map": given}, 'no name. Put .* "package.module:function"') for given in (lambda sample: sample, len, 3)),
-        *(({"workers": number}, "workers is") for number in (0, -1, 1.5, "2")),
-        ({"shuffle_seed": "1"}, "shuffle_seed is '1', which is no whole number"),
-        ({"shuffle_seed": 1.5}, "shuffle_seed is 1.5, which is no whole number"),
-        ({"shuffle_seed": -1}, "shuffle_seed is -1"),
-        ({"shuffle_seed": 2**64}, "shuffle_seed is"),
-        ({"pack": 5}, "pack is 5"),
-        ({"pack": {"field": "x", "lenght": 5}}, "pack has no option 'lenght'. Did you mean 'length'"),
-        ({"pack": {"field": "x"}}, "pack is .*missing .*'length'"),
-        ({"pack": {"field": 3, "length": 5}}, "field of pack is 3, no name"),
-        ({"casts": {"x": 3}}, "casts is"),
-        ({"fields": 3}, "fields is 3, no list of names"),
-        ({"fields": [3]}, r"fields is \[3\], no list of names"),
-        ({"ragged": 3}, "ragged is 3, no list of names"),
-        ({"fixed": True}, "fixed is True, no list of names"),
-        ({"schema": 3}, "schema is 3. It may be: a mapping from names to gdsload.Field, or None"),
-        ({"source_options": ["size"]}, "source_options is .* It may be: a mapping from names to values"),
-        ({"overwrite": "no"}, "overwrite is 'no'. It may be: True or False"),
-        ({"restart": "no"}, "restart is 'no'. It may be: True or False"),
-        ({"progress": 3}, "progress is 3. It may be: a function of four numbers"),
-        ({"executor": 3}, "executor is 3. It may be: a concurrent.futures.Executor"),
-    ],
-)
-def test_values_that_cannot_be_used_are_refused_before_anything_is_done(arrays, tmp_path, options, what):
-    with pytest.raises(OptionError, match=what):
-        gdsload.convert(arrays, tmp_path / "out", **options)
-    assert not list(tmp_path.glob("*out*"))
-
-
-@pytest.mark.parametrize("call", ["merge", "reshard", "split"])
-def test_so_are_those_of_the_others(shards, tmp_path, call):
-    for options in ({"overwrite": "no"}, {"progress": 3}, {"schema": 3}, {"fields": 3}):
-        (name,) = options
-        with pytest.raises(OptionError, match=f"{name} is"):
-            CALLS[call](shards, tmp_path / "out", **options)
-    assert not list(tmp_path.glob("*out*"))
 
 
 def types_of(annotation):

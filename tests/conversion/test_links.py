@@ -15,7 +15,7 @@ import gdsload
 from gdsload.conversion.input_files import SourceFiles, check_file, open_file, stamps
 from gdsload.conversion.recognise import KINDS, recognise, source_for
 from gdsload.conversion.sources.csv_files import CsvSource
-from gdsload.errors import ConversionError, FormatError, GdsloadError, OptionError
+from gdsload.errors import ConversionError, FormatError, GdsloadError
 
 
 def samples(place, kind, options):
@@ -250,12 +250,6 @@ def test_cells_may_name_links_that_lead_out_if_asked_for(tmp_path):
     assert good.make()["x"].tolist() == [0, 0, 0]
     with pytest.raises(FormatError, match="'../out.npy' leads out of the folder"):
         bad.make()
-
-
-@pytest.mark.parametrize("options", [{"follow_links": "yes"}, {"follow_links": 1}, {"split": 7}])
-def test_options(tmp_path, options):
-    with pytest.raises(OptionError, match=next(iter(options))):
-        SourceFiles(str(tmp_path), **options)
 
 
 @pytest.mark.parametrize("kind", ["images", "yolo", "audio"])

@@ -209,25 +209,6 @@ def test_big_blocks_come_a_few_at_a_time(monkeypatch):
     assert [item.key for item in items][:2] == ["blocks 0 to 1", "blocks 2 to 3"]
 
 
-@pytest.mark.parametrize(
-    ("pack", "reason"),
-    [
-        ({"field": "ids"}, "length"),
-        ({"field": "ids", "length": 0}, "cannot have 0 tokens"),
-        ({"field": "ids", "length": "4"}, "length is '4'"),
-        ({"field": "ids", "length": 4, "pad": 0.5}, "pad is 0.5"),
-        ({"field": "cu_seqlens", "length": 4}, "cannot be 'cu_seqlens'"),
-        ({"field": "ids", "length": 4, "end": 1}, "end"),
-        ({"field": "text", "length": 4}, "no field 'text'"),
-        ({"field": "ids", "length": 4, "eos": 2**31}, "eos is 2147483648, but tokens are int32"),
-        ({"field": "ids", "length": 4, "pad": -(2**31) - 1}, "pad is -2147483649"),
-    ],
-)
-def test_options(tmp_path, pack, reason):
-    with pytest.raises(OptionError, match=reason):
-        gdsload.convert(Documents([[[1, 2]]]), tmp_path / "out", pack=pack, workers=1)
-
-
 def test_describes_source_and_options():
     one = PackedSource(Documents([[[1]]]), Packing("ids", 4)).describe()
     assert json.loads(json.dumps(one)) == one

@@ -54,11 +54,6 @@ COMMAND = """
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def processes():
-    """Those that users have."""
-
-
 def source(*, threads, pause):
     return textwrap.dedent(SOURCE).replace("THREADS", str(threads)).replace("PAUSE", str(pause))
 
@@ -81,10 +76,10 @@ def script(tmp_path):
 
 
 @contextmanager
-def started(path, python=sys.executable):
+def started(path):
     """A program in a process group of its own, as a shell would start it."""
     process = subprocess.Popen(
-        [python, str(path)], cwd=path.parent, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+        [sys.executable, str(path)], cwd=path.parent, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
@@ -130,9 +125,9 @@ MOMENTS = {
 }
 
 
-def go_on(script, folder, kept, python):
+def go_on(script, folder, kept):
     """The same command goes on, to the same result; in threads, which begin sooner."""
-    with started(script(COMMAND, pause=0, threads=True), python) as process:
+    with started(script(COMMAND, pause=0, threads=True)) as process:
         said, complaint = process.communicate(timeout=60)
     assert (process.returncode, complaint) == (0, "")
     assert "800 samples in" in said
@@ -152,7 +147,7 @@ def go_on(script, folder, kept, python):
         ("parts are finished", signal.SIGTERM, False),
     ],
 )
-def test_a_signal_ends_it_and_the_next_run_goes_on(torch_server, script, tmp_path, moment, number, threads):
+def test_a_signal_ends_it_and_the_next_run_goes_on(script, tmp_path, moment, number, threads):
     with started(script(COMMAND, threads=threads)) as process:
         until(lambda: MOMENTS[moment](process.pid, tmp_path), moment)
         struck, before = time.monotonic(), len(begun(tmp_path))
@@ -169,7 +164,7 @@ def test_a_signal_ends_it_and_the_next_run_goes_on(torch_server, script, tmp_pat
     assert complaint == f"stopped: {wanted if kept else 'no part is finished yet; run the same again to begin anew.'}\n"
     assert not (tmp_path / "out").exists()
     if kept:
-        go_on(script, tmp_path, kept, torch_server)
+        go_on(script, tmp_path, kept)
 
 
 @pytest.mark.slow
@@ -186,9 +181,9 @@ CALL = 'gdsload.convert(Slow(), "out", workers=2, shard_bytes=160)'
 
 
 @pytest.mark.slow
-def test_a_script_needs_no_guard(torch_server, script, tmp_path):
+def test_a_script_needs_no_guard(script, tmp_path):
     text = f"import os, gdsload\nprint(os.getpid(), flush=True)\nprint({CALL}.samples)"
-    with started(script(text, pause=0), torch_server) as process:
+    with started(script(text, pause=0)) as process:
         said, complaint = process.communicate(timeout=60)
     pid, samples = said.splitlines()  # once each
     assert (samples, complaint) == ("800", "")
@@ -197,8 +192,8 @@ def test_a_script_needs_no_guard(torch_server, script, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_script_with_its_own_source_needs_one(torch_server, script):
-    with started(script(f"import gdsload\n{CALL}", pause=0, alone=False), torch_server) as process:
+def test_a_script_with_its_own_source_needs_one(script):
+    with started(script(f"import gdsload\n{CALL}", pause=0, alone=False)) as process:
         _, complaint = process.communicate(timeout=60)
     assert process.returncode == 1
     assert complaint.count("OptionError") == 1
@@ -206,7 +201,7 @@ def test_a_script_with_its_own_source_needs_one(torch_server, script):
     assert last.startswith("gdsload.errors.OptionError: a worker process imports the script")
     assert 'Put the call under `if __name__ == "__main__":`, or the source in a module of its own' in last
     guarded = f'import gdsload\nif __name__ == "__main__":\n    print({CALL}.samples)'
-    with started(script(guarded, pause=0, alone=False), torch_server) as process:
+    with started(script(guarded, pause=0, alone=False)) as process:
         assert process.communicate(timeout=60) == ("800\n", "")
 
 

@@ -134,8 +134,6 @@ def test_what_is_said_by_hand_takes_the_place_of_the_rest(folder, tmp_path):
     convert(folder, tmp_path / "d", metadata=mine, workers=1)
     found = metadata_of(tmp_path / "d")
     assert {key: found[key] for key in mine} == mine
-    with pytest.raises(OptionError, match="metadata is 3"):
-        convert(folder, tmp_path / "e", metadata=3, workers=1)
 
 
 def test_classes_of_datasets_and_parquet_files(tmp_path):

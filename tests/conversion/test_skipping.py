@@ -161,17 +161,6 @@ def test_shares_and_numbers(given, samples, most):
 
 
 @pytest.mark.parametrize(
-    "given", ["", "x", "-1", -1, -0.5, 1.5, "101%", True, None, float("nan"), float("inf"), [1], "1e-2"]
-)
-def test_what_is_neither(given, tmp_path):
-    with pytest.raises(OptionError, match="no share or number of samples"):
-        Allowance(given)
-    with pytest.raises(OptionError, match="no share or number of samples"):
-        convert(table(tmp_path / "t.csv"), tmp_path / "out", max_skipped=given)
-    assert os.listdir(tmp_path) == ["t.csv"]
-
-
-@pytest.mark.parametrize(
     ("first", "last", "good"),
     [
         (3, [[7, 8], [9]], 0),  # values and offsets have as many numbers as a row

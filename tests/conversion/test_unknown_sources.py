@@ -48,12 +48,6 @@ def test_what_a_source_of_ones_own_is_told_by_is_there():
     assert importlib.import_module(place).Source
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/a.tar", "hf://datasets/mnist", "https://host/a.tar", "gs://b/{0..3}"])
-def test_what_is_on_no_disk_of_this_machine(path):
-    with pytest.raises(OptionError, match=r"is an address.*Take a folder on a local disk"):
-        gdsload.convert(path, "/nowhere/out")
-
-
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [

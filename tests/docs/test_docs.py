@@ -67,6 +67,40 @@ def test_the_recipes_by_class_split_and_balance(tmp_path):
     made["loader"].close()
 
 
+def recipe_of(heading, begin):
+    """The block of code under a heading of the guide that begins with a line."""
+    text = (ROOT / "docs/guide.md").read_text().partition(f"### {heading}\n")[2].partition("\n### ")[0]
+    (recipe,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if block.startswith(begin))
+    return recipe
+
+
+def test_the_recipe_of_weighted_draws(tmp_path):
+    with gdsload.ShardWriter(tmp_path / "d", {"n": gdsload.Field("int64")}) as writer:
+        writer.write_batch({"n": torch.arange(4)})
+    made = {"gdsload": gdsload, "torch": torch, "dataset": gdsload.ShardDataset(tmp_path / "d")}
+    made["weights"] = torch.tensor([0.0, 1.0, 2.0, 7.0])
+    exec(recipe_of("Samplers", "def weighted"), made)
+    with made["loader"] as loader:
+        drawn = Counter(number for batch in loader for number in batch["n"].tolist())
+    assert drawn.total() == 100_000
+    assert all(abs(drawn[number] / 10_000 - weight) < 0.1 for number, weight in enumerate(made["weights"].tolist()))
+
+
+def test_the_recipe_of_nanogpts_draws(tmp_path):
+    with gdsload.ShardWriter(tmp_path / "tokens", {"tokens": gdsload.Field("uint16")}) as writer:
+        writer.write_batch({"tokens": torch.arange(500).to(torch.uint16)})
+    windows, cast = gdsload.Windows(tmp_path / "tokens", 9), gdsload.transforms.Cast("tokens", "int64")
+    made = {"gdsload": gdsload, "torch": torch, "windows": windows, "cast": cast, "steps": 50}
+    exec(recipe_of("Windows of consecutive samples", "def begins"), made)
+    with made["loader"] as loader:
+        epochs = [torch.stack([batch["tokens"] for batch in loader]) for _ in range(2)]
+    for epoch in epochs:
+        assert epoch.shape == (50, 12, 9)
+        assert torch.equal(epoch - epoch[..., :1], torch.arange(9).expand(50, 12, 9))
+        assert len(epoch[..., 0].unique()) < 450  # of 600 draws out of 492
+    assert not torch.equal(*epochs)
+
+
 def example(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/{name}.py")
     module = importlib.util.module_from_spec(spec)

@@ -14,7 +14,7 @@ def test_each_option_is_a_row_with_its_default():
     names = [row[0].strip("|` ") for row in rows]
     assert names == [*list(inspect.signature(gdsload.DataLoader).parameters)[:-1], "others"]
     found = dict(zip(names, rows, strict=True))
-    assert found["prefetch_bytes"][1:3] == ["`int \\| str \\| None`", "`None`"]
+    assert found["memory"][1:3] == ["`Memory \\| None`", "`None`"]
     assert found["dataset"][2].strip() == ""
     assert all(row[-1].rstrip("| ") for row in rows)
 

@@ -157,7 +157,7 @@ def test_a_codec_of_ones_own_decodes_before_the_hand_over(tmp_path, monkeypatch)
     assert torch.cat([batch["y"] for batch in found]).tolist() == list(range(10))
 
 
-def test_jagged_batches_say_nothing_in_the_terminal(quick_python, tmp_path):
+def test_jagged_batches_say_nothing_in_the_terminal(tmp_path):
     """torch warns of a call of its own, which nobody who loads batches could mend."""
     with ShardWriter(tmp_path / "shards", {"r": Field("float32", (None,))}) as writer:
         writer.write_batch({"r": [np.zeros(2, np.float32), np.zeros(3, np.float32)]})

@@ -43,7 +43,7 @@ def test_bytes_of_a_group(tmp_path, monkeypatch, processors, prefetch_mib, shuff
     monkeypatch.setattr(limits, "processors", lambda: processors)
     with gdsload.ShardWriter(tmp_path / "shards") as writer:
         writer.write_batch({"x": np.zeros((8, 2**18), np.uint8)})
-    options = {"prefetch_bytes": prefetch_mib * 2**20, "mmap": mmap}
+    options = {"memory": gdsload.Memory(prefetch=prefetch_mib * 2**20), "mmap": mmap}
     found = limits_of_a_loader(tmp_path / "shards", 2, shuffle, **options)
     assert found.group_bytes == int(expected_mib * 2**20)
     assert found.group() == min(int(expected_mib * 2), prefetch_mib, 64)

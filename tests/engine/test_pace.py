@@ -173,7 +173,7 @@ def test_no_depth_reads_beyond_the_budgets(path, wrapped, small_groups):
 
     wrapped(around)
     room = 5 * 2**16  # the pool leases no less than 64 KiB
-    with DataLoader(path, BATCH, "full", arena_bytes=room, **OPTIONS) as loader:
+    with DataLoader(path, BATCH, "full", memory=gdsload.Memory(arena=room), **OPTIONS) as loader:
         loader.stats.reads_ahead = MOST
         assert len(list(loader)) == SAMPLES // BATCH
     assert made[0].most_held_bytes <= room
@@ -182,6 +182,6 @@ def test_no_depth_reads_beyond_the_budgets(path, wrapped, small_groups):
 
 def test_a_budget_that_holds_reads_back_does_not_make_it_grow(path, wrapped, small_groups):
     wrapped(lambda inner: SlowBackend(inner, 0.005))
-    with DataLoader(path, BATCH, prefetch_bytes=3 * 40 * BATCH, **OPTIONS) as loader:
+    with DataLoader(path, BATCH, memory=gdsload.Memory(prefetch=3 * 40 * BATCH), **OPTIONS) as loader:
         list(loader)
         assert loader.stats.reads_ahead == LEAST

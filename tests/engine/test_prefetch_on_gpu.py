@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from gdsload import DataLoader
+from gdsload import DataLoader, Memory
 from gdsload.engine import resident_source
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource
@@ -51,10 +51,12 @@ def prints(loader):
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 3)])
 @pytest.mark.parametrize("shuffle", [False, "full"])
 def test_batches_are_those_of_the_cpu(numbered, taken, shuffle, rank, world_size, prefetch_bytes):
-    options = {"batch_size": 100, "shuffle": shuffle, "seed": 4, "rank": rank, "world_size": world_size}
+    options = {"batch_size": 100, "shuffle": shuffle, "seed": 4, "ranks": (rank, world_size)}
     with DataLoader(numbered, device="cpu", **options) as loader:
         expected = [prints(loader) for _ in range(3)]
-    with DataLoader(numbered, device="cuda", backend="mapped", prefetch_bytes=prefetch_bytes, **options) as loader:
+    with DataLoader(
+        numbered, device="cuda", backend="mapped", memory=Memory(prefetch=prefetch_bytes), **options
+    ) as loader:
         assert prints(loader) == expected[0]
         assert not taken
         with torch.inference_mode():

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 import torch
 
-from gdsload import DataLoader
+from gdsload import BlockShuffle, Bounce, DataLoader, Memory
 from gdsload.backends.bounce import copier
 from gdsload.engine import resident_source
 from gdsload.engine.gpu import assemble_device, batch_memory, device_queue, gather_positions
@@ -57,7 +57,7 @@ def test_memory_of_a_dropped_batch(numbered, backend, again, guard, monkeypatch)
     """Kernels that were queued before a batch was dropped still read it."""
     if not guard:
         monkeypatch.setattr("gdsload.engine.gpu.device_queue.hand_over", lambda batch, *_: batch["x"].nbytes)
-    wrong = wrong_batches(numbered, later, again=again, backend=backend, prefetch_bytes="4MiB")
+    wrong = wrong_batches(numbered, later, again=again, backend=backend, memory=Memory(prefetch="4MiB"))
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
 
@@ -72,7 +72,7 @@ def test_batches_of_a_group_on_two_streams(numbered, backend, guard, monkeypatch
     if not guard:
         monkeypatch.setattr(device_queue, "hand_over", lambda batch, *to: real(batch, *to) if len(to) == 2 else 0)
     idle, late, first, found = torch.cuda.Stream(), torch.cuda.Stream(), {0, 1, 3, *range(7, 100, 8)}, []
-    with DataLoader(numbered, 256, device="cuda", backend=backend, prefetch_bytes="16MiB") as loader:
+    with DataLoader(numbered, 256, device="cuda", backend=backend, memory=Memory(prefetch="16MiB")) as loader:
         batches = iter(loader)
         for step in range(min(len(loader), 40)):
             with torch.cuda.stream(idle if step in first else late):
@@ -98,7 +98,7 @@ def test_memory_of_a_batch_that_is_used_on_another_stream(numbered, guard):
             batch["x"].record_stream(other)
         return mine
 
-    wrong = wrong_batches(numbered, use, backend="bounce", prefetch_bytes="4MiB")
+    wrong = wrong_batches(numbered, use, backend="bounce", memory=Memory(prefetch="4MiB"))
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
 
@@ -131,10 +131,10 @@ def test_memory_of_a_window_stays_until_it_has_been_gathered(numbered, guard, mo
     monkeypatch.setattr(WindowSource, "gather", slow_gather)
     if not guard:
         monkeypatch.setattr(device_queue, "record", lambda stream: _Past())
-    options = {"batch_size": 256, "shuffle": "block", "block": 64, "window": 300, "lanes": 2, "seed": 1}
+    options = {"batch_size": 256, "shuffle": BlockShuffle(block=64, window=300, lanes=2), "seed": 1}
     with DataLoader(numbered, device="cpu", **options) as loader:
         wanted = [batch["x"] for batch in loader]
-    small = {"prefetch_bytes": "4MiB", "arena_bytes": "8MiB"}
+    small = {"memory": Memory(prefetch="4MiB", arena="8MiB")}
     with DataLoader(numbered, device="cuda", backend="bounce", **small, **options) as loader:
         found = [batch["x"] for batch in loader]  # which are complete now, if they ever are
         torch.cuda.synchronize()
@@ -167,7 +167,7 @@ def test_a_block_that_is_being_copied_is_neither_filled_again_nor_landed(numbere
         monkeypatch.setattr(copier.Copier, "wait", lambda self, block: None)
     if off == "landed":
         monkeypatch.setattr(copier.Copying, "_last", lambda self: None)
-    wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="bounce", pinned_bytes="4MiB")
+    wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend=Bounce(pinned="4MiB"))
     assert (wrong == 0) == (off == "nothing"), f"{wrong} batches were wrong"
 
 
@@ -183,14 +183,16 @@ def test_a_batch_is_copied_before_its_pinned_memory_is_filled_again(numbered, gu
     monkeypatch.setattr(device_queue.DeviceQueue, "copied", late)
     if not guard:
         monkeypatch.setattr(device_queue, "record", lambda stream: _Past())
-    wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="host", prefetch_bytes="4MiB")
+    wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="host", memory=Memory(prefetch="4MiB"))
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
 
 @pytest.mark.parametrize("backend", ["bounce", "mapped", "auto", "host"])
 def test_batches_that_are_kept_for_many_steps(numbered, backend):
     """They are the user's: nothing overwrites them, whatever is loaded meanwhile."""
-    wrong = wrong_batches(numbered, lambda batch: batch["x"], batches=70, backend=backend, prefetch_bytes="4MiB")
+    wrong = wrong_batches(
+        numbered, lambda batch: batch["x"], batches=70, backend=backend, memory=Memory(prefetch="4MiB")
+    )
     assert wrong == 0
 
 
@@ -198,7 +200,7 @@ def test_batches_that_are_kept_for_many_steps(numbered, backend):
 def test_a_consumer_on_a_stream_of_its_own(numbered, backend):
     mine = torch.cuda.Stream()
     with torch.cuda.stream(mine):
-        wrong = wrong_batches(numbered, later, backend=backend, prefetch_bytes="4MiB")
+        wrong = wrong_batches(numbered, later, backend=backend, memory=Memory(prefetch="4MiB"))
     assert wrong == 0
 
 
@@ -381,7 +383,7 @@ def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, m
         monkeypatch.setattr(batch_memory, "SHARED_BYTES", 0)
         nbytes = lambda batch, *_: 0 if isinstance(batch, list) else batch["x"].nbytes  # noqa: E731
         monkeypatch.setattr(device_queue, "hand_over", nbytes)
-    wrong, options = 0, {"device_transform": slow_transform, "prefetch_bytes": "16MiB"}
+    wrong, options = 0, {"device_transform": slow_transform, "memory": Memory(prefetch="16MiB")}
     with DataLoader(numbered, 256, device="cuda", backend=backend, **options) as loader:
         for _ in range(2):  # the second epoch's batches are gathered from positions if they are mapped
             for number, batch in enumerate(loader):

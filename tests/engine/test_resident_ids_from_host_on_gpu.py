@@ -7,7 +7,17 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler, Subset, WeightedRandomSampler
 
-from gdsload import DataLoader, Field, FileChangedError, Mix, SampleIndexError, ShardDataset, ShardWriter
+from gdsload import (
+    BlockShuffle,
+    DataLoader,
+    Field,
+    FileChangedError,
+    Memory,
+    Mix,
+    SampleIndexError,
+    ShardDataset,
+    ShardWriter,
+)
 from gdsload.engine.resident import ResidentGather
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
@@ -63,6 +73,9 @@ def lists(seed=3):
 ALL = range(SAMPLES)
 GIVEN = {
     "a tensor": lambda: {"sampler": torch.randperm(SAMPLES, generator=seeded()), "batch_size": 64},
+    "a function": lambda: {
+        "sampler": lambda epoch: torch.randint(SAMPLES, (777,), generator=seeded(epoch)), "batch_size": 64
+    },
     "random": lambda: {"sampler": RandomSampler(ALL, generator=seeded()), "batch_size": 64, "drop_last": True},
     "with replacement": lambda: {
         "sampler": RandomSampler(ALL, replacement=True, num_samples=777, generator=seeded()), "batch_size": 100
@@ -74,9 +87,9 @@ GIVEN = {
     "lists of any length": lambda: {"batch_sampler": lists()},
     "the same again and again": lambda: {"sampler": [*range(SAMPLES), *[5, SAMPLES - 1] * 300], "batch_size": 50},
     "blocks with an index": lambda: {
-        "shuffle": "block", "block": 40, "window": 300, "lanes": 5, "batch_size": 64, "seed": 4
+        "shuffle": BlockShuffle(block=40, window=300, lanes=5), "batch_size": 64, "seed": 4
     },
-    "too many windows": lambda: {"shuffle": "block", "block": 1, "window": 1, "lanes": 300, "batch_size": 30},
+    "too many windows": lambda: {"shuffle": BlockShuffle(block=1, window=1, lanes=300), "batch_size": 30},
 }  # fmt: skip
 WAYS = [{"backend": "mapped"}, {"cache": "vram"}]
 
@@ -176,7 +189,7 @@ def test_a_shard_that_changes_is_noticed(plain, tmp_path, told):
     import time
 
     shutil.copytree(plain, tmp_path / "copy")
-    options = {"sampler": torch.randperm(SAMPLES), "batch_size": 10, "prefetch_bytes": "4KiB"}
+    options = {"sampler": torch.randperm(SAMPLES), "batch_size": 10, "memory": Memory(prefetch="4KiB")}
     with DataLoader(tmp_path / "copy", device="cuda", backend="mapped", **options) as loader:
         for _ in loader:
             pass
@@ -196,7 +209,9 @@ def test_batches_stay_whole_while_the_consumer_is_slow(numbered, told):
     """Memory of ids and of batches goes round among groups; a stream of the consumer's still reads them."""
     index = torch.randperm(20_000, generator=seeded())
     stream = torch.cuda.Stream()
-    with DataLoader(numbered, 500, sampler=index, device="cuda", backend="mapped", prefetch_bytes="8MiB") as loader:
+    with DataLoader(
+        numbered, 500, sampler=index, device="cuda", backend="mapped", memory=Memory(prefetch="8MiB")
+    ) as loader:
         for _ in range(3):
             sums = []
             with torch.cuda.stream(stream):

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload import DataLoader, Field, FileChangedError, ReadError, ShardDataset, ShardWriter
+from gdsload import BlockShuffle, DataLoader, Field, FileChangedError, Gds, Memory, ReadError, ShardDataset, ShardWriter
 from gdsload.engine.window_source import WindowSource
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
 pytestmark = pytest.mark.cuda
 FIELDS = ["image", "label", "odd", "fp8"]
-BLOCKS = {"shuffle": "block", "block": 7, "window": 30, "lanes": 4, "fields": FIELDS}
+BLOCKS = {"shuffle": BlockShuffle(block=7, window=30, lanes=4), "fields": FIELDS}
 
 
 @pytest.fixture(params=["bounce", "gds"])
@@ -25,7 +25,7 @@ def reading(request):
     pytest.importorskip("cupy")
     if request.param == "gds":
         request.getfixturevalue("cufile")
-    return {"backend": request.param, "gds_compat": True}
+    return {"backend": Gds(compat=True) if request.param == "gds" else request.param}
 
 
 @pytest.fixture(autouse=True)
@@ -56,14 +56,14 @@ def expected(path, **options):
         (1, 1, {}),
         (13, 1, {}),
         (64, 1, {"drop_last": True}),
-        (64, 1, {"prefetch_bytes": "8KiB"}),
+        (64, 1, {"memory": Memory(prefetch="8KiB")}),
         (300, 1, {}),
         (11, 3, {}),
         (8, 2, {"drop_last": True}),
         (10, 4, {}),
-        (50, 2, {"window": 300, "lanes": 1}),
-        (20, 1, {"block": 1, "window": 1, "lanes": 7}),
-        (20, 1, {"block": 300, "window": 300, "lanes": 1}),
+        (50, 2, {"shuffle": BlockShuffle(block=7, window=300, lanes=1)}),
+        (20, 1, {"shuffle": BlockShuffle(block=1, window=1, lanes=7)}),
+        (20, 1, {"shuffle": BlockShuffle(block=300, window=300, lanes=1)}),
     ],
 )
 def test_batches_are_the_datasets(varied, reading, made, batch_size, world_size, more):
@@ -72,8 +72,7 @@ def test_batches_are_the_datasets(varied, reading, made, batch_size, world_size,
             **BLOCKS,
             "batch_size": batch_size,
             "seed": batch_size,
-            "rank": rank,
-            "world_size": world_size,
+            "ranks": (rank, world_size),
             **more,
         }
         with DataLoader(varied, device="cuda", **reading, **options) as loader:
@@ -90,10 +89,10 @@ def test_resumes_at_every_step(varied, reading, made):
 
 def test_the_smallest_arena(numbered, reading, made):
     """Windows of all lanes and one more: then no group can have windows of its own beside those of others."""
-    options = {"batch_size": 100, "shuffle": "block", "block": 64, "window": 256, "lanes": 3, "seed": 3}
+    options = {"batch_size": 100, "shuffle": BlockShuffle(block=64, window=256, lanes=3), "seed": 3}
     with DataLoader(numbered, device="cpu", **options) as loader:
         wanted = torch.cat([batch["x"] for batch in loader])
-    with DataLoader(numbered, device="cuda", **reading, arena_bytes="4MiB", **options) as loader:
+    with DataLoader(numbered, device="cuda", **reading, memory=Memory(arena="4MiB"), **options) as loader:
         for _ in range(2):
             loader.set_epoch(0)
             assert torch.equal(torch.cat([batch["x"] for batch in loader]).cpu(), wanted)
@@ -103,10 +102,10 @@ def test_the_smallest_arena(numbered, reading, made):
 @pytest.mark.parametrize("batches", [0, 1, 30])
 def test_an_epoch_that_is_broken_off(numbered, reading, batches):
     """All memory comes back, and the next epoch begins anew."""
-    options = {"batch_size": 100, "shuffle": "block", "block": 64, "window": 512, "lanes": 4}
+    options = {"batch_size": 100, "shuffle": BlockShuffle(block=64, window=512, lanes=4)}
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    with DataLoader(numbered, device="cuda", **reading, prefetch_bytes="4MiB", **options) as loader:
+    with DataLoader(numbered, device="cuda", **reading, memory=Memory(prefetch="4MiB"), **options) as loader:
         epoch = iter(loader)
         for _ in range(batches):
             next(epoch)
@@ -120,7 +119,7 @@ def test_an_epoch_that_is_broken_off(numbered, reading, batches):
 
 
 def test_a_transform_gets_whole_batches(numbered, reading, made):
-    options = {"batch_size": 100, "shuffle": "block", "block": 64, "window": 512, "lanes": 4}
+    options = {"batch_size": 100, "shuffle": BlockShuffle(block=64, window=512, lanes=4)}
     with DataLoader(numbered, device="cpu", **options) as loader:
         wanted = torch.cat([batch["x"] for batch in loader])
 
@@ -136,8 +135,8 @@ def test_a_file_that_is_cut_short_is_an_error_of_its_batch(numbered, reading, tm
     """Batches before it come; it is the general way that finds out which one it is."""
     shutil.copytree(numbered, tmp_path / "copy")
     dataset = ShardDataset(tmp_path / "copy")
-    options = {"batch_size": 100, "shuffle": "block", "block": 64, "window": 512, "lanes": 4, "mmap": False}
-    with DataLoader(dataset, device="cuda", **reading, prefetch_bytes="2MiB", **options) as loader:
+    options = {"batch_size": 100, "shuffle": BlockShuffle(block=64, window=512, lanes=4), "mmap": False}
+    with DataLoader(dataset, device="cuda", **reading, memory=Memory(prefetch="2MiB"), **options) as loader:
         epoch, found = iter(loader), 0
         next(epoch)
         for shard in dataset.shards:
@@ -152,7 +151,7 @@ def test_a_file_that_is_cut_short_is_an_error_of_its_batch(numbered, reading, tm
 
 def test_what_cannot_be_queued_is_made_the_general_way(numbered, monkeypatch):
     pytest.importorskip("cupy")
-    options = {"batch_size": 100, "shuffle": "block", "block": 64, "window": 512, "lanes": 4}
+    options = {"batch_size": 100, "shuffle": BlockShuffle(block=64, window=512, lanes=4)}
     calls, real = [], WindowSource.gather
 
     def gather(self, *given):
@@ -164,7 +163,7 @@ def test_what_cannot_be_queued_is_made_the_general_way(numbered, monkeypatch):
     monkeypatch.setattr(WindowSource, "gather", gather)
     with DataLoader(numbered, device="cpu", **options) as loader:
         wanted = torch.cat([batch["x"] for batch in loader])
-    with DataLoader(numbered, device="cuda", backend="bounce", prefetch_bytes="4MiB", **options) as loader:
+    with DataLoader(numbered, device="cuda", backend="bounce", memory=Memory(prefetch="4MiB"), **options) as loader:
         assert torch.equal(torch.cat([batch["x"] for batch in loader]).cpu(), wanted)
     assert len(calls) > 3
 
@@ -176,7 +175,7 @@ def test_rows_of_many_sizes(tmp_path, reading, made):
     random = np.random.default_rng(2)
     with ShardWriter(tmp_path / "shards", fields, shard_bytes="8MiB") as writer:
         writer.write_batch({name: random.integers(0, 256, (200, *one.shape), np.uint8) for name, one in fields.items()})
-    options = {"batch_size": 17, "shuffle": "block", "block": 5, "window": 40, "lanes": 3, "seed": 1}
+    options = {"batch_size": 17, "shuffle": BlockShuffle(block=5, window=40, lanes=3), "seed": 1}
     wanted = list(expected(tmp_path / "shards", fields=list(fields), **options))
     with DataLoader(tmp_path / "shards", device="cuda", **reading, **options) as loader:
         assert [fingerprint({name: batch[name] for name in fields}) for batch in loader] == wanted

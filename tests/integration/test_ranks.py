@@ -241,7 +241,7 @@ def test_ranks_that_are_scripts_get_their_own_samples_and_resume_in_an_epoch(pat
     for epoch in (slice(0, STEPS), slice(STEPS, None)):
         assert sorted(x for rank in seen for batch in rank[epoch] for x in batch) == list(range(SAMPLES))
     for rank in range(2):
-        with gdsload.DataLoader(path, BATCH, shuffle=True, device="cpu", rank=rank, world_size=2) as loader:
+        with gdsload.DataLoader(path, BATCH, shuffle=True, device="cpu", ranks=(rank, 2)) as loader:
             assert seen[rank] == [batch["x"].flatten().int().tolist() for _ in range(2) for batch in loader]
 
 

@@ -122,7 +122,7 @@ class TestText:
         text = repr(load(plain, 8, "full", seed=3))
         assert re.fullmatch(
             r"DataLoader\(ShardDataset\('.*', 1000 samples in 4 shards, .*\), batch_size=8, full order \(.*\), seed=3, "
-            r"device='cpu', backend='auto', prefetch_bytes='256 MiB', arena_bytes='1 GiB', "
+            r"device='cpu', backend='auto', memory=Memory\(prefetch='256 MiB', arena='1 GiB'\), "
             r"later epochs from the page cache, as far as the system keeps it\)", text,
         )  # fmt: skip
 

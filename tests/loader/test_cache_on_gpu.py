@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from gdsload import DataLoader
+from gdsload import BlockShuffle, DataLoader, Memory
 from gdsload.engine.resident_source import VramSource
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
@@ -55,7 +55,7 @@ def test_texts_come_from_shards_in_vram_in_mappings_and_registered(varied, shuff
     options = {"batch_size": 40, "shuffle": shuffle, "seed": 5, "with_index": True}
     with DataLoader(varied, device="cpu", **options) as loader:
         expected = [prints(loader) for _ in range(3)]
-    tiers = {"cache": "vram", "vram_bytes": 60_000, "register_bytes": register_bytes}
+    tiers = {"cache": "vram", "memory": Memory(vram=60_000, registered=register_bytes)}
     with DataLoader(varied, device="cuda", **tiers, **options) as loader:
         assert prints(loader) == expected[0]
         deadline = time.monotonic() + 20
@@ -90,7 +90,9 @@ def test_an_epoch_of_plain_fields_needs_no_thread(numbered, shuffle, monkeypatch
 
 
 def test_a_budget_for_some_of_the_shards(numbered):
-    with DataLoader(numbered, 300, "full", device="cuda", cache="vram", vram_bytes="40MiB", backend="bounce") as loader:
+    with DataLoader(
+        numbered, 300, "full", device="cuda", cache="vram", memory=Memory(vram="40MiB"), backend="bounce"
+    ) as loader:
         list(loader)
         wait_until_kept(loader, 2)
         time.sleep(0.1)
@@ -146,7 +148,7 @@ def test_a_consumer_that_changes_its_stream(numbered, shuffle):
     """In mid-epoch, and in the middle of a group; each stream is behind, and nobody waits for it."""
     options = {"batch_size": 100, "shuffle": shuffle, "seed": 2}
     if shuffle == "block":
-        options |= {"block": 64, "window": 900, "lanes": 4}
+        options |= {"shuffle": BlockShuffle(block=64, window=900, lanes=4)}
     with DataLoader(numbered, device="cpu", **options) as loader:
         loader.set_epoch(1)
         expected = torch.cat([batch["x"][:, 0] for batch in loader])
@@ -191,7 +193,7 @@ def test_memory_comes_back(numbered):
 
 
 def test_auto_fills_vram_and_then_the_page_cache(numbered):
-    options = {"cache": "auto", "vram_bytes": "40MiB", "register_bytes": "1GiB"}
+    options = {"cache": "auto", "memory": Memory(vram="40MiB", registered="1GiB")}
     with DataLoader(numbered, 300, "full", device="cuda", **options) as loader:
         deadline, wanted = time.monotonic() + 20, {"vram": 2, "pagecache": loader.cache.shards}
         found = {}
@@ -246,7 +248,7 @@ def test_default_options_read_a_cold_dataset_once(numbered, shuffle):
         assert loader.backend.answer.startswith("mapped: every byte")
 
 
-@pytest.mark.parametrize(("options", "kept"), [({"cache": "none"}, 0), ({"register_bytes": "45MiB"}, 2)])
+@pytest.mark.parametrize(("options", "kept"), [({"cache": "none"}, 0), ({"memory": Memory(registered="45MiB")}, 2)])
 def test_what_is_not_kept_is_read_around_the_page_cache(numbered, options, kept):
     from gdsload.tools.bench.cache_state import drop, look
 

@@ -12,7 +12,7 @@ from gdsload import FileChangedError
 from gdsload.shards.files import Files
 from gdsload.shards.identity import Watch
 
-ORDERS = [{}, {"shuffle": "full"}, {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}]
+ORDERS = [{}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}]
 
 
 def overwrite(path):
@@ -46,7 +46,7 @@ CASES = [(0, 0), (0, 3), (40, 1), (60, 2), (95, 3), (120, 0), (122, 3)]
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize(("at", "number"), CASES)
 def test_no_batch_is_made_of_what_was_written_over_a_shard(load, own_plain, mmap, order, at, number):
-    loader = load(own_plain, 8, with_index=True, mmap=mmap, prefetch_bytes=1, **order)
+    loader = load(own_plain, 8, with_index=True, mmap=mmap, memory=gdsload.Memory(prefetch=1), **order)
     right, wrong, error = run(loader, own_plain, at, number)
     assert wrong == 0
     assert right == 125 if error is None else right > at
@@ -60,7 +60,7 @@ def test_no_batch_is_made_of_what_was_written_over_a_shard(load, own_plain, mmap
 def test_without_a_look_behind_each_gather_batches_are_wrong(load, own_plain, monkeypatch):
     """The control."""
     monkeypatch.setattr(Watch, "check", lambda *_, **__: None)
-    loader = load(own_plain, 8, with_index=True, prefetch_bytes=1)
+    loader = load(own_plain, 8, with_index=True, memory=gdsload.Memory(prefetch=1))
     _, wrong, error = run(loader, own_plain, 0, 3)
     assert wrong > 20
     assert error is None
@@ -80,7 +80,7 @@ def no_time(monkeypatch):
 
 @pytest.mark.parametrize("at", [0, 60, 115])
 def test_a_change_that_nobody_had_the_time_to_see_is_an_error_at_the_epochs_end(load, own_plain, no_time, at):
-    loader = load(own_plain, 8, with_index=True, prefetch_bytes=1)
+    loader = load(own_plain, 8, with_index=True, memory=gdsload.Memory(prefetch=1))
     iterator = iter(loader)
     before = [next(iterator) for _ in range(at or 1)]
     time.sleep(0.01)
@@ -96,7 +96,7 @@ def test_a_change_that_nobody_had_the_time_to_see_is_an_error_at_the_epochs_end(
 def test_without_a_look_at_the_epochs_end_nobody_learns_of_it(load, own_plain, no_time, monkeypatch):
     """The control."""
     monkeypatch.setattr(Watch, "check_passed", lambda self: None)
-    loader = load(own_plain, 8, with_index=True, prefetch_bytes=1, cache="none")
+    loader = load(own_plain, 8, with_index=True, memory=gdsload.Memory(prefetch=1), cache="none")
     iterator = iter(loader)
     for _ in range(100):  # up to the last shard, at which every reader has looked once
         next(iterator)
@@ -117,7 +117,7 @@ def test_an_epoch_that_looks_often_enough_looks_at_nothing_in_the_end(load, plai
 def test_backups_and_rights_disturb_nobody(load, own_plain, mmap, monkeypatch):
     compared, real = [], Files._as_written
     monkeypatch.setattr(Files, "_as_written", lambda self, file: (compared.append(file), real(self, file))[1])
-    loader = load(own_plain, 8, with_index=True, mmap=mmap, prefetch_bytes=1)
+    loader = load(own_plain, 8, with_index=True, mmap=mmap, memory=gdsload.Memory(prefetch=1))
     shards = sorted(own_plain.glob("*.safetensors"))
     backup = own_plain.parent / "backup"
     backup.mkdir()

@@ -19,7 +19,7 @@ from gdsload.loader.ranks import Schedules
 from gdsload.shards.identity import Watch
 from gdsload.testing import RecordingBackend, SlowBackend
 
-BLOCK = {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}
+BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
 
 
 @pytest.fixture(params=[True, False], ids=["mapped", "unmapped"])
@@ -29,7 +29,7 @@ def mmap(request):
 
 class TestClose:
     def test_batches_stay_and_nothing_goes_on(self, load, plain, threads, mmap):
-        loader = load(plain, 10, mmap=mmap, prefetch_bytes=1)
+        loader = load(plain, 10, mmap=mmap, memory=gdsload.Memory(prefetch=1))
         iterator = iter(loader)
         batch = next(iterator)
         assert threads()
@@ -82,7 +82,7 @@ class TestClose:
         assert threads() == []
 
     def test_the_context_closes(self, plain, threads):
-        with gdsload.DataLoader(plain, 10, device="cpu", prefetch_bytes=1) as loader:
+        with gdsload.DataLoader(plain, 10, device="cpu", memory=gdsload.Memory(prefetch=1)) as loader:
             iterator = iter(loader)
             next(iterator)
             assert threads()
@@ -136,7 +136,7 @@ def test_whoever_was_interrupted_while_closing_closes_again(load, plain, wrap, t
         return 0.4
 
     wrap(lambda inner: SlowBackend(inner, delay))
-    loader = load(plain, 10, mmap=mmap, prefetch_bytes=1)
+    loader = load(plain, 10, mmap=mmap, memory=gdsload.Memory(prefetch=1))
     iterator = iter(loader)
     next(iterator)
     while landed_at[-1] < time.monotonic() + 0.3:  # as the consumer may have read and awaited the last one itself
@@ -218,7 +218,7 @@ def test_closed_in_a_thread_of_its_own(load, plain, wrap, soon, threads):
             return super().read(wanted, to)
 
     wrap(lambda inner: Closing(inner, 0.001))
-    loader = load(plain, 10, prefetch_bytes=1)
+    loader = load(plain, 10, memory=gdsload.Memory(prefetch=1))
     left, iterator = [loader], iter(loader)
     with pytest.raises(LoaderClosedError):
         for _ in range(1000):
@@ -265,7 +265,9 @@ def test_from_another_thread_at_any_moment(load, plain, wrap, threads, soon, mma
     delay = chosen.choice([0, 0.001, 0.01])
     wrap(lambda inner: SlowBackend(inner, lambda: chosen.random() * delay))
     order = chosen.choice([{}, {"shuffle": "full"}, BLOCK])
-    loader = load(plain, 10, mmap=mmap, with_index=True, prefetch_bytes=chosen.choice([1, 2000, "1MiB"]), **order)
+    loader = load(
+        plain, 10, mmap=mmap, with_index=True, memory=gdsload.Memory(prefetch=chosen.choice([1, 2000, "1MiB"])), **order
+    )
     found = []
 
     def consume():
@@ -322,7 +324,7 @@ def no_collection():
 
 class TestAbandoned:
     def test_by_break(self, load, plain, threads, soon, mmap, no_collection):
-        loader = load(plain, 10, mmap=mmap, prefetch_bytes=1)
+        loader = load(plain, 10, mmap=mmap, memory=gdsload.Memory(prefetch=1))
         for _ in loader:
             assert [name for name in threads() if "host" not in name]
             break
@@ -330,7 +332,7 @@ class TestAbandoned:
         assert loader.state_dict()["position"] == 10
 
     def test_a_loader_and_its_iterator_are_no_circle(self, plain, threads, soon, mmap, no_collection):
-        loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap, prefetch_bytes=1)
+        loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap, memory=gdsload.Memory(prefetch=1))
         iterator = iter(loader)
         next(iterator)
         gone = [weakref.ref(loader), weakref.ref(iterator)]
@@ -347,7 +349,7 @@ class TestAbandoned:
             gone.append(weakref.ref(values))
             raise ValueError(len(values))
 
-        iterator = iter(load(plain, 1000, sample_workers=0, **{hook: fail}))
+        iterator = iter(load(plain, 1000, ahead=False, **{hook: fail}))
         with pytest.raises(ValueError, match=r"\d"):
             next(iterator)
         gone.append(weakref.ref(iterator))
@@ -398,7 +400,7 @@ class TestAbandoned:
                 return super().read(wanted, to)
 
         wrap(lambda inner: Collecting(inner, 0.001))
-        loader = load(plain, 10, prefetch_bytes=1)
+        loader = load(plain, 10, memory=gdsload.Memory(prefetch=1))
         for _ in range(5):
             first, second = iter(loader), iter(loader)
             next(first), next(second)
@@ -485,7 +487,7 @@ class TestIterators:
                 raise ValueError(left.clear() if name == "transform" else name)
 
         now = Schedules.now
-        monkeypatch.setattr(Schedules, "now", lambda self: strike("begin") or now(self))
+        monkeypatch.setattr(Schedules, "now", lambda *given: strike("begin") or now(*given))
         monkeypatch.setattr(Watch, "check_passed", lambda _: strike("end"))
         loader = load(plain, 100, transform=lambda batch: strike("transform") or batch)
         iterator = iter(loader)

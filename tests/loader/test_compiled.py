@@ -71,7 +71,7 @@ def test_a_step_with_the_iterator_in_it(numbered, load):
     torch.compiler.reset()
 
 
-def test_a_loader_does_not_import_the_compiler(numbered, quick_python):
+def test_a_loader_does_not_import_the_compiler(numbered):
     code = (
         f"import sys, gdsload; list(gdsload.DataLoader({str(numbered)!r}, 16)); print('torch._dynamo' in sys.modules)"
     )

@@ -135,14 +135,14 @@ def test_on_a_device_without_streams_the_consumers_thread_copies_and_waits(load,
     assert kinds == {"image": "meta", "label": "meta", "index": "cpu", "image.decoded": "cpu"}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_samples_that_were_transformed(load, rich, device, monkeypatch, workers):
+@pytest.mark.parametrize("ahead", [False, True])
+def test_samples_that_were_transformed(load, rich, device, monkeypatch, ahead):
     """What they are made of is copied, whatever that is, and their indices are not."""
 
     def change(sample):
         return {"pair": (sample["image"] * 2, [sample["label"]]), "text": sample["text"], "index": sample["index"]}
 
-    options = {"sample_transform": change, "sample_workers": workers, "with_index": True}
+    options = {"sample_transform": gdsload.PerSample(change, workers=2), "ahead": ahead, "with_index": True}
     found, wanted = both(load, device, monkeypatch, rich, 17, "full", **options)
     assert found == wanted
     assert sum(device.copied) == 143 * (15 * 4 + 8)
@@ -161,8 +161,8 @@ def test_batches_are_copied_before_they_are_asked_for(load, plain, device, soon)
 
 
 def test_a_batch_that_is_kept_stays_what_it_is(load, plain, device):
-    kept = list(load(plain, 10, prefetch_bytes="1KiB"))
-    list(load(plain, 10, prefetch_bytes="1KiB"))
+    kept = list(load(plain, 10, memory=gdsload.Memory(prefetch="1KiB")))
+    list(load(plain, 10, memory=gdsload.Memory(prefetch="1KiB")))
     assert torch.cat([batch["x"][:, 0] for batch in kept]).tolist() == list(range(1000))
 
 
@@ -174,7 +174,7 @@ def test_a_device_without_room_ends_the_epoch_and_says_what_to_do(load, plain, d
     monkeypatch.setattr(DeviceQueue, "copied", full)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1, 2**30))
     batches = iter(load(plain, 100, **way))
-    with pytest.raises(BudgetError, match=r"cpu has no memory left for a group of batches.*Lower .*prefetch_bytes"):
+    with pytest.raises(BudgetError, match=r"cpu has no memory left for a group of batches.*Lower .*Memory.prefetch="):
         next(batches)
     with pytest.raises(BudgetError, match="has no memory left"):
         next(batches)

@@ -8,7 +8,7 @@ from operator import itemgetter
 import pytest
 import torch
 
-from gdsload import DataLoader
+from gdsload import DataLoader, Memory, PerSample
 from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import DecodeImage
@@ -22,9 +22,9 @@ def halved(sample):
 
 
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
-@pytest.mark.parametrize("workers", [0, 3])
-def test_samples_that_were_transformed(varied, device, shuffle, workers):
-    options = {"sample_transform": halved, "sample_workers": workers, "with_index": True}
+@pytest.mark.parametrize("ahead", [False, True])
+def test_samples_that_were_transformed(varied, device, shuffle, ahead):
+    options = {"sample_transform": PerSample(halved, workers=3), "ahead": ahead, "with_index": True}
     given = varied, 17, shuffle
     with DataLoader(*given, device=device, **options) as ours, DataLoader(*given, device="cpu", **options) as theirs:
         assert list(map(fingerprint, ours)) == list(map(fingerprint, theirs))
@@ -64,7 +64,7 @@ def test_what_is_copied_is_pinned_and_not_from_the_consumers_thread_alone(number
 def test_samples_on_the_device_may_be_dropped_while_they_are_used(numbered, own):
     """Also on the consumer's own stream."""
     found, stream = [], torch.cuda.Stream() if own else torch.cuda.current_stream()
-    options = {"sample_transform": dict, "sample_workers": 2, "prefetch_bytes": "2MiB"}
+    options = {"sample_transform": PerSample(dict, workers=2), "memory": Memory(prefetch="2MiB")}
     with DataLoader(numbered, 128, device="cuda", **options) as loader, torch.cuda.stream(stream):
         for batch, _ in zip(loader, range(30), strict=False):
             torch.cuda._sleep(CYCLES)
@@ -76,7 +76,7 @@ def test_samples_on_the_device_may_be_dropped_while_they_are_used(numbered, own)
         assert torch.equal(rows.cpu(), wanted)
 
 
-@pytest.mark.parametrize("way", [{"backend": "host"}, {"sample_transform": itemgetter("image"), "sample_workers": 2}])
+@pytest.mark.parametrize("way", [{"backend": "host"}, {"sample_transform": PerSample(itemgetter("image"), workers=2)}])
 def test_resuming_and_closing_in_the_middle(varied, device, way):
     assert_resumes_everywhere(lambda: DataLoader(varied, 60, "full", device=device, **way))
     loader = DataLoader(varied, 10, "full", device=device, **way)

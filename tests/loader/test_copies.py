@@ -55,8 +55,8 @@ def seeded(seed):
 OPTIONS = {
     "in order": dict,
     "shuffled": lambda: {"shuffle": True, "seed": 3, "transform": double},
-    "by blocks": lambda: {"shuffle": "block", "block": 16, "window": 64, "lanes": 2},
-    "a rank": lambda: {"shuffle": True, "rank": 1, "world_size": 3},
+    "by blocks": lambda: {"shuffle": gdsload.BlockShuffle(block=16, window=64, lanes=2)},
+    "a rank": lambda: {"shuffle": True, "ranks": (1, 3)},
     "a sampler": lambda: {"sampler": seeded(1)},
 }
 

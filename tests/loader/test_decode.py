@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gdsload import DataLoader, Field, FormatError, Mix, OptionError, ShardDataset, ShardWriter
+from gdsload import DataLoader, Field, FormatError, Memory, Mix, OptionError, ShardDataset, ShardWriter
 from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.transforms import DecodeImage
 
@@ -117,7 +117,7 @@ def test_a_sample_is_cut_out_the_same_by_any_number_of_processors(path):
     for processors in ({min(before)}, before):
         os.sched_setaffinity(0, processors)
         try:
-            with loader(path, shuffle="full", prefetch_bytes=1 if found else None) as batches:
+            with loader(path, shuffle="full", memory=Memory(prefetch=1 if found else None)) as batches:
                 found.append(by_label(batches))
         finally:
             os.sched_setaffinity(0, before)
@@ -130,7 +130,7 @@ def test_ranks_together_make_what_one_makes(path, shuffle):
         whole = by_label(alone)
     found = {}
     for rank in range(3):
-        with loader(path, shuffle=shuffle, batch_size=4, rank=rank, world_size=3) as batches:
+        with loader(path, shuffle=shuffle, batch_size=4, ranks=(rank, 3)) as batches:
             found |= by_label(batches)
     assert same(found, whole)
 
@@ -276,25 +276,11 @@ def test_no_thread_is_left(path):
 
 
 def test_a_loader_in_the_middle_of_a_batch_closes(path):
-    batches = loader(path, DecodeImage(size=600), batch_size=COUNT, prefetch_bytes="1GiB")
+    batches = loader(path, DecodeImage(size=600), batch_size=COUNT, memory=Memory(prefetch="1GiB"))
     iterator = iter(batches)
     next(iterator)
     batches.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("gdsload-decode")]
-
-
-@pytest.mark.parametrize(
-    ("decode", "message"),
-    [
-        ([], "is no mapping of fields"),
-        ({"picture": RANDOM}, "has no field 'picture'"),
-        ({"image": "random"}, r"decode\['image'\] is 'random'"),
-        ({"label": RANDOM}, "'label' is .* and holds no encoded images"),
-    ],
-)
-def test_what_cannot_be_decoded_is_refused(path, decode, message):
-    with pytest.raises(OptionError, match=message):
-        DataLoader(path, decode=decode, device="cpu")
 
 
 def test_fields_that_are_not_read_are_not_decoded(path):

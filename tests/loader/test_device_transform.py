@@ -10,14 +10,14 @@ import time
 import pytest
 import torch
 
-from gdsload import LoaderClosedError, ReadError
+from gdsload import BlockShuffle, LoaderClosedError, Memory, ReadError
 from gdsload.engine.batch_source import transformed
 from gdsload.loader.plan import LoaderPlan
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import Fault, FaultyBackend, assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast, RandomFlip
 
-BLOCK = {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}
+BLOCK = {"shuffle": BlockShuffle(block=8, window=40, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
 
 
@@ -55,7 +55,7 @@ class TestRandomNumbers:
         """Of the batch's first sample, among all ranks; so no two batches share it."""
         seen = set()
         for rank in (0, 1):
-            loader = load(plain, 32, seed=5, rank=rank, world_size=2, device_transform=key_of, **order)
+            loader = load(plain, 32, seed=5, ranks=(rank, 2), device_transform=key_of, **order)
             for epoch in (0, 1):
                 for step, batch in enumerate(loader):
                     # The last global batch has 1000 - 15 * 64 = 40 samples, 20 for each rank.
@@ -94,7 +94,7 @@ class TestRandomNumbers:
         found = []
         for count, budget in ((1, 1), (2, "1MiB"), (4, "1KiB")):
             workers(count)
-            found.append(prints(load(plain, 10, device_transform=slow, prefetch_bytes=budget, **order)))
+            found.append(prints(load(plain, 10, device_transform=slow, memory=Memory(prefetch=budget), **order)))
         assert found[0] == found[1] == found[2]
         assert len(set(found[0])) == 100
 
@@ -133,7 +133,7 @@ class TestCalls:
         def project(batch):
             return layer(batch["x"].float())
 
-        loader = load(plain, 10, device_transform=project, prefetch_bytes=1)
+        loader = load(plain, 10, device_transform=project, memory=Memory(prefetch=1))
         for mode in (torch.enable_grad(), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)):
             with mode:
                 batches = list(loader)
@@ -152,7 +152,7 @@ class TestCalls:
             inside.pop()
             return batch
 
-        loader = load(plain, 10, with_index=True, device_transform=watch, prefetch_bytes=1)
+        loader = load(plain, 10, with_index=True, device_transform=watch, memory=Memory(prefetch=1))
         wanted = [batch["index"].tolist() for batch in loader]
         assert sorted(seen) == wanted
 

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from gdsload import DataLoader
+from gdsload import DataLoader, Memory
 from gdsload.engine.gpu.plain_tensors import tensors_of
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import assert_resumes_everywhere, fingerprint
@@ -100,7 +100,7 @@ def test_the_consumer_may_be_behind_and_drop_what_it_got(numbered, way):
         return [(batch["x"].clone(),), {"twice": [batch["x"] * 2]}]
 
     found = []
-    with settled(numbered, 512, False, device_transform=nest, prefetch_bytes="4MiB", **way) as loader:
+    with settled(numbered, 512, False, device_transform=nest, memory=Memory(prefetch="4MiB"), **way) as loader:
         for batch, _ in zip(loader, range(30), strict=False):
             torch.cuda._sleep(CYCLES)
             found.append((batch[0][0].clone(), batch[1]["twice"][0].clone()))
@@ -139,7 +139,11 @@ def test_tensors_of_a_list_are_recorded_or_else_overwritten(numbered, monkeypatc
     """The negative control of the test above: without the guard it must see wrong batches."""
     monkeypatch.setattr("gdsload.engine.gpu.device_queue.hand_over", lambda *_: 0)
     wrong = 0
-    options = {"backend": "bounce", "prefetch_bytes": "4MiB", "device_transform": lambda batch: [batch["x"] * 2]}
+    options = {
+        "backend": "bounce",
+        "memory": Memory(prefetch="4MiB"),
+        "device_transform": lambda batch: [batch["x"] * 2],
+    }
     found = []
     with DataLoader(numbered, 256, device="cuda", **options) as loader:
         for batch, _ in zip(loader, range(40), strict=False):

@@ -159,7 +159,7 @@ def test_reads_of_both_drives_are_under_way_at_the_same_time(over_two, load, shu
 
     found = [
         int(one)
-        for batch in load(OverTwo(over_two), 64, shuffle, mmap=False, read_threads=2)
+        for batch in load(OverTwo(over_two), 64, shuffle, mmap=False, backend=gdsload.Auto(threads=2))
         for one in batch["x"][:, 7]
     ]
     assert sorted(found) == list(range(64))
@@ -173,7 +173,7 @@ def test_of_one_queue_they_are_not(over_two, load):
     class OverOne(ShardDataset):
         drive = Drive(lambda: meeting, lies_on=lambda _source: "one", cached=False)
 
-    for _ in load(OverOne(over_two), 64, mmap=False, read_threads=2):
+    for _ in load(OverOne(over_two), 64, mmap=False, backend=gdsload.Auto(threads=2)):
         pass
     assert meeting.missed
 
@@ -199,7 +199,7 @@ def test_a_drive_that_does_not_answer_leaves_the_other_at_work(over_two, load, s
     class OverTwo(ShardDataset):
         drive = Drive(lambda: lame, lies_on=folder_of, cached=False)
 
-    loader = load(OverTwo(over_two), 64, "full", mmap=False, read_threads=2)
+    loader = load(OverTwo(over_two), 64, "full", mmap=False, backend=gdsload.Auto(threads=2))
     stream = iter(loader)
     reader = threading.Thread(target=lambda: next(stream))
     reader.start()

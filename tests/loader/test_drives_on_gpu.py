@@ -58,7 +58,7 @@ def test_batches_are_those_of_the_cpu(over_two, backend, shuffle):
 def test_batches_by_cufile_are_those_of_the_cpu(over_two, shuffle):
     options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "ragged": "offsets", "with_index": True}
     expected = prints(over_two, device="cpu", **options)
-    assert prints(OverTwo(over_two), device="cuda", backend="gds", gds_compat=True, **options) == expected
+    assert prints(OverTwo(over_two), device="cuda", backend=gdsload.Gds(compat=True), **options) == expected
 
 
 class Meeting(BulkReads):

@@ -24,10 +24,10 @@ from tests.order.quality import batch_ids
 ORDERS = [
     {"shuffle": False},
     {"shuffle": "full"},
-    {"shuffle": "block", "block": 8, "window": 32, "lanes": 3},
-    {"shuffle": "block", "block": 1, "window": 1, "lanes": 1},
-    {"shuffle": "block", "block": 5, "window": 1000, "lanes": 2},
-    {"shuffle": "block", "block": 7, "window": 13, "lanes": 17},
+    {"shuffle": gdsload.BlockShuffle(block=8, window=32, lanes=3)},
+    {"shuffle": gdsload.BlockShuffle(block=1, window=1, lanes=1)},
+    {"shuffle": gdsload.BlockShuffle(block=5, window=1000, lanes=2)},
+    {"shuffle": gdsload.BlockShuffle(block=7, window=13, lanes=17)},
 ]
 LARGE = "1GiB"
 EXAMPLES = settings(
@@ -42,7 +42,9 @@ def indices(loader):
 @pytest.mark.parametrize(("batch_size", "mmap"), [(1, True), (16, True), (16, False), (500, False)])
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_batches_are_the_samples_that_were_written(load, rich, expect_rich, order, mmap, batch_size):
-    loader = load(rich, batch_size, mmap=mmap, with_index=True, ragged="offsets", arena_bytes=LARGE, **order)
+    loader = load(
+        rich, batch_size, mmap=mmap, with_index=True, ragged="offsets", memory=gdsload.Memory(arena=LARGE), **order
+    )
     seen = []
     for batch in loader:
         numbers = batch["index"].tolist()
@@ -71,7 +73,7 @@ def test_batches_equal_what_the_dataset_gives(load, rich, mmap):
     order=st.one_of(
         st.sampled_from([{"shuffle": False}, {"shuffle": "full"}]),
         st.builds(
-            lambda block, window, lanes: {"shuffle": "block", "block": block, "window": window, "lanes": lanes},
+            lambda block, window, lanes: {"shuffle": gdsload.BlockShuffle(block=block, window=window, lanes=lanes)},
             st.integers(1, 300),
             st.integers(1, 1200),
             st.integers(1, 40),
@@ -88,8 +90,8 @@ def test_all_ranks_together_give_every_sample_once(plain, order, batch_size, wor
     steps, counted = [], []
     for rank in range(world_size):
         with gdsload.DataLoader(
-            plain, batch_size, device="cpu", rank=rank, world_size=world_size, tail=tail, seed=seed,
-            mmap=mmap, with_index=True, with_real=True, arena_bytes=LARGE, **order,
+            plain, batch_size, device="cpu", ranks=(rank, world_size), tail=tail, seed=seed,
+            mmap=mmap, with_index=True, with_real=True, memory=gdsload.Memory(arena=LARGE), **order,
         ) as loader:  # fmt: skip
             found = list(loader)
             assert len(found) == len(loader) == (1000 // total if tail == "drop" else -(-1000 // total))
@@ -113,7 +115,7 @@ def test_all_ranks_together_give_every_sample_once(plain, order, batch_size, wor
 
 def test_a_last_global_batch_smaller_than_the_world_comes_to_every_rank(load, plain):
     """A batch of none would be a loss of nan, a shape that cannot be, and a gather that ends the process."""
-    found = [indices(load(plain, 27, rank=rank, world_size=37, with_index=True)) for rank in range(37)]
+    found = [indices(load(plain, 27, ranks=(rank, 37), with_index=True)) for rank in range(37)]
     assert {tuple(map(len, steps)) for steps in found} == {(27, 1)}
     assert {index for _, last in found for index in last} == {999}
 
@@ -124,7 +126,7 @@ def test_a_batch_that_does_not_go_round_has_every_field_of_its_samples(load, ric
     """143 = 140 + 3: at the second step some of the ranks get the same."""
     seen = []
     for rank in range(7):
-        options = {"rank": rank, "world_size": 7, "mmap": mmap, "arena_bytes": LARGE, **order}
+        options = {"ranks": (rank, 7), "mmap": mmap, "memory": gdsload.Memory(arena=LARGE), **order}
         first, last = load(rich, 20, with_index=True, ragged="offsets", **options)
         expect_rich(first, first["index"].tolist())
         expect_rich(last, last["index"].tolist())
@@ -160,11 +162,13 @@ class TestNothingElseDecidesTheOrder:
 
     @pytest.mark.parametrize(("prefetch_bytes", "mmap"), [(1, True), (3000, True), (3000, False)])
     def test_prefetch_bytes(self, load, rich, order, reference, prefetch_bytes, mmap):
-        options = {"prefetch_bytes": prefetch_bytes, "mmap": mmap, "with_index": True, **order}
+        options = {"memory": gdsload.Memory(prefetch=prefetch_bytes), "mmap": mmap, "with_index": True, **order}
         self.same(load(rich, 6, seed=3, **options), reference)
 
     def test_mapped_or_not_and_the_arena(self, load, rich, order, reference):
-        self.same(load(rich, 6, seed=3, mmap=False, arena_bytes="2MiB", with_index=True, **order), reference)
+        self.same(
+            load(rich, 6, seed=3, mmap=False, memory=gdsload.Memory(arena="2MiB"), with_index=True, **order), reference
+        )
 
     @pytest.mark.parametrize("workers", [2, 7])
     def test_the_number_of_threads(self, load, rich, order, reference, workers, monkeypatch):
@@ -200,8 +204,11 @@ def test_the_order_of_batches_is_dataset_order_without_shuffling(load, plain):
 def test_the_windows_in_memory_stay_within_arena_bytes(load, plain, wrap):
     """And are given back, each once."""
     made = wrap(RecordingBackend)
-    options = {"shuffle": "block", "block": 8, "window": 40, "lanes": 5, "arena_bytes": 6 * 40 * 32 + 64 * 1000}
-    loader = load(plain, 10, mmap=False, prefetch_bytes=700, **options)
+    options = {
+        "shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=5),
+        "memory": gdsload.Memory(prefetch=700, arena=6 * 40 * 32 + 64 * 1000),
+    }
+    loader = load(plain, 10, mmap=False, **options)
     assert sum(len(batch["x"]) for _ in range(2) for batch in loader) == 2000
     (backend,) = made
     assert backend.held_bytes == 0
@@ -212,14 +219,14 @@ def test_the_windows_in_memory_stay_within_arena_bytes(load, plain, wrap):
 
 def test_blocks_of_a_window_are_read_once(load, plain, wrap):
     made = wrap(RecordingBackend)
-    loader = load(plain, 10, "block", block=8, window=40, lanes=5, mmap=False)
+    loader = load(plain, 10, gdsload.BlockShuffle(block=8, window=40, lanes=5), mmap=False)
     assert len(list(loader)) == 100
     assert sum(extents.total_bytes for extents in made[0].brought) == 1000 * 32
     assert loader.backend.bytes_by_path == {"host": 32_000}
 
 
 def test_statistics_count_what_was_handed_out(load, plain):
-    loader = load(plain, 64, prefetch_bytes=1)
+    loader = load(plain, 64, memory=gdsload.Memory(prefetch=1))
     iterator = iter(loader)
     assert (loader.stats.batches, loader.stats.samples) == (0, 0)
     for _ in range(3):

@@ -14,7 +14,7 @@ import gdsload
 from gdsload import FileChangedError, FormatError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.testing import Fault, FaultyBackend, SlowBackend
 
-BLOCK = {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}
+BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
 
 
@@ -182,7 +182,7 @@ class TestDamagedFiles:
     @pytest.mark.parametrize("mmap", [True, False])
     @pytest.mark.parametrize("what", ["cut short", "removed", "replaced", "written to"])
     def test_while_they_are_in_use(self, load, own_plain, mmap, what):
-        loader = load(own_plain, 8, with_index=True, mmap=mmap, prefetch_bytes=1)
+        loader = load(own_plain, 8, with_index=True, mmap=mmap, memory=gdsload.Memory(prefetch=1))
         iterator = iter(loader)
         before = [next(iterator)["index"].tolist() for _ in range(70)]
         # Nobody reads a mapped file at the moment in which it is cut short: that is the documented exception.

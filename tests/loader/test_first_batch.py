@@ -23,7 +23,9 @@ def test_the_first_batch_of_a_hundred_thousand_samples(large, shuffle, mmap, rec
     times = []
     for _ in range(7):
         began = time.perf_counter()
-        with gdsload.DataLoader(large, 256, shuffle, device="cpu", mmap=mmap, arena_bytes="4GiB") as loader:
+        with gdsload.DataLoader(
+            large, 256, shuffle, device="cpu", mmap=mmap, memory=gdsload.Memory(arena="4GiB")
+        ) as loader:
             assert len(next(iter(loader))["x"]) == 256
             times.append(time.perf_counter() - began)
     record_property("first_batch_s", min(times))

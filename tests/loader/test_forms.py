@@ -92,7 +92,7 @@ class TestRagged:
     @pytest.mark.parametrize("batch_size", [1, 9, 143])
     @pytest.mark.parametrize("padding", [0, 1.0, True, {"points": 2.5, "codes": 65535, "ragged_fp8": -1}])
     def test_padded(self, load, rich, sample_of, batch_size, padding):
-        for batch in load(rich, batch_size, "full", ragged="padded", padding_value=padding, with_index=True):
+        for batch in load(rich, batch_size, "full", ragged=gdsload.Padded(padding), with_index=True):
             samples = [sample_of(number) for number in numbers_of(batch)]
             for name in TENSORS:
                 padded, lengths = batch[name]
@@ -120,12 +120,10 @@ class TestRagged:
                 writer.write_batch({"x": [torch.ones(rows, dtype=dtype) for rows in (2, 0)]})
         info = torch.iinfo(dtype)
         if not info.min <= value <= info.max:
-            with pytest.raises(
-                OptionError, match=f"field 'x': padding_value is {value}, which .* cannot hold: it holds"
-            ):
-                gdsload.DataLoader(folder, 2, device="cpu", ragged="padded", padding_value=value)
+            with pytest.raises(OptionError, match=f"field 'x': the padding is {value}, which .* cannot hold: it holds"):
+                gdsload.DataLoader(folder, 2, device="cpu", ragged=gdsload.Padded(value))
             return
-        with gdsload.DataLoader(folder, 2, device="cpu", ragged="padded", padding_value=value) as loader:
+        with gdsload.DataLoader(folder, 2, device="cpu", ragged=gdsload.Padded(value)) as loader:
             (batch,) = loader
         assert batch["x"][0].tolist() == [[1, 1], [value, value]]
 
@@ -133,22 +131,21 @@ class TestRagged:
     def test_no_type_without_a_zero_is_padded_with_another_number(self, load, tmp_path, padding):
         with gdsload.ShardWriter(tmp_path / "set", {"scale": Field("float8_e8m0fnu", (None,))}) as writer:
             writer.write_batch({"scale": [[1.0, 2.0], [4.0]]})
-        with pytest.raises(OptionError, match="padding_value is .*0, which float8_e8m0fnu cannot hold: .* from 5.8"):
-            load(tmp_path / "set", 2, ragged="padded", padding_value=padding)
-        (batch,) = load(tmp_path / "set", 2, ragged="padded", padding_value=0.5)
+        with pytest.raises(OptionError, match="the padding is .*0, which float8_e8m0fnu cannot hold: .* from 5.8"):
+            load(tmp_path / "set", 2, ragged=gdsload.Padded(padding))
+        (batch,) = load(tmp_path / "set", 2, ragged=gdsload.Padded(0.5))
         assert batch["scale"][0].float().tolist() == [[1, 2], [4, 0.5]]
 
     def test_what_is_not_padded_may_be_of_any_type(self, load, rich):
         padding = {"codes": np.uint16(7), "points": float("-inf")}
-        for options in ({"padding_value": -100}, {"padding_value": -100, "ragged": "padded", "fields": ["points"]}):
-            assert len(next(iter(load(rich, 4, **options)))) >= 1
-        batch = next(iter(load(rich, 143, ragged="padded", padding_value=padding, fields=["codes"])))
+        assert len(next(iter(load(rich, 4, ragged=gdsload.Padded(-100), fields=["points"])))) == 1
+        batch = next(iter(load(rich, 143, ragged=gdsload.Padded(padding), fields=["codes"])))
         assert batch["codes"][0][:, -1].eq(7).any()
 
     def test_padding_of_rows_that_are_numbers(self, load, tmp_path):
         with gdsload.ShardWriter(tmp_path / "set", {"x": Field("int32", (None,))}) as writer:
             writer.write_batch({"x": [np.array(row, np.int32) for row in ([1, 2, 3], [], [4])]})
-        padded, lengths = next(iter(load(tmp_path / "set", 3, ragged="padded", padding_value=-7)))["x"]
+        padded, lengths = next(iter(load(tmp_path / "set", 3, ragged=gdsload.Padded(-7))))["x"]
         assert padded.tolist() == [[1, 2, 3], [-7, -7, -7], [4, -7, -7]]
         assert lengths.tolist() == [3, 0, 1]
 
@@ -168,7 +165,8 @@ class TestRagged:
                 writer.write({"x": torch.empty((0, *row), dtype=getattr(torch, dtype)), "n": number})
         kind = getattr(torch, dtype)
         sizes = []
-        for batch in load(tmp_path / "set", ragged=ragged, batch_sampler=[[0], [], [1, 2], []], padding_value=1):
+        form = gdsload.Padded(1) if ragged == "padded" else ragged
+        for batch in load(tmp_path / "set", ragged=form, batch_sampler=[[0], [], [1, 2], []]):
             size = len(batch["n"])
             sizes.append(size)
             found = batch["x"]

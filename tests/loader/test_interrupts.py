@@ -82,12 +82,12 @@ def test_at_any_place(load, plain, wrap, threads, soon, mmap, seed):
                 assert found[-1] == 10 * number
         loader.close()
 
-    loader, found = load(plain, 10, mmap=mmap, prefetch_bytes=2000), []
+    loader, found = load(plain, 10, mmap=mmap, memory=gdsload.Memory(prefetch=2000)), []
     places = sorted(run(use).items())
     assert len(places) > 200
     chosen = random.Random(seed)
     for place, hits in chosen.sample(places, 15):
-        loader, found = load(plain, 10, mmap=mmap, prefetch_bytes=2000), []
+        loader, found = load(plain, 10, mmap=mmap, memory=gdsload.Memory(prefetch=2000)), []
         held = []
         try:
             run(use, (place, chosen.randint(1, hits)))
@@ -113,7 +113,7 @@ def test_nothing_can_be_struck_where_things_are_dropped(plain, mmap, threads, so
 
     dataset = gdsload.ShardDataset(plain, mmap=mmap)
     dataset.read_batch([0, 1])
-    loader = gdsload.DataLoader(dataset, 10, device="cpu", prefetch_bytes=2000)
+    loader = gdsload.DataLoader(dataset, 10, device="cpu", memory=gdsload.Memory(prefetch=2000))
     through, half_way = iter(loader), iter(loader)
     batches = [next(half_way), *through]
     before = sys.gettrace()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gdsload import DataLoader, Field, FormatError, OptionError, ShardDataset, ShardWriter
+from gdsload import BlockShuffle, DataLoader, Field, FormatError, Memory, OptionError, ShardDataset, ShardWriter
 from gdsload.engine.images import decode
 from gdsload.loader import resources
 from gdsload.transforms import DecodeImage
@@ -81,7 +81,7 @@ def same(one, other):
     )
 
 
-BLOCKS = {"shuffle": "block", "block": 4, "window": 16, "lanes": 2, "mmap": False}
+BLOCKS = {"shuffle": BlockShuffle(block=4, window=16, lanes=2), "mmap": False}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_epochs_are_those_of_a_loader_that_keeps_nothing(path, decodes, kind, bu
     with loader(path, wanted, cache="none", **given) as plain:
         expected = [[*plain] for _ in range(epochs)]
     decodes.clear()
-    with loader(path, wanted, cache="ram", ram_bytes=budget, **given) as kept:
+    with loader(path, wanted, cache="ram", memory=Memory(ram=budget), **given) as kept:
         for epoch in expected:
             for batch, other in zip(kept, epoch, strict=True):
                 assert same(batch, other)
@@ -127,7 +127,7 @@ def test_a_resumed_epoch_goes_on_as_it_would_have(path):
 def test_ranks_together_make_what_one_makes(path):
     with loader(path, OPTIONS["normalized"], 9, cache="none") as alone:
         whole = [[*alone] for _ in range(2)]
-    ranks = [loader(path, OPTIONS["normalized"], 3, cache="ram", rank=rank, world_size=3) for rank in range(3)]
+    ranks = [loader(path, OPTIONS["normalized"], 3, cache="ram", ranks=(rank, 3)) for rank in range(3)]
     for epoch in whole:
         for batch, *parts in zip(epoch, *ranks, strict=True):
             assert torch.equal(batch["image"], torch.cat([part["image"] for part in parts]))
@@ -184,7 +184,7 @@ def test_an_image_that_cannot_be_decoded_is_not_kept(tmp_path, kind):
 
 
 def test_it_says_what_it_keeps(path):
-    with loader(path, OPTIONS["center"], cache="ram", ram_bytes="1MiB") as kept:
+    with loader(path, OPTIONS["center"], cache="ram", memory=Memory(ram="1MiB")) as kept:
         assert str(kept.cache).endswith("no tier is in use")
         list(kept)
         list(kept)
@@ -192,7 +192,7 @@ def test_it_says_what_it_keeps(path):
         assert f"decoded: {COUNT} images" in str(kept.cache)
         tier = kept.cache.tiers["decoded"]
         assert (tier.budget_bytes, tier.held_bytes, tier.hit_bytes, tier.trouble) == (2**20, held, held, "")
-    with loader(path, OPTIONS["center"], cache="ram", ram_bytes=1000) as kept:
+    with loader(path, OPTIONS["center"], cache="ram", memory=Memory(ram=1000)) as kept:
         list(kept)
         assert "the budget of 1000 B is used up" in str(kept.cache)
 

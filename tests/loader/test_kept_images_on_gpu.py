@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gdsload import DataLoader, Field, ShardWriter
+from gdsload import DataLoader, Field, Memory, ShardWriter
 from gdsload.engine.gpu import decode_images
 from gdsload.system import streams
 from gdsload.transforms import DecodeImage
@@ -51,7 +51,7 @@ def loader(path, kind, **given):
 @pytest.mark.parametrize("budget", ["64MiB", 100_000])
 @pytest.mark.parametrize("kind", WANTED)
 def test_epochs_are_those_of_a_loader_that_keeps_nothing(path, kind, budget):
-    with loader(path, kind) as plain, loader(path, kind, cache="vram", vram_bytes=budget) as kept:
+    with loader(path, kind) as plain, loader(path, kind, cache="vram", memory=Memory(vram=budget)) as kept:
         for _ in range(3):
             for batch, other in zip(kept, plain, strict=True):
                 assert batch["label"].tolist() == other["label"].tolist()
@@ -66,9 +66,9 @@ def test_epochs_are_those_of_a_loader_that_keeps_nothing(path, kind, budget):
 
 
 def test_what_is_kept_stays_while_the_consumer_is_slow(path):
-    with loader(path, "center", cache="vram", vram_bytes="64MiB") as kept:
+    with loader(path, "center", cache="vram", memory=Memory(vram="64MiB")) as kept:
         sums = [[batch["image"].double().sum().item() for batch in kept] for _ in range(3)]
-    with loader(path, "center", cache="vram", vram_bytes="64MiB") as kept:
+    with loader(path, "center", cache="vram", memory=Memory(vram="64MiB")) as kept:
         for expected in sums:
             found = []
             for batch in kept:
@@ -94,7 +94,7 @@ def test_kept_images_are_gathered_into_memory_that_nothing_reads(path, guard, mo
                 return empty(*arguments)
 
         monkeypatch.setattr(decode_images.DeviceImages, "empty_batch", as_if_decoded)
-    with loader(path, "center", cache="vram", vram_bytes="64MiB") as kept:
+    with loader(path, "center", cache="vram", memory=Memory(vram="64MiB")) as kept:
         for _ in range(2):
             for batch in kept:
                 del batch

@@ -203,7 +203,7 @@ class TestLoader:
     def test_it_gives_the_planned_batches_epoch_by_epoch(self, load, tokens, make, world_size):
         sampler = make(tokens, seed=3)
         for rank in range(world_size):
-            loader = load(tokens, batch_sampler=sampler, fields=["n"], rank=rank, world_size=world_size)
+            loader = load(tokens, batch_sampler=sampler, fields=["n"], ranks=(rank, world_size))
             for epoch in (0, 1):
                 assert len(loader) == sampler.steps(epoch, world_size)
                 assert [batch["n"].tolist() for batch in loader] == shares(sampler, world_size, epoch)[rank]
@@ -271,20 +271,20 @@ class TestLoader:
     @pytest.mark.parametrize("rank", [0, 2])
     def test_a_state_serves_every_rank(self, load, tokens, rank):
         sampler = TokenBudget(tokens, "tokens", 400, window=200)
-        first = load(tokens, batch_sampler=sampler, fields=["n"], rank=1, world_size=3)
+        first = load(tokens, batch_sampler=sampler, fields=["n"], ranks=(1, 3))
         batches = iter(first)
         for _ in range(5):
             next(batches)
-        other = load(tokens, batch_sampler=sampler, fields=["n"], rank=rank, world_size=3)
+        other = load(tokens, batch_sampler=sampler, fields=["n"], ranks=(rank, 3))
         other.load_state_dict(first.state_dict())
         assert [batch["n"].tolist() for batch in other] == shares(sampler, 3)[rank][5:]
 
     def test_another_number_of_ranks_between_epochs_alone(self, load, tokens):
         sampler = TokenBudget(tokens, "tokens", 400)
-        loader = load(tokens, batch_sampler=sampler, fields=["n"], rank=0, world_size=2)
+        loader = load(tokens, batch_sampler=sampler, fields=["n"], ranks=(0, 2))
         batches = iter(loader)
         next(batches)
-        other = load(tokens, batch_sampler=sampler, fields=["n"], rank=0, world_size=3)
+        other = load(tokens, batch_sampler=sampler, fields=["n"], ranks=(0, 3))
         with pytest.raises(StateError, match=r"in the middle of an epoch that 2 ranks shared, and there are now 3"):
             other.load_state_dict(loader.state_dict())
         list(batches)

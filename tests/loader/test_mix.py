@@ -81,7 +81,7 @@ def test_weights_hold_exactly_after_each_turn(make):
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_all_ranks_together_are_a_world_of_one(make, world_size, drop_last):
     def steps(rank, world_size, batch_size):
-        with make(batch_size, rank=rank, world_size=world_size, drop_last=drop_last, samples=500) as loader:
+        with make(batch_size, ranks=(rank, world_size), drop_last=drop_last, samples=500) as loader:
             return [batch["index"].tolist() for batch in loader]
 
     ranks = [steps(rank, world_size, 10) for rank in range(world_size)]
@@ -95,7 +95,9 @@ def test_all_ranks_together_are_a_world_of_one(make, world_size, drop_last):
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_it_resumes_at_every_step(make, shuffle, drop_last):
     options = {"shuffle": shuffle, "drop_last": drop_last, "samples": 700}
-    assert_resumes_everywhere(lambda: make(**options), lambda: make(**options, mmap=False, prefetch_bytes=900))
+    assert_resumes_everywhere(
+        lambda: make(**options), lambda: make(**options, mmap=False, memory=gdsload.Memory(prefetch=900))
+    )
 
 
 def test_it_resumes_on_another_number_of_ranks_in_a_later_epoch(make):
@@ -107,7 +109,7 @@ def test_it_resumes_on_another_number_of_ranks_in_a_later_epoch(make):
         wanted = [batch["index"].tolist() for batch in iterator]
     ranks = []
     for rank in range(3):
-        with make(20, rank=rank, world_size=3) as loader:
+        with make(20, ranks=(rank, 3)) as loader:
             loader.load_state_dict(state)
             ranks.append([batch["index"].tolist() for batch in loader])
     *found, last = [list(itertools.chain(*step)) for step in zip(*ranks, strict=True)]

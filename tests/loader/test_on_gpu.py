@@ -36,7 +36,7 @@ def test_padded_batches_are_those_of_the_cpu(varied, backend, shuffle):
     """Also in epochs that begin when the GPU reaches all shards, whose samples the host finds."""
     options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "tail": "pad", "with_real": True, "with_index": True}
     for rank in range(3):
-        world = {"rank": rank, "world_size": 3}
+        world = {"ranks": (rank, 3)}
         with (
             DataLoader(varied, device="cpu", **options, **world) as wanted,
             DataLoader(varied, device="cuda", backend=backend, **options, **world) as found,
@@ -53,7 +53,7 @@ def test_batches_by_cufile_are_those_of_the_cpu(varied, engine, shuffle):
         pytest.importorskip("kvikio")
     options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "with_index": True}
     expected = prints(varied, device="cpu", **options)
-    found = prints(varied, device="cuda", backend="gds", gds_compat=True, gds_engine=engine, **options)
+    found = prints(varied, device="cuda", backend=gdsload.Gds(compat=True, engine=engine), **options)
     assert found == expected
 
 
@@ -147,7 +147,7 @@ def test_memory_stays_within_the_budget(numbered, backend):
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    options = {"prefetch_bytes": 2**24, "arena_bytes": 2**25, "backend": backend}
+    options = {"memory": gdsload.Memory(prefetch=2**24, arena=2**25), "backend": backend}
     with DataLoader(numbered, 512, "full", device="cuda", **options) as loader:
         for _ in range(5):
             for batch in loader:
@@ -174,7 +174,7 @@ def test_gds_by_name_means_dma(numbered, cufile):
         pytest.skip("DMA works here")
     with pytest.raises(BackendUnavailableError, match="cufile-posix"):
         DataLoader(numbered, 100, device="cuda", backend="gds")
-    with DataLoader(numbered, 1000, device="cuda", backend="gds", gds_compat=True) as loader:
+    with DataLoader(numbered, 1000, device="cuda", backend=gdsload.Gds(compat=True)) as loader:
         for number, batch in enumerate(loader):
             assert torch.equal(
                 batch["x"][:, 3].cpu(), torch.arange(number * 1000, number * 1000 + 1000, dtype=torch.int32)
@@ -190,13 +190,15 @@ def test_mapped_without_mapping_is_refused(numbered):
 
 
 def test_mapped_beyond_its_budget_is_refused_with_both_numbers(numbered):
-    loader = DataLoader(numbered, 1000, "full", device="cuda", backend="mapped", register_bytes="20MiB")
+    loader = DataLoader(
+        numbered, 1000, "full", device="cuda", backend="mapped", memory=gdsload.Memory(registered="20MiB")
+    )
     with loader, pytest.raises(BudgetError, match="20 MiB"):
         next(iter(loader))
 
 
 def test_mapped_in_order_goes_round_within_its_budget(numbered):
-    options = {"backend": "mapped", "register_bytes": "50MiB", "prefetch_bytes": "1MiB"}
+    options = {"backend": "mapped", "memory": gdsload.Memory(registered="50MiB", prefetch="1MiB")}
     with DataLoader(numbered, 500, device="cuda", **options) as loader:
         seen = torch.cat([batch["x"][:, 0] for batch in loader])
     assert torch.equal(seen.cpu(), torch.arange(20_000, dtype=torch.int32))
@@ -210,7 +212,7 @@ def test_a_full_device_names_the_budget(numbered, backend):
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2**26) / total)
     try:
         loader = DataLoader(numbered, 20_000, device="cuda", backend=backend)
-        with loader, pytest.raises(BudgetError, match="prefetch_bytes"):
+        with loader, pytest.raises(BudgetError, match="Memory.prefetch="):
             list(loader)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
@@ -252,8 +254,8 @@ def volumes(request, tmp_path_factory):
 def test_samples_of_a_chunk_or_more(volumes, backend, shuffle):
     """Their chunks lie side by side, and no copy may reach from one into another."""
     path, count = volumes
-    options = {"gds_compat": True} if backend == "gds" else {}
-    with DataLoader(path, 4, shuffle, device="cuda", backend=backend, **options) as loader:
+    way = gdsload.Gds(compat=True) if backend == "gds" else backend
+    with DataLoader(path, 4, shuffle, device="cuda", backend=way) as loader:
         for _ in range(2):
             seen = []
             for batch in loader:

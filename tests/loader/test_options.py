@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import gdsload
 from gdsload import BudgetError, DatasetNotFoundError, Field, OptionError
-from gdsload.loader.options import TOLD, TorchKeywords
+from gdsload.loader.torch_keywords import TOLD, TorchKeywords
 from gdsload.testing import RecordingBackend
 
 IGNORED = {
@@ -93,7 +93,7 @@ class TestSignature:
         assert {option.kind for option in options[2:]} == {inspect.Parameter.KEYWORD_ONLY}
         assert all(option.default is not inspect.Parameter.empty and option.annotation for option in options)
         assert unneeded.kind is inspect.Parameter.VAR_KEYWORD
-        assert (parameters["prefetch_bytes"].default, parameters["cache"].default) == (None, "pagecache")
+        assert (parameters["memory"].default, parameters["cache"].default) == (None, "pagecache")
 
     def test_each_default_may_be_passed(self, load, plain):
         defaults = {
@@ -112,7 +112,7 @@ class TestSignature:
 class TestNumbers:
     @pytest.mark.parametrize("value", [1, 2**40, "1B", "64KiB", "1.5 MB", "2 GiB"])
     def test_sizes_as_numbers_or_text(self, load, plain, value):
-        loader = load(plain, 100, prefetch_bytes=value, arena_bytes=value)
+        loader = load(plain, 100, memory=gdsload.Memory(prefetch=value, arena=value))
         assert len(list(loader)) == 10
 
 
@@ -121,24 +121,30 @@ class TestOrders:
         loader = load(plain, 1, True)
         assert loader.order_options.shuffle == "full"
         assert "full order (shuffle=True and the dataset has 31.25 KiB, at most 1 GiB" in repr(loader)
-        assert load(plain, 1, True, lanes=5).order_options.shuffle == "block"
+        assert load(plain, 1, gdsload.BlockShuffle(lanes=5)).order_options.shuffle == "block"
         monkeypatch.setattr("gdsload.order.order_options.FULL_TOTAL_BYTES", 1000)
         loader = load(plain, 1, True)
         assert loader.order_options.shuffle == "block"
         assert "block order (shuffle=True, samples average 32 B, too small for random reads" in repr(loader)
 
     def test_windows_that_do_not_fit_the_arena_are_refused_with_both_numbers(self, load, plain):
-        options = {"shuffle": "block", "block": 10, "window": 100, "lanes": 4, "mmap": False}
+        options = {"shuffle": gdsload.BlockShuffle(block=10, window=100, lanes=4), "mmap": False}
         with pytest.raises(
             BudgetError,
-            match=r"arena_bytes is 9.766 KiB.* 4 lanes .* need 15.62 KiB.*lanes \(here 4\).*window \(here 100",
+            match=r"the arena is 9.766 KiB.* 4 lanes .* need 15.62 KiB.*Memory\(arena=16000\).*lanes \(here 4\).*window \(here 100",
         ):
-            load(plain, 10, arena_bytes=10_000, **options)
-        assert len(list(load(plain, 10, arena_bytes=16_000, **options))) == 100
-        assert len(list(load(plain, 10, arena_bytes=10_000, **{**options, "mmap": True}))) == 100
+            load(plain, 10, memory=gdsload.Memory(arena=10_000), **options)
+        assert len(list(load(plain, 10, memory=gdsload.Memory(arena=16_000), **options))) == 100
+        assert len(list(load(plain, 10, memory=gdsload.Memory(arena=10_000), **{**options, "mmap": True}))) == 100
 
     def test_a_window_longer_than_its_lane_is_no_larger_than_the_lane(self, load, plain):
-        loader = load(plain, 10, "block", block=10, window=10**9, lanes=4, mmap=False, arena_bytes=5 * 250 * 32)
+        loader = load(
+            plain,
+            10,
+            gdsload.BlockShuffle(block=10, window=10**9, lanes=4),
+            mmap=False,
+            memory=gdsload.Memory(arena=5 * 250 * 32),
+        )
         assert len(list(loader)) == 100
 
 
@@ -244,5 +250,5 @@ def test_so_many_threads_read_as_were_asked_for(load, plain):
         return sum(thread.name.startswith("gdsload-host-") for thread in threading.enumerate())
 
     before = reading()
-    next(iter(load(plain, 64, mmap=False, read_threads=3)))
+    next(iter(load(plain, 64, mmap=False, backend=gdsload.Auto(threads=3))))
     assert reading() - before == 3

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 import gdsload
 from gdsload.testing import fingerprint
 
-BLOCK = {"shuffle": "block", "block": 8, "window": 32, "lanes": 3}
+BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=32, lanes=3)}
 OTHERS = {"x": gdsload.Field("float32", (2,)), "r": gdsload.Field("float32", (None, 2))}
 
 
@@ -52,7 +52,9 @@ def test_what_is_done_to_a_sample_concerns_no_other_ones_gradients(tmp_path):
     [(True, "jagged", 1), (False, "offsets", 1), (True, "padded", "1MiB"), (False, "jagged", "1MiB")],
 )
 def test_batches_that_are_kept_stay_as_they_were(load, rich, mmap, ragged, prefetch_bytes):
-    loader = load(rich, 3, mmap=mmap, ragged=ragged, prefetch_bytes=prefetch_bytes, with_index=True, **BLOCK)
+    loader = load(
+        rich, 3, mmap=mmap, ragged=ragged, memory=gdsload.Memory(prefetch=prefetch_bytes), with_index=True, **BLOCK
+    )
     chosen = random.Random(1)
     kept = []
     for _ in range(3):
@@ -120,7 +122,7 @@ def test_nor_do_lengths_that_are_equal_by_accident(load, tmp_path, ragged, prefe
             batch[name][1].clamp_(max=most)
         return batch
 
-    options = {"ragged": ragged, "prefetch_bytes": prefetch_bytes}
+    options = {"ragged": ragged, "memory": gdsload.Memory(prefetch=prefetch_bytes)}
     loader = load(tmp_path / "d", 2, device_transform=changed, **options)
     for batch, plain in zip(loader, load(tmp_path / "d", 2, **options), strict=True):
         assert torch.equal(batch["b"][1], plain["b"][1])
@@ -181,7 +183,7 @@ class TestMemoryIsBounded:
 
     @pytest.mark.parametrize("mmap", [True, False])
     def test_over_many_epochs(self, load, large, mmap):
-        loader = load(large, 8, "full", mmap=mmap, prefetch_bytes="4MiB")
+        loader = load(large, 8, "full", mmap=mmap, memory=gdsload.Memory(prefetch="4MiB"))
         marks = []
         for _ in range(8):
             assert sum(len(batch["x"]) for batch in loader) == 1024
@@ -189,7 +191,7 @@ class TestMemoryIsBounded:
         assert max(marks[2:]) - marks[1] < 8 * 2**20
 
     def test_when_iterators_are_abandoned(self, load, large):
-        loader = load(large, 8, "full", mmap=False, prefetch_bytes="4MiB")
+        loader = load(large, 8, "full", mmap=False, memory=gdsload.Memory(prefetch="4MiB"))
         marks = []
         for _ in range(30):
             next(iter(loader))
@@ -200,7 +202,9 @@ class TestMemoryIsBounded:
     def test_when_loaders_are_dropped_without_being_closed(self, large, mmap, soon):
         marks = []
         for _ in range(16):
-            loader = gdsload.DataLoader(large, 8, "full", device="cpu", mmap=mmap, prefetch_bytes="4MiB")
+            loader = gdsload.DataLoader(
+                large, 8, "full", device="cpu", mmap=mmap, memory=gdsload.Memory(prefetch="4MiB")
+            )
             next(iter(loader))
             del loader
             # Threads of a loader that was dropped a moment ago may still be on their way out.
@@ -221,7 +225,7 @@ class TestMemoryIsBounded:
 
     def test_memory_of_batches_is_used_again(self, load, large):
         """Fresh pages for each batch would cost more than copying the batch does."""
-        loader = load(large, 8, prefetch_bytes="2MiB")
+        loader = load(large, 8, memory=gdsload.Memory(prefetch="2MiB"))
         addresses = [batch["x"].data_ptr() for _ in range(3) for batch in loader]
         assert len(set(addresses)) < len(addresses) / 4
 
@@ -241,6 +245,9 @@ def descriptors(folder):
 
 def test_batches_are_plain_tensors_whatever_mode_their_consumer_is_in(plain):
     """One that helps to make batches would hand inference tensors to a loop that has left that mode."""
-    with gdsload.DataLoader(plain, 10, device="cpu", prefetch_bytes=1) as loader, torch.inference_mode():
+    with (
+        gdsload.DataLoader(plain, 10, device="cpu", memory=gdsload.Memory(prefetch=1)) as loader,
+        torch.inference_mode(),
+    ):
         batches = list(loader)
     assert not any(batch["x"].is_inference() for batch in batches)

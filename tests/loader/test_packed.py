@@ -25,7 +25,7 @@ SETTINGS = settings(derandomize=True, deadline=None, max_examples=15)
 ORDERS = [
     {"shuffle": False},
     {"shuffle": "full"},
-    {"shuffle": "block", "block": 4, "window": 12, "lanes": 2},
+    {"shuffle": gdsload.BlockShuffle(block=4, window=12, lanes=2)},
 ]
 SCALARS = {f"s{number:02}": Field("int32") for number in range(12)}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload import DataLoader, Field, ShardDataset, ShardWriter
+from gdsload import BlockShuffle, DataLoader, Field, Memory, ShardDataset, ShardWriter
 from gdsload.engine.gpu.device_queue import hand_over
 from gdsload.testing import fingerprint
 from gdsload.transforms import Cast
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cuda
 ORDERS = [
     {"shuffle": False},
     {"shuffle": "full"},
-    {"shuffle": "block", "block": 64, "window": 256, "lanes": 3},
+    {"shuffle": BlockShuffle(block=64, window=256, lanes=3)},
 ]
 SCALARS = [f"s{number:02}" for number in range(40)]
 FIELDS = {
@@ -85,7 +85,7 @@ def test_fields_of_one_memory_are_recorded_once(packed, monkeypatch):
 
 def test_memory_of_a_dropped_batch_is_not_overwritten_before_it_is_read(packed):
     """Kernels that were queued before a batch was dropped still read it, by any of its fields."""
-    options = {"batch_size": 100, "fields": [*SCALARS, "time"], "prefetch_bytes": "1MiB"}
+    options = {"batch_size": 100, "fields": [*SCALARS, "time"], "memory": Memory(prefetch="1MiB")}
     with DataLoader(packed, device="cpu", **options) as loader:
         expected = [batch["s39"].sum() + batch["time"].sum() for batch in loader]
     with DataLoader(packed, device="cuda", backend="bounce", **options) as loader:

@@ -95,7 +95,7 @@ def test_a_batch_that_could_not_be_compared_comes_again(tmp_path, mesh, monkeypa
         writer.write_batch({"x": torch.arange(20)})
 
     def load():
-        return gdsload.DataLoader(tmp_path / "d", 4, "full", device="cpu", mesh=mesh, check_peers=True)
+        return gdsload.DataLoader(tmp_path / "d", 4, "full", device="cpu", ranks=mesh, check_peers=True)
 
     with load() as loader:
         whole = [batch["x"].tolist() for batch in loader]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 import gdsload
-from gdsload.loader import options, plan
+from gdsload.loader import loader, plan
 from gdsload.loader.budgets import limits_of
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.ranks import ScheduleRule, Schedules
@@ -21,11 +20,10 @@ from gdsload.loader.shown import shown
 from gdsload.transforms import DecodeImage
 
 CPU, GPU, MPS, XPU = map(torch.device, ("cpu", "cuda:0", "mps", "xpu"))
-DEFAULTS = {
-    name: option.default
-    for name, option in inspect.signature(gdsload.DataLoader).parameters.items()
-    if name not in ("dataset", "unneeded")
-}
+
+
+class PlannedError(Exception):
+    """Carries a plan out of a loader's constructor."""
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +37,20 @@ def path(tmp_path_factory):
 @pytest.fixture
 def planned(path, monkeypatch):
     """Plans a loader for a device that need not be there."""
-    monkeypatch.setattr(options, "resolve_device", lambda device: device)
+    monkeypatch.setattr(plan, "resolve_device", lambda device: device)
     monkeypatch.setattr(plan, "preflight", lambda *_, **__: None)
-    return lambda device=CPU, **given: plan_loader(path, {**DEFAULTS, "device": device, **given})
+
+    def stop(dataset, options):
+        raise PlannedError(plan_loader(dataset, options))
+
+    monkeypatch.setattr(loader, "plan_loader", stop)
+
+    def made(device=CPU, dataset=path, **given):
+        with pytest.raises(PlannedError) as raised:
+            gdsload.DataLoader(dataset, device=device, **given)
+        return raised.value.args[0]
+
+    return made
 
 
 @pytest.mark.parametrize(
@@ -80,20 +89,20 @@ def test_where_batches_are_built(planned, device, backend, placement, copied):
     ],
 )
 def test_windows_count_where_bytes_land_in_an_arena(planned, device, given, in_place):
-    order = {"shuffle": "block", "block": 10, "window": 100, "lanes": 4}
-    found = planned(device, arena_bytes=10_000, **order, **given)
+    order = {"shuffle": gdsload.BlockShuffle(block=10, window=100, lanes=4)}
+    found = planned(device, memory=gdsload.Memory(arena=10_000), **order, **given)
     schedule = Schedules(found.schedule).newest
     assert found.in_place is in_place
     if in_place:
         assert limits_of(found, schedule).arena_bytes == 10_000
     else:
-        with pytest.raises(gdsload.BudgetError, match="arena_bytes is 9.766 KiB, but 4 lanes"):
+        with pytest.raises(gdsload.BudgetError, match="the arena is 9.766 KiB, but 4 lanes"):
             limits_of(found, schedule)
 
 
 def test_sizes_are_numbers_from_then_on(planned):
-    sizes = {"prefetch_bytes": "1MiB", "arena_bytes": "2MiB", "pinned_bytes": "3MiB", "register_bytes": "4MiB"}
-    found = planned(GPU, cache="vram", vram_bytes="5MiB", **sizes)
+    memory = gdsload.Memory(prefetch="1MiB", arena="2MiB", registered="4MiB", vram="5MiB")
+    found = planned(GPU, cache="vram", memory=memory, backend=gdsload.Bounce(pinned="3MiB"))
     assert (found.prefetch_bytes, found.arena_bytes) == (2**20, 2 * 2**20)
     assert (found.backend.pinned_bytes, found.backend.register_bytes) == (3 * 2**20, 4 * 2**20)
     assert (found.vram_bytes, found.registers_by_default) == (5 * 2**20, False)
@@ -112,9 +121,9 @@ def test_what_is_a_share_of_what_is_free_is_left_until_it_is_taken(planned, cach
     ("device", "given", "text"),
     [
         (CPU, {}, "the page cache, as far as the system keeps it"),
-        (GPU, {"register_bytes": "1MiB"}, "memory: .*, where 1 MiB may be kept"),
-        (GPU, {"register_bytes": 10}, "memory, where 10 B of .* may be kept, and the drive"),
-        (GPU, {"register_bytes": 0}, "the drive"),
+        (GPU, {"memory": gdsload.Memory(registered="1MiB")}, "memory: .*, where 1 MiB may be kept"),
+        (GPU, {"memory": gdsload.Memory(registered=10)}, "memory, where 10 B of .* may be kept, and the drive"),
+        (GPU, {"memory": gdsload.Memory(registered=0)}, "the drive"),
         (GPU, {"mmap": False}, "the drive"),
         (GPU, {"cache": "none"}, "the drive"),
         (GPU, {"backend": "bounce"}, "the drive"),
@@ -132,8 +141,8 @@ def test_a_plan_cannot_be_changed(planned):
 
 
 def test_options_are_refused_before_the_dataset_is_looked_at(tmp_path):
-    with pytest.raises(gdsload.OptionError, match="arena_bytes is"):
-        gdsload.DataLoader(tmp_path / "nothing", device="cpu", arena_bytes="many")
+    with pytest.raises(gdsload.OptionError, match="arena is"):
+        gdsload.DataLoader(tmp_path / "nothing", device="cpu", memory=gdsload.Memory(arena="many"))
 
 
 def test_the_ranks_are_a_rule(planned, monkeypatch):
@@ -145,7 +154,7 @@ def test_the_ranks_are_a_rule(planned, monkeypatch):
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 3)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
     assert rule.world() == (3, 4)
-    assert planned(rank=1, world_size=2).schedule.world() == (1, 2)
+    assert planned(ranks=(1, 2)).schedule.world() == (1, 2)
 
 
 def images(path):
@@ -157,9 +166,7 @@ def images(path):
 @pytest.mark.parametrize(("cache", "fixed"), [("vram", True), ("auto", True), ("vram", False), ("none", True)])
 def test_decoded_images_take_the_place_of_shards_in_vram(planned, tmp_path, cache, fixed):
     wanted = DecodeImage(size=8, crop="center" if fixed else "random-resized", flip=0.5)
-    found = plan_loader(
-        images(tmp_path / "d"), {**DEFAULTS, "device": GPU, "cache": cache, "decode": {"image": wanted}}
-    )
+    found = planned(GPU, images(tmp_path / "d"), cache=cache, decode={"image": wanted})
     assert found.keeps_images is (fixed and cache != "none")
     assert found.in_vram is (not fixed and cache != "none")
 
@@ -177,20 +184,20 @@ def test_budgets_are_shares_of_the_gpus_memory(planned, monkeypatch, gib, device
     found = planned(device)
     assert found.prefetch_bytes == ahead_mib * 2**20
     assert found.arena_bytes == (2 * found.prefetch_bytes if device == GPU else 2**30)
-    assert planned(device, prefetch_bytes=7, arena_bytes="5MiB").prefetch_bytes == 7
-    assert planned(device, prefetch_bytes=7).arena_bytes == found.arena_bytes
-    assert planned(device, arena_bytes="5MiB").arena_bytes == 5 * 2**20
+    assert planned(device, memory=gdsload.Memory(prefetch=7, arena="5MiB")).prefetch_bytes == 7
+    assert planned(device, memory=gdsload.Memory(prefetch=7)).arena_bytes == found.arena_bytes
+    assert planned(device, memory=gdsload.Memory(arena="5MiB")).arena_bytes == 5 * 2**20
 
 
 @pytest.mark.parametrize(
     ("given", "landing_mib"),
     [
         ({}, 128),
-        ({"prefetch_bytes": "1GiB"}, 256),
-        ({"prefetch_bytes": "8GiB"}, 256),
-        ({"prefetch_bytes": "1MiB"}, 128),
-        ({"prefetch_bytes": "1GiB", "arena_bytes": "800MiB"}, 200),
-        ({"prefetch_bytes": "1GiB", "arena_bytes": "1MiB"}, 128),
+        ({"memory": gdsload.Memory(prefetch="1GiB")}, 256),
+        ({"memory": gdsload.Memory(prefetch="8GiB")}, 256),
+        ({"memory": gdsload.Memory(prefetch="1MiB")}, 128),
+        ({"memory": gdsload.Memory(prefetch="1GiB", arena="800MiB")}, 200),
+        ({"memory": gdsload.Memory(prefetch="1GiB", arena="1MiB")}, 128),
     ],
 )
 def test_groups_that_land_in_the_arena_are_a_quarter_of_the_budgets(planned, monkeypatch, given, landing_mib):
@@ -211,21 +218,25 @@ def test_groups_for_a_gpus_decoder_have_a_number_of_images(
     planned, tmp_path, device, batch_size, prefetch, size, groups
 ):
     wanted = DecodeImage(size=size, mean=(0.5,) * 3, std=(0.5,) * 3, dtype=torch.bfloat16)
-    given = {"device": device, "decode": {"image": wanted}, "batch_size": batch_size, "prefetch_bytes": prefetch}
-    found = plan_loader(images(tmp_path / "d"), {**DEFAULTS, **given})
+    given = {
+        "device": device,
+        "decode": {"image": wanted},
+        "batch_size": batch_size,
+        "memory": gdsload.Memory(prefetch=prefetch),
+    }
+    found = planned(dataset=images(tmp_path / "d"), **given)
     limits = limits_of(found, Schedules(found.schedule).newest)
     assert (limits.group(), limits.landing_bytes) == (groups, 0)
 
 
 def test_images_are_kept_where_batches_are_built(planned, tmp_path):
-    given = {**DEFAULTS, "decode": {"image": DecodeImage()}, "cache": "ram", "ram_bytes": "2MiB"}
-    found = plan_loader(images(tmp_path / "d"), {**given, "device": CPU})
+    given = {"decode": {"image": DecodeImage()}, "cache": "ram", "memory": gdsload.Memory(ram="2MiB")}
+    found = planned(CPU, images(tmp_path / "d"), **given)
     assert (found.keeps_images, found.ram_bytes) == (True, 2**21)
     with pytest.raises(gdsload.OptionError, match="is the GPU"):
-        plan_loader(tmp_path / "d", {**given, "device": GPU})
+        planned(GPU, tmp_path / "d", **given)
 
 
-def test_samples_are_transformed_by_a_ranks_share_of_the_processors(planned, monkeypatch):
-    monkeypatch.setattr(options, "processors", lambda: 7)
-    assert planned(sample_transform=lambda sample: sample).per_sample.workers == 7
-    assert planned(sample_transform=lambda sample: sample, sample_workers=3).per_sample.workers == 3
+def test_a_plan_has_the_workers_of_samples(planned):
+    assert planned(sample_transform=lambda sample: sample).per_sample.workers is None
+    assert planned(sample_transform=gdsload.PerSample(lambda sample: sample, workers=3)).per_sample.workers == 3

@@ -37,7 +37,7 @@ def born(folder, path, mmap, delay):
         os.dup2(os.open(os.path.join(folder, name), os.O_CREAT | os.O_WRONLY), fd)
     if delay:
         gdsload.backends.registry.HostBackend = lambda files: SlowBackend(HostBackend(files), delay)
-    return gdsload.DataLoader(path, 10, "full", device="cpu", mmap=mmap, prefetch_bytes=2000)
+    return gdsload.DataLoader(path, 10, "full", device="cpu", mmap=mmap, memory=gdsload.Memory(prefetch=2000))
 
 def read(folder, name):
     with open(os.path.join(folder, name)) as file:
@@ -227,7 +227,7 @@ def test_reads_that_hang_for_good_take_two_ctrl_c(run):
 
         hang, reads = [], gdsload.shards.prepared_reads.PreparedReads
         read, reads.read = reads.read, hanging
-        loaders = [gdsload.DataLoader(path, 10, device="cpu", mmap=mmap, prefetch_bytes=1) for _ in range(3)]
+        loaders = [gdsload.DataLoader(path, 10, device="cpu", mmap=mmap, memory=gdsload.Memory(prefetch=1)) for _ in range(3)]
         others = [iter(one) for one in loaders]
         for number, batch in enumerate(loader):
             [next(other) for other in others[: 3 - number]]

@@ -69,40 +69,42 @@ def unhashable(batch):
     return {**batch, "odd": Unspeakable(rank)} if rank == 2 and batch["index"][0] == third else batch
 
 found = {}
-found["mesh"] = read(loader(mesh=mesh, check_peers=True))
-found["slice"] = read(loader(mesh=mesh["dp"]))
-found["flat"] = read(loader(mesh=flat))
-found["group"] = read(loader(process_group=pair))
-made = loader(mesh=mesh)
+found["mesh"] = read(loader(ranks=mesh, check_peers=True))
+found["slice"] = read(loader(ranks=mesh["dp"]))
+found["flat"] = read(loader(ranks=flat))
+found["group"] = read(loader(ranks=pair))
+made = loader(ranks=mesh)
 found["place"] = [made.state_dict()["global_batch"], len(made)]
 
 torch.manual_seed(rank)
-made = loader(mesh=mesh, seed=None)
+made = loader(ranks=mesh, seed=None)
 early = made.state_dict()
 before = read(made)
 found["drawn"] = [early["seed"], made.seed, before, made.state_dict()["seed"]]
 found["drawn by all"] = read(loader(seed=None))
-again = loader(mesh=mesh, seed=None)
+again = loader(ranks=mesh, seed=None)
 again.load_state_dict({**made.state_dict(), "epoch": 0})
 found["drawn, resumed"] = [read(again) == before, again.seed == made.seed]
 again = loader(15, seed=None)
 again.load_state_dict(early)
 found["undrawn"] = [again.seed, len(read(again)), again.seed]
 
-first = read(loader(mesh=mesh))[1][0]
-found["other seed"] = failing(loader(mesh=mesh, seed=int(rank == 3)))
-found["other order"] = failing(loader(process_group=dist.group.WORLD, shuffle=rank > 1))
-made = loader(mesh=mesh)
+first = read(loader(ranks=mesh))[1][0]
+found["other seed"] = failing(loader(ranks=mesh, seed=int(rank == 3)))
+found["other order"] = failing(loader(ranks=dist.group.WORLD, shuffle=rank > 1))
+made = loader(ranks=mesh)
 if rank == 2:
-    ahead = loader(mesh=None, rank=0, world_size=2)
+    ahead = loader(ranks=(0, 2))
     next(iter(ahead))
     made.load_state_dict(ahead.state_dict())
 found["other place"] = failing(made)
 lengths = gdsload.TokenBudget(words, "t", 20, seed=int(rank > 1))
-found["other budget"] = failing(gdsload.DataLoader(words, batch_sampler=lengths, device="cpu", mesh=mesh))
+found["other budget"] = failing(gdsload.DataLoader(words, batch_sampler=lengths, device="cpu", ranks=mesh))
 fields = ["n"] if rank % 2 else ["t"]
-found["other fields"] = failing(gdsload.DataLoader(words, 10, fields=fields, device="cpu", mesh=mesh))
-found["other batch"] = failing(loader(mesh=mesh, check_peers=True, transform=changed))
+draw = lambda epoch: torch.arange(rank // 3, 500)
+found["other indices"] = failing(loader(100, False, ranks=mesh, sampler=draw))
+found["other fields"] = failing(gdsload.DataLoader(words, 10, fields=fields, device="cpu", ranks=mesh))
+found["other batch"] = failing(loader(ranks=mesh, check_peers=True, transform=changed))
 def noticed(made):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -114,19 +116,23 @@ def budget(**options):
     return gdsload.DataLoader(words, batch_sampler=gdsload.TokenBudget(words, "t", 20, **options), device="cpu")
 
 plain = {"order": loader(10), "twice": loader(10), "seed": loader(10, seed=rank), "budget": budget(seed=rank)}
+def randomly(seed):
+    return loader(10, False, sampler=lambda epoch: torch.randperm(1000, generator=torch.Generator().manual_seed(seed)))
+
+plain |= {"function": randomly(rank)}
 plain |= {"mixed": gdsload.DataLoader(gdsload.Mix([path], [1]), 10, seed=rank, device="cpu")}
 quiet = {"in order": loader(10, False, seed=rank), "windows in order": budget(shuffle=False, seed=rank)}
-quiet |= {"alone": loader(10, seed=rank, rank=0, world_size=1), "agreed": loader(10, seed=None)}
-quiet |= {"other sizes": loader(20 + rank, seed=rank)}
+quiet |= {"alone": loader(10, seed=rank, ranks=(0, 1)), "agreed": loader(10, seed=None)}
+quiet |= {"other sizes": loader(20 + rank, seed=rank), "one function": randomly(5)}
 found["noticed"] = {name: noticed(made) for name, made in plain.items()}
 found["quiet"] = [noticed(made) for made in quiet.values()]
 
-third = read(loader(mesh=mesh))[3][0]
-found["broken"] = failing(loader(mesh=mesh, check_peers=True, transform=broken))
-found["unhashable"] = failing(loader(mesh=mesh, check_peers=True, transform=unhashable))
+third = read(loader(ranks=mesh))[3][0]
+found["broken"] = failing(loader(ranks=mesh, check_peers=True, transform=broken))
+found["unhashable"] = failing(loader(ranks=mesh, check_peers=True, transform=unhashable))
 length = 300 if rank else 200
-found["shorter"] = failing(loader(100, False, mesh=mesh, check_peers=True, sampler=range(length)))
-made = loader(100, False, mesh=mesh, sampler=RandomSampler(range(1000), generator=torch.Generator().manual_seed(rank)))
+found["shorter"] = failing(loader(100, False, ranks=mesh, check_peers=True, sampler=range(length)))
+made = loader(100, False, ranks=mesh, sampler=RandomSampler(range(1000), generator=torch.Generator().manual_seed(rank)))
 next(iter(made))
 found["sampler"] = [made.state_dict()["rank"], made.state_dict()["world_size"]]
 with open(f"{folder}/rank{rank}.json", "w") as file:
@@ -162,7 +168,7 @@ class TestProcesses:
         batches = [one["mesh"] for one in told]
         assert batches[0] == batches[1] != batches[2] == batches[3]
         assert shared_out([batches[0], batches[2]])
-        expected = load(plain, 30, "full", rank=1, world_size=2, with_index=True)
+        expected = load(plain, 30, "full", ranks=(1, 2), with_index=True)
         assert batches[3] == [batch["index"].tolist() for batch in expected]
         assert [one["place"] for one in told] == [[60, 17]] * RANKS
 
@@ -199,6 +205,7 @@ class TestProcesses:
             ("other seed", "seed is 0 on ranks 0, 1, 2, 1 on rank 3. Make it in all ranks with the same dataset"),
             ("other order", "order is {'shuffle': 'sequential'"),
             ("other place", "position is 0 on ranks 0, 1, 3, 60 on rank 2"),
+            ("other indices", "the sampler's indices is '"),
             ("other budget", "the batch_sampler's seed is 0 on ranks 0, 1, 1 on ranks 2, 3"),
         ],
     )
@@ -216,8 +223,11 @@ class TestProcesses:
             seeds = {re.match(r"rank (\d) has begun this loader with seed \1, and rank", text)[1] for text in said}
             assert len(seeds) == 1
             assert all("some samples come several times in an epoch, and others never" in text for text in said)
+        said = [text for one in told for text in one["noticed"]["function"]]
+        assert len(said) == RANKS - 1
+        assert all("with indices of digest" in text and "that all ranks seed with the epoch" in text for text in said)
         assert {tuple(one["noticed"][name]) for one in told for name in ("order", "twice")} == {()}
-        assert [one["quiet"] for one in told] == [[[]] * 5] * RANKS
+        assert [one["quiet"] for one in told] == [[[]] * 6] * RANKS
 
     def test_peers_with_another_batch_are_named(self, told):
         for one in told[:2]:
@@ -276,7 +286,7 @@ class TestMesh:
     )
     def test_dimensions_are_known_by_name(self, load, plain, world, names, shape, rank, wanted):
         world(rank, 8)
-        loader = load(plain, 10, mesh=init_device_mesh("cpu", shape, mesh_dim_names=names), with_index=True)
+        loader = load(plain, 10, ranks=init_device_mesh("cpu", shape, mesh_dim_names=names), with_index=True)
         rank, world_size = wanted
         assert loader.state_dict()["global_batch"] == 10 * world_size
         assert next(iter(loader))["index"].tolist() == list(range(10 * rank, 10 * rank + 10))
@@ -285,68 +295,62 @@ class TestMesh:
     def test_a_dimension_of_another_name_is_refused_where_there_are_several(self, load, plain, world, names):
         world(3, 8)
         with pytest.raises(
-            OptionError, match=r"get samples of their own cannot be told.*(mesh=mesh\['name'\]|mesh_dim)"
+            OptionError, match=r"get samples of their own cannot be told.*(ranks=mesh\['name'\]|mesh_dim)"
         ):
-            load(plain, 10, mesh=init_device_mesh("cpu", (4, 2), mesh_dim_names=names))
+            load(plain, 10, ranks=init_device_mesh("cpu", (4, 2), mesh_dim_names=names))
 
     def test_and_taken_where_it_is_chosen(self, load, plain, world):
         world(3, 8)
         mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("a", "b"))
         for name, wanted in (("a", 10), ("b", 10)):
-            assert next(iter(load(plain, 10, mesh=mesh[name], with_index=True)))["index"][0] == wanted
+            assert next(iter(load(plain, 10, ranks=mesh[name], with_index=True)))["index"][0] == wanted
 
     def test_another_ranks_mesh_is_refused(self, load, plain, world):
         world(3, 8)
         with pytest.raises(OptionError, match="this process is no rank of DeviceMesh"):
-            load(plain, 10, mesh=DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",)))
+            load(plain, 10, ranks=DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",)))
 
 
 class TestOptions:
-    @pytest.mark.parametrize("other", ["process_group", "rank"])
-    def test_only_one_of_them_may_be_given(self, load, plain, world, other):
-        world(1, 2)
-        options = {"process_group": dist.group.WORLD} if other == "process_group" else {"rank": 0, "world_size": 1}
-        with pytest.raises(OptionError, match=f"mesh.*each say which share.*Pass one|{other}, mesh each say"):
-            load(plain, mesh=init_device_mesh("cpu", (2,)), **options)
-
     def test_a_group_of_others_is_refused(self, load, plain, world):
         world(1, 4)
         with pytest.raises(OptionError, match="which this process is no rank of"):
-            load(plain, process_group=dist.new_group([0, 2]))
+            load(plain, ranks=dist.new_group([0, 2]))
 
     def test_a_part_of_a_mesh_has_no_peers_and_no_seed_of_all(self, load, plain, world):
         world(1, 4)
         part = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["dp"]
-        with pytest.raises(OptionError, match="check_peers=True .*Pass mesh= with the whole mesh"):
-            load(plain, mesh=part, check_peers=True)
+        with pytest.raises(OptionError, match="check_peers=True .*Pass ranks= with the whole mesh"):
+            load(plain, ranks=part, check_peers=True)
         with pytest.raises(
             OptionError, match="by the 2 ranks of the mesh or group, and there are 4.*whole mesh, or a s"
         ):
-            load(plain, mesh=part, seed=None)
+            load(plain, ranks=part, seed=None)
 
     @pytest.mark.parametrize("name", ["mesh", "process_group"])
     def test_copies_are_made_with_the_same_and_no_other_process_gets_one(self, load, plain, world, name):
         world(1, 2)
-        given = {name: init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)) if name == "mesh" else dist.group.WORLD}
-        loader = load(plain, 10, with_index=True, **given)
+        given = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)) if name == "mesh" else dist.group.WORLD
+        loader = load(plain, 10, with_index=True, ranks=given)
         with copy.deepcopy(loader) as found, copy.copy(loader) as other:
             for one in (found, other):
                 assert one.state_dict() == loader.state_dict()
                 assert len(one) == 50
-        with pytest.raises(
-            OptionError, match=f"a loader with {name}= cannot be pickled.*in each rank's process, or pass"
-        ):
+        with pytest.raises(OptionError, match="as its ranks cannot be pickled.*in each rank's process, or pass"):
             pickle.dumps(loader)
         if name == "process_group":
             dist.destroy_process_group()
             del given
             gc.collect()
-            with pytest.raises(OptionError, match="process_group that the loader was given has been destroyed"):
-                copy.deepcopy(loader)
+            with (
+                copy.deepcopy(loader) as found,
+                pytest.raises(OptionError, match="process group that the loader was given has been destroyed"),
+            ):
+                next(iter(found))
 
     def test_a_group_is_held_by_nobody_and_missed_when_it_is_gone(self, load, plain, world):
         world(1, 4)
-        loader = load(plain, 10, process_group=dist.group.WORLD)
+        loader = load(plain, 10, ranks=dist.group.WORLD)
         assert len(loader) == 25
         dist.destroy_process_group()
         with pytest.raises(OptionError, match="process group that the loader was given has been destroyed"):

@@ -9,7 +9,23 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
-from gdsload import DataLoader, LengthBuckets, Mix, OptionError, ShardDataset, TokenBudget, Windows
+from gdsload import (
+    Auto,
+    BlockShuffle,
+    Bounce,
+    DataLoader,
+    Gds,
+    LengthBuckets,
+    Memory,
+    Mix,
+    OptionError,
+    Padded,
+    PerSample,
+    ShardDataset,
+    TokenBudget,
+    Windows,
+)
+from gdsload.transforms import DecodeImage
 
 
 class Stream(IterableDataset):
@@ -39,8 +55,11 @@ class OddSubset(Subset):
         return [5] * len(indices)
 
 
+RANDOM = DecodeImage(size=8, crop="random-resized")
+
+
 def padded(value):
-    return {"ragged": "padded", "padding_value": value}
+    return {"ragged": Padded(value)}
 
 
 def load(dataset, batch_size=1, **options):
@@ -49,17 +68,21 @@ def load(dataset, batch_size=1, **options):
 
 # An option, its values, and what the error says of each.
 VALUES = [
-    ("arena_bytes", [0, -1, 1.5, "many", "", True], "arena_bytes is"),
+    ("ahead", [None, "no", 2], "ahead is .*Supported are False, True"),
     ("as_tuple", ["image"], r"as_tuple is the text 'image'. Pass a list: as_tuple=\['image'\]"),
     ("as_tuple", [[], [0]], "as_tuple is .*Name the fields in their order"),
     ("as_tuple", [["imag"]], "no field 'imag'"),
     ("as_tuple", [["index"]], "no field 'index'"),
     ("as_tuple", [["label", "real"]], "no field 'real'"),
-    ("backend", ["gsd"], "backend is 'gsd'. Supported are"),
+    ("backend", ["gsd", Gds, None], r"backend is .*Pass one of 'auto', 'gds', .* or a value: gdsload\.Auto"),
     ("batch_size", [0, -1, 1.5, "8", None, [8]], "batch_size is"),
     ("cache", ["disk"], "cache is 'disk'"),
     ("check_peers", [True], "check_peers=True compares.*which ranks those are is not known.*the whole mesh"),
     ("collate_fn", [print], "collate_fn is not supported.*transform="),
+    ("decode", [[]], "is no mapping of fields"),
+    ("decode", [{"picture": RANDOM}], "has no field 'picture'"),
+    ("decode", [{"image": "random"}], r"decode\['image'\] is 'random'"),
+    ("decode", [{"label": RANDOM}], "'label' is .* and holds no encoded images"),
     (
         "device",
         ["nonsense", 3.5, [], "fpga", "cuda:99", 99, "", object()],
@@ -74,18 +97,15 @@ VALUES = [
     ("fields", [[["label"]]], r"no field \['label'\]"),
     ("fields", [[None]], "no field None"),
     ("generator", [3], "generator is 3, which is no torch.Generator"),
-    ("mesh", ["dp"], "mesh is a str.*init_device_mesh"),
+    ("memory", ["1GiB", 2**30, Memory], r"memory is .*Pass memory=gdsload\.Memory\(prefetch="),
     ("mmap", ["no"], "mmap is 'no'"),
-    ("padding_value", ["0"], "padding_value is '0', which is no number"),
-    ("padding_value", [None], "padding_value is None"),
-    ("prefetch_bytes", [0, -1, 1.5, "many", "", True], "prefetch_bytes is"),
-    ("process_group", [5], "process_group is 5, which this process is no rank of.*new_group"),
-    ("ragged", ["dense"], "ragged is 'dense'. Supported are 'jagged', 'offsets', 'padded'"),
-    ("read_threads", [0, -1, 513, 1.5, "8"], "read_threads is"),
+    ("ragged", ["dense", Padded], "ragged is .*Supported are 'jagged', 'offsets', 'padded'"),
+    ("ranks", [5, "dp", (0,), (0, 1, 2)], r"ranks is .*Pass ranks=\(rank, world_size\), a DeviceMesh .*ProcessGroup"),
+    ("ranks", [(-1, 2), ("0", 2)], "rank is"),
+    ("ranks", [(0, 0), (0, None)], "world_size is"),
+    ("ranks", [(2, 2)], "ranks 0 to 1"),
     ("reuse_buffers", ["yes", 2, None], "reuse_buffers is"),
-    ("sample_processes", [True], "are for sample_transform, which is not given"),
     ("sample_transform", [5], "sample_transform is 5: 5 cannot be called"),
-    ("sample_workers", [2], "are for sample_transform, which is not given"),
     (
         "sampler",
         [torch.zeros(3, dtype=torch.bool), torch.zeros(2, 2, dtype=torch.int64), np.array([0.5]), 5],
@@ -95,11 +115,27 @@ VALUES = [
     (
         "shuffle",
         [1, 0, "yes", "sequential", "", 2.0],
-        'no way to shuffle.*Pass shuffle=False, True, "full" or "block"',
+        'no way to shuffle.*Pass shuffle=False, True, "full", "block" or gdsload.BlockShuffle',
     ),
     ("tail", ["cut"], "tail is 'cut'.*'share', 'pad', 'drop'"),
     ("transform", [5], "transform is 5, which cannot be called"),
-    # Keywords that a loader has not.
+    # Keywords that a loader has not, or no more.
+    ("arena_bytes", ["2GiB"], r"no option arena_bytes\. Pass memory=gdsload\.Memory\(arena='2GiB'\)\.$"),
+    ("gds_compat", [True], r"Pass backend=gdsload\.Gds\(compat=True\)\.$"),
+    ("gds_engine", ["kvikio"], r"Pass backend=gdsload\.Auto\(engine='kvikio'\)\.$"),
+    ("lanes", [4], r"Pass shuffle=gdsload\.BlockShuffle\(lanes=4\)\.$"),
+    ("mesh", [object()], r"Pass ranks=mesh\.$"),
+    ("padding_value", [-100, None], r"Pass ragged=gdsload\.Padded\((-100|None)\)\.$"),
+    ("pinned_bytes", [2**23], r"Pass backend=gdsload\.Auto\(pinned=8388608\)\.$"),
+    ("prefetch_bytes", ["1GiB"], r"Pass memory=gdsload\.Memory\(prefetch='1GiB'\)\.$"),
+    ("process_group", [object()], r"Pass ranks=process_group\.$"),
+    ("ram_bytes", [5], r"Pass memory=gdsload\.Memory\(ram=5\)\.$"),
+    ("read_threads", [8], r"Pass backend=gdsload\.Auto\(threads=8\)\.$"),
+    ("register_bytes", [0], r"Pass memory=gdsload\.Memory\(registered=0\)\.$"),
+    ("sample_processes", [True], r"Pass sample_transform=gdsload\.PerSample\(transform, processes=True\)\.$"),
+    ("sample_workers", [3], r"Pass sample_transform=gdsload\.PerSample\(transform, workers=3\)\.$"),
+    ("sample_workers", [0], r"Pass ahead=False\.$"),
+    ("vram_bytes", ["1GB"], r"Pass memory=gdsload\.Memory\(vram='1GB'\)\.$"),
     ("batchsize", [1], r"no option 'batchsize'\. Did you mean 'batch_size'\?$"),
     ("devices", [1], r"no option 'devices'\. Did you mean 'device'\?$"),
     ("droplast", [1], r"no option 'droplast'\. Did you mean 'drop_last'\?$"),
@@ -108,57 +144,70 @@ VALUES = [
     ("zzz", [True], r"no option 'zzz'\. Its options are .*with_index"),
 ]
 
+# Values that refuse what they are made of.
+GROUPS = [
+    *((lambda value=value: Memory(arena=value), "arena is") for value in (0, -1, 1.5, "many", "", True)),
+    *((lambda value=value: Memory(prefetch=value), "prefetch is") for value in (0, -1, 1.5, "many", "", True)),
+    *((lambda name=name: Memory(**{name: "x"}), f"{name} is 'x'") for name in ("registered", "vram", "ram")),
+    *((lambda value=value: BlockShuffle(value), "block is") for value in (0, -1, 1.5, "8")),
+    *((lambda name=name: BlockShuffle(**{name: 0}), f"{name} is 0") for name in ("window", "lanes")),
+    *((lambda value=value: Padded(value), "which is no number") for value in ("0", None, {"points": "0"})),
+    *(
+        (lambda kind=kind, value=value: kind(threads=value), "threads is")
+        for kind in (Auto, Bounce, Gds)
+        for value in (0, -1, 513, 1.5, "8")
+    ),
+    *((lambda kind=kind: kind(pinned="1KiB"), "pinned is 1024 bytes, but must be at") for kind in (Auto, Bounce)),
+    *((lambda kind=kind: kind(engine="cuda"), 'engine is .*"cufile" or "kvikio"') for kind in (Auto, Gds)),
+    (lambda: Gds(compat="no"), "compat is 'no'"),
+    (lambda: PerSample([]), "has no transform"),
+    (lambda: PerSample([len, 5]), "5 cannot be called"),
+    (lambda: PerSample(len, workers=0), "workers is 0. Pass ahead=False"),
+    *((lambda value=value: PerSample(len, workers=value), "workers is") for value in (-1, 513, 1.5)),
+    (lambda: PerSample(lambda _: 1, processes=True), "sent to a worker process.*Define it in a module"),
+]
+
 # Options that do not go together.
 TOGETHER = [
     ({"as_tuple": ["image"], "fields": ["label"]}, "as_tuple names 'image', which fields=.* leaves out"),
     ({"batch_sampler": [[1]], "batch_size": 2}, "batch_sampler cannot be used together with batch_size"),
     ({"batch_sampler": [[1]], "drop_last": True}, "together with drop_last"),
     ({"batch_sampler": [[1]], "sampler": [1]}, "together with sampler"),
-    ({"batch_sampler": [[1]], "seed": 5}, "together with seed.*a seed is its generator's"),
     ({"batch_sampler": [[1]], "shuffle": "full"}, "together with shuffle"),
-    ({"batch_sampler": [[1]], "tail": "drop"}, "tail='drop' cannot be used together with batch_sampler"),
-    ({"generator": torch.Generator(), "seed": 3}, "generator and seed exclude each other"),
-    ({"rank": 0}, "go together"),
-    ({"world_size": 2}, "go together"),
-    ({"rank": 2, "world_size": 2}, "ranks 0 to 1"),
-    ({"rank": -1, "world_size": 2}, "rank is -1"),
-    ({"rank": 0, "world_size": 0}, "world_size is 0"),
-    ({"rank": "0", "world_size": 2}, "rank is '0'"),
-    ({"rank": 0, "world_size": 2, "seed": None}, "seed=None is agreed upon by all ranks.*mesh= or process_grou"),
-    ({"sample_processes": True, "sample_workers": 0}, "sample_processes=True in processes. Leave one of them"),
-    ({"sample_transform": len, "sample_workers": -1}, "sample_workers is -1"),
-    ({"sample_transform": len, "ragged": "padded"}, "ragged='padded' cannot be had with sample_transform"),
-    ({"sample_transform": len, "cache": "vram"}, "cache='vram' cannot be had with sample_transform"),
-    ({"sample_transform": len, "backend": "mapped"}, "backend='mapped' cannot be had with sample_transform"),
-    ({"sample_transform": lambda _: 1, "sample_processes": True}, "sent to a worker process.*Define it in a module"),
-    ({"sampler": [1], "block": 5}, "together with block"),
-    ({"sampler": [1], "rank": 0, "world_size": 1}, "together with rank, world_size"),
-    ({"sampler": [1], "seed": 5}, "together with seed.*a seed is its generator's"),
-    ({"sampler": [1], "seed": None}, "sampler cannot be used together with seed"),
+    ({"batch_sampler": [[1]], "tail": "drop"}, "batch_sampler cannot be used together with tail='drop'"),
+    (
+        {"generator": torch.Generator(), "seed": 3},
+        "generator cannot be used together with seed=3: the generator's initial_seed",
+    ),
+    ({"ranks": (0, 2), "seed": None}, "seed=None is agreed upon by all ranks.*a mesh or process group as ranks="),
+    ({"sample_transform": PerSample(len, processes=True), "ahead": False}, "processes cannot .*with ahead=False"),
+    ({"sample_transform": len, "ragged": "padded"}, "sample_transform cannot be used together with ragged='padded'"),
+    ({"sample_transform": len, "ragged": Padded(1)}, "sample_transform cannot be used together with ragged='padded'"),
+    ({"sample_transform": len, "cache": "vram"}, "sample_transform cannot be used together with cache='vram'"),
+    ({"sample_transform": len, "backend": "mapped"}, "sample_transform cannot be used together with backend='mapped'"),
+    ({"sample_transform": len, "backend": Gds()}, "sample_transform cannot be used together with backend='gds'"),
+    ({"sampler": [1], "shuffle": BlockShuffle(5)}, "sampler cannot be used together with shuffle"),
+    ({"sampler": [1], "ranks": (0, 1)}, "sampler cannot be used together with ranks"),
+    ({"batch_sampler": [[1]], "ranks": (0, 1)}, "batch_sampler cannot be used together with ranks"),
+    ({"drop_last": True, "tail": "pad"}, "drop_last cannot be used together with tail='pad'"),
+    # Several former keywords at once.
+    ({"rank": 1, "world_size": 4}, r"Pass ranks=\(1, 4\)\.$"),
+    ({"block": 8, "window": 9, "arena_bytes": 7}, r"Pass shuffle=gdsload\.BlockShuffle\(block=8, window=9\), memory="),
+    ({"read_threads": 2, "backend": "bounce"}, r"Pass backend=gdsload\.Bounce\(threads=2\)\.$"),
+    ({"read_threads": 2, "gds_compat": True}, r"Pass backend=gdsload\.Gds\(compat=True, threads=2\)\.$"),
     ({"sampler": [1], "shuffle": True}, "sampler cannot be used together with shuffle"),
-    ({"sampler": [1], "tail": "pad"}, "tail='pad' cannot be used together with sampler.*Distributed"),
-    ({"sampler": [1], "tail": "share"}, "tail='share' cannot be used together with sampler"),
-    ({"tail": "pad", "drop_last": True}, "drop_last=True leaves out .*tail='pad' hands it out.*Pass one"),
-    ({"tail": "share", "drop_last": True}, "tail='share' hands it out"),
-    # Block options.
-    *(
-        ({"shuffle": shuffle, name: 5}, f"{name}=5 has no meaning")
-        for name, shuffle in itertools.product(("block", "window", "lanes"), (False, "full"))
-    ),
-    *(
-        ({"shuffle": "block", name: value}, f"{name} is")
-        for name, value in itertools.product(("block", "window", "lanes"), (0, -3, 1.5, "5"))
-    ),
+    ({"sampler": [1], "tail": "pad"}, "sampler cannot be used together with tail='pad'.*Distributed"),
+    ({"sampler": [1], "tail": "share"}, "sampler cannot be used together with tail='share'"),
+    ({"tail": "share", "drop_last": True}, "drop_last cannot be used together with tail='share'"),
     # Padding that a field cannot hold, and buffers that it cannot use.
-    (padded(-100), "'codes': padding_value is -100, which uint16 cannot hold: it holds whole numbers from 0 to 65535"),
-    (padded(2.5), "field 'codes': padding_value is 2.5, which uint16 cannot hold"),
-    (padded(float("nan")), "field 'codes': padding_value is nan, which uint16 cannot hold"),
-    (padded({"codes": np.float64(0.5)}), "field 'codes': padding_value is .*0.5.*, which uint16 cannot hold"),
-    (padded({"points": 1e300}), "'points': padding_value is 1e.300, which float32 cannot hold: .* up to 3.4"),
-    (padded({"points": 1j}), "field 'points': padding_value is 1j, which float32 cannot hold"),
+    (padded(-100), "'codes': the padding is -100, which uint16 cannot hold: it holds whole numbers from 0 to 65535"),
+    (padded(2.5), "field 'codes': the padding is 2.5, which uint16 cannot hold"),
+    (padded(float("nan")), "field 'codes': the padding is nan, which uint16 cannot hold"),
+    (padded({"codes": np.float64(0.5)}), "field 'codes': the padding is .*0.5.*, which uint16 cannot hold"),
+    (padded({"points": 1e300}), "'points': the padding is 1e.300, which float32 cannot hold: .* up to 3.4"),
+    (padded({"points": 1j}), "field 'points': the padding is 1j, which float32 cannot hold"),
     (padded({"points": 2**24 + 1}), "float32 cannot hold: it holds .*, whole numbers exactly up to 16777216"),
-    (padded({"points": "0"}), "padding_value is {'points': '0'}, which is no number"),
-    (padded({"ragged_fp8": 1e6}), "'ragged_fp8': padding_value is 1000000.0, which float8_e5m2 cannot .* 57344"),
+    (padded({"ragged_fp8": 1e6}), "'ragged_fp8': the padding is 1000000.0, which float8_e5m2 cannot .* 57344"),
     (padded({"text": 0}), "names 'text', which is no field that is padded. Those are 'points', 'normals'"),
     *(
         (
@@ -168,6 +217,12 @@ TOGETHER = [
         for name, ragged in itertools.product(("points", "text", "blob"), ("jagged", "padded", "offsets", "varlen"))
     ),
 ]
+
+
+@pytest.mark.parametrize(("make", "message"), GROUPS)
+def test_groups(make, message):
+    with pytest.raises(OptionError, match=message):
+        make()
 
 
 @pytest.mark.parametrize(
@@ -299,7 +354,7 @@ CALLS = [
     (lambda data: load(Windows(data, offsets={"label": [2]}), fields=["image"]), "no field 'image'. It has 'label'."),
     (lambda data: Windows(Subset(data, [0]), 2), "windows are of a ShardDataset"),
     (lambda data: load(Mix([data], [1]), shuffle="block"), 'a Mix cannot be shuffled in blocks.*shuffle="full"'),
-    (lambda data: load(Mix([data], [1]), shuffle=True, window=10), "window=10 has no meaning"),
+    (lambda data: load(Mix([data], [1]), shuffle=BlockShuffle(window=10)), "a Mix cannot be shuffled in blocks"),
     (lambda data: load(Mix([data], [1]), sampler=[1]), "sampler cannot be used with a Mix"),
     *(
         (lambda _, odd=odd: Mix([odd], [1]), "cannot be mixed: it has no number of samples. Pass what")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload import DataLoader, ShardWriter
+from gdsload import DataLoader, Memory, ShardWriter
 from gdsload.loader import resources
 
 
@@ -28,7 +28,7 @@ def test_shards_in_memory_are_registered_beside_the_budget_for_others(tmp_path, 
     monkeypatch.setattr(resources, "choose", choose)
     monkeypatch.setattr(resources, "default_register_bytes", lambda: 1000)
     monkeypatch.setattr(resources, "bytes_in_memory", lambda sources: 234 * len(sources))
-    with DataLoader(tmp_path / "shards", 1, register_bytes=register_bytes) as loader:
+    with DataLoader(tmp_path / "shards", 1, memory=Memory(registered=register_bytes)) as loader:
         plan = loader._plan
         on_gpu = replace(
             plan,

@@ -16,7 +16,7 @@ import gdsload
 from gdsload import OptionError, StateError
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
-BLOCK = {"shuffle": "block", "block": 8, "window": 50, "lanes": 3}
+BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=50, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": True}, {"shuffle": "full"}, BLOCK]
 
 
@@ -42,7 +42,7 @@ def test_it_resumes_at_every_step(make, order, mmap):
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_it_resumes_with_other_budgets_and_another_backend(make, order):
-    other = {"prefetch_bytes": 900, "arena_bytes": "700KiB", "mmap": False}
+    other = {"memory": gdsload.Memory(prefetch=900, arena="700KiB"), "mmap": False}
     assert_resumes_everywhere(lambda: make(63, **order), lambda: make(63, **other, **order))
 
 
@@ -51,7 +51,7 @@ def test_it_resumes_with_drop_last(make):
 
 
 def test_every_field_is_resumed(rich):
-    options = {"shuffle": "block", "block": 4, "window": 16, "lanes": 2, "device": "cpu"}
+    options = {"shuffle": gdsload.BlockShuffle(block=4, window=16, lanes=2), "device": "cpu"}
     assert_resumes_everywhere(lambda: gdsload.DataLoader(rich, 20, **options))
 
 
@@ -61,7 +61,7 @@ def test_another_world_size_goes_on_with_the_same_global_batches(make, order, be
     def ranks(world, state=None):
         found = []
         for rank in range(world):
-            with make(60 // world, rank=rank, world_size=world, **order) as loader:
+            with make(60 // world, ranks=(rank, world), **order) as loader:
                 if state is not None:
                     loader.load_state_dict(state)
                 found.append((numbers(loader), loader.state_dict()))
@@ -74,7 +74,7 @@ def test_another_world_size_goes_on_with_the_same_global_batches(make, order, be
     through, end = ranks(before)
     following = ranks(before, end)[0]
     assert end == ranks(after)[1]
-    with make(60 // before, rank=0, world_size=before, **order) as loader:
+    with make(60 // before, ranks=(0, before), **order) as loader:
         for step, _ in enumerate(loader, 1):
             if step in (1, 2, 16, 17):
                 assert ranks(after, loader.state_dict())[0] == (through[step:] or following)
@@ -97,7 +97,7 @@ class TestChangedBatchSize:
         state, rest = self.state(make, 3, batch_size=64, tail=tail, **order)
         found = []
         for rank in range(world):
-            with make(48 // world, rank=rank, world_size=world, tail=tail, with_real=True, **order) as loader:
+            with make(48 // world, ranks=(rank, world), tail=tail, with_real=True, **order) as loader:
                 loader.load_state_dict(state, change_batch_size=True)
                 assert loader.state_dict()["global_batch"] == 48
                 found += [batch["index"][batch["real"]].tolist() for batch in loader]
@@ -122,10 +122,10 @@ class TestChangedBatchSize:
         ("steps", "options", "match"),
         [
             (3, {}, "position 192 .*With 1 rank, pass batch_size=96 or 192, or a state at position 100 or 200"),
-            (3, {"rank": 0, "world_size": 2}, "With 2 ranks, pass batch_size=96, or a state at position 0 or 200"),
+            (3, {"ranks": (0, 2)}, "With 2 ranks, pass batch_size=96, or a state at position 0 or 200"),
             (15, {}, "position 960 .*batch_size=96 or 120, or a state at position 900 or 1000"),
             (15, {"tail": "drop"}, "position 960 .*batch_size=96 or 120, or a state at position 900 or 1000"),
-            (1, {"rank": 0, "world_size": 7}, "a state at position 0 or 700; 7 ranks share out no multiple of 7"),
+            (1, {"ranks": (0, 7)}, "a state at position 0 or 700; 7 ranks share out no multiple of 7"),
         ],
         ids=str,
     )
@@ -181,8 +181,8 @@ class TestState:
         assert len(json.dumps(loader.state_dict())) < 500
 
     def test_numbers_of_numpy_are_plain_in_it(self, make):
-        order = {"shuffle": "block", "block": np.int32(8), "window": np.int64(40), "lanes": np.uint8(2)}
-        world = {"rank": np.int64(0), "world_size": np.int64(2)}
+        order = {"shuffle": gdsload.BlockShuffle(block=np.int32(8), window=np.int64(40), lanes=np.uint8(2))}
+        world = {"ranks": (np.int64(0), np.int64(2))}
         with make(np.int64(10), seed=np.uint64(2**63), **order, **world) as loader:
             next(iter(loader))
             assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict()
@@ -190,7 +190,7 @@ class TestState:
     def test_ranks_have_the_same(self, make):
         found = []
         for rank in range(3):
-            with make(10, rank=rank, world_size=3, **BLOCK) as loader:
+            with make(10, ranks=(rank, 3), **BLOCK) as loader:
                 iterator = iter(loader)
                 next(iterator), next(iterator)
                 found.append(loader.state_dict())
@@ -381,9 +381,17 @@ class TestRefused:
         [
             ({"seed": 1}, {"seed": 2}, "seed differs: it was 1, here it is 2.*Pass the same seed"),
             ({"shuffle": "full"}, {}, "order options differ.*'full'.*'sequential'.*Pass the same shuffle"),
-            (BLOCK, {**BLOCK, "block": 9}, "order options differ.*'block': 8.*'block': 9"),
-            (BLOCK, {**BLOCK, "window": 51}, "order options differ"),
-            (BLOCK, {**BLOCK, "lanes": 4}, "order options differ.*lanes"),
+            (
+                BLOCK,
+                {**BLOCK, "shuffle": gdsload.BlockShuffle(block=9, window=50, lanes=3)},
+                "order options differ.*'block': 8.*'block': 9",
+            ),
+            (BLOCK, {**BLOCK, "shuffle": gdsload.BlockShuffle(block=8, window=51, lanes=3)}, "order options differ"),
+            (
+                BLOCK,
+                {**BLOCK, "shuffle": gdsload.BlockShuffle(block=8, window=50, lanes=4)},
+                "order options differ.*lanes",
+            ),
             (
                 {"drop_last": True},
                 {},
@@ -392,10 +400,10 @@ class TestRefused:
             ({"batch_size": 60}, {"batch_size": 30}, "global batch.*it was 60, here it is 30.*pass batch_size=60"),
             (
                 {"batch_size": 60},
-                {"batch_size": 60, "rank": 1, "world_size": 4},
+                {"batch_size": 60, "ranks": (1, 4)},
                 "it was 60, here it is 240. With 4 ranks, pass batch_size=15",
             ),
-            ({"batch_size": 10}, {"batch_size": 10, "rank": 0, "world_size": 3}, "world size that divides it"),
+            ({"batch_size": 10}, {"batch_size": 10, "ranks": (0, 3)}, "world size that divides it"),
         ],
         ids=str,
     )

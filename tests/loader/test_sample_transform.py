@@ -25,7 +25,7 @@ from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast
 
 ROOT = Path(gdsload.__file__).parent.parent
-BLOCK = {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}
+BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
 MODULE = """
     import os, random, threading
@@ -154,7 +154,7 @@ class TestSamples:
 
     def test_an_empty_batch_stays_empty(self, load, plain):
         for rank in (0, 1):
-            *_, last = load(plain, 333, rank=rank, world_size=3, sample_transform=noisy)
+            *_, last = load(plain, 333, ranks=(rank, 3), sample_transform=noisy)
             assert len(last["x"]) == (rank == 0) * 1 or len(last["x"]) <= 1
 
     def test_a_field_may_be_called_index(self, load, tmp_path):
@@ -176,7 +176,7 @@ class TestRandomNumbers:
             return {"x": sample["x"], "key": str(generator.initial_seed())}
 
         for rank in (0, 1):
-            loader = load(plain, 32, "full", seed=5, rank=rank, world_size=2, sample_transform=key_of)
+            loader = load(plain, 32, "full", seed=5, ranks=(rank, 2), sample_transform=key_of)
             loader.set_epoch(3)
             for step, batch in enumerate(loader):
                 first = step * 64 + rank * (32 if step < 15 else 20)
@@ -195,24 +195,25 @@ class TestRandomNumbers:
             wanted = [derive_key(5, 0, Purpose.SAMPLE, step, 0, place) % 2**62 for place in range(len(batch))]
             assert batch.tolist() == wanted
 
-    def test_processes_take_tensors_that_are_no_plain_memory(self, quick_python, load, plain, functions):
+    def test_processes_take_tensors_that_are_no_plain_memory(self, load, plain, functions):
         """Strides of few elements, conjugate and negative views."""
         threads = load(plain, 500, sample_transform=functions.odd)
-        processes = load(plain, 500, sample_transform=functions.odd, sample_processes=True, sample_workers=1)
+        processes = load(plain, 500, sample_transform=gdsload.PerSample(functions.odd, processes=True, workers=1))
         assert list(map(fingerprint, processes)) == list(map(fingerprint, threads))
 
     @pytest.mark.parametrize("order", [*ORDERS, {"sampler": range(1000)}], ids=str)
     def test_any_number_of_threads_gives_the_same(self, load, plain, order):
         found = [
-            draws(load(plain, 50, seed=3, sample_transform=noisy, sample_workers=count, **order)) for count in (1, 2, 7)
+            draws(load(plain, 50, seed=3, sample_transform=gdsload.PerSample(noisy, workers=count), **order))
+            for count in (1, 2, 7)
         ]
         assert found[0] == found[1] == found[2]
         assert len(set(found[0].values())) == 1000
 
-    def test_so_do_processes(self, quick_python, load, plain, functions, soon):
+    def test_so_do_processes(self, load, plain, functions, soon):
         """torch's draws are those of threads; all are the same whichever process gets which samples."""
         threads = list(load(plain, 250, "full", sample_transform=functions.draw))
-        loader = load(plain, 250, "full", sample_transform=functions.draw, sample_processes=True, sample_workers=2)
+        loader = load(plain, 250, "full", sample_transform=gdsload.PerSample(functions.draw, processes=True, workers=2))
         found = []
         for _ in range(2):
             loader.set_epoch(0)
@@ -233,7 +234,7 @@ class TestRandomNumbers:
         whole = draws(load(plain, 64, "full", sample_transform=noisy))
         for size in (2, 4):
             parts = [
-                draws(load(plain, 64 // size, "full", rank=rank, world_size=size, sample_transform=noisy))
+                draws(load(plain, 64 // size, "full", ranks=(rank, size), sample_transform=noisy))
                 for rank in range(size)
             ]
             for part in parts:
@@ -270,7 +271,9 @@ class TestRandomNumbers:
 
     def test_a_generator_of_the_users_own_is_left_to_him(self, load, plain):
         own, again = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
-        loader = load(plain, 1000, sample_workers=1, sample_transform=lambda _: torch.rand((), generator=own))
+        loader = load(
+            plain, 1000, sample_transform=gdsload.PerSample(lambda _: torch.rand((), generator=own), workers=1)
+        )
         assert next(iter(loader)).tolist() == [torch.rand((), generator=again).item() for _ in range(1000)]
 
 
@@ -282,7 +285,7 @@ class TestAtOnce:
             meeting.wait()
             return sample
 
-        epoch = iter(load(plain, 8, sample_transform=meet, sample_workers=4))
+        epoch = iter(load(plain, 8, sample_transform=gdsload.PerSample(meet, workers=4)))
         assert len(next(epoch)["x"]) == 8
         meeting.abort()  # or what is closed while fewer than four are in it would wait for the others
 
@@ -304,7 +307,9 @@ class TestAtOnce:
             made.append(1)
             return torch.zeros(25600)
 
-        loader = load(plain, 1, sample_transform=grow, prefetch_bytes="1MiB", sample_workers=1)
+        loader = load(
+            plain, 1, sample_transform=gdsload.PerSample(grow, workers=1), memory=gdsload.Memory(prefetch="1MiB")
+        )
         iterator = iter(loader)
         for _ in range(20):
             next(iterator)
@@ -321,7 +326,7 @@ class TestErrors:
                 raise ZeroDivisionError("bad luck")
             return sample
 
-        iterator = iter(load(plain, 10, sample_transform=fail, sample_workers=count))
+        iterator = iter(load(plain, 10, sample_transform=gdsload.PerSample(fail, workers=count or 1), ahead=count > 0))
         for _ in range(bad // 10):
             next(iterator)
         with pytest.raises(ZeroDivisionError, match="bad luck") as caught:
@@ -332,8 +337,8 @@ class TestErrors:
         ]  # fmt: skip
         assert len(list(iterator)) == 99 - bad // 10
 
-    def test_in_processes(self, quick_python, load, plain, functions):
-        iterator = iter(load(plain, 100, sample_transform=functions.fail, sample_processes=True, sample_workers=1))
+    def test_in_processes(self, load, plain, functions):
+        iterator = iter(load(plain, 100, sample_transform=gdsload.PerSample(functions.fail, processes=True, workers=1)))
         for _ in range(5):
             next(iterator)
         with pytest.raises(ZeroDivisionError) as caught:
@@ -341,8 +346,8 @@ class TestErrors:
         assert any("for sample 537 of the dataset" in note for note in caught.value.__notes__)
         assert "in the batch of step 5 of epoch 0" in caught.value.__notes__[-1]
 
-    def test_in_processes_also_errors_that_pickle_does_not_take(self, quick_python, load, plain, functions):
-        options = {"sample_transform": functions.fail_oddly, "sample_processes": True, "sample_workers": 1}
+    def test_in_processes_also_errors_that_pickle_does_not_take(self, load, plain, functions):
+        options = {"sample_transform": gdsload.PerSample(functions.fail_oddly, processes=True, workers=1)}
         iterator = iter(load(plain, 100, **options))
         next(iterator)
         with pytest.raises(RuntimeError, match="^Odd: this, that") as caught:
@@ -354,9 +359,9 @@ class TestErrors:
         assert list(iterator) == []
 
     def test_a_process_that_is_killed_is_an_error_and_no_hang(self, load, plain, functions):
-        iterator = iter(load(plain, 900, sample_transform=functions.die, sample_processes=True, sample_workers=1))
+        iterator = iter(load(plain, 900, sample_transform=gdsload.PerSample(functions.die, processes=True, workers=1)))
         next(iterator)
-        with pytest.raises(ReadError, match=r"was lost: .*SIGKILL.*lower sample_workers"):
+        with pytest.raises(ReadError, match=r"was lost: .*SIGKILL.*lower PerSample"):
             next(iterator)
 
     @pytest.mark.parametrize(
@@ -406,7 +411,7 @@ class TestEnd:
             ended.append(1)
             return sample
 
-        loader = load(plain, 40, sample_transform=slow, sample_workers=2)
+        loader = load(plain, 40, sample_transform=gdsload.PerSample(slow, workers=2))
         failed = []
 
         def consume():
@@ -434,8 +439,8 @@ class TestEnd:
         script = f"""
             import gdsload, sample_functions
             if __name__ == "__main__":
-                loader = gdsload.DataLoader({str(plain)!r}, 10, device="cpu", sample_transform=sample_functions.draw,
-                                            sample_workers=1, sample_processes={processes})
+                loader = gdsload.DataLoader({str(plain)!r}, 10, device="cpu", sample_transform=gdsload.PerSample(
+                    sample_functions.draw, workers=1, processes={processes}))
                 for batch in loader:
                     break
                 print("done")
@@ -448,8 +453,8 @@ class TestEnd:
         script = f"""
             import os, signal, gdsload, sample_functions
             if __name__ == "__main__":
-                loader = gdsload.DataLoader({str(plain)!r}, 100, device="cpu", sample_transform=sample_functions.draw,
-                                            sample_workers=1, sample_processes=True)
+                loader = gdsload.DataLoader({str(plain)!r}, 100, device="cpu", sample_transform=gdsload.PerSample(
+                    sample_functions.draw, workers=1, processes=True))
                 print(*{{pid for batch in loader for pid in batch["pid"].tolist()}}, flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
         """
@@ -460,13 +465,13 @@ class TestEnd:
         soon(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
 
     @pytest.mark.slow
-    def test_a_script_without_a_guard_is_told_so(self, quick_python, plain, tmp_path):
+    def test_a_script_without_a_guard_is_told_so(self, plain, tmp_path):
         script = f"""
             import gdsload
             def same(sample):
                 return sample
-            loader = gdsload.DataLoader({str(plain)!r}, 100, device="cpu", sample_transform=same, sample_workers=1,
-                                        sample_processes=True)
+            loader = gdsload.DataLoader({str(plain)!r}, 100, device="cpu", sample_transform=gdsload.PerSample(
+                same, workers=1, processes=True))
             next(iter(loader))
         """
         found = run_script(script, tmp_path, timeout=100)
@@ -495,12 +500,12 @@ class TestOptions:
         )
         monkeypatch.setitem(sys.modules, "__main__", module)
         transform = {"a function": module.aug, "an object of a class": module.Aug(), "a partial": partial(module.aug)}
-        with pytest.raises(
-            OptionError, match=r"defined in a notebook.*Put it into a \.py file.*sample_processes=False"
-        ):
-            load(plain, 10, sample_transform=transform[made], sample_processes=True)
+        with pytest.raises(OptionError, match=r"defined in a notebook.*Put it into a \.py file.*processes=False"):
+            load(plain, 10, sample_transform=gdsload.PerSample(transform[made], processes=True))
         assert len(list(load(plain, 10, sample_transform=transform[made]))) == 100
-        load(plain, 10, sample_transform=partial(round, "__main__"), sample_processes=True)  # a text, no reference
+        load(
+            plain, 10, sample_transform=gdsload.PerSample(partial(round, "__main__"), processes=True)
+        )  # a text, no reference
 
     def test_a_seed_beside_a_sampler_has_a_meaning(self, load, plain):
         load(plain, seed=5, sampler=range(10), sample_transform=noisy)

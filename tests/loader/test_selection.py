@@ -17,7 +17,7 @@ from gdsload.loader.selection import select
 from gdsload.order import Schedule, make_order
 from tests.order.quality import batch_ids
 
-ORDERS = [False, "full", {"shuffle": "block", "block": 8, "window": 32, "lanes": 3}]
+ORDERS = [False, "full", {"shuffle": gdsload.BlockShuffle(block=8, window=32, lanes=3)}]
 
 
 def options(order):
@@ -99,7 +99,7 @@ def test_any_subset_on_any_world(shards, indices, order, batch_size, world_size,
     subset = Subset(shards, indices)
     seen = []
     for rank in range(world_size):
-        world = {"rank": rank, "world_size": world_size, "mmap": mmap}
+        world = {"ranks": (rank, world_size), "mmap": mmap}
         with gdsload.DataLoader(subset, batch_size, device="cpu", with_index=True, **world, **options(order)) as loader:
             for batch in loader:
                 found = batch["index"].tolist()

@@ -1,4 +1,4 @@
-"""`sample_workers=0`: the thread that asks for a batch makes it, and nothing is made ahead."""
+"""`ahead=False`: the thread that asks for a batch makes it, and nothing is made ahead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import gdsload
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
-ORDERS = [{"shuffle": False}, {"shuffle": "full"}, {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}]
+ORDERS = [{"shuffle": False}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}]
 
 
 def draw(sample, generator):
@@ -30,7 +30,7 @@ def jitter(batch, generator):
 def test_batches_are_those_that_are_made_ahead(load, plain, order, transforms):
     with (
         load(plain, 10, **order, **transforms) as ahead,
-        load(plain, 10, sample_workers=0, **order, **transforms) as one,
+        load(plain, 10, ahead=False, **order, **transforms) as one,
     ):
         for _ in range(2):
             assert [fingerprint(batch) for batch in one] == [fingerprint(batch) for batch in ahead]
@@ -38,9 +38,7 @@ def test_batches_are_those_that_are_made_ahead(load, plain, order, transforms):
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_it_resumes_at_every_step(load, plain, order):
-    assert_resumes_everywhere(
-        lambda: load(plain, 100, sample_workers=0, sample_transform=draw, with_index=True, **order)
-    )
+    assert_resumes_everywhere(lambda: load(plain, 100, ahead=False, sample_transform=draw, with_index=True, **order))
 
 
 def test_one_batch_at_a_time_in_the_thread_that_asks(load, plain, threads):
@@ -54,7 +52,7 @@ def test_one_batch_at_a_time_in_the_thread_that_asks(load, plain, threads):
         return transform
 
     names = ("sample_transform", "device_transform", "transform")
-    loader = load(plain, 10, sample_workers=0, **{name: note(name) for name in names})
+    loader = load(plain, 10, ahead=False, **{name: note(name) for name in names})
     batches = iter(loader)
     for _ in range(5):
         next(batches)
@@ -72,7 +70,7 @@ def test_a_debugger_stops_in_every_transform(load, plain, where):
         pdb.Pdb(stdin=typed, stdout=shown, nosigint=True).set_trace()  # Ctrl-C stays pytest's
         return value
 
-    batches = iter(load(plain, 1, sample_workers=0, **{where: stop}))
+    batches = iter(load(plain, 1, ahead=False, **{where: stop}))
     for step in range(3):
         next(batches)
         assert shown.getvalue().count("'first is'") == step + 1
@@ -83,14 +81,14 @@ def test_torch_keeps_its_threads(load, plain):
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        next(iter(load(plain, 10, sample_workers=0, sample_transform=dict)))
+        next(iter(load(plain, 10, ahead=False, sample_transform=dict)))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 
 
 def test_a_transform_that_begins_an_epoch_of_its_own_loader_is_refused(load, plain):
-    loader = load(plain, 10, sample_workers=0, sample_transform=lambda _: next(iter(loader)))
+    loader = load(plain, 10, ahead=False, sample_transform=lambda _: next(iter(loader)))
     with pytest.raises(RuntimeError, match="began an epoch of its loader"):
         next(iter(loader))
 
@@ -105,7 +103,7 @@ def test_a_transform_that_asks_its_own_epoch_for_a_batch_is_refused_and_no_hang(
             next(batches)
         return value
 
-    batches = iter(load(plain, 10, sample_workers=0, **{where: ask}))
+    batches = iter(load(plain, 10, ahead=False, **{where: ask}))
     with pytest.raises(RuntimeError, match="a transform asked for a batch of the epoch that it makes one of"):
         next(batches)
     assert len(list(batches)) == 99
@@ -117,7 +115,7 @@ def test_windows_and_ragged_fields(tmp_path):
             writer.write({"x": number, "t": torch.arange(number % 5, dtype=torch.int32)})
     for given in ({"ragged": "offsets"}, {"ragged": "padded"}):
         with (
-            gdsload.DataLoader(tmp_path / "d", 7, "full", device="cpu", sample_workers=0, **given) as one,
+            gdsload.DataLoader(tmp_path / "d", 7, "full", device="cpu", ahead=False, **given) as one,
             gdsload.DataLoader(tmp_path / "d", 7, "full", device="cpu", **given) as ahead,
         ):
             assert [fingerprint(batch) for batch in one] == [fingerprint(batch) for batch in ahead]

@@ -1,4 +1,4 @@
-"""`sample_workers=0` on a GPU: by every way that bytes travel, the thread that asks for a batch makes it."""
+"""`ahead=False` on a GPU: by every way that bytes travel, the thread that asks for a batch makes it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from gdsload import DataLoader, ShardWriter
+from gdsload import BlockShuffle, DataLoader, ShardWriter
 from gdsload.testing import fingerprint
 
 pytestmark = pytest.mark.cuda
@@ -23,9 +23,7 @@ def numbered(tmp_path_factory):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize(
-    "order", [{}, {"shuffle": "full"}, {"shuffle": "block", "block": 16, "window": 64, "lanes": 2}]
-)
+@pytest.mark.parametrize("order", [{}, {"shuffle": "full"}, {"shuffle": BlockShuffle(block=16, window=64, lanes=2)}])
 def test_batches_are_those_that_are_made_ahead(numbered, way, order):
     here = threading.get_ident()
 
@@ -38,9 +36,7 @@ def test_batches_are_those_that_are_made_ahead(numbered, way, order):
 
     with DataLoader(numbered, 64, device="cuda", device_transform=plain, **way, **order) as loader:
         wanted = [[fingerprint(batch) for batch in loader] for _ in range(3)]
-    with DataLoader(
-        numbered, 64, device="cuda", device_transform=transform, sample_workers=0, **way, **order
-    ) as loader:
+    with DataLoader(numbered, 64, device="cuda", device_transform=transform, ahead=False, **way, **order) as loader:
         assert [[fingerprint(batch) for batch in loader] for _ in range(3)] == wanted
 
 
@@ -51,8 +47,8 @@ def test_an_epoch_goes_on_after_an_error_of_a_transform(numbered, way):
             raise ZeroDivisionError("bad luck")
         return batch
 
-    for workers in (None, 0):
-        with DataLoader(numbered, 64, device="cuda", device_transform=fail, sample_workers=workers, **way) as loader:
+    for ahead in (True, False):
+        with DataLoader(numbered, 64, device="cuda", device_transform=fail, ahead=ahead, **way) as loader:
             found, errors, batches = [], 0, iter(loader)
             while True:
                 try:
@@ -72,7 +68,7 @@ def test_samples_are_transformed_in_the_thread_that_asks(numbered):
         calls.append(threading.get_ident())
         return {"x": sample["x"] * 2}
 
-    with DataLoader(numbered, 64, device="cuda", sample_transform=transform, sample_workers=0) as loader:
+    with DataLoader(numbered, 64, device="cuda", sample_transform=transform, ahead=False) as loader:
         batch = next(iter(loader))
     assert batch["x"].is_cuda
     assert batch["x"][:, 0].tolist() == list(range(0, 128, 2))

@@ -9,12 +9,12 @@ import gdsload
 from gdsload import OptionError
 from gdsload.testing import assert_resumes_everywhere
 
-BLOCK = {"shuffle": "block", "block": 8, "window": 50, "lanes": 3}
+BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=50, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
 
 
 def ranks(load, path, batch_size, world_size, **options):
-    return [load(path, batch_size, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+    return [load(path, batch_size, ranks=(rank, world_size), **options) for rank in range(world_size)]
 
 
 class TestPad:
@@ -66,7 +66,7 @@ class TestPad:
         assert len({batch["drawn"].item() for loader in loaders for batch in loader}) == 4
 
     def test_an_epoch_of_no_samples_has_no_batches(self, load, writers, tmp_path):
-        assert list(load(writers[1](tmp_path / "none", 0), 4, tail="pad", rank=0, world_size=2)) == []
+        assert list(load(writers[1](tmp_path / "none", 0), 4, tail="pad", ranks=(0, 2))) == []
 
 
 def tail(loader):

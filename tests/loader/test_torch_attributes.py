@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 import gdsload
 from gdsload import OptionError
-from gdsload.loader.options import TorchKeywords
+from gdsload.loader.torch_keywords import TorchKeywords
 
 OF_TORCH = ["batch_sampler", "batch_size", "dataset", "drop_last", "sampler"]
 KEYWORDS = [*inspect.signature(gdsload.DataLoader.__init__).parameters][1:-1]
@@ -128,7 +128,7 @@ def numbers(loader):
 
 
 @pytest.mark.parametrize(
-    "options", [{"shuffle": True}, {"shuffle": "block", "block": 16, "window": 64}, {"drop_last": True}], ids=str
+    "options", [{"shuffle": True}, {"shuffle": gdsload.BlockShuffle(block=16, window=64)}, {"drop_last": True}], ids=str
 )
 @pytest.mark.parametrize("step", [0, 1, 9, 15])
 def test_an_epoch_begins_with_any_of_its_batches(load, plain, options, step):

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from gdsload import Memory
 from gdsload.loader import life as life_module
 
 
@@ -69,7 +70,7 @@ def beginning(monkeypatch):
 
 
 def test_an_iterator_that_is_closed_meanwhile_gives_no_batch(load, plain, beginning, threads):
-    iterator = iter(load(plain, 10, prefetch_bytes=1))
+    iterator = iter(load(plain, 10, memory=Memory(prefetch=1)))
     go_on, found = beginning(iterator, 1)
     iterator.close()
     go_on()
@@ -78,7 +79,7 @@ def test_an_iterator_that_is_closed_meanwhile_gives_no_batch(load, plain, beginn
 
 def test_what_begins_ends_where_a_state_is_loaded(load, plain, beginning):
     """It would draw on from the sampler that is set back."""
-    loader = load(plain, 10, sampler=Sampler(), prefetch_bytes=1)
+    loader = load(plain, 10, sampler=Sampler(), memory=Memory(prefetch=1))
     state = loader.state_dict()
     iterator = iter(loader)
     go_on, _ = beginning(iterator, 1)

@@ -72,7 +72,7 @@ OFFSETS = st.one_of(
 )  # fmt: skip
 SHAPES = st.sampled_from([{"length": 3}, {"length": 4, "step": 5}, {"length": 2, "step": 2}, {"length": 1, "step": 9}])
 NAMES = ("pixels", "action", "reward", "done")
-ORDERS = ({"shuffle": False}, {"shuffle": "full"}, {"shuffle": "block", "block": 5, "window": 10, "lanes": 2})
+ORDERS = ({"shuffle": False}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=5, window=10, lanes=2)})
 
 
 @st.composite
@@ -113,7 +113,9 @@ def test_batches_are_those_of_numpy(tmp_path_factory, case):
 
     windows, seen = Windows(path, **shape), []
     assert windows.starts.tolist() == starts
-    with DataLoader(windows, 4, **order, device="cpu", with_index=True, prefetch_bytes="8KiB") as loader:
+    with DataLoader(
+        windows, 4, **order, device="cpu", with_index=True, memory=gdsload.Memory(prefetch="8KiB")
+    ) as loader:
         for batch in loader:
             index = batch.pop("index").tolist()
             assert list(batch) == [name for name in arrays if name in offsets]
@@ -163,8 +165,10 @@ def test_what_they_are(steps):
 )
 def test_every_order_gives_every_window_once(steps, mmap, shuffle, shape):
     windows = Windows(steps, **shape)
-    options = {"block": 8, "window": 16, "lanes": 2} if shuffle == "block" else {}
-    loader = DataLoader(windows, 7, shuffle, device="cpu", mmap=mmap, with_index=True, prefetch_bytes="8KiB", **options)
+    order = gdsload.BlockShuffle(block=8, window=16, lanes=2) if shuffle == "block" else shuffle
+    loader = DataLoader(
+        windows, 7, order, device="cpu", mmap=mmap, with_index=True, memory=gdsload.Memory(prefetch="8KiB")
+    )
     seen = []
     with loader:
         assert len(loader) == -(-len(windows) // 7)
@@ -206,7 +210,7 @@ def test_samplers_subsets_and_ranks(steps, shape):
         assert_same(batch, expected(windows, [7, 0, 7]))
     ranks = []
     for rank in range(3):
-        with DataLoader(windows, 5, "full", rank=rank, world_size=3, drop_last=True, device="cpu") as loader:
+        with DataLoader(windows, 5, "full", ranks=(rank, 3), drop_last=True, device="cpu") as loader:
             ranks += [first for batch in loader for first in (batch["frame"][:, 0, 0, 0] // 10).tolist()]
     ranks = [first - windows.offsets["frame"][0] for first in ranks]
     assert len(set(ranks)) == len(ranks) == len(windows) // 15 * 15
@@ -217,10 +221,10 @@ def test_samplers_subsets_and_ranks(steps, shape):
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_resumed_at_every_step(steps, shape, shuffle):
     windows = Windows(steps, **shape, stride=2, within="episode")
-    options = {"block": 8, "window": 16, "lanes": 2} if shuffle == "block" else {}
+    order = gdsload.BlockShuffle(block=8, window=16, lanes=2) if shuffle == "block" else shuffle
 
     def made(windows=windows):
-        return DataLoader(windows, 16, shuffle, **options, device="cpu", mmap=shuffle is not False)
+        return DataLoader(windows, 16, order, device="cpu", mmap=shuffle is not False)
 
     with made() as loader:
         whole, states = [], []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from torch.utils.data import Subset
 
-from gdsload import DataLoader, ShardWriter, Windows
+from gdsload import BlockShuffle, DataLoader, Memory, ShardWriter, Windows
 from gdsload.testing import fingerprint
 
 pytestmark = pytest.mark.cuda
@@ -32,7 +32,7 @@ WAYS = pytest.mark.parametrize(
     ("backend", "cache"), [("auto", "none"), ("bounce", "none"), ("mapped", "none"), ("auto", "vram")]
 )
 ORDERS = pytest.mark.parametrize(
-    "order", [{}, {"shuffle": "full"}, {"shuffle": "block", "block": 16, "window": 64, "lanes": 2}]
+    "order", [{}, {"shuffle": "full"}, {"shuffle": BlockShuffle(block=16, window=64, lanes=2)}]
 )
 
 
@@ -55,7 +55,9 @@ def test_batches_are_those_of_the_cpu(frames, backend, cache, order, shape):
     options = {"batch_size": 30, "with_index": True, **order}
     with DataLoader(windows, device="cpu", **options) as loader:
         wanted = [[fingerprint(batch) for batch in loader] for _ in range(2)]
-    with DataLoader(windows, device="cuda", backend=backend, cache=cache, prefetch_bytes="8MiB", **options) as loader:
+    with DataLoader(
+        windows, device="cuda", backend=backend, cache=cache, memory=Memory(prefetch="8MiB"), **options
+    ) as loader:
         found = [[fingerprint(batch) for batch in loader] for _ in range(2)]
     assert found == wanted
 

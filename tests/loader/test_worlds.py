@@ -11,9 +11,10 @@ import pytest
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+import gdsload
 from gdsload import OptionError, StateError
 
-NO_GROUP = r"WORLD_SIZE is 4 in the environment, but torch\.distributed is not initialised.*init_process_group.*rank="
+NO_GROUP = r"WORLD_SIZE is 4 in the environment, but torch\.distributed is not initialised.*init_process_group.*ranks="
 
 
 @pytest.fixture
@@ -47,14 +48,16 @@ def test_the_process_group_decides(load, plain, group):
 
 
 def test_what_is_passed_comes_first(load, plain, group):
-    assert next(iter(load(plain, 10, rank=0, world_size=2, with_index=True)))["index"].tolist() == list(range(10))
+    assert next(iter(load(plain, 10, ranks=(0, 2), with_index=True)))["index"].tolist() == list(range(10))
 
 
 def test_without_one_it_is_alone(load, plain):
     assert load(plain, 10).state_dict()["global_batch"] == 10
 
 
-@pytest.mark.parametrize("order", [{}, {"shuffle": "full"}, {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}])
+@pytest.mark.parametrize(
+    "order", [{}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}]
+)
 @pytest.mark.parametrize("mmap", [True, False])
 def test_a_loader_made_before_the_group_is_that_of_one_made_after_it(load, plain, join, order, mmap):
     options = {"with_index": True, "mmap": mmap, **order}
@@ -135,7 +138,7 @@ class TestAWorldThatChanges:
         assert next(iterator)["index"].tolist() == list(range(40, 50))
 
     def test_what_was_passed_does_not(self, load, plain, join):
-        iterator = iter(load(plain, 10, rank=0, world_size=1, with_index=True))
+        iterator = iter(load(plain, 10, ranks=(0, 1), with_index=True))
         next(iterator)
         join()
         assert next(iterator)["index"].tolist() == list(range(10, 20))
@@ -206,7 +209,7 @@ class TestLaunchedWithoutAGroup:
         assert next(iter(loader))["index"].tolist() == list(range(10, 20))
         assert loader.state_dict()["epoch"] == 0
 
-    @pytest.mark.parametrize("options", [{"rank": 0, "world_size": 1}, {"sampler": range(1000)}])
+    @pytest.mark.parametrize("options", [{"ranks": (0, 1)}, {"sampler": range(1000)}])
     def test_but_not_where_the_samples_were_chosen(self, load, plain, options):
         assert len(load(plain, 10, **options)) == len(list(load(plain, 10, **options))) == 100
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdsload.order import DatasetFacts, OrderOptions, resolve
+from gdsload.order import BlockShuffle, DatasetFacts, OrderOptions, resolve
 
 MIB = 1 << 20
 
@@ -60,7 +60,7 @@ def test_default_windows_leave_room_in_the_default_budget(samples, sample_bytes)
 
 @given(st.integers(0, 10**9), st.floats(0, 64 * MIB), st.integers(1, 100))
 def test_default_windows_have_64_mib_at_most_however_many_lanes_there_are(samples, sample_bytes, lanes):
-    assert resolve("block", facts(samples, sample_bytes), lanes=lanes).window * sample_bytes <= 64 * MIB
+    assert resolve(BlockShuffle(lanes=lanes), facts(samples, sample_bytes)).window * sample_bytes <= 64 * MIB
 
 
 def test_blocks_hold_4096_samples_at_most():
@@ -74,7 +74,7 @@ def test_blocks_of_one_sample_are_a_full_shuffle(sample_bytes):
     assert options == resolve("full", facts(1000, sample_bytes))
     assert "blocks of one sample are a full shuffle" in options.reason
     assert resolve("block", facts(1000, 2 * MIB)).block == 2
-    assert resolve("block", facts(1000, sample_bytes), block=1) == OrderOptions("block", 1, 16, 8)
+    assert resolve(BlockShuffle(block=1), facts(1000, sample_bytes)) == OrderOptions("block", 1, 16, 8)
 
 
 def test_a_small_dataset_is_one_window_in_each_lane():
@@ -91,22 +91,14 @@ def test_a_tiny_dataset_has_a_block_for_each_lane():
 
 
 def test_lanes_of_samples_larger_than_a_block():
-    options = resolve("block", facts(1000, 30 * MIB), lanes=4)
+    options = resolve(BlockShuffle(lanes=4), facts(1000, 30 * MIB))
     assert (options.block, options.window, options.lanes) == (1, 2, 4)
 
 
 def test_arguments_are_taken_as_they_are():
-    options = resolve("block", LARGE_SMALL_SAMPLES, block=10, window=77, lanes=3)
+    options = resolve(BlockShuffle(block=10, window=77, lanes=3), LARGE_SMALL_SAMPLES)
     assert (options.block, options.window, options.lanes) == (10, 77, 3)
-    assert resolve("block", LARGE_SMALL_SAMPLES, block=10).window <= 160
-
-
-@pytest.mark.parametrize("argument", ["block", "window", "lanes"])
-def test_block_arguments_mean_a_block_shuffle(argument):
-    dataset = facts(1_000_000, 150_528)
-    options = resolve(True, dataset, **{argument: 9})
-    assert options.shuffle == "block"
-    assert "given" in options.reason
+    assert resolve(BlockShuffle(block=10), LARGE_SMALL_SAMPLES).window <= 160
 
 
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])

@@ -7,6 +7,7 @@ import pytest
 from gdsload.errors import OptionError
 from gdsload.order import (
     BlockOrder,
+    BlockShuffle,
     DatasetFacts,
     FullOrder,
     LaneRun,
@@ -94,17 +95,10 @@ CALLS = [
         for given, message in (((-1, 0), "seed is"), ((2**64, 0), "seed is"), ((0, -1), "epoch is"))
     ),
     *(
-        (lambda shuffle=shuffle: resolve(shuffle, FACTS), r'Pass shuffle=False, True, "full" or "block"')
+        (lambda shuffle=shuffle: resolve(shuffle, FACTS), r'Pass shuffle=False, True, "full", "block" or gdsload.Block')
         for shuffle in ("sequential", "Full", 1, 0, None, "yes", 2.0)
     ),
-    *(
-        (lambda shuffle=shuffle, name=name: resolve(shuffle, FACTS, **{name: 9}), f"{name}=9 has no meaning")
-        for shuffle, name in itertools.product((False, "full"), ("block", "window", "lanes"))
-    ),
-    *(
-        (lambda name=name: resolve("block", FACTS, **{name: 0}), f"{name} is 0")
-        for name in ("block", "window", "lanes")
-    ),
+    *((lambda name=name: BlockShuffle(**{name: 0}), f"{name} is 0") for name in ("block", "window", "lanes")),
     (lambda: batch_ids(FullOrder(20, 7), Schedule(20, 4, lanes=2), 0), "order.samples and order.lanes"),
     (lambda: shuffle_quality(FullOrder(100, 0), Schedule(100, 5, lanes=2)), "order.lanes"),
     (lambda: shuffle_quality(FullOrder(100, 0), Schedule(100, 5), max_batches=0), "max_batches"),

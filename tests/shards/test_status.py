@@ -86,7 +86,7 @@ def test_a_status_that_the_system_does_not_give_is_an_error_of_gdsloads(dataset,
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE])
 def test_a_shard_that_cannot_be_looked_at_is_not_called_removed(dataset, monkeypatch, code):
     real = os.stat
-    loader = gdsload.DataLoader(dataset, 1, prefetch_bytes=1)
+    loader = gdsload.DataLoader(dataset, 1, memory=gdsload.Memory(prefetch=1))
     iterator = iter(loader)
     next(iterator)
 
@@ -150,7 +150,7 @@ def test_an_epoch_reads_what_a_link_led_to_when_the_dataset_was_opened(tmp_path,
     )
     at = tmp_path / "now"
     at.symlink_to(target.format(1))
-    loader = gdsload.DataLoader(at / inside, 2, prefetch_bytes=1, mmap=mmap)
+    loader = gdsload.DataLoader(at / inside, 2, memory=gdsload.Memory(prefetch=1), mmap=mmap)
     iterator = iter(loader)
     found = next(iterator)["x"][:, 0].tolist()
     (tmp_path / "new").symlink_to(target.format(2))

@@ -42,8 +42,7 @@ def run(images, transform, *, processes=False, workers=2, epochs=1, **options):
     """What became of each sample, by epochs."""
     found = []
     with gdsload.DataLoader(
-        images, 8, shuffle="full", device="cpu", sample_transform=transform, sample_workers=workers,
-        sample_processes=processes, **options,
+        images, 8, shuffle="full", device="cpu", sample_transform=gdsload.PerSample(transform, workers=workers, processes=processes), **options,
     ) as loader:  # fmt: skip
         for _ in range(epochs):
             found.append({})

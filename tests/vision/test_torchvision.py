@@ -52,7 +52,12 @@ def augment(sample):
 class TestSampleBySample:
     def run(self, images, workers, **options):
         with gdsload.DataLoader(
-            images, 8, shuffle="full", device="cpu", sample_transform=augment, sample_workers=workers, **options
+            images,
+            8,
+            shuffle="full",
+            device="cpu",
+            sample_transform=gdsload.PerSample(augment, workers=workers),
+            **options,
         ) as loader:
             return {
                 label: image

@@ -106,7 +106,7 @@ class BounceBackend(FileBackend):
         return block
 
     def _slot(self, nbytes: int) -> torch.Tensor:
-        what = f"a slot of {format_bytes(nbytes)} (arena_bytes)"
+        what = f"a slot of {format_bytes(nbytes)} (Memory.arena)"
         with room_for(what, self.device), on(self._copier.stream):
             return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 

@@ -3,12 +3,11 @@
 Drawing runs Python for each index, so it is done for several batches at once, by the thread that plans.
 
 Invariants:
-    1. One thread at a time draws; how far the consumer is may be asked for from any other meanwhile. An epoch that has
-       been left may go on, if its iterator is kept: out of vectors, it then draws from a generator that it alone has.
+    1. One thread at a time draws; how far the consumer is may be asked for from any other meanwhile.
     2. What is known of a batch is kept until the one after it has been handed out: the consumer may step back by one.
-    3. Behind an error nothing is drawn, whatever it was.
+    3. After an error nothing is drawn, whatever it was.
 
-What loaders that share one generator draw is undefined, as in torch.
+What is drawn from one generator by several loaders, or by two iterators at once, is undefined.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
@@ -29,7 +27,6 @@ from torch.utils.data import BatchSampler
 
 from gdsload.errors import OptionError, SampleIndexError
 from gdsload.loader.samplers.indices import IndexSource
-from gdsload.loader.samplers.vectors import vectors_of
 from gdsload.loader.state import Place
 from gdsload.system.arrays import IntArray
 
@@ -37,9 +34,6 @@ __all__ = ["Draws", "Stateful"]
 
 _MOST_AT_ONCE = 1024
 """Batches that are drawn at once where a resumed epoch draws again what was handed out."""
-_AHEAD = 65536
-"""Indices that are drawn at once out of vectors: they do not depend on how far the consumer is, and each call
-of torch's gives the interpreter lock away, which a thread that gathers may hold for milliseconds."""
 
 
 class Stateful(Protocol):
@@ -50,25 +44,6 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Go there."""
-
-
-def _same(generator: torch.Generator) -> torch.Generator:
-    """Another generator that draws the same."""
-    found = torch.Generator(generator.device)
-    found.set_state(generator.get_state())
-    return found
-
-
-def _stands_at(generator: torch.Generator | None, state: torch.Tensor) -> bool:
-    """Return whether a generator still has that state: nobody has used or seeded it since."""
-    return generator is not None and torch.equal(generator.get_state(), state)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """State of a sampler that has given all its indices, after a batch that it could not fill."""
-
-    state: Any
 
 
 class Draws:
@@ -82,19 +57,29 @@ class Draws:
         stateful: what keeps its state; None if nothing does.
         mark: the mark that it was resumed from; None if that is not known.
         place: how far the consumer is; that of the step that is first wanted.
+        generator: what `left` looks at; None: nothing.
     """
 
     def __init__(
-        self, source: IndexSource, stateful: Stateful | None, mark: dict[str, Any] | None, place: Place
+        self,
+        source: IndexSource,
+        stateful: Stateful | None,
+        mark: dict[str, Any] | None,
+        place: Place,
+        generator: torch.Generator | None = None,
     ) -> None:
         self._source, self._stateful, self._place = source, stateful, place
         self._begin = None if mark is None else mark.get("begin")
-        self._owner = os.getpid()
+        self._generator, self._owner = generator, os.getpid()
+        self._state: torch.Tensor | None = None  # of the generator, after the last draw
+        self._seed = None if generator is None else generator.initial_seed()
+        self._seeded = False  # whether others have seeded it since the first draw
         self._drawing = threading.RLock()  # whoever draws has it
         self._lock = threading.RLock()  # for the next three, which change together
         self._first = 0 if stateful is None else place.step
         self._batches: deque[IntArray | BaseException] = deque()  # from _first on
-        self._marks: deque[Any] = deque([(mark or {}).get("state", 0)])  # before each of them, and after the last
+        begun = 0 if stateful is None else {"state": (mark or {}).get("state", 0)}
+        self._marks: deque[Any] = deque([begun])  # before each of them, and after the last
         self._largest = 0
         self._over = mark is not None and bool(mark.get("over"))
         self._table = source.table()
@@ -102,16 +87,7 @@ class Draws:
         self._size, self._drop_last = source.batch_size, source.drop_last
         # A batch sampler of the user's may give batches of any length, whatever it calls its batch size.
         self._full = source.given.batch_size if type(source.given) is BatchSampler else source.batch_size or 0
-        # A batch sampler that was given as the sampler gives no indices, which is for it to say.
-        flat = source.batch_size is None or not isinstance(source.given, BatchSampler)
-        self._vectors = vectors_of(source.given) if flat else None
-        if self._vectors is not None and self._size is None:
-            self._size, self._drop_last = source.given.batch_size, source.given.drop_last
-        self._generator = None if self._vectors is None else self._vectors.generator  # None, too, once it was left
-        self._state: torch.Tensor | None = None  # of it, after the last draw
-        self._states: deque[tuple[int, torch.Tensor]] = deque()  # that to go back to from up to so many batches
-        given = self._table is None and self._vectors is None and not self._over
-        self._iterator = iter(source.given if given else ())
+        self._iterator = iter(source.given if self._table is None and not self._over else ())
         self.reach(place.step)
 
     @property
@@ -133,14 +109,10 @@ class Draws:
 
     def reach(self, step: int) -> int:
         """See `Steps`."""
-        ahead = 1 if self._vectors is None or self._size is None else max(_AHEAD // self._size, 1)
-        wanted = -(-(step + 1) // ahead) * ahead  # so that draws do not depend on the steps that were asked for
         with self._drawing:
             while not self._over and self.steps <= step:
-                # Out of vectors in the same pieces, whoever asks for how much: what `leave` goes back to are their
-                # ends.
-                count = wanted - self.steps if ahead == 1 else ahead - self.steps % ahead
-                self._draw(min(count, _MOST_AT_ONCE) if self._stateful is None else 1)
+                count = min(step + 1 - self.steps, _MOST_AT_ONCE)
+                self._draw(count if self._stateful is None else 1)
         return self._largest
 
     def error(self, step: int) -> BaseException | None:
@@ -169,44 +141,43 @@ class Draws:
         with self._lock:
             # A sampler that was to repeat itself may have ended too early.
             mark = self._marks[min(self._place.step - self._first, len(self._marks) - 1)]
-        if isinstance(mark, _Ended):
-            return {"state": copy.deepcopy(mark.state), "over": True}
         if self._stateful is not None:
-            return {"state": copy.deepcopy(mark)}
+            return dict(copy.deepcopy(mark))
         return None if self._begin is None else {"begin": self._begin, "digest": mark}
 
-    def leave(self) -> None:
-        """Set a generator back to where the consumer is, to whole draws of it, as he goes on with another epoch.
+    def left(self) -> int | None:
+        """The number of batches handed out of an epoch that is left before its end, once.
 
-        How much was drawn ahead depends on how fast he was, and what the next epoch draws must not. A generator that
-        somebody else has used or seeded since then is left as it is. If this epoch's iterator is kept, it draws from a
-        copy.
+        None if it is over, or if others have used or seeded the generator: it stays as they left it.
         """
         if self._generator is None or self._owner != os.getpid():  # a thread that draws is not in a forked process
-            return
-        with self._drawing:  # only torch's own samplers come here: it does not take long
-            step = self._place.step
-            self.reach(step)
+            return None
+        with self._drawing:
             generator, self._generator = self._generator, None
-            if self._vectors is not None:
-                self._vectors.generator = _same(generator)
-            behind = next((state for steps, state in self._states if steps > step), None)
-            if behind is None or self._state is None or self.ended:
-                return
-            if _stands_at(generator, self._state):
-                generator.set_state(behind)
+            if self._state is None or not torch.equal(generator.get_state(), self._state):
+                return None
+            if self._seeded or self._is_seeded(generator):  # and what was drawn ahead came after that
+                generator.manual_seed(generator.initial_seed())
+                return None
+            self.reach(self._place.step)  # to know whether it is over
+            return None if self.ended else self._place.step
+
+    def _is_seeded(self, generator: torch.Generator) -> bool:
+        """Return whether others have seeded the generator: with another seed, or with nothing drawn from it since."""
+        seed = generator.initial_seed()
+        return seed != self._seed or torch.equal(generator.get_state(), torch.Generator().manual_seed(seed).get_state())
 
     def _draw(self, count: int) -> None:
         """Draw some more batches."""
         batches: list[IntArray] = []
         marks = [self._marks[-1]]
         error: BaseException | None = RuntimeError(f"the {self._source.name} was interrupted")
-        if self._state is not None and not _stands_at(self._generator, self._state):
-            self._states.clear()  # to go back beyond here would be to repeat what somebody else has drawn
+        if self._generator is not None and self._state is not None:
+            self._seeded = self._seeded or self._is_seeded(self._generator)
         try:
             batches, error = self._take(count)
             for batch in batches:
-                marks.append(self._behind(batch, marks[-1]))
+                marks.append(self._after(batch, marks[-1]))
         except KeyboardInterrupt:  # Ctrl-C of the consumer, whose thread happens to run this
             raise
         except BaseException as wrong:  # of any kind: in a thread of the loader it would be lost
@@ -214,13 +185,10 @@ class Draws:
         finally:  # after any error, no batch is drawn after a gap
             self._over = self._over or error is not None
             self._keep(batches[: len(marks) - 1], marks[1:], error)
-            if self._generator is not None and self._vectors is not None:
-                self._state, end = self._generator.get_state(), self._vectors.before_end
-                self._states.append((self.steps, self._state if end is None else end))
-                while self._states[0][0] < self._place.step and len(self._states) > 1:
-                    self._states.popleft()
+            if self._generator is not None:
+                self._state = self._generator.get_state()
             if self._over:
-                self._iterator, self._vectors = iter(()), None  # most hold all their indices, as a list
+                self._iterator = iter(())  # most hold all their indices, as a list
 
     def _keep(self, batches: list[IntArray], marks: list[Any], error: BaseException | None) -> None:
         """Note what was drawn, and forget what has been handed out."""
@@ -235,12 +203,12 @@ class Draws:
                 self._batches.popleft()
                 self._marks.popleft()
 
-    def _behind(self, batch: IntArray, before: Any) -> Any:
-        """The mark of the place after a batch: the sampler's state, or the digest of all up to here."""
+    def _after(self, batch: IntArray, before: Any) -> Any:
+        """The mark of the place after a batch: the sampler's state and whether it is over, or the digest up to here."""
         if self._stateful is not None:
             state = copy.deepcopy(self._stateful.state_dict())
             # To fill the last batch it was asked for more than it had, and some then stand at the next epoch's begin.
-            return _Ended(state) if len(batch) < self._full else state
+            return {"state": state, "over": True} if len(batch) < self._full else {"state": state}
         return xxhash.xxh3_64_intdigest(batch.data, seed=before)
 
     def _take(self, count: int) -> tuple[list[IntArray], BaseException | None]:
@@ -265,8 +233,6 @@ class Draws:
         if self._table is not None:
             self._taken += count
             return self._table[self._taken - count : self._taken], None
-        if self._vectors is not None:
-            return self._vectors.take(count)
         given: list[Any] = []
         try:
             given.extend(islice(self._iterator, count))  # keeps what came before an error

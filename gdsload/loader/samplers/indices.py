@@ -13,6 +13,7 @@ import torch
 
 from gdsload.errors import OptionError, SampleIndexError
 from gdsload.loader.indices import is_mask
+from gdsload.loader.samplers.function import is_function
 from gdsload.loader.samplers.planned import PlannedSampler
 from gdsload.system.arrays import IntArray
 
@@ -41,7 +42,8 @@ class IndexSource:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.given, Iterable) or hasattr(self.given, "__getitem__")):
-            raise OptionError(f"{self.name} is {self.given!r}", remedy="Pass what gives indices when it is iterated.")
+            remedy = "Pass a function as sampler=." if is_function(self.given) else "Pass what can be iterated."
+            raise OptionError(f"{self.name} is {self.given!r}", remedy=remedy)
         try:
             self.table()
         except TypeError:

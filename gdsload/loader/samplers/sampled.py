@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import base64
 import copy
+from collections import deque
 from collections.abc import Mapping, Sized
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 import xxhash
-from torch.utils.data import BatchSampler, SequentialSampler
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from gdsload.errors import OptionError, StateError
 from gdsload.loader.samplers.draws import Draws, Stateful
@@ -27,46 +29,13 @@ from gdsload.loader.samplers.planned import PlannedEpoch, PlannedSampler, place_
 from gdsload.loader.state import Place
 from gdsload.order import Schedule
 
-__all__ = ["Sampled", "SampledSchedule", "expected_batch", "index_source"]
+if TYPE_CHECKING:
+    from gdsload.loader.options import Options
+
+__all__ = ["Sampled", "expected_batch", "index_source"]
 
 _FIXED = (list, tuple, range, torch.Tensor, np.ndarray, SequentialSampler)
 """What gives the same indices each time."""
-
-
-@dataclass(frozen=True, slots=True)
-class SampledSchedule(Schedule):
-    """Steps of a sampler, which are as many as it gives: positions count batches.
-
-    Rank and world size are for a sampler with a plan; others have their own.
-    """
-
-    @property
-    def global_batch(self) -> int:
-        """Samples of a batch: ranks share none out."""
-        return self.batch_size
-
-    def position(self, step: int) -> int:
-        """The step itself."""
-        return step
-
-    @property
-    def remainder(self) -> int:
-        """0: samplers of ranks have no batch in common."""
-        return 0
-
-    def counted(self, _step: int, size: int) -> range:
-        """All: what a sampler gives is for it to say."""
-        return range(size)
-
-    def step_at(self, position: int) -> int:
-        """The position itself.
-
-        Raises:
-            OptionError: if it is less than 0.
-        """
-        if position < 0:
-            raise OptionError(f"position {position} is no number of batches")
-        return position
 
 
 def expected_batch(batch_sampler: object) -> int | None:
@@ -93,6 +62,8 @@ class Sampled:
         """Where it was to begin, if it has drawn from the sampler already and could not begin since."""
         self._next: Draws | None = None
         self._draws: Draws | None = None  # of the newest epoch that has begun
+        self._begin_of_newest: dict[str, Any] | None = None
+        """The values that its order depends on; None if they are not known."""
 
     def steps(self, epoch: int, schedule: Schedule) -> int:
         """Number of batches of an epoch with these ranks."""
@@ -133,21 +104,15 @@ class Sampled:
             if callable(pass_on := getattr(level, "set_epoch", None)):
                 pass_on(epoch)
 
-    def give_up(self, place: Place) -> None:
-        """An epoch that was resumed at this place is not gone on with: what it had drawn until then is drawn.
+    def give_up(self, step: int) -> None:
+        """Go on after an epoch that was resumed at this step and is left there: a generator draws up to it.
 
-        A generator that was seeded since then, or does not draw again what it drew, is left as it is.
+        A generator that was seeded since then is left as it is.
         """
-        generator, known = self._generator(), self._resumed
-        if known is None or generator is None or self.source.planned is not None or self.stateful is not None:
-            return
-        before = generator.get_state()
-        if self._begins is None and _as_text(generator) != known["begin"]["generator"]:
-            return
-        try:
-            self.draws(place)
-        except StateError:
-            generator.set_state(before)
+        begin = (self._resumed or {}).get("begin")
+        generator = self._generator()
+        if isinstance(begin, dict) and generator is not None and _as_text(generator) == begin["generator"]:
+            self._skip(step)
 
     def state(self, place: Place | None, step: int) -> dict[str, Any] | None:
         """The sampler's state at the place of the consumer, JSON-able unless its own state is not.
@@ -178,7 +143,7 @@ class Sampled:
         known = self._resumed if self._begins is None else self._begins
         if known is not None:
             return copy.deepcopy(known)
-        self._leave()  # as the next epoch does when it begins
+        self._leave()
         if self.source.planned is not None:
             return state_of(self.source.planned, None)
         if (stateful := self.stateful) is not None:
@@ -228,14 +193,12 @@ class Sampled:
         elif stateful is not None:
             if not isinstance(mark, dict) or mark.keys() - {"over"} != {"state"} or mark.get("over", True) is not True:
                 raise _another()
-            stateful.load_state_dict(copy.deepcopy(mark["state"]))
-            # At its end, some go on with the next epoch, and others first end once more.
-            if (not step or "over" in mark) and any(True for _ in self.source.given):
-                stateful.load_state_dict(copy.deepcopy(mark["state"]))
+            self._set_to(mark, step)
         elif begin is not None:
             if not isinstance(mark, dict) or mark.keys() != {"begin", "digest"} or type(mark["digest"]) is not int:
                 raise _another()
-            self._set_back(begin, mark["begin"], step)
+            _check(begin, mark["begin"], step, self.source.name)
+            self._set_to(mark, step)
         elif mark is not None or step:
             raise _another()
         self._resumed, self._begins = None if mark is None else dict(mark), None
@@ -247,18 +210,16 @@ class Sampled:
         Raises:
             StateError: if a resumed sampler does not repeat itself.
         """
-        self._leave()
         mark = self._between()
         if self.source.planned is not None:
             self._next = _planned_draws(self.source, self.source.planned, mark, place)
             return self._next
-        # One that keeps its own state may begin anew by itself where it was left half-way.
-        if self._begins is not None and (self._resumed is not None or self._draws is None or self._draws.ended):
-            self.resume(mark, place.step, place.schedule)
-        # First of all, as Ctrl-C may strike while it draws. A generator that was not resumed stays where it is then.
-        if self._resumed is not None or self.stateful is not None:
-            self._begins = mark
-        draws = Draws(self.source, self.stateful, mark, place)
+        # One that keeps its own state may begin again by itself where it was left half-way.
+        goes_back = self.stateful is None or self._resumed is not None or self._draws is None or self._draws.ended
+        if self._begins is not None and goes_back:
+            self._set_to(self._begins, place.step)
+        self._begins = mark  # first of all, as drawing may fail
+        draws = Draws(self.source, self.stateful, mark, place, self._drawn_ahead())
         if place.step and self.stateful is None and mark != draws.mark():
             raise StateError(
                 f"the {self.source.name} does not give the indices again that it gave when the state was taken",
@@ -269,6 +230,7 @@ class Sampled:
 
     def begun(self) -> None:
         """The epoch of the last `draws` has begun: what follows is after it."""
+        self._begin_of_newest = None if self._begins is None else self._begins.get("begin")
         self._draws, self._next, self._resumed, self._begins = self._next, None, None, None
 
     def passed(self) -> None:
@@ -276,10 +238,23 @@ class Sampled:
         self._draws, self._next, self._resumed, self._begins = None, None, None, None
 
     def _leave(self) -> None:
-        """The newest epoch is gone on with no more; what was drawn ahead of its consumer is as if it had not been."""
-        for draws in (self._next, self._draws):
-            if draws is not None and self._resumed is None:
-                draws.leave()
+        """Let a generator go on after the batches handed out of an epoch that is left, not after those drawn ahead.
+
+        They are drawn again: how many were drawn ahead depends on how fast the consumer was.
+        """
+        draws, begin = self._draws, self._begin_of_newest
+        if draws is not None and begin is not None and (step := draws.left()) is not None:
+            self._set_back(begin)
+            self._skip(step)
+
+    def _skip(self, step: int) -> None:
+        """Draw so many batches for nothing."""
+        deque(islice(self.source.given, step * (self.source.batch_size or 1)), maxlen=0)
+
+    def _drawn_ahead(self) -> torch.Generator | None:
+        """The generator that torch's sampler draws from as it goes on: others draw all when they begin, or are slow."""
+        outer = all(type(level) is BatchSampler for level in self._levels[:-1])
+        return self._generator() if outer and type(self._levels[-1]) is RandomSampler else None
 
     def _generator(self) -> torch.Generator | None:
         found = (getattr(level, "generator", None) for level in self._levels)
@@ -306,19 +281,17 @@ class Sampled:
                 return level
         return None
 
-    def _set_back(self, mine: dict[str, Any], begin: Any, step: int) -> None:
-        if not isinstance(begin, dict) or (begin.keys() ^ mine.keys()) - {"batches"}:
-            raise _another()
-        if begin.get("indices") != mine.get("indices"):
-            raise StateError("the sampler's indices are not those of the state", remedy="Pass the same indices.")
-        now = mine.get("batches")
-        if step and now is not None and begin.get("batches", now) != now:
-            raise StateError(
-                f"the {self.source.name} gives {now} batches, not {begin['batches']!r} as when the state was taken",
-                remedy="Pass the same one, with the same batch_size and drop_last, or go on between two epochs.",
-            )
-        if type(begin.get("epoch", 0)) is not int:
-            raise StateError(f"the sampler's epoch {begin['epoch']!r} is no number")
+    def _set_to(self, mark: dict[str, Any], step: int) -> None:
+        """Set the sampler to where a mark was made, or to the begin of that epoch."""
+        if (stateful := self.stateful) is None:
+            self._set_back(mark["begin"])
+            return
+        stateful.load_state_dict(copy.deepcopy(mark["state"]))
+        # At its end, some go on with the next epoch, and others first end once more.
+        if (not step or "over" in mark) and any(True for _ in self.source.given):
+            stateful.load_state_dict(copy.deepcopy(mark["state"]))
+
+    def _set_back(self, begin: dict[str, Any]) -> None:
         if (generator := self._generator()) is not None:
             try:
                 state = np.frombuffer(base64.b64decode(begin["generator"], validate=True), np.uint8).copy()
@@ -327,6 +300,26 @@ class Sampled:
                 raise StateError(f"the state of the sampler's generator cannot be used: {error}") from None
         if (level := self._with_epoch()) is not None:
             level.set_epoch(begin["epoch"])
+
+
+def _check(mine: dict[str, Any], begin: Any, step: int, name: str) -> None:
+    """Refuse the begin of an epoch of another sampler.
+
+    Raises:
+        StateError: if it is one.
+    """
+    if not isinstance(begin, dict) or (begin.keys() ^ mine.keys()) - {"batches"}:
+        raise _another()
+    if begin.get("indices") != mine.get("indices"):
+        raise StateError("the sampler's indices are not those of the state", remedy="Pass the same indices.")
+    now = mine.get("batches")
+    if step and now is not None and begin.get("batches", now) != now:
+        raise StateError(
+            f"the {name} gives {now} batches, not {begin['batches']!r} as when the state was taken",
+            remedy="Pass the same one, with the same batch_size and drop_last, or go on between two epochs.",
+        )
+    if type(begin.get("epoch", 0)) is not int:
+        raise StateError(f"the sampler's epoch {begin['epoch']!r} is no number")
 
 
 def _planned_draws(source: IndexSource, planned: PlannedSampler, state: object, place: Place) -> Draws:
@@ -350,41 +343,24 @@ def _another() -> StateError:
     )
 
 
-def index_source(given: Mapping[str, Any], samples: int) -> IndexSource | None:
-    """The source of the loader's indices; None if the loader has no sampler.
+def index_source(options: Options, samples: int) -> IndexSource | None:
+    """The source of the loader's indices; None if it has no sampler, or a function in its place.
 
     Args:
-        given: the loader's keywords.
+        options: the loader's.
         samples: samples of the dataset.
 
     Raises:
-        OptionError: if it cannot be used, or another option says what it says.
+        OptionError: if it cannot be used.
     """
-    if given["batch_sampler"] is not None:
-        name = "batch_sampler"
-        twice = {"batch_size": given["batch_size"] != 1, "drop_last": given["drop_last"]}
-        twice["sampler"] = given["sampler"] is not None
-    elif given["sampler"] is not None:
-        name, twice = "sampler", {}
-    else:
+    if options.sampler is not None and options.function is None:
+        return IndexSource(options.sampler, options.batch_size, options.last_batch == "drop", samples)
+    batches = options.batch_sampler
+    if batches is None:
         return None
-    # Beside a transform the seed is that of its random numbers. Without, it would be for nothing: who passes one means
-    # the order, which no seed of ours can change.
-    draws = given["device_transform"] or given["per_sample"]
-    twice |= {"shuffle": given["shuffle"] is not False, "seed": given["seed"] != 0 and not draws}
-    planned = name == "batch_sampler" and isinstance(given[name], PlannedSampler)
-    shares = () if planned else ("rank", "world_size")
-    twice |= {other: given[other] is not None for other in ("block", "window", "lanes", *shares)}
-    if refused := [other for other, is_given in twice.items() if is_given]:
+    if isinstance(batches, PlannedSampler) and batches.samples != samples:
         raise OptionError(
-            f"{name} cannot be used together with {', '.join(refused)}",
-            remedy=f"The {name} alone says which samples this rank gets, in which order: a seed is its generator's.",
-        )
-    if name == "sampler":
-        return IndexSource(given["sampler"], given["batch_size"], given["drop_last"], samples)
-    if planned and given[name].samples != samples:
-        raise OptionError(
-            f"the batch_sampler was made of {given[name].samples} samples, but the loader's dataset has {samples}",
+            f"the batch_sampler was made of {batches.samples} samples, but the loader's dataset has {samples}",
             remedy="Make both of the same dataset.",
         )
-    return IndexSource(given["batch_sampler"], None, False, samples)
+    return IndexSource(batches, None, False, samples)

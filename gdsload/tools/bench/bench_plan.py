@@ -14,7 +14,7 @@ import torch
 from gdsload.backends.names import BackendChoice
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
-from gdsload.loader.options import resolve_device
+from gdsload.loader.paths_and_devices import resolve_device
 from gdsload.order.checks import check_whole
 from gdsload.shards.format.schema import Schema
 from gdsload.system.probe.mounts import find_mount, read_mounts

@@ -41,10 +41,10 @@ class Route:
         """
         # Pairs (values, offsets), and not nested tensors, which cannot be pinned everywhere.
         device = "cpu" if self.backend is None else plan.device
+        options = {"backend": self.backend or "host", **self.settings}
         return DataLoader(
-            plan.path, plan.batch_size, shuffle, device=device, backend=self.backend or "host", ragged="offsets",
-            with_index=with_index, **self.settings,
-        )  # fmt: skip
+            plan.path, plan.batch_size, shuffle, device=device, ragged="offsets", with_index=with_index, **options
+        )
 
     def copies(self, plan: BenchPlan) -> bool:
         """Return whether the consumer copies batches to the device."""

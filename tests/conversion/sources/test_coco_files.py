@@ -173,8 +173,6 @@ def test_boxes_of_which_nothing_says_in_which_image_they_are_are_refused(tmp_pat
     with pytest.raises(FormatError, match=r"EXIF data turn it, and width and height do not say .*upright=True if"):
         samples_in(CocoSource(str(root)))
     assert agrees(samples_in(CocoSource(str(root), upright=True))[0])
-    with pytest.raises(OptionError, match="upright is 3"):
-        CocoSource(str(root), upright=3)
 
 
 def test_images_that_are_kept_have_their_boxes_turned_as_a_loader_turns_them(tmp_path, samples_in):

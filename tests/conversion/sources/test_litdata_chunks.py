@@ -14,7 +14,7 @@ import torch
 import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.litdata_chunks import LitDataSource
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 from tools import make_litdata
 
 DATA = make_litdata.FOLDER
@@ -109,8 +109,6 @@ def test_pickles_and_packed_chunks_are_refused():
         LitDataSource(str(DATA / "pickles")).parts(1)
     with pytest.raises(FormatError, match="compression 'zstd'"):
         LitDataSource(str(DATA / "packed")).parts(1)
-    with pytest.raises(OptionError, match="mode"):
-        LitDataSource(str(DATA / "pairs"), mode="CMYK")
 
 
 def changed(tmp_path, change):

@@ -14,7 +14,7 @@ import pytest
 import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.sounds import sound_fields
-from gdsload.errors import FormatError, OptionError, ReadError, SchemaError
+from gdsload.errors import FormatError, ReadError, SchemaError
 
 soundfile = pytest.importorskip("soundfile", reason="gdsload[audio] decodes sounds")
 RATE = 16_000
@@ -251,15 +251,3 @@ def test_sounds_in_tar_files_name_their_scales(scales, tmp_path):
         gdsload.convert(tmp_path / "a.tar", tmp_path / "out", workers=1)
     with pytest.raises(ReadError, match="the sound is int16, and cast to float32 it would keep the scale"):
         gdsload.convert(tmp_path / "a.tar", tmp_path / "out", workers=1, casts={"wav": "float32"})
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"dtype": "int16"}, "dtype is 'int16'. Supported are"),
-        ({"dtype": "float32", "keep_encoded": True}, "keep_encoded keeps the files' bytes. Pass one of them"),
-    ],
-)
-def test_types_that_no_sound_gets(scales, tmp_path, options, match):
-    with pytest.raises(OptionError, match=match):
-        gdsload.convert(scales, tmp_path / "out", workers=1, **options)

@@ -277,11 +277,6 @@ def test_missing_values_that_something_stands_for(tmp_path, column, options, exp
     assert str(shown).replace("nan", "'nan'") == str(expected)
 
 
-def test_what_fills_is_of_a_field(tmp_path):
-    with pytest.raises(OptionError, match="fill is 5"):
-        one_column(tmp_path, pa.array([1]), fill=5)
-
-
 @pytest.mark.parametrize(
     "column",
     [

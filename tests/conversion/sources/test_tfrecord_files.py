@@ -226,19 +226,3 @@ def test_names_and_splits(tmp_path, samples_in):
     with pytest.raises(OptionError, match="several splits: 'train', 'test'"):
         TfRecordSource(str(tmp_path)).parts(1)
     assert [int(one["x"]) for one in samples_in(TfRecordSource(str(tmp_path), split="train"))] == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"types": {"x": "pickle"}}, "types has 'pickle' for 'x'. Supported are bytes, text, npy, image, list, bool"),
-        ({"types": "image"}, "types is 'image'"),
-        ({"types": {"none": "text"}}, "there is no field 'none'. There are 'b', 'x'"),
-        ({"types": {"x": "image"}}, "types has 'image' for feature 'x', which is a int64_list"),
-        ({"types": {"b": "list"}}, "types has 'list' for feature 'b', which is a bytes_list"),
-    ],
-)
-def test_options(tmp_path, options, match):
-    path = write(tmp_path / "a.tfrecord", [{"x": ints(1), "b": [b""]}])
-    with pytest.raises(OptionError, match=match):
-        TfRecordSource(path, **options).parts(1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Subset
 
-from gdsload import DataLoader, Field, ShardDataset, ShardWriter
+from gdsload import BlockShuffle, DataLoader, Field, Memory, ShardDataset, ShardWriter
 from gdsload.engine.gpu import gather_positions
 from gdsload.engine.gpu.gather_positions import (
     DeviceRows,
@@ -171,7 +171,7 @@ def made(monkeypatch):
     return found
 
 
-BLOCKS = {"shuffle": "block", "block": 40, "window": 300, "lanes": 5}
+BLOCKS = {"shuffle": BlockShuffle(block=40, window=300, lanes=5)}
 
 
 def prints(dataset, epochs=2, **options):
@@ -191,7 +191,7 @@ def test_batches_are_those_of_the_cpu(plain, made, shuffle, select):
     for world, batch_size in ((1, 64), (3, 64), (2, 139)):
         for rank in range(world):
             options = {
-                "batch_size": batch_size, "shuffle": shuffle, "seed": 9, "with_index": True, "rank": rank, "world_size": world
+                "batch_size": batch_size, "shuffle": shuffle, "seed": 9, "with_index": True, "ranks": (rank, world)
             }  # fmt: skip
             if shuffle == "block":
                 options |= BLOCKS | {"with_index": False}
@@ -249,7 +249,7 @@ def test_ragged_fields_go_the_other_way(varied, made):
 )
 def test_blocks_while_shards_come_within_reach(numbered, made, where):
     """Windows that were being read are left where they are, and nothing comes twice or out of turn."""
-    options = {"batch_size": 300, "shuffle": "block", "seed": 4, "block": 64, "window": 900, "lanes": 4}
+    options = {"batch_size": 300, "shuffle": BlockShuffle(block=64, window=900, lanes=4), "seed": 4}
     with DataLoader(numbered, device="cpu", **options) as loader:
         expected = [[batch["x"][:, 0] for batch in loader] for _ in range(3)]
     with DataLoader(numbered, device="cuda", **where, **options) as loader:
@@ -269,7 +269,9 @@ def test_a_shard_that_changes_is_noticed(plain, tmp_path, made, shuffle):
     from gdsload import FileChangedError
 
     shutil.copytree(plain, tmp_path / "copy")
-    with DataLoader(tmp_path / "copy", 10, shuffle, device="cuda", backend="mapped", prefetch_bytes="4KiB") as loader:
+    with DataLoader(
+        tmp_path / "copy", 10, shuffle, device="cuda", backend="mapped", memory=Memory(prefetch="4KiB")
+    ) as loader:
         epoch = iter(loader)
         for _ in range(20):
             next(epoch)

@@ -7,7 +7,7 @@ import json
 import pickle
 import threading
 import time
-from itertools import islice
+from itertools import chain, islice
 
 import pytest
 import torch
@@ -20,9 +20,6 @@ from torch.utils.data import (
 )
 
 from gdsload import DataLoader
-from gdsload.loader.samplers import draws
-from gdsload.loader.samplers.indices import IndexSource
-from gdsload.loader.state import Place
 from tests.loader.samplers.test_samplers import ALL, numbers, seeded
 
 
@@ -43,6 +40,7 @@ class Own(torch.utils.data.Sampler):
 SAMPLERS = {
     "random": lambda: RandomSampler(ALL, generator=seeded()),
     "several times": lambda: RandomSampler(ALL, num_samples=2600, generator=seeded()),
+    "with replacement": lambda: RandomSampler(ALL, replacement=True, num_samples=2600, generator=seeded()),
     "weighted": lambda: WeightedRandomSampler([1.0, 2.0] * 500, 1000, generator=seeded()),
     "subset": lambda: SubsetRandomSampler(range(0, 1000, 2), generator=seeded()),
     "own": Own,
@@ -59,16 +57,18 @@ def some(loader, batches):
     return numbers(islice(iter(loader), batches))
 
 
-@pytest.mark.parametrize("taken", [0, 1, 3, 9])
-@pytest.mark.parametrize("name", ["random", "weighted", "subset"])
-def test_epochs_that_are_left_early_are_those_of_torch(make, name, taken):
-    """Each draws from the generator behind what the consumer got, and not behind what was drawn ahead.
+@pytest.mark.parametrize("wrap", [False, True], ids=["sampler", "batch sampler"])
+@pytest.mark.parametrize("taken", [1, 3, 9])
+@pytest.mark.parametrize("name", ["random", "several times", "with replacement", "weighted", "subset"])
+def test_epochs_that_are_left_early_are_those_of_torch(make, name, taken, wrap):
+    """Each draws from the generator after what the consumer got, and not after what was drawn ahead.
 
     But a sampler of one's own draws as far ahead as it was asked to.
     """
     plain = torch.utils.data.DataLoader(ALL, 100, sampler=SAMPLERS[name]())
-    wanted = [[batch.tolist() for batch in islice(iter(plain), taken)] for _ in range(3)]
-    with make(sampler=SAMPLERS[name]()) as loader:
+    wanted = [[batch.tolist() for batch in islice(plain, taken)] for _ in range(3)]
+    given = BatchSampler(SAMPLERS[name](), 100, False) if wrap else SAMPLERS[name]()
+    with make(1, batch_sampler=given) if wrap else make(sampler=given) as loader:
         assert [some(loader, taken) for _ in range(3)] == wanted
 
 
@@ -79,10 +79,7 @@ def test_the_epoch_behind_a_resumed_one_that_is_left_is_that_of_the_run_that_wen
     """Frameworks that limit an epoch save in the middle of it, and go on with the next one."""
 
     def opened():
-        if name == "with replacement":
-            sampler = RandomSampler(ALL, replacement=True, num_samples=2600, generator=seeded())
-        else:
-            sampler = SAMPLERS[name]()
+        sampler = SAMPLERS[name]()
         return make(1, batch_sampler=BatchSampler(sampler, 100, False)) if wrap else make(sampler=sampler)
 
     with opened() as loader, opened() as other:
@@ -100,34 +97,20 @@ def test_the_epoch_behind_a_resumed_one_that_is_left_is_that_of_the_run_that_wen
         assert wanted[0][: len(first)] != first
 
 
-@pytest.mark.parametrize("name", ["random", "with replacement"])
-@pytest.mark.parametrize("kept", [True, False])
-def test_an_older_iterator_that_is_kept_draws_from_a_generator_of_its_own(make, monkeypatch, name, kept):
-    monkeypatch.setattr("gdsload.loader.samplers.draws._AHEAD", 200)
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_two_iterators_at_once_get_samples_of_their_own(make, name):
+    """Which is undefined where both draw from one generator as they go on; of a permutation each gets all."""
+    with make(sampler=SAMPLERS[name]()) as loader:
+        both = [list(one) for one in zip(*zip(numbers_of(loader), numbers_of(loader), strict=True), strict=True)]
+        assert [len(one) for one in both] == [len(loader)] * 2
+        if name in ("random", "subset"):
+            wanted = sorted(ALL if name == "random" else range(0, 1000, 2))
+            assert [sorted(chain(*one)) for one in both] == [wanted, wanted]
+            assert both[0] != both[1]
 
-    def opened():
-        replaced = name == "with replacement"
-        sampler = RandomSampler(ALL, replaced, 20_000 if replaced else None, seeded())
-        return make(50, sampler=sampler, prefetch_bytes=100)
 
-    with opened() as loader, opened() as other:
-        older = iter(loader)
-        before = [next(older)]
-        if not kept:
-            del older
-        newer, found, state = iter(loader), [], None
-        for number, batch in enumerate(newer):
-            found += numbers([batch])
-            if kept:
-                before.append(next(older, None))
-            if number == 5:
-                state = json.loads(json.dumps(loader.state_dict()))
-        other.load_state_dict(state)
-        assert numbers(other) == found[6:]
-        assert numbers(other) == numbers(loader)
-        if kept:
-            with opened() as alone:
-                assert numbers(filter(None, before)) == numbers(alone)[: len(before) - before.count(None)]
+def numbers_of(loader):
+    return (batch["index"].tolist() for batch in loader)
 
 
 def travelled(loader):
@@ -170,20 +153,16 @@ class TestCopies:
 class TestOneGenerator:
     """What else draws from it moves it, as in torch; an epoch sets it back only from where the epoch itself left it."""
 
-    @pytest.mark.parametrize("used_before", [0, 1, 2, 3, 4])
-    def test_goes_back_no_further_than_to_what_others_have_drawn(self, monkeypatch, used_before):
-        monkeypatch.setattr(draws, "_AHEAD", 100)
-        sampler, states = RandomSampler(range(100), num_samples=500, generator=seeded()), []
-        for step in range(5):
-            if step == used_before:
-                torch.randperm(100, generator=sampler.generator)
-            if step == 0:
-                drawn = draws.Draws(IndexSource(sampler, 100, False, 100), None, None, Place(0, 0, None))
-            elif step < 4:
-                drawn.reach(step)
-            states.append(sampler.generator.get_state())
-        drawn.leave()
-        assert torch.equal(sampler.generator.get_state(), states[used_before])
+    @pytest.mark.parametrize("name", ["random", "several times", "with replacement"])
+    def test_that_others_have_used_since_is_left_as_it_is(self, make, name):
+        sampler = SAMPLERS[name]()
+        with make(sampler=sampler) as loader:
+            some(loader, 3)
+            time.sleep(0.1)  # for what is drawn ahead
+            torch.randperm(100, generator=sampler.generator)
+            before = sampler.generator.get_state()
+            loader.set_epoch(1)
+            assert torch.equal(sampler.generator.get_state(), before)
 
     @pytest.mark.parametrize("name", ["random", "several times", "subset"])
     def test_that_is_seeded_once_a_state_is_loaded_stays_so(self, make, name):
@@ -211,18 +190,6 @@ class TestOneGenerator:
             loader.load_state_dict(state)
             loader.set_epoch(1)
             assert numbers(loader) == wanted
-
-    def test_that_does_not_repeat_itself_is_left_alone(self, make):
-        sampler = SAMPLERS["random"]()
-        with make(sampler=RandomSampler(range(999), generator=seeded())) as loader:
-            some(loader, 3)
-            state = loader.state_dict()
-        with make(sampler=sampler) as loader:
-            state["sampler"]["begin"]["batches"] = len(loader)
-            loader.load_state_dict(state)
-            before = sampler.generator.get_state()
-            loader.set_epoch(1)
-            assert torch.equal(sampler.generator.get_state(), before)
 
 
 def test_a_sampler_that_cannot_be_copied_is_shared(make):

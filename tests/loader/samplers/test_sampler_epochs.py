@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from itertools import count
 
 import pytest
 import torch
@@ -70,13 +72,12 @@ def test_a_state_behind_the_last_batch_goes_on_with_the_next_epoch(make, sampler
     ],
     ids=["random", "several times", "with replacement"],
 )
-def test_an_epoch_behind_one_that_was_left_does_not_hang_on_how_fast_that_was(make, monkeypatch, taken, sampler):
+def test_an_epoch_after_one_that_was_left_does_not_depend_on_how_fast_that_was(make, taken, sampler):
     """On how many of its batches were taken it may, as in torch."""
-    monkeypatch.setattr("gdsload.loader.samplers.draws._AHEAD", 800)
     found = []
     for prefetch in (100, 2**20):
         for wait in (0, 0.05):
-            with make(100, sampler=sampler(), prefetch_bytes=prefetch) as loader:
+            with make(100, sampler=sampler(), memory=gdsload.Memory(prefetch=prefetch)) as loader:
                 iterator = iter(loader)
                 for _ in zip(range(taken), iterator, strict=False):
                     pass
@@ -92,6 +93,28 @@ def test_a_generator_that_is_seeded_anew_stays_so(make):
         next(iter(loader))
         generator.manual_seed(9)
         wanted = of_torch(sampler=RandomSampler(ALL, generator=seeded(9)), batch_size=100)[0]
+        assert numbers(loader) == wanted
+
+
+@pytest.mark.parametrize("seed", [1, 9])
+@pytest.mark.parametrize("call", [2, 3])
+def test_so_does_one_that_is_seeded_while_batches_are_drawn_ahead(make, monkeypatch, seed, call):
+    generator, calls, done = seeded(1), count(1), threading.Event()
+    checked = IndexSource.checked
+
+    def seeds(source, given):
+        if next(calls) == call:
+            generator.manual_seed(seed)
+            done.set()
+        return checked(source, given)
+
+    monkeypatch.setattr(IndexSource, "checked", seeds)
+    with make(100, sampler=RandomSampler(ALL, generator=generator)) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        assert done.wait(10)
+        del iterator  # or it would draw on from the same generator
+        wanted = of_torch(sampler=RandomSampler(ALL, generator=seeded(seed)), batch_size=100)[0]
         assert numbers(loader) == wanted
 
 

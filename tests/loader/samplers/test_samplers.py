@@ -165,7 +165,7 @@ class TestSameAsTorch:
     @pytest.mark.parametrize("name", BATCHES)
     def test_batch_sampler(self, make, name):
         wanted = of_torch(2, batch_sampler=BATCHES[name]())
-        with make(batch_sampler=BATCHES[name](), prefetch_bytes=1000) as loader:
+        with make(batch_sampler=BATCHES[name](), memory=gdsload.Memory(prefetch=1000)) as loader:
             assert [numbers(loader) for _ in range(2)] == wanted
             assert len(loader) == len(wanted[0])
             assert loader.batch_size is None
@@ -180,13 +180,13 @@ class TestSameAsTorch:
     def test_any_indices(self, make, indices, batch_size, drop_last, kind):
         options = {"batch_size": batch_size, "drop_last": drop_last}
         sampler = kind(indices) if indices else indices
-        with make(sampler=sampler, prefetch_bytes=2000, **options) as loader:
+        with make(sampler=sampler, memory=gdsload.Memory(prefetch=2000), **options) as loader:
             assert [numbers(loader)] == of_torch(sampler=indices, **options)
 
     @EXAMPLES
     @given(batches=st.lists(st.lists(st.integers(0, 999), max_size=40), max_size=40))
     def test_any_batches(self, make, batches):
-        with make(batch_sampler=batches, prefetch_bytes=3000) as loader:
+        with make(batch_sampler=batches, memory=gdsload.Memory(prefetch=3000)) as loader:
             assert numbers(loader) == batches
 
     def test_without_a_seed_torchs_global_one_decides(self, make):
@@ -235,7 +235,7 @@ class TestResume:
 
     @pytest.mark.parametrize("name", BATCHES)
     def test_batch_sampler_at_every_step(self, make, name):
-        resumed = functools.partial(make, prefetch_bytes=900, mmap=False)
+        resumed = functools.partial(make, memory=gdsload.Memory(prefetch=900), mmap=False)
         assert_resumes_everywhere(
             lambda: make(batch_sampler=BATCHES[name]()), lambda: resumed(batch_sampler=BATCHES[name]())
         )
@@ -510,7 +510,7 @@ class TestDrawing:
             for drawn in itertools.count():
                 yield drawn % 1000
 
-        with make(10, sampler=endless(), prefetch_bytes=3200) as loader:
+        with make(10, sampler=endless(), memory=gdsload.Memory(prefetch=3200)) as loader:
             for step, batch in enumerate(itertools.islice(loader, 200)):
                 assert batch["index"].tolist() == [number % 1000 for number in range(10 * step, 10 * step + 10)]
                 assert drawn < 10 * (step + 64)
@@ -547,7 +547,9 @@ class TestDrawing:
         """32 bytes a sample; two groups are always allowed."""
         wrap(RecordingBackend)
         sizes = [1, 1, 2, 3, *[500] * 30]
-        with make(batch_sampler=[range(size) for size in sizes], prefetch_bytes=4 * 500 * 32) as loader:
+        with make(
+            batch_sampler=[range(size) for size in sizes], memory=gdsload.Memory(prefetch=4 * 500 * 32)
+        ) as loader:
             iterator = iter(loader)
             for _ in range(6):
                 next(iterator)
@@ -564,7 +566,7 @@ class TestDrawing:
                     drawn.append(number)
                     yield number
 
-        with make(10, sampler=Counts(), prefetch_bytes=1000) as loader:
+        with make(10, sampler=Counts(), memory=gdsload.Memory(prefetch=1000)) as loader:
             for _ in range(3):
                 for _batch in loader:
                     break

@@ -18,8 +18,6 @@ import pytest
 import gdsload
 from tests.tools.cli.terminals import Shown, settled
 
-pytestmark = pytest.mark.usefixtures("quick_python")
-
 GOLDEN = Path(__file__).parent / "golden"
 RUN = """
 import json, shlex, sys

@@ -56,7 +56,7 @@ def slow(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_conversion_shows_at_once_what_it_does_and_then_how_long_it_lasts(quick_python, slow, tmp_path):
+def test_a_conversion_shows_at_once_what_it_does_and_then_how_long_it_lasts(slow, tmp_path):
     """In a narrow terminal, whose width no line reaches."""
     terminal = Shown([slow(0.005)], columns=40, cwd=tmp_path)
     assert terminal.end() == 0
@@ -92,7 +92,7 @@ def test_who_ends_it_is_told_at_once_what_is_finished(slow, tmp_path):
 
 
 @pytest.mark.slow
-def test_bench_says_what_it_does(quick_python, tmp_path):
+def test_bench_says_what_it_does(tmp_path):
     with gdsload.ShardWriter(tmp_path / "d") as writer:
         writer.write_batch({"x": np.zeros((400, 4096), np.uint8)})
     terminal = Shown(["-m", "gdsload", "bench", str(tmp_path / "d"), "--trials", "2", "--hot-only", "--device", "cpu"])
@@ -105,14 +105,14 @@ def test_bench_says_what_it_does(quick_python, tmp_path):
     assert any(line.startswith("direct, auto   SSD→RAM; ") for line in lines)
 
 
-def test_nothing_of_it_where_that_is_no_terminal(quick_python, slow, tmp_path):
+def test_nothing_of_it_where_that_is_no_terminal(slow, tmp_path):
     """Nor in one that cannot write lines over."""
     terminal = Shown([slow(0)], cwd=tmp_path, TERM="dumb")
     assert terminal.end() == 0
     assert terminal.text == f"{tmp_path / 'out'}: 800 samples in 4 shards, 32 KiB\r\n"
 
 
-def test_no_colour_for_who_wants_none(quick_python, tmp_path):
+def test_no_colour_for_who_wants_none(tmp_path):
     arguments = ["-m", "gdsload", "inspect", str(tmp_path / "none")]
     for environment, painted in (({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)):
         terminal = Shown(arguments, **environment)

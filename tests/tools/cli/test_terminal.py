@@ -164,7 +164,7 @@ def test_files_do_not_get_the_numbers_of_closed_streams(tmp_path):
     assert gdsload.ShardDataset(tmp_path / "o").column("n") == ["/dev/null /dev/null /dev/null"] * 2
 
 
-def test_a_damaged_dataset_is_told_by_the_exit_code_though_nobody_reads_the_output(quick_python, dataset):
+def test_a_damaged_dataset_is_told_by_the_exit_code_though_nobody_reads_the_output(dataset):
     (shard,) = dataset.glob("shard-*")
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1

@@ -207,7 +207,7 @@ def test_quiet(source, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_modules_of_the_current_folder_are_found(quick_python, source):
+def test_modules_of_the_current_folder_are_found(source):
     """By the installed command, too, whose own folder is another one."""
     (source / "mine.py").write_text("def twice(sample):\n    return {'a': sample['a'] * 2}\n")
     run = "import sys; sys.path.remove(''); from gdsload.tools.cli import main; sys.exit(main(sys.argv[1:]))"
