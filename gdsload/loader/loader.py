@@ -199,7 +199,7 @@ class DataLoader(TorchAttributes):
             batch_sampler=batch_sampler,
             ranks=ranks_of(ranks),
             check_peers=check_peers,
-            memory=memory or Memory(),
+            memory=Memory() if memory is None else memory,
             mmap=mmap,
             backend=backend,
             cache=cache,

@@ -97,7 +97,7 @@ VALUES = [
     ("fields", [[["label"]]], r"no field \['label'\]"),
     ("fields", [[None]], "no field None"),
     ("generator", [3], "generator is 3, which is no torch.Generator"),
-    ("memory", ["1GiB", 2**30, Memory], r"memory is .*Pass memory=gdsload\.Memory\(prefetch="),
+    ("memory", ["1GiB", 2**30, Memory, 0, False], r"memory is .*Pass memory=gdsload\.Memory\(prefetch="),
     ("mmap", ["no"], "mmap is 'no'"),
     ("ragged", ["dense", Padded], "ragged is .*Supported are 'jagged', 'offsets', 'padded'"),
     ("ranks", [5, "dp", (0,), (0, 1, 2)], r"ranks is .*Pass ranks=\(rank, world_size\), a DeviceMesh .*ProcessGroup"),
