@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -111,8 +111,6 @@ class Files:
     Args:
         sources: the files, in order.
         mapped: whether they are mapped into memory; if not, they are only ever read with preadv.
-        as_written: says whether all bytes of an open file are those that were written; None if nobody can tell. Asked
-            where the time of a file's last change is another, and nothing else.
         drive: what brings samples out of them.
     """
 
@@ -121,7 +119,6 @@ class Files:
         sources: Sequence[ShardSource],
         *,
         mapped: bool,
-        as_written: Callable[[int, ShardSource], bool | None] = lambda _fd, _source: None,
         drive: Drive = LOCAL,
     ) -> None:
         self.sources, self.mapped = tuple(sources), mapped
@@ -132,8 +129,7 @@ class Files:
         """Bytes of each open file."""
         self.opened = np.zeros(count, bool)
         self._unopened = count
-        self._whether_as_written = as_written
-        self.watch = Watch(self.sources, self._as_written)
+        self.watch = Watch(self.sources)
         """Whether the files are still those that were opened."""
         self.guard = Guard([source.path for source in self.sources], self.base, self._read)
         """Which bytes of mapped files may be touched."""
@@ -295,11 +291,6 @@ class Files:
             found = self.base[files], self.base[files] + self.sizes[files]
             self._mappings = unopened, found
         return found
-
-    def _as_written(self, file: int) -> bool | None:
-        """See `Files`."""
-        with self.descriptor(file) as fd:
-            return self._whether_as_written(fd, self.sources[file])
 
     def check(self, files: IntArray, *, believed_s: float = 0.0) -> None:
         """See `Watch.check`."""

@@ -8,10 +8,9 @@ from gdsload.shards.format.header import PREFIX_BYTES, header_bytes, parse_heade
 from gdsload.shards.format.shard import Shard, read_shard
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
-from gdsload.shards.shard_checksums import is_as_written
 from gdsload.shards.status import status_of
 
-__all__ = ["load_named", "load_shard", "mismatch", "named_as_written", "wrong_length"]
+__all__ = ["load_named", "load_shard", "mismatch", "wrong_length"]
 
 
 def load_shard(fd: int, file: str) -> Shard:
@@ -69,16 +68,3 @@ def load_named(fd: int, source: ShardSource, stored: StoredSchema) -> Shard:
     if complaint is not None:
         raise FormatError(complaint, file=source.path, remedy="Restore the shard, or write the dataset again.")
     return shard
-
-
-def named_as_written(fd: int, source: ShardSource, stored: StoredSchema) -> bool | None:
-    """Return whether all bytes of an open shard are those that were written; None if it has no checksums.
-
-    Raises:
-        ReadError: if they cannot be read.
-    """
-    try:
-        shard = load_named(fd, source, stored)
-    except FormatError:
-        return False
-    return is_as_written(shard, lambda into, offset: pread_exact(fd, into, offset, source.path))

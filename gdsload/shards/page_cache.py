@@ -106,16 +106,8 @@ def file_is_resident(files: Files, file: int) -> bool:
 
 
 def _places_are_there(files: Files, nbytes: int, place_of: Callable[[int], tuple[int, int]], probes: int) -> bool:
-    """Return whether the pages of some bytes, which are drawn among so many, are in the page cache.
-
-    If one is not, others of its file may be gone, too, that were made sure of before.
-    """
-    for _ in range(probes if nbytes else 0):
-        file, offset = place_of(_random_below(nbytes))
-        if not _is_there(files, file, offset):
-            files.guard.missed(file, offset)
-            return False
-    return True
+    """Return whether the pages of some bytes, which are drawn among so many, are in the page cache."""
+    return all(_is_there(files, *place_of(_random_below(nbytes))) for _ in range(probes if nbytes else 0))
 
 
 def _is_there(files: Files, file: int, offset: int) -> bool:

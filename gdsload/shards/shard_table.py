@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from gdsload.shards.files import Files
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.gather_host import gather_pieces, take_rows
 from gdsload.shards.identity import ShardSource
-from gdsload.shards.opening import load_named, named_as_written
+from gdsload.shards.opening import load_named
 from gdsload.shards.reads import Extents, distinct, within
 from gdsload.system.memory import address_of
 
@@ -72,7 +71,7 @@ class ShardTable:
         self._offsets = {name: np.zeros(count, np.int64) for name, field in self.columns.items() if field.ragged}
         """Host address of the int64 row offsets of each ragged field in each open shard."""
         self._sure = {name: np.zeros(count, bool) for name in self._offsets}
-        """Whether all of them may be touched for good, where shards are mapped."""
+        """Whether all of them may be touched, where shards are mapped."""
         self._held: dict[tuple[str, int], IntArray] = {}
         self._lock = threading.RLock()
         counts = np.array([max(source.samples, 0) for source in files.sources], np.int64)
@@ -94,8 +93,7 @@ class ShardTable:
         drive: Drive = LOCAL,
     ) -> ShardTable:
         """The table of a dataset's shards, over its own files; see the class and `Files`."""
-        as_written = partial(named_as_written, stored=stored)
-        return cls(Files(sources, mapped=mapped, as_written=as_written, drive=drive), stored, names)
+        return cls(Files(sources, mapped=mapped, drive=drive), stored, names)
 
     def ensure_open(self, files: IntArray) -> None:
         """Open those of these shards that are not open yet.
@@ -236,7 +234,7 @@ class ShardTable:
         at = int(self._offsets[name][file])
         if self.files.mapped and self.files.guard.left:
             offset = np.array([at - int(self.files.base[file])])
-            self.files.guard.ensure(Extents(np.array([file]), offset, np.array([8 * count])), lasting=True)
+            self.files.guard.ensure(Extents(np.array([file]), offset, np.array([8 * count])))
         offsets = np.empty(count, np.int64)
         gather_pieces(np.array([at]), np.array([count]), 8, address_of(offsets))
         return offsets
@@ -280,10 +278,10 @@ class ShardTable:
         unsure = ~sure[files]
         if not unsure.any():
             return
-        guard.ensure(Extents(files, at - base[files], np.full(len(at), 16)), lasting=True)
+        guard.ensure(Extents(files, at - base[files], np.full(len(at), 16)))
         for file in distinct(files[unsure], len(sure))[:_MOST_LOOKS].tolist():
             begin, count = int(self._offsets[name][file] - base[file]), int(self._last[file]) + 2
-            sure[file] = guard.lasts(file, begin, 8 * count)
+            sure[file] = guard.sure(file, begin, 8 * count)
 
 
 class _FileOf:

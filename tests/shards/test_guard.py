@@ -110,38 +110,28 @@ def test_what_is_wanted_is_brought_in_and_only_its_own_pages_can_fail(found, bad
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
-@given(st.lists(wanted(), min_size=1, max_size=12), wanted())
-def test_once_is_enough_until_a_page_that_was_populated_is_found_gone(found, looked_at):
+@given(st.lists(wanted(), min_size=1, max_size=12))
+def test_once_is_enough(found):
     disk = Disk(SIZES)
     disk.ensure(*found)
     assert sum(nbytes for *_, nbytes in disk.populated) <= sum(SIZES), "nothing is populated twice"
-    before = list(disk.populated)
     del disk.populated[:]
     disk.ensure(*found)
     assert disk.populated == []
-    gone, offset, nbytes = looked_at
-    if not nbytes:
-        return
-    populated = any(file == gone and low <= offset // PAGE * PAGE < low + size for file, low, size in before)
-    disk.guard.missed(gone, offset)
-    disk.ensure(*found)
-    assert {file for file, *_ in disk.populated} <= ({gone} if populated else set())
-    if populated:
-        assert bool(disk.populated) == any(file == gone and nbytes for file, _, nbytes in found)
+    assert all(disk.guard.sure(*extent) for extent in found if extent[2])
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 3 * PIECE), st.integers(1, 2 * PIECE)), min_size=1, max_size=12))
-def test_pages_that_were_populated_one_by_one_make_a_piece(found):
+def test_whole_pieces_that_were_populated_are_not_asked_for_again(found):
     """As many rows as there are, which end anywhere."""
-    disk = Disk([4 * PIECE + 5])
-    left, pages = disk.guard.left, set()
+    disk, size, whole = Disk([4 * PIECE + 5]), 4 * PIECE + 5, set()
     for offset, nbytes in found:
-        size = min(nbytes, 4 * PIECE + 5 - offset)
-        disk.guard.populate(0, offset, size, extents((0, offset, size)))
-        pages |= set(range(offset // PAGE, -(-(offset + size) // PAGE)))
-        in_pieces = [[4 * PIECE // PAGE] if piece == 4 else range(32 * piece, 32 * piece + 32) for piece in range(5)]
-        assert disk.guard.left == left - sum(pages.issuperset(those) for those in in_pieces)
+        end = min(offset + nbytes, size)
+        disk.guard.populate(0, offset, end - offset, extents((0, offset, end - offset)))
+        whole |= {piece for piece in range(5) if offset <= piece * PIECE and min((piece + 1) * PIECE, size) <= end}
+        assert [disk.guard.sure(0, piece * PIECE, 1) for piece in range(5)] == [piece in whole for piece in range(5)]
+        assert disk.guard.left == 5 - len(whole)
 
 
 def test_nothing_is_asked_any_more_when_all_is_sure():
@@ -150,15 +140,7 @@ def test_nothing_is_asked_any_more_when_all_is_sure():
         assert disk.guard.left > 0
         disk.ensure((file, 0, size))
     assert disk.guard.left == 0
-    disk.guard.missed(0, 5)
-    assert disk.guard.left == 3
-    disk.ensure((0, 0, 1), (0, 2 * PIECE, PIECE))
-    assert disk.guard.left == 1
-    disk.ensure((0, PIECE, 1), lasting=True)
-    disk.guard.missed(0, PIECE)
-    assert disk.guard.left == 2
-    disk.ensure((0, 0, SIZES[0]))
-    assert disk.guard.left == 0
+    assert disk.guard.missing(extents((0, 0, SIZES[0]))) is None
 
 
 def test_what_is_no_field_s_need_not_be_sure():
@@ -355,30 +337,17 @@ def test_rows_that_look_resident_are_made_sure_of(tmp_path, failing, monkeypatch
     backend.close()
 
 
-def test_a_look_that_finds_a_page_gone_takes_the_marks_back(tmp_path, monkeypatch):
+def test_pages_that_cannot_be_registered_because_they_cannot_be_read(tmp_path, failing, monkeypatch):
+    """CUDA only says that it could not. The pages are asked for once more, though they were populated before."""
     safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
     catalog = open_catalog(str(tmp_path))
     files = Files(catalog.sources, mapped=True)
     files.ensure_open(np.array([0]))
     files.guard.ensure(files.whole(0))
-    assert files.guard.left == 0
-    monkeypatch.setattr(residency, "_is_there", lambda *_: False)
-    assert not residency.looks_resident(files, files.whole(0))
-    assert files.guard.left == 4
-    files.close()
-
-
-def test_pages_that_cannot_be_registered_because_they_cannot_be_read(tmp_path, failing, monkeypatch):
-    """CUDA only says that it could not."""
-    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
-    catalog = open_catalog(str(tmp_path))
-    files = Files(catalog.sources, mapped=True)
-    files.ensure_open(np.array([0]))
     monkeypatch.setattr(mapped, "register_host", lambda *_, **_options: "invalid argument")
     backend = mapped.MappedBackend(files, torch.device("cuda"), register_bytes=2**30)
     with pytest.raises(BackendUnavailableError, match="cannot be registered with CUDA: invalid argument"):
         backend.read(extents((0, 9000, 10)))
-    files.guard.missed(0, 9000)
     failing()
     with pytest.raises(ReadError, match="a.safetensors, byte 0: reading failed: Input/output error"):
         backend.read(extents((0, 9000, 10)))

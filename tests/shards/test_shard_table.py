@@ -205,7 +205,7 @@ def test_a_backend_reads_what_no_table_has_opened(folder, monkeypatch):
 
 
 def test_offsets_are_asked_for_until_all_of_a_shard_may_be_touched(tmp_path, monkeypatch):
-    """Only that shard's, and not before its last page has its mark."""
+    """Only that shard's, and not before its last page is populated."""
     count = 2**17 // 8 + 1000  # offsets of two pieces
     with gdsload.ShardWriter(tmp_path / "d", {"x": gdsload.Field("uint8", (None,))}, shard_bytes=9 * count) as out:
         for value in [np.zeros(1, np.uint8)] * (2 * count):
@@ -223,7 +223,7 @@ def test_offsets_are_asked_for_until_all_of_a_shard_may_be_touched(tmp_path, mon
         return [len(found) for found in asked]
 
     first, last = 0, catalog.sources[0].samples - 1
-    assert offsets_of(first) == offsets_of(first) == [1]  # its last piece has no mark yet
+    assert offsets_of(first) == offsets_of(first) == [1]  # its last piece is not populated yet
     assert offsets_of(last) == [1]
     assert offsets_of(first, last) == []
     assert offsets_of(first, last + 1) == [2]
