@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.probed import ProbedBackend
-from gdsload.backends.registry import BACKENDS, IN_REACH, expected_host
+from gdsload.backends.registry import BACKENDS, IN_REACH, expected_host, row_of
 from gdsload.backends.request import BackendRequest, OpenedBackend, Probing, probe_each
 from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import BackendUnavailableError
-from gdsload.shards.drive import LOCAL, Drive, one_of_each_drive
 from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe, probe_cufile
 from gdsload.system.probe.library import read_config
@@ -33,7 +32,7 @@ __all__ = [
 
 
 def preflight(
-    request: BackendRequest, paths: Sequence[str], *, mapped: bool, drive: Drive = LOCAL, probe: Probing = probe_cufile
+    request: BackendRequest, paths: Sequence[str], *, mapped: bool, probe: Probing = probe_cufile
 ) -> CufileProbe | None:
     """Refuse a backend that was requested by name and cannot be used; nothing is opened.
 
@@ -41,7 +40,6 @@ def preflight(
         request: the user's options.
         paths: one shard on each drive.
         mapped: whether the shards are mapped.
-        drive: where their samples are read from.
         probe: probes cuFile.
 
     Returns:
@@ -51,14 +49,14 @@ def preflight(
         BackendUnavailableError: if the backend cannot be used.
     """
     name, device = request.backend, request.device
-    if name == "auto" or not BACKENDS[name].needs_cuda:
+    if name == "auto" or not row_of(name).needs_cuda:
         return None
     if device.type != "cuda":
         raise BackendUnavailableError(
             f"backend {name!r} needs a CUDA device, and the batches go to {str(device)!r}",
             remedy='Pass device="cuda", or leave backend= out.',
         )
-    return BACKENDS[name].check(request, paths, mapped, drive, probe)
+    return row_of(name).check(request, paths, mapped, probe)
 
 
 def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufile) -> OpenedBackend:
@@ -67,12 +65,12 @@ def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufi
     Raises:
         BackendUnavailableError: if the requested one cannot be used; no other one is ever used instead.
     """
-    found = preflight(request, _trials(files), mapped=files.mapped, drive=files.drive, probe=probe)
+    found = preflight(request, _trials(files), mapped=files.mapped, probe=probe)
     if request.placement == "host":
         return BACKENDS["host"].open(request, files, found)
     if request.backend == "auto":
         return _auto(request, files, probe)
-    return BACKENDS[request.backend].open(request, files, found)
+    return row_of(request.backend).open(request, files, found)
 
 
 def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
@@ -84,7 +82,7 @@ def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
     """
     if request.placement == "host":
         return mapped
-    kind = Tiered if request.backend == "auto" else BACKENDS[request.backend].backend
+    kind = Tiered if request.backend == "auto" else row_of(request.backend).backend
     return kind.in_place
 
 
@@ -94,7 +92,7 @@ def expected(request: BackendRequest) -> tuple[str, str]:
         return "host", expected_host(request)
     if request.backend == "auto":
         return "undecided", "that is decided when the first batch is asked for"
-    return request.backend, "asked for by name"
+    return str(request.backend), "asked for by name"
 
 
 def _auto(request: BackendRequest, files: Files, probe: Probing) -> OpenedBackend:
@@ -170,7 +168,7 @@ def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:
 
 
 def _trials(files: Files) -> list[str]:
-    return [source.path for source in one_of_each_drive(files.sources, files.drive)] or ["."]
+    return [files.sources[file].path for file in files.drives.firsts()] or ["."]
 
 
 def _first_that_fit(files: Files, nbytes: int) -> NDArray[np.bool_]:

@@ -58,7 +58,7 @@ class Life:
         if plan.placement == "gpu":
             prepare_import()
         self._resources: OpenResources | None = None
-        self._status = BackendStatus(plan.asked, *expected(plan.backend), {})
+        self._status = BackendStatus(str(plan.asked), *expected(plan.backend), {})
         self._epochs = WeakList[Epoch]()
         self.pipelines = WeakList[Prefetcher]()
         self._left: list[Closer] = []
@@ -88,7 +88,7 @@ class Life:
             return self._status
         opened = resources.opened
         moved = opened.backend.bytes_by_path()
-        return BackendStatus(self._plan.asked, opened.name(), opened.reason(), moved, opened.answer())
+        return BackendStatus(str(self._plan.asked), opened.name(), opened.reason(), moved, opened.answer())
 
     @property
     def cache(self) -> CacheStatus:
@@ -260,7 +260,7 @@ class Life:
     def ended(self, epoch: Epoch) -> None:
         """For `Epoch`: it has handed out its last batch."""
         if (resources := self._resources) is not None:
-            resources.table.files.watch.check_passed()
+            resources.table.files.check_passed()
         with self._lock:
             self._progress.ended(epoch.place)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 import torch
 
 from gdsload.backends.base import BackendStatus, CacheStatus
+from gdsload.backends.request import BackendRow
 from gdsload.engine.stats import LoaderStats
 from gdsload.loader.carried import carried, unpacked, with_own_sampler
 from gdsload.loader.life import Life
@@ -128,7 +129,7 @@ class DataLoader(TorchAttributes):
             what None gives for `prefetch_bytes`, 1 GiB elsewhere.
         mmap: whether shards are mapped, as in `ShardDataset`; None: as the dataset was opened.
         backend: the way that bytes travel. By name it is used or refused, never replaced; ``"gds"`` means that cuFile's
-            own counters have shown DMA.
+            own counters have shown DMA. A `gdsload.backends.request.BackendRow` is a backend of another library.
         gds_engine: what calls cuFile.
         gds_compat: whether cuFile's own compat mode will do for ``"gds"``.
         pinned_bytes: bytes of host memory that ``"bounce"`` pins.
@@ -193,7 +194,7 @@ class DataLoader(TorchAttributes):
         prefetch_bytes: int | str | None = None,
         arena_bytes: int | str | None = None,
         mmap: bool | None = None,
-        backend: Literal["auto", "gds", "mapped", "bounce", "host"] = "auto",
+        backend: Literal["auto", "gds", "mapped", "bounce", "host"] | BackendRow = "auto",
         gds_engine: Literal["cufile", "kvikio"] = "cufile",
         gds_compat: bool = False,
         pinned_bytes: int | str = "96MiB",

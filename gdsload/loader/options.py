@@ -13,7 +13,7 @@ from typing import Any, TypedDict, cast
 import torch
 
 from gdsload.backends.names import BACKEND_CHOICES
-from gdsload.backends.request import Placement
+from gdsload.backends.request import BackendRow, Placement
 from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import OptionError
 from gdsload.order import Tail
@@ -120,7 +120,7 @@ def check_torch_keywords(given: Mapping[str, object], known: Iterable[str]) -> N
 def check_choices(given: Mapping[str, object]) -> None:
     """Refuse what is none of the values that an option may have."""
     for name, known in _CHOICES.items():
-        if given[name] not in known:
+        if given[name] not in known and not (name == "backend" and isinstance(given[name], BackendRow)):
             raise OptionError(f"{name} is {given[name]!r}", remedy=f"Supported are {', '.join(map(repr, known))}.")
     if given["mmap"] not in (None, False, True):
         remedy = "Pass True or False, or None for what the dataset does."

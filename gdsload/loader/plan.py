@@ -31,7 +31,7 @@ from gdsload.loader.samplers import IndexSource, expected_batch, index_source
 from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
 from gdsload.order import DatasetFacts, OrderOptions, resolve
 from gdsload.order.checks import check_whole
-from gdsload.shards.drive import one_of_each_drive
+from gdsload.shards.drive_order import DriveOrder, file_system_of
 from gdsload.system.streams import has_streams
 from gdsload.transforms import DecodeImage
 
@@ -157,7 +157,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     sample_bytes = mean_sample_bytes(selected, fields)
     order = _order_options(given, selected, fields)
     groups = rank_groups(given)
-    preflight(request, _trials(selected), mapped=mapped, drive=selected.drive)
+    preflight(request, _trials(selected), mapped=mapped)
     return LoaderPlan(
         dataset=dataset,
         selected=selected,
@@ -327,6 +327,6 @@ def _order_options(given: Mapping[str, Any], selected: Selected, fields: Sequenc
 
 def _trials(selected: Selected) -> list[str]:
     """Paths to try reads on: a shard on each drive."""
-    sources = (source for dataset in selected.datasets for source in dataset.sources)
-    found = [source.path for source in one_of_each_drive(sources, selected.drive)]
-    return found or [selected.datasets[0].path]
+    sources = [source for dataset in selected.datasets for source in dataset.sources]
+    firsts = DriveOrder([file_system_of(source) for source in sources]).firsts()
+    return [sources[file].path for file in firsts] or [selected.datasets[0].path]

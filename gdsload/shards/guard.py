@@ -56,7 +56,7 @@ class Guard:
         """Pieces that must not be touched yet, and one for each shard that is not open: at 0, nothing is asked."""
 
     def opened(self, file: int, nbytes: int) -> None:
-        """Note a file that was mapped; once more, if Ctrl-C struck before that was known.
+        """Note a file that was mapped.
 
         Args:
             file: the file.
@@ -67,7 +67,6 @@ class Guard:
         with self._lock:
             if self._size[file]:
                 return
-            # In this order, no interrupt leaves a piece that may be touched too early.
             begin, self._end = self._end, self._end + (count << _SHIFT)
             self.left += count - beyond - 1
             at = begin >> _SHIFT
@@ -78,23 +77,14 @@ class Guard:
             self._size[file] = nbytes
 
     def only(self, file: int, touched: Iterable[tuple[int, int]]) -> None:
-        """Note what of an open file will ever be touched: nothing else has to be made sure of. May be called twice.
-
-        Args:
-            file: the file.
-            touched: first byte of each such part, and the byte after its last.
-        """
+        """See `Files.only`. May be called twice."""
         idle = np.ones((int(self._size[file]) >> _SHIFT) + 1, bool)
         for low, high in touched:
             idle[low >> _SHIFT : -(-high >> _SHIFT)] = False
         self._note(np.flatnonzero(idle) + (int(self._begin[file]) >> _SHIFT))
 
     def missing(self, wanted: Extents) -> Extents | None:
-        """The pieces with these extents that were never populated, neighbours together; None if there are none.
-
-        Args:
-            wanted: extents of open shards.
-        """
+        """See `Files.missing`: pieces, neighbours together."""
         if not self.left or not len(wanted):
             return None
         begin, sure = self._begin[wanted.file] + wanted.offset, self._sure
@@ -106,11 +96,6 @@ class Guard:
         unsure[np.repeat(first, counts) + within(counts)] = True
         pieces = np.flatnonzero(unsure & ~sure)
         return self._joined(pieces) if len(pieces) else None
-
-    def sure(self, file: int, offset: int, nbytes: int) -> bool:
-        """Return whether bytes of an open shard, at least one, may be touched."""
-        begin = int(self._begin[file]) + offset
-        return bool(self._sure[begin >> _SHIFT : (begin + nbytes - 1 >> _SHIFT) + 1].all())
 
     def _joined(self, pieces: IntArray) -> Extents:
         """Pieces in rising order as extents, neighbours together."""
@@ -125,46 +110,18 @@ class Guard:
         offset, end = (pieces[first] << _SHIFT) - begin, (pieces[last] + 1 << _SHIFT) - begin
         return Extents(file, offset, np.minimum(end, self._size[file]) - offset)
 
-    def ensure(self, wanted: Extents, *, pieces: Extents | None = None) -> None:
-        """Make sure that extents of open shards may be touched.
-
-        Args:
-            wanted: the extents.
-            pieces: of what `missing` has answered for them, those that are to be made sure of here; None for all.
-
-        Raises:
-            ReadError: see `populate`.
-        """
-        if (pieces := pieces or self.missing(wanted)) is None:
+    def ensure(self, wanted: Extents) -> None:
+        """See `Files.ensure`."""
+        if (pieces := self.missing(wanted)) is None:
             return
         for low in range(0, len(pieces), _MOST_CALLS):
             with self._populating:  # threads that want the same pieces find them populated afterwards
                 if (missing := self.missing(pieces[low : low + _MOST_CALLS])) is not None:
-                    self._populate_all(missing, wanted)
-
-    def _populate_all(self, pieces: Extents, wanted: Extents) -> None:
-        at = (self._begin[pieces.file] + pieces.offset) >> _SHIFT
-        counts = -(-pieces.nbytes >> _SHIFT)
-        addresses = (self._base[pieces.file] + pieces.offset).tolist()
-        for which, (address, nbytes) in enumerate(zip(addresses, pieces.nbytes.tolist(), strict=True)):
-            if populate(address, nbytes):
-                self.populate(int(pieces.file[which]), int(pieces.offset[which]), nbytes, wanted)
-                counts[which] = 0  # they are noted, if they may be touched
-        self._note(np.repeat(at, counts) + within(counts))
+                    for file, offset, nbytes in zip(*_columns(missing), strict=True):
+                        self.populate(file, offset, nbytes, wanted)
 
     def populate(self, file: int, offset: int, nbytes: int, wanted: Extents) -> None:
-        """Bring bytes of an open shard into memory, even if they were populated before.
-
-        Args:
-            file: the shard.
-            offset: the first of the bytes.
-            nbytes: how many they are.
-            wanted: what will be touched. Bytes that cannot be read and are of none of it do no harm.
-
-        Raises:
-            FileChangedError: if the file ends before what is wanted does.
-            ReadError: if the disk fails, or the file system does.
-        """
+        """See `Files.populate`."""
         if not self._brought(file, offset, nbytes):
             self._bring_exactly(file, offset, offset + nbytes, wanted)
             return
@@ -177,7 +134,7 @@ class Guard:
         with self._lock:
             newly = len(pieces) - int(np.count_nonzero(self._sure[pieces]))
             self._sure[pieces] = True
-            self.left -= newly  # last: after an interrupt, pieces are asked for once too often, and not too seldom
+            self.left -= newly
 
     def _brought(self, file: int, offset: int, nbytes: int) -> bool:
         """Populate the pages of these bytes, and return whether all of them are in memory."""

@@ -119,18 +119,7 @@ class Watch:
         self._compare(file, found)
 
     def check(self, files: IntArray, *, believed_s: float = 0.0) -> None:
-        """Make sure that these files are still those that were opened.
-
-        Where looking has used up its share of the time, they are passed over this time; `check_passed` looks at them.
-
-        Args:
-            files: the files.
-            believed_s: how long ago the last look may have been.
-
-        Raises:
-            FileChangedError: if one was replaced, changed or removed.
-            ReadError: if one cannot be looked at.
-        """
+        """See `Files.check`. Files that are passed over for want of time are left to `check_passed`."""
         now = time.monotonic()
         stale = files[self._looked[files] <= now - believed_s] if believed_s else files
         if self._paid > now:

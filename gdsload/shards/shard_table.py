@@ -8,17 +8,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import FormatError, Problem
-from gdsload.shards.drive import LOCAL, Drive
-from gdsload.shards.files import Files
+from gdsload.shards.files import Files, OpenFiles
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.gather_host import gather_pieces, take_rows
 from gdsload.shards.identity import ShardSource
-from gdsload.shards.opening import load_named
+from gdsload.shards.local_files import LocalFiles
+from gdsload.shards.opening import as_named, read_header
 from gdsload.shards.reads import Extents, distinct, within
 from gdsload.system.memory import address_of
 
@@ -89,11 +90,10 @@ class ShardTable:
         stored: StoredSchema,
         *,
         mapped: bool,
-        names: IntArray | None = None,
-        drive: Drive = LOCAL,
+        open_files: OpenFiles = LocalFiles,
     ) -> ShardTable:
-        """The table of a dataset's shards, over its own files; see the class and `Files`."""
-        return cls(Files(sources, mapped=mapped, drive=drive), stored, names)
+        """The table of a dataset's shards, over files that `open_files` makes of them."""
+        return cls(open_files(sources, mapped=mapped), stored)
 
     def ensure_open(self, files: IntArray) -> None:
         """Open those of these shards that are not open yet.
@@ -113,8 +113,8 @@ class ShardTable:
                     self._open(file)
 
     def _open(self, file: int) -> None:
-        with self.files.descriptor(file) as fd:
-            shard = load_named(fd, self.files.sources[file], self.stored)
+        source, read = self.files.sources[file], partial(self.files.read_into, file)
+        shard = as_named(read_header(read, self.files.length(file), source.path), source, self.stored)
         touched = []
         for name, column in shard.columns.items():
             self.begin[name][file], self.rows[name][file] = column.begin, column.rows
@@ -123,7 +123,7 @@ class ShardTable:
                 touched.append((begin, begin + 8 * (shard.samples + 1)))
                 self._offsets[name][file] = self._offsets_at(name, file, begin, shard.samples)
         if self.files.mapped:
-            self.files.guard.only(file, touched)
+            self.files.only(file, touched)
         self.opened[file] = True
         self._unopened -= 1
 
@@ -232,9 +232,9 @@ class ShardTable:
 
     def _all_offsets(self, name: str, file: int, count: int) -> IntArray:
         at = int(self._offsets[name][file])
-        if self.files.mapped and self.files.guard.left:
+        if self.files.mapped:
             offset = np.array([at - int(self.files.base[file])])
-            self.files.guard.ensure(Extents(np.array([file]), offset, np.array([8 * count])))
+            self.files.ensure(Extents(np.array([file]), offset, np.array([8 * count])))
         offsets = np.empty(count, np.int64)
         gather_pieces(np.array([at]), np.array([count]), 8, address_of(offsets))
         return offsets
@@ -261,7 +261,7 @@ class ShardTable:
     def _bounds(self, name: str, found: Located) -> tuple[IntArray, IntArray]:
         """Of each sample its first row in its shard, and the row after its last."""
         at = self._offsets[name][found.file] + found.row * 8
-        if self.files.mapped and self.files.guard.left:
+        if self.files.mapped and not self._sure[name].all():
             self._ensure_offsets(name, found.file, at)
         bounds = np.empty((2, len(at)), np.int64)
         for column in bounds if len(at) else ():  # a column after the other: words are taken faster than pairs of them
@@ -274,14 +274,14 @@ class ShardTable:
 
         To ask of each sample's takes as long as to look them up.
         """
-        guard, sure, base = self.files.guard, self._sure[name], self.files.base
+        sure, base = self._sure[name], self.files.base
         unsure = ~sure[files]
         if not unsure.any():
             return
-        guard.ensure(Extents(files, at - base[files], np.full(len(at), 16)))
-        for file in distinct(files[unsure], len(sure))[:_MOST_LOOKS].tolist():
-            begin, count = int(self._offsets[name][file] - base[file]), int(self._last[file]) + 2
-            sure[file] = guard.sure(file, begin, 8 * count)
+        self.files.ensure(Extents(files, at - base[files], np.full(len(at), 16)))
+        some = distinct(files[unsure], len(sure))[:_MOST_LOOKS]
+        missing = self.files.missing(Extents(some, self._offsets[name][some] - base[some], 8 * (self._last[some] + 2)))
+        sure[some] = True if missing is None else ~np.isin(some, missing.file)
 
 
 class _FileOf:

@@ -14,8 +14,8 @@ import gdsload
 from gdsload import FileChangedError
 from gdsload.shards import identity as identity_module
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.files import Files
 from gdsload.shards.identity import LOOK_BEFORE_S
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.opening import load_shard
 from gdsload.shards.shard_table import ShardTable
 
@@ -100,7 +100,7 @@ def test_ctime_is_another_when_a_file_is_opened(ours):
     table = opened(ours)
     table.close()
     os.chmod(table.sources[2].path, 0o400)
-    later = Files(table.sources, mapped=True)
+    later = LocalFiles(table.sources, mapped=True)
     with pytest.raises(FileChangedError, match="or its rights or links were changed, while"):
         later.ensure_open(np.arange(4))
     later.close()
@@ -118,7 +118,7 @@ def test_overwritten_in_place_with_its_time_put_back(ours, where):
     ):
         table.check(np.arange(4))
     with pytest.raises(FileChangedError, match="was written to"):
-        table.watch.check_now(np.array([2]))
+        table.check_now(np.array([2]))
     table.check(np.array([0, 1, 3]))
     table.close()
 
@@ -197,14 +197,14 @@ def test_what_was_passed_over_is_looked_at_in_the_end_and_nothing_else(folder, c
     table.check(np.array([5, 7]))
     assert clock.looked == []
     clock.each_s = 0.0
-    table.watch.check_passed()
+    table.check_passed()
     assert clock.looked == ["3", "5", "7"]
-    table.watch.check_passed()
+    table.check_passed()
     assert clock.looked == ["3", "5", "7"]
     clock.now += 100
     table.check(np.arange(10))
     clock.looked.clear()
-    table.watch.check_passed()
+    table.check_passed()
     assert clock.looked == []
     table.close()
 
@@ -225,9 +225,9 @@ def test_a_look_that_began_before_the_read_does_not_count(folder, clock, monkeyp
         return found
 
     monkeypatch.setattr(identity_module.os, "stat", meanwhile)
-    table.watch.check_now(np.array([4]))
+    table.check_now(np.array([4]))
     with pytest.raises(FileChangedError, match=r"4.safetensors: the shard was written to"):
-        table.watch.check_passed()
+        table.check_passed()
     table.close()
 
 
@@ -242,7 +242,7 @@ def test_who_notes_late_what_it_passed_over_takes_no_other_note_back(folder, clo
         began = clock.now
         monkeypatch.setattr(identity_module.time, "monotonic", lambda: clock.now)
         clock.now += 1
-        table.watch.check_now(np.array([4]))
+        table.check_now(np.array([4]))
         clock.now += 1
         table.check(np.array([4]))
         return began
@@ -250,7 +250,7 @@ def test_who_notes_late_what_it_passed_over_takes_no_other_note_back(folder, clo
     monkeypatch.setattr(identity_module.time, "monotonic", meanwhile)
     table.check(np.array([4]))
     clock.looked.clear()
-    table.watch.check_passed()
+    table.check_passed()
     assert clock.looked == ["4"]
     table.close()
 
@@ -274,7 +274,7 @@ def test_looking_now_is_nothing_that_other_looks_pay_for(folder, clock):
     """Nor is a file ever trusted that was not looked at once."""
     table = opened(folder)
     clock.each_s = 10
-    table.watch.check_now(np.array([1]))
+    table.check_now(np.array([1]))
     table.check(np.array([1]))
     assert clock.looked == ["1", "1"]
     clock.now += 100

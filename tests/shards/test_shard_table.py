@@ -195,7 +195,7 @@ def test_a_backend_reads_what_no_table_has_opened(folder, monkeypatch):
     """No header is parsed for that: what bytes mean is not its business."""
     catalog = open_catalog(str(folder))
     table = ShardTable.of(catalog.sources, catalog.stored, mapped=True)
-    monkeypatch.setattr(shard_table, "load_named", None)
+    monkeypatch.setattr(shard_table, "read_header", None)
     backend = HostBackend(table.files)
     pending = backend.read(Extents(np.array([3]), np.array([8]), np.array([2])))
     pending.completion.wait()
@@ -213,8 +213,8 @@ def test_offsets_are_asked_for_until_all_of_a_shard_may_be_touched(tmp_path, mon
     catalog = open_catalog(str(tmp_path / "d"))
     assert len(catalog.sources) > 1
     table, asked = ShardTable.of(catalog.sources, catalog.stored, mapped=True), []
-    monkeypatch.setattr(table.files.guard, "ensure", lambda found, **more: asked.append(found) or ensure(found, **more))
-    ensure = type(table.files.guard).ensure.__get__(table.files.guard)
+    ensure = table.files.ensure
+    monkeypatch.setattr(table.files, "ensure", lambda found: asked.append(found) or ensure(found))
 
     def offsets_of(*rows):
         asked.clear()
@@ -241,9 +241,10 @@ def test_nothing_is_asked_of_the_guard_once_all_fields_are_there(tmp_path, ragge
     catalog = open_catalog(str(tmp_path / "d"))
     table = ShardTable.of(catalog.sources, catalog.stored, mapped=True)
     extents, _ = table.extents("x", table.locate(np.array([0])))
-    assert table.files.guard.left > 0
-    table.files.guard.ensure(extents)
-    assert table.files.guard.left == 0
+    whole = table.files.whole(0)
+    assert table.files.missing(whole) is not None
+    table.files.ensure(extents)
+    assert table.files.missing(whole) is None
     table.files.close()
 
 
