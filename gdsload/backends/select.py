@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.probed import ProbedBackend
 from gdsload.backends.registry import BACKENDS, IN_REACH, expected_host, row_of
-from gdsload.backends.request import BackendRequest, OpenedBackend, Probing, probe_each
+from gdsload.backends.request import BackendRequest, BackendRow, OpenedBackend, Probing, probe_each
 from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import BackendUnavailableError
@@ -48,15 +48,15 @@ def preflight(
     Raises:
         BackendUnavailableError: if the backend cannot be used.
     """
-    name, device = request.backend, request.device
-    if name == "auto" or not row_of(name).needs_cuda:
+    if request.backend == "auto":
         return None
-    if device.type != "cuda":
+    row = row_of(request.backend)
+    if row.needs_cuda and request.device.type != "cuda":
         raise BackendUnavailableError(
-            f"backend {name!r} needs a CUDA device, and the batches go to {str(device)!r}",
+            f"backend {row.backend.name!r} needs a CUDA device, and the batches go to {str(request.device)!r}",
             remedy='Pass device="cuda", or leave backend= out.',
         )
-    return row_of(name).check(request, paths, mapped, probe)
+    return row.check(request, paths, mapped, probe)
 
 
 def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufile) -> OpenedBackend:
@@ -66,11 +66,15 @@ def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufi
         BackendUnavailableError: if the requested one cannot be used; no other one is ever used instead.
     """
     found = preflight(request, _trials(files), mapped=files.mapped, probe=probe)
-    if request.placement == "host":
-        return BACKENDS["host"].open(request, files, found)
-    if request.backend == "auto":
-        return _auto(request, files, probe)
-    return row_of(request.backend).open(request, files, found)
+    row = _row(request)
+    return _auto(request, files, probe) if row is None else row.open(request, files, found)
+
+
+def _row(request: BackendRequest) -> BackendRow | None:
+    """The row of the backend that is opened; None where that is decided by evidence."""
+    if request.placement == "host" and not isinstance(request.backend, BackendRow):
+        return BACKENDS["host"]
+    return None if request.backend == "auto" else row_of(request.backend)
 
 
 def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
@@ -80,19 +84,20 @@ def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
         request: the user's options.
         mapped: whether the shards are mapped.
     """
-    if request.placement == "host":
+    row = _row(request)
+    if row is BACKENDS["host"]:
         return mapped
-    kind = Tiered if request.backend == "auto" else row_of(request.backend).backend
-    return kind.in_place
+    return Tiered.in_place if row is None else row.backend.in_place
 
 
 def expected(request: BackendRequest) -> tuple[str, str]:
     """The name of the backend that `choose` will open, and why, as far as that is known beforehand."""
-    if request.placement == "host":
+    row = _row(request)
+    if row is BACKENDS["host"]:
         return "host", expected_host(request)
-    if request.backend == "auto":
+    if row is None:
         return "undecided", "that is decided when the first batch is asked for"
-    return str(request.backend), "asked for by name"
+    return row.backend.name, "asked for by name"
 
 
 def _auto(request: BackendRequest, files: Files, probe: Probing) -> OpenedBackend:

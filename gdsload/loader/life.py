@@ -58,7 +58,7 @@ class Life:
         if plan.placement == "gpu":
             prepare_import()
         self._resources: OpenResources | None = None
-        self._status = BackendStatus(str(plan.asked), *expected(plan.backend), {})
+        self._status = BackendStatus(plan.asked, *expected(plan.backend), {})
         self._epochs = WeakList[Epoch]()
         self.pipelines = WeakList[Prefetcher]()
         self._left: list[Closer] = []
@@ -88,7 +88,7 @@ class Life:
             return self._status
         opened = resources.opened
         moved = opened.backend.bytes_by_path()
-        return BackendStatus(str(self._plan.asked), opened.name(), opened.reason(), moved, opened.answer())
+        return BackendStatus(self._plan.asked, opened.name(), opened.reason(), moved, opened.answer())
 
     @property
     def cache(self) -> CacheStatus:

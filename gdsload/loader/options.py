@@ -121,7 +121,10 @@ def check_choices(given: Mapping[str, object]) -> None:
     """Refuse what is none of the values that an option may have."""
     for name, known in _CHOICES.items():
         if given[name] not in known and not (name == "backend" and isinstance(given[name], BackendRow)):
-            raise OptionError(f"{name} is {given[name]!r}", remedy=f"Supported are {', '.join(map(repr, known))}.")
+            more = ", or a BackendRow" if name == "backend" else ""
+            raise OptionError(
+                f"{name} is {given[name]!r}", remedy=f"Supported are {', '.join(map(repr, known))}{more}."
+            )
     if given["mmap"] not in (None, False, True):
         remedy = "Pass True or False, or None for what the dataset does."
         raise OptionError(f"mmap is {given['mmap']!r}", remedy=remedy)

@@ -173,7 +173,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         form=batch_form(selected, fields, given, decode),
         **{name: given[name] for name in _AS_GIVEN},
         mapped=mapped,
-        asked=given["backend"],
+        asked=str(given["backend"]),
         backend=request,
         registers_by_default=by_default,
         **tiers | budgets,

@@ -178,7 +178,7 @@ OWN = BackendRow(GdsBackend, True, "another way", open_own)
 
 def test_a_backend_of_another_library_is_checked_as_it_says():
     assert preflight(BackendRequest(OWN, GPU), ["/data/a"], mapped=True, probe=unasked) is None
-    with pytest.raises(BackendUnavailableError, match="backend gds needs a CUDA device"):
+    with pytest.raises(BackendUnavailableError, match="backend 'gds' needs a CUDA device"):
         preflight(BackendRequest(OWN, CPU), ["/data/a"], mapped=True, probe=unasked)
     assert expected(BackendRequest(OWN, GPU)) == ("gds", "asked for by name")
     assert not reads_in_place(BackendRequest(OWN, GPU), mapped=True)

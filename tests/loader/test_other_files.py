@@ -1,4 +1,4 @@
-"""Files that are not this machine's: a dataset whose bytes come from elsewhere, by the methods of `Files` alone."""
+"""Files and backends of other libraries: bytes come from elsewhere, by the methods of `Files` alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload import FileChangedError, LoaderClosedError, ReadError, ShardDataset, ShortReadError
+from gdsload import (
+    BackendUnavailableError,
+    FileChangedError,
+    LoaderClosedError,
+    OptionError,
+    ReadError,
+    ShardDataset,
+    ShortReadError,
+)
+from gdsload.backends.host import HostBackend
+from gdsload.backends.request import BackendRow, OpenedBackend
 from gdsload.shards.drive_order import DriveOrder
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
@@ -151,3 +161,37 @@ def test_an_object_that_changes_is_noticed(fetched, load, monkeypatch):
     monkeypatch.setitem(STORE, path, STORE[path][:-4096])
     with pytest.raises(gdsload.GdsloadError, match=r"the object (is another|ends before)|no valid safetensors"):
         list(batches)
+
+
+# --- a backend of another library ---
+
+
+class Mine(HostBackend):
+    """Another backend."""
+
+    name = "mine"
+
+
+def open_mine(request, files, _found):
+    return OpenedBackend(Mine(files, **request.threads), lambda: "mine", lambda: "it was given")
+
+
+def test_a_backend_that_is_given_as_an_object_reads(fetched, plain, load, expect_rich):
+    mine = BackendRow(Mine, False, "another way", open_mine)
+    loader = load(plain, 100, backend=mine)
+    assert (loader.backend.asked, loader.backend.chosen) == ("mine", "mine")
+    assert "backend='mine'" in repr(loader)
+    assert [number for batch in loader for number in batch["x"][:, 0].tolist()] == list(range(1000))
+    assert loader.backend.bytes_by_path == {"mine": 32_000}
+    (batch,) = load(fetched, 143, backend=mine, ragged="offsets")
+    expect_rich(batch, range(143))
+
+
+def test_one_that_needs_a_gpu_is_refused_without(plain):
+    with pytest.raises(BackendUnavailableError, match="backend 'mine' needs a CUDA device"):
+        gdsload.DataLoader(plain, device="cpu", backend=BackendRow(Mine, True, "another way", open_mine))
+
+
+def test_what_is_no_backend(plain):
+    with pytest.raises(OptionError, match="backend is <class .*Mine'>. Supported are 'auto', .*, or a BackendRow"):
+        gdsload.DataLoader(plain, device="cpu", backend=Mine)
