@@ -71,8 +71,8 @@ class ShardTable:
         self._unopened = count
         self._offsets = {name: np.zeros(count, np.int64) for name, field in self.columns.items() if field.ragged}
         """Host address of the int64 row offsets of each ragged field in each open shard."""
-        self._sure = {name: np.zeros(count, bool) for name in self._offsets}
-        """Whether all of them may be touched, where shards are mapped."""
+        self._sure = {name: np.zeros(count, bool) for name in self._offsets if files.mapped}
+        """Whether all of them may be touched; no entry where that is so in all shards."""
         self._held: dict[tuple[str, int], IntArray] = {}
         self._lock = threading.RLock()
         counts = np.array([max(source.samples, 0) for source in files.sources], np.int64)
@@ -261,27 +261,28 @@ class ShardTable:
     def _bounds(self, name: str, found: Located) -> tuple[IntArray, IntArray]:
         """Of each sample its first row in its shard, and the row after its last."""
         at = self._offsets[name][found.file] + found.row * 8
-        if self.files.mapped and not self._sure[name].all():
-            self._ensure_offsets(name, found.file, at)
+        if (sure := self._sure.get(name)) is not None:
+            self._ensure_offsets(name, sure, found.file, at)
         bounds = np.empty((2, len(at)), np.int64)
         for column in bounds if len(at) else ():  # a column after the other: words are taken faster than pairs of them
             take_rows(at, 8, address_of(column))
             at += 8
         return bounds[0], bounds[1]
 
-    def _ensure_offsets(self, name: str, files: IntArray, at: IntArray) -> None:
+    def _ensure_offsets(self, name: str, sure: NDArray[np.bool_], files: IntArray, at: IntArray) -> None:
         """Make sure that offsets at these addresses may be touched: of shards whose offsets all may, nothing is asked.
 
         To ask of each sample's takes as long as to look them up.
         """
-        sure, base = self._sure[name], self.files.base
-        unsure = ~sure[files]
+        base, unsure = self.files.base, ~sure[files]
         if not unsure.any():
             return
         self.files.ensure(Extents(files, at - base[files], np.full(len(at), 16)))
         some = distinct(files[unsure], len(sure))[:_MOST_LOOKS]
         missing = self.files.missing(Extents(some, self._offsets[name][some] - base[some], 8 * (self._last[some] + 2)))
         sure[some] = True if missing is None else ~np.isin(some, missing.file)
+        if sure.all():
+            self._sure.pop(name, None)
 
 
 class _FileOf:
