@@ -6,6 +6,10 @@ import os
 
 import pytest
 
+from gdsload.shards.drive_order import file_system_of
+from gdsload.shards.local_files import LocalFiles
+from gdsload.system.bulk_reads import BulkReads
+
 
 def make_drives(folder, count):
     """So many of them in a folder, which are empty."""
@@ -16,8 +20,21 @@ def make_drives(folder, count):
 
 
 def folder_of(source):
-    """What `Drive.lies_on` is then: the folder that a shard lies in."""
+    """What `LocalFiles.lies_on` is then: the folder that a shard lies in."""
     return os.path.dirname(os.path.realpath(source.path))
+
+
+def files_of(reader=BulkReads, where=file_system_of, *, cached=True):
+    """Files that are read in another way, or are on other drives."""
+
+    class Others(LocalFiles):
+        made_reader = staticmethod(reader)
+        lies_on = staticmethod(where)
+
+        def is_resident(self, file, offset):
+            return cached and super().is_resident(file, offset)
+
+    return Others
 
 
 @pytest.fixture

@@ -37,8 +37,8 @@ LONG_SIGNATURES = {
 """Functions that may have any number of parameters, by file and qualified name, each with its reason."""
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
-    "lines in gdsload": 56_800,
-    "lines in tests": 62_700,
+    "lines in gdsload": 56_700,
+    "lines in tests": 62_800,
     "keywords of DataLoader": 27,
     "classes in loader, engine and backends": 197,
     "pools of threads": 6,

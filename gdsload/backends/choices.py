@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from gdsload.backends.bounce.bounce import PINNED_BYTES
 from gdsload.backends.names import BACKEND_CHOICES, BackendChoice
-from gdsload.backends.request import BackendRequest
+from gdsload.backends.request import BackendRequest, BackendRow
 from gdsload.errors import OptionError
 from gdsload.order.checks import check_whole
 from gdsload.system.units import parse_bytes
@@ -82,17 +82,18 @@ class Gds:
         requested(self)
 
 
-def requested(backend: BackendChoice | Auto | Bounce | Gds) -> BackendRequest:
-    """The request for a backend that is given by its name or as a value.
+def requested(backend: BackendChoice | Auto | Bounce | Gds | BackendRow) -> BackendRequest:
+    """The request for a backend that is given by its name, as a value, or as the row of another library's.
 
     Raises:
         OptionError: if there is no such backend, or an option of it cannot be used.
     """
     if not isinstance(backend, Auto | Bounce | Gds):
-        if backend not in BACKEND_CHOICES:
+        if not isinstance(backend, BackendRow) and backend not in BACKEND_CHOICES:
             raise OptionError(
                 f"backend is {backend!r}",
-                remedy=f"Pass one of {', '.join(map(repr, BACKEND_CHOICES))}, or a value: gdsload.Auto(threads=8).",
+                remedy=f"Pass one of {', '.join(map(repr, BACKEND_CHOICES))}, a value such as gdsload.Auto(threads=8), "
+                "or a BackendRow.",
             )
         return BackendRequest(backend)
     engine = "cufile" if isinstance(backend, Bounce) else backend.engine

@@ -13,10 +13,8 @@ import numpy as np
 
 from gdsload.backends.base import Destination, FileBackend, PendingRead
 from gdsload.backends.readers import DriveReaders, Reading, done, one_each, threads_of_each
-from gdsload.shards.files import Files
-from gdsload.shards.guard import Guard
+from gdsload.shards.files import Files, ReadBatch
 from gdsload.shards.page_cache import looks_resident
-from gdsload.shards.prepared_reads import PreparedReads
 from gdsload.shards.reads import MAX_GAP_BYTES, Extents, Reads, coalesce, cut
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool, Lease, address_of
@@ -43,17 +41,17 @@ class _MakingSure:
 
     landed = True
 
-    def __init__(self, guard: Guard, wanted: Extents, missing: Extents) -> None:
-        self._guard, self._wanted, self._missing = guard, wanted, missing
+    def __init__(self, files: Files, wanted: Extents) -> None:
+        self._files, self._wanted = files, wanted
 
     def wait(self) -> None:
         """See `Completion.wait`."""
-        self._guard.ensure(self._wanted, pieces=self._missing)
+        self._files.ensure(self._wanted)
 
 
 def host_side(files: Files, threads: int | None) -> HostBackend | None:
     """Reads bytes for the host, beside a backend that reads them for a device; None where it could not map them."""
-    return HostBackend(files, threads=threads) if files.mapped and files.drive.cached else None
+    return HostBackend(files, threads=threads) if files.mapped else None
 
 
 class HostBackend(FileBackend):
@@ -81,12 +79,12 @@ class HostBackend(FileBackend):
         if not self.in_place:
             return self._read(wanted)
         addresses = self.files.base[wanted.file] + wanted.offset
-        missing = self.files.guard.missing(wanted)
+        missing = self.files.missing(wanted)
         if not self._resident(wanted, trust=missing is None):
             # What is wanted alone is read from the drive, and not whole pieces.
             missing = cut(self._coalesced(wanted, _KEPT_GAP_BYTES).extents, _MAX_READ_BYTES).extents
         elif missing is None or missing.total_bytes <= _ALONE_BYTES:
-            ready = done if missing is None else _MakingSure(self.files.guard, wanted, missing)
+            ready = done if missing is None else _MakingSure(self.files, wanted)
             return PendingRead(addresses, ready, count=self.counts(wanted))
         parts = self.files.drives.shares(missing, _MAX_READ_BYTES)
         works = [(drive, partial(self._populate, missing, part, wanted)) for drive, part in parts]
@@ -122,7 +120,7 @@ class HostBackend(FileBackend):
         starts = address_of(lease) + np.cumsum(room) - room
         pieces = cut(reads.extents, _MAX_READ_BYTES)
         into = starts[pieces.read_of] + pieces.delta
-        prepared = PreparedReads(self.files, pieces.extents)
+        prepared = self.files.reads(pieces.extents)
         parts = self.files.drives.shares(pieces.extents, _MAX_READ_BYTES)
         reading = Reading(len(parts), prepared.close)
         try:
@@ -141,9 +139,9 @@ class HostBackend(FileBackend):
             self.files.will_need(*piece)
         for file, offset, nbytes in pieces:
             if nbytes:
-                self.files.guard.populate(file, offset, nbytes, wanted)
+                self.files.populate(file, offset, nbytes, wanted)
 
-    def _fill(self, reads: PreparedReads, part: range, into: IntArray, _lease: Lease) -> None:
+    def _fill(self, reads: ReadBatch, part: range, into: IntArray, _lease: Lease) -> None:
         """Make reads; the memory is held meanwhile, even if nobody wants it any more."""
         reads.read(part.start, part.stop, into[part.start : part.stop])
 

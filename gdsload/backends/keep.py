@@ -6,7 +6,6 @@ sequence; so the first epoch takes about as long as it takes to read the dataset
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -86,12 +85,11 @@ def _keep(files: Files, first: int, over: Callable[[], bool], then: Callable[[in
 
 def _read_in(files: Files, file: int, over: Callable[[], bool]) -> None:
     """Read a shard into the page cache."""
-    memory = bytearray(_READ_BYTES)
-    with files.descriptor(file) as fd:
-        for offset in range(0, files.length(file), _READ_BYTES):
-            if over():
-                raise LoaderClosedError("the loader was closed")
-            os.preadv(fd, [memory], offset)
+    memory, nbytes = memoryview(bytearray(_READ_BYTES)), files.length(file)
+    for offset in range(0, nbytes, _READ_BYTES):
+        if over():
+            raise LoaderClosedError("the loader was closed")
+        files.read_into(file, offset, memory[: nbytes - offset])
 
 
 def resides(files: Files, file: int) -> bool:

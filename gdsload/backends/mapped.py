@@ -129,8 +129,9 @@ class MappedBackend(FileBackend):
                 if not self.registered[file]:
                     self._make_room(self.files.length(file))
                     if trouble := self._pin(file) or self._note(file):
-                        self.files.watch.check_now(needed)  # a file cut short cannot be registered
-                        self.files.guard.ensure(self.files.whole(file))  # nor one that cannot be read
+                        self.files.check_now(needed)  # a file cut short cannot be registered
+                        whole = self.files.whole(file)
+                        self.files.populate(file, 0, int(whole.nbytes[0]), whole)  # nor one that cannot be read
                         raise BackendUnavailableError(
                             f"its pages cannot be registered with CUDA: {trouble}",
                             file=self.files.sources[file].path,

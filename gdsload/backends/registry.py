@@ -2,55 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from gdsload.backends.base import FileBackend
 from gdsload.backends.bounce.bounce import BounceBackend
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.names import SUMMARIES, BackendName
-from gdsload.backends.request import BackendRequest, OpenedBackend, Probing, brought, probe_each
+from gdsload.backends.request import BackendRequest, BackendRow, OpenedBackend, Probing, brought, probe_each
 from gdsload.errors import BackendUnavailableError
-from gdsload.shards.drive import Drive
 from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe
 from gdsload.system.streams import has_streams
 
-__all__ = ["BACKENDS", "IN_REACH", "BackendRow", "expected_host"]
+__all__ = ["BACKENDS", "IN_REACH", "expected_host", "row_of"]
 
 IN_REACH = "mapped: every byte of this dataset can be gathered from the page cache by the GPU"
 _BY_NAME = "asked for by name"
 _DOCTOR = "Run `gdsload doctor PATH`: it says what is missing."
-
-Check = Callable[[BackendRequest, Sequence[str], bool, Drive, Probing], CufileProbe | None]
-Open = Callable[[BackendRequest, Files, CufileProbe | None], OpenedBackend]
-
-
-def _always(*_: object) -> None:
-    """There is nothing to check."""
-
-
-@dataclass(frozen=True, slots=True)
-class BackendRow:
-    """A backend.
-
-    Attributes:
-        backend: its class.
-        needs_cuda: whether batches must go to a CUDA or ROCm GPU.
-        summary: the path of bytes, in a few words.
-        open: opens it for a request on some files, with the result of `check`.
-        check: takes a request, the path of a shard on each drive, whether the shards are mapped, where samples are read
-            from, and what probes cuFile; returns the result of a probe, if one was needed, and raises
-            `BackendUnavailableError` if the backend cannot be used. Nothing is opened.
-    """
-
-    backend: type[FileBackend]
-    needs_cuda: bool
-    summary: str
-    open: Open
-    check: Check = _always
 
 
 def expected_host(request: BackendRequest) -> str:
@@ -68,7 +37,7 @@ def _open_host(request: BackendRequest, files: Files, _found: CufileProbe | None
     return OpenedBackend(HostBackend(files, **request.threads), lambda: "host", lambda: expected_host(request))
 
 
-def _check_mapped(request: BackendRequest, _paths: Sequence[str], mapped: bool, _drive: Drive, _probe: Probing) -> None:
+def _check_mapped(request: BackendRequest, _paths: Sequence[str], mapped: bool, _probe: Probing) -> None:
     if refusal := MappedBackend.refusal(request.device, mapped=mapped):
         raise BackendUnavailableError(f"backend 'mapped' cannot be used: {refusal[0]}", remedy=refusal[1])
 
@@ -83,11 +52,7 @@ def _open_bounce(request: BackendRequest, files: Files, _found: CufileProbe | No
     return brought(backend, "bounce", _BY_NAME, "through pinned host memory")
 
 
-def _check_gds(
-    request: BackendRequest, paths: Sequence[str], _mapped: bool, drive: Drive, probe: Probing
-) -> CufileProbe | None:
-    if drive.engine is not None:
-        return None
+def _check_gds(request: BackendRequest, paths: Sequence[str], _mapped: bool, probe: Probing) -> CufileProbe | None:
     found, path = probe_each(probe, paths, request.device)
     if found.status != "ok":
         raise BackendUnavailableError(f"cuFile cannot be used here: {found.reason}", file=path, remedy=_DOCTOR)
@@ -101,9 +66,7 @@ def _check_gds(
 
 
 def _open_gds(request: BackendRequest, files: Files, found: CufileProbe | None) -> OpenedBackend:
-    if found is None:
-        own = GdsBackend(files, request.device, **request.threads)
-        return brought(own, "gds", _BY_NAME, "by the drive's own engine")
+    assert found is not None  # noqa: S101 - for the type checker: `_check_gds` returns it
     # In compat mode a batch may wait for slabs for ever if somebody has configured fewer (system/cufile_batches), and
     # there is nothing to be gained: it is the CPU that reads.
     backend = GdsBackend(
@@ -120,3 +83,8 @@ BACKENDS: dict[BackendName, BackendRow] = {
     "bounce": BackendRow(BounceBackend, True, SUMMARIES["bounce"], _open_bounce),
     "host": BackendRow(HostBackend, False, SUMMARIES["host"], _open_host),
 }
+
+
+def row_of(backend: BackendName | BackendRow) -> BackendRow:
+    """The row of a backend, by its name or as it was given."""
+    return backend if isinstance(backend, BackendRow) else BACKENDS[backend]

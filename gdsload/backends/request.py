@@ -8,13 +8,15 @@ from typing import Any, Literal
 
 import torch
 
-from gdsload.backends.base import Backend
+from gdsload.backends.base import Backend, FileBackend
 from gdsload.backends.bounce.bounce import PINNED_BYTES
 from gdsload.backends.names import BackendChoice
+from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe
 
 __all__ = [
     "BackendRequest",
+    "BackendRow",
     "OpenedBackend",
     "Placement",
     "Probing",
@@ -51,7 +53,7 @@ class BackendRequest:
     """The user's options for backends.
 
     Attributes:
-        backend: a backend's name, or ``"auto"``.
+        backend: a backend's name or row, or ``"auto"``.
         device: where batches go.
         engine: the library that calls cuFile: ``"cufile"`` or ``"kvikio"``.
         allow_compat: whether `gds` by name may be cuFile's own compat mode, in which the CPU reads.
@@ -62,7 +64,7 @@ class BackendRequest:
         per_sample: whether samples are transformed one by one, in CPU memory, before they are batches.
     """
 
-    backend: BackendChoice = "auto"
+    backend: BackendChoice | BackendRow = "auto"
     device: torch.device = _CPU
     engine: str = "cufile"
     allow_compat: bool = False
@@ -107,3 +109,35 @@ def brought(backend: Backend, name: str, reason: str, way: str) -> OpenedBackend
     return OpenedBackend(
         backend, lambda: name, lambda: reason, lambda: f"{name}: every byte is brought to the GPU {way}", lambda: way
     )
+
+
+Check = Callable[[BackendRequest, Sequence[str], bool, Probing], CufileProbe | None]
+Open = Callable[[BackendRequest, Files, CufileProbe | None], OpenedBackend]
+
+
+def _always(*_: object) -> None:
+    """There is nothing to check."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRow:
+    """A backend. That of another library is passed to the loader as ``backend=BackendRow(...)``.
+
+    Attributes:
+        backend: its class.
+        needs_cuda: whether batches must go to a CUDA or ROCm GPU.
+        summary: the path of bytes, in a few words.
+        open: opens it for a request on some files, with the result of `check`.
+        check: takes a request, the path of a shard on each drive, whether the shards are mapped, and what probes
+            cuFile; returns the result of a probe, if one was needed, and raises
+            `BackendUnavailableError` if the backend cannot be used. Nothing is opened.
+    """
+
+    backend: type[FileBackend]
+    needs_cuda: bool
+    summary: str
+    open: Open
+    check: Check = _always
+
+    def __repr__(self) -> str:
+        return self.backend.name

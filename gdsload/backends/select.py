@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.probed import ProbedBackend
-from gdsload.backends.registry import BACKENDS, IN_REACH, expected_host
-from gdsload.backends.request import BackendRequest, OpenedBackend, Probing, probe_each
+from gdsload.backends.registry import BACKENDS, IN_REACH, expected_host, row_of
+from gdsload.backends.request import BackendRequest, BackendRow, OpenedBackend, Probing, probe_each
 from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import BackendUnavailableError
-from gdsload.shards.drive import LOCAL, Drive, one_of_each_drive
 from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe, probe_cufile
 from gdsload.system.probe.library import read_config
@@ -33,7 +32,7 @@ __all__ = [
 
 
 def preflight(
-    request: BackendRequest, paths: Sequence[str], *, mapped: bool, drive: Drive = LOCAL, probe: Probing = probe_cufile
+    request: BackendRequest, paths: Sequence[str], *, mapped: bool, probe: Probing = probe_cufile
 ) -> CufileProbe | None:
     """Refuse a backend that was requested by name and cannot be used; nothing is opened.
 
@@ -41,7 +40,6 @@ def preflight(
         request: the user's options.
         paths: one shard on each drive.
         mapped: whether the shards are mapped.
-        drive: where their samples are read from.
         probe: probes cuFile.
 
     Returns:
@@ -50,15 +48,15 @@ def preflight(
     Raises:
         BackendUnavailableError: if the backend cannot be used.
     """
-    name, device = request.backend, request.device
-    if name == "auto" or not BACKENDS[name].needs_cuda:
+    if request.backend == "auto":
         return None
-    if device.type != "cuda":
+    row = row_of(request.backend)
+    if row.needs_cuda and request.device.type != "cuda":
         raise BackendUnavailableError(
-            f"backend {name!r} needs a CUDA device, and the batches go to {str(device)!r}",
+            f"backend {row.backend.name!r} needs a CUDA device, and the batches go to {str(request.device)!r}",
             remedy='Pass device="cuda", or leave backend= out.',
         )
-    return BACKENDS[name].check(request, paths, mapped, drive, probe)
+    return row.check(request, paths, mapped, probe)
 
 
 def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufile) -> OpenedBackend:
@@ -67,12 +65,16 @@ def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufi
     Raises:
         BackendUnavailableError: if the requested one cannot be used; no other one is ever used instead.
     """
-    found = preflight(request, _trials(files), mapped=files.mapped, drive=files.drive, probe=probe)
-    if request.placement == "host":
-        return BACKENDS["host"].open(request, files, found)
-    if request.backend == "auto":
-        return _auto(request, files, probe)
-    return BACKENDS[request.backend].open(request, files, found)
+    found = preflight(request, _trials(files), mapped=files.mapped, probe=probe)
+    row = _row(request)
+    return _auto(request, files, probe) if row is None else row.open(request, files, found)
+
+
+def _row(request: BackendRequest) -> BackendRow | None:
+    """The row of the backend that is opened; None where that is decided by evidence."""
+    if request.placement == "host" and not isinstance(request.backend, BackendRow):
+        return BACKENDS["host"]
+    return None if request.backend == "auto" else row_of(request.backend)
 
 
 def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
@@ -82,19 +84,20 @@ def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
         request: the user's options.
         mapped: whether the shards are mapped.
     """
-    if request.placement == "host":
+    row = _row(request)
+    if row is BACKENDS["host"]:
         return mapped
-    kind = Tiered if request.backend == "auto" else BACKENDS[request.backend].backend
-    return kind.in_place
+    return Tiered.in_place if row is None else row.backend.in_place
 
 
 def expected(request: BackendRequest) -> tuple[str, str]:
     """The name of the backend that `choose` will open, and why, as far as that is known beforehand."""
-    if request.placement == "host":
+    row = _row(request)
+    if row is BACKENDS["host"]:
         return "host", expected_host(request)
-    if request.backend == "auto":
+    if row is None:
         return "undecided", "that is decided when the first batch is asked for"
-    return request.backend, "asked for by name"
+    return row.backend.name, "asked for by name"
 
 
 def _auto(request: BackendRequest, files: Files, probe: Probing) -> OpenedBackend:
@@ -170,7 +173,7 @@ def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:
 
 
 def _trials(files: Files) -> list[str]:
-    return [source.path for source in one_of_each_drive(files.sources, files.drive)] or ["."]
+    return [files.sources[file].path for file in files.drives.firsts()] or ["."]
 
 
 def _first_that_fit(files: Files, nbytes: int) -> NDArray[np.bool_]:

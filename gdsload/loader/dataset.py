@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -21,10 +21,11 @@ from gdsload.loader.known_fields import known_field, known_fields
 from gdsload.loader.paths_and_devices import dataset_path, resolve_device
 from gdsload.loader.sample_reader import CPU, SampleReader
 from gdsload.shards.catalog import Catalog, open_catalog
-from gdsload.shards.drive import LOCAL, Drive
+from gdsload.shards.files import OpenFiles
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.verify import VerifyReport, verify_shards
 from gdsload.system.threads import Closer, ProcessLock
 
@@ -69,8 +70,8 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         FormatError: if something there is damaged; all that is wrong is in `.problems`.
     """
 
-    drive: Drive = LOCAL
-    """What brings samples out of the shards. A subclass may have another one."""
+    open_files: ClassVar[OpenFiles] = LocalFiles
+    """Makes the `gdsload.shards.files.Files` that the shards' bytes come from. A subclass may have its own."""
 
     def __init__(self, path: str | os.PathLike[str], *, mmap: bool | None = None) -> None:
         self._catalog: Catalog = open_catalog(dataset_path(path))
@@ -329,7 +330,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
             with self._lock.here():
                 reader = self._readers.get(device)
                 if reader is None or reader.owner != os.getpid():
-                    reader = SampleReader(self._catalog, self.drive, mapped=self.mmap, device=device)
+                    reader = SampleReader(self._catalog, self.open_files, mapped=self.mmap, device=device)
                     Closer(self, reader.close)
                     self._readers[device] = reader
         return reader

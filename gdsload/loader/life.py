@@ -262,7 +262,7 @@ class Life:
     def ended(self, epoch: Epoch) -> None:
         """For `Epoch`: it has handed out its last batch."""
         if (resources := self._resources) is not None:
-            resources.table.files.watch.check_passed()
+            resources.table.files.check_passed()
         with self._lock:
             self._progress.ended(epoch.place)
 

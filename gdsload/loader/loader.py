@@ -14,6 +14,7 @@ import torch
 
 from gdsload.backends.base import BackendStatus, CacheStatus
 from gdsload.backends.choices import Auto, Bounce, Gds
+from gdsload.backends.request import BackendRow
 from gdsload.engine.sample_transform import PerSample
 from gdsload.engine.stats import LoaderStats
 from gdsload.loader.batch_fields import Padded
@@ -125,7 +126,8 @@ class DataLoader(TorchAttributes):
         memory: the loader's budgets in bytes; see `Memory`. None: those that suit the machine.
         mmap: whether shards are mapped, as in `ShardDataset`; None: as the dataset was opened.
         backend: the way that bytes travel: a name, or `Auto`, `Gds` or `Bounce` with options. By name or as a
-            value it is used or refused, never replaced; ``"gds"`` means that cuFile's own counters have shown DMA.
+            value it is used or refused, never replaced; ``"gds"`` means that cuFile's own counters have shown DMA. A
+            `gdsload.backends.request.BackendRow` is a backend of another library.
         cache: where samples are kept for later epochs. ``"pagecache"``: on a GPU the first shards that
             ``Memory(registered=)`` has room for are read into the page cache during the first epoch and registered with
             CUDA; others are read around it. ``"none"``: all are read around it. ``"vram"``: in the GPU's memory;
@@ -171,7 +173,7 @@ class DataLoader(TorchAttributes):
         check_peers: bool = False,
         memory: Memory | None = None,
         mmap: bool | None = None,
-        backend: Literal["auto", "gds", "mapped", "bounce", "host"] | Auto | Gds | Bounce = "auto",
+        backend: Literal["auto", "gds", "mapped", "bounce", "host"] | Auto | Gds | Bounce | BackendRow = "auto",
         cache: Literal["pagecache", "none", "auto", "vram", "ram"] = "pagecache",
         **unneeded: Unpack[TorchKeywords],
     ) -> None:

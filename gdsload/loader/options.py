@@ -13,7 +13,7 @@ import torch
 
 from gdsload.backends.choices import Auto, Bounce, Gds
 from gdsload.backends.names import BackendChoice
-from gdsload.backends.request import Placement
+from gdsload.backends.request import BackendRow, Placement
 from gdsload.engine.codecs import RaggedForm
 from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import OptionError
@@ -141,7 +141,7 @@ class Options:
     check_peers: bool
     memory: Memory
     mmap: bool | None
-    backend: BackendChoice | Auto | Gds | Bounce
+    backend: BackendChoice | Auto | Gds | Bounce | BackendRow
     cache: CacheChoice
 
     def __post_init__(self) -> None:

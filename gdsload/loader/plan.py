@@ -32,7 +32,7 @@ from gdsload.loader.ranks import ScheduleRule
 from gdsload.loader.samplers import IndexSource, expected_batch, index_source
 from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
 from gdsload.order import DatasetFacts, OrderOptions, ShuffleName, resolve
-from gdsload.shards.drive import one_of_each_drive
+from gdsload.shards.drive_order import DriveOrder, file_system_of
 from gdsload.system.streams import has_streams
 from gdsload.transforms import DecodeImage
 
@@ -158,7 +158,7 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
         refuse_ragged(selected.schema, fields, decode)
     order = _order_options(options, selected, fields)
     ranks = check_ranks(options.ranks, check_peers=options.check_peers, seed=options.order_seed)
-    preflight(request, _trials(selected), mapped=mapped, drive=selected.drive)
+    preflight(request, _trials(selected), mapped=mapped)
     return LoaderPlan(
         dataset=dataset,
         selected=selected,
@@ -179,7 +179,7 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
         as_tuple=options.tuple_names,
         reuse_buffers=options.reuse_buffers,
         mapped=mapped,
-        asked=requested(options.backend).backend,
+        asked=str(requested(options.backend).backend),
         backend=request,
         registers_by_default=memory.registered is None and request.placement == "gpu",
         cache=options.cache,
@@ -294,6 +294,6 @@ def _order_options(options: Options, selected: Selected, fields: Sequence[str]) 
 
 def _trials(selected: Selected) -> list[str]:
     """Paths to try reads on: a shard on each drive."""
-    sources = (source for dataset in selected.datasets for source in dataset.sources)
-    found = [source.path for source in one_of_each_drive(sources, selected.drive)]
-    return found or [selected.datasets[0].path]
+    sources = [source for dataset in selected.datasets for source in dataset.sources]
+    firsts = DriveOrder([file_system_of(source) for source in sources]).firsts()
+    return [sources[file].path for file in firsts] or [selected.datasets[0].path]

@@ -86,7 +86,8 @@ def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
     names = np.cumsum(counts) - counts
     if shards is not None:
         sources, names = [sources[number] for number in shards.tolist()], names[shards]
-    table = ShardTable.of(sources, plan.selected.stored, mapped=plan.mapped, names=names, drive=plan.selected.drive)
+    files = plan.selected.open_files(sources, mapped=plan.mapped)
+    table = ShardTable(files, plan.selected.stored, names)
     request = _with_defaults(plan, sources)
     opened = choose(request, table.files)
     try:

@@ -20,7 +20,7 @@ from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.engine.on_demand import OnDemand
 from gdsload.shards.catalog import Catalog
-from gdsload.shards.drive import Drive
+from gdsload.shards.files import OpenFiles
 from gdsload.shards.page_cache import bytes_in_memory
 from gdsload.shards.shard_table import ShardTable
 from gdsload.shards.values import no_inference
@@ -41,14 +41,14 @@ class SampleReader:
 
     Args:
         catalog: the dataset's shards.
-        drive: what brings samples out of them.
+        open_files: makes the files that their bytes come from.
         mapped: whether they are mapped into memory.
         device: where batches go: the CPU, or a CUDA device.
     """
 
-    def __init__(self, catalog: Catalog, drive: Drive, *, mapped: bool, device: torch.device = CPU) -> None:
+    def __init__(self, catalog: Catalog, open_files: OpenFiles, *, mapped: bool, device: torch.device = CPU) -> None:
         self.owner = os.getpid()
-        self._table = ShardTable.of(catalog.sources, catalog.stored, mapped=mapped, drive=drive)
+        self._table = ShardTable.of(catalog.sources, catalog.stored, mapped=mapped, open_files=open_files)
         register = default_register_bytes() + bytes_in_memory(catalog.sources) if device.type == "cuda" else 0
         request = BackendRequest(device=device, register_bytes=register)
         self._placement, self._opened = request.placement, choose(request, self._table.files)

@@ -23,7 +23,7 @@ from gdsload.loader.paths_and_devices import SEVERAL
 from gdsload.loader.state import dataset_digest
 from gdsload.loader.windows import Windows, reach, refuse_ragged_windows
 from gdsload.order import MixOrder, Mixture, Order, OrderOptions, make_order
-from gdsload.shards.drive import Drive
+from gdsload.shards.files import OpenFiles
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.system.arrays import IntArray, Numbers, array_of, taken
@@ -92,9 +92,9 @@ class Selected:
         return dataset_digest([dataset.digest for dataset in self.datasets], self.ids, self.offsets)
 
     @property
-    def drive(self) -> Drive:
-        """The drive that reads the samples, the same for all datasets."""
-        return self.datasets[0].drive
+    def open_files(self) -> OpenFiles:
+        """Makes the files that the samples come from, the same for all datasets."""
+        return self.datasets[0].open_files
 
     @property
     def epoch_samples(self) -> int:
@@ -119,7 +119,8 @@ def select(source: object) -> Selected:
             `ConcatDataset` over them or over `Windows` with the same offsets, nested as deep as you like; or a `Mix`.
 
     Raises:
-        OptionError: if it is anything else, or the datasets have different fields or drives, or windows offsets.
+        OptionError: if it is anything else, or the datasets have different fields, windows other offsets, or
+            their files are opened in different ways.
         DatasetNotFoundError: if there is nothing at the path.
         FormatError: if what is there is damaged.
     """
@@ -138,10 +139,10 @@ def select(source: object) -> Selected:
                 f"{order[0].schema}; and {dataset.schema}",
                 remedy="Convert one of them, so that both have the same fields, types and shapes.",
             )
-        if dataset.drive != order[0].drive:
+        if dataset.open_files != order[0].open_files:
             raise OptionError(
-                f"the datasets at {order[0].path} and {dataset.path} are on different drives: "
-                f"{order[0].drive} and {dataset.drive}",
+                f"the datasets at {order[0].path} and {dataset.path} open their files in different ways: "
+                f"{order[0].open_files} and {dataset.open_files}",
                 remedy="Make a loader for each.",
             )
     if any(offsets != shapes[0] for offsets in shapes):

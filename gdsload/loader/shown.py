@@ -46,7 +46,7 @@ def _later(plan: LoaderPlan) -> str:
 
 def _way(plan: LoaderPlan) -> str:
     """The backend in use, in words, where `sample_transform` replaces the one that was asked for; else nothing."""
-    return "" if plan.asked == plan.backend.backend else f" ({plan.backend.backend}, for sample_transform)"
+    return "" if plan.asked == str(plan.backend.backend) else f" ({plan.backend.backend}, for sample_transform)"
 
 
 def _dataset(dataset: object) -> str:

@@ -19,13 +19,13 @@ from gdsload.errors import (
     ReadError,
     UnfinishedDatasetError,
 )
-from gdsload.shards.files import open_regular, pread_exact
 from gdsload.shards.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from gdsload.shards.format.metadata import Metadata
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import Shard, is_gdsload
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import FileIdentity, ShardSource, identity_of
+from gdsload.shards.local_files import open_regular, pread_exact
 from gdsload.shards.opening import load_shard, wrong_length
 from gdsload.shards.shard_folders import link_target
 from gdsload.shards.status import NO_DESCRIPTORS, is_absent, read_error, status_of

@@ -6,10 +6,16 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from gdsload.shards.identity import ShardSource
 from gdsload.shards.reads import Extents, shares
 from gdsload.system.arrays import IntArray
 
-__all__ = ["DriveOrder"]
+__all__ = ["DriveOrder", "file_system_of"]
+
+
+def file_system_of(source: ShardSource) -> Hashable:
+    """The file system that a shard is on, as far as it is known before it is opened."""
+    return source.identity.device if source.identity else None
 
 
 class DriveOrder:
@@ -32,6 +38,11 @@ class DriveOrder:
         if self.count > 1:
             self.turns = np.empty(len(self.of), np.int64)
             self.turns[np.argsort(self.of, kind="stable")] = np.arange(len(self.of))
+
+    def firsts(self) -> list[int]:
+        """The first file on each drive."""
+        found: list[int] = np.unique(self.of, return_index=True)[1].tolist()
+        return found
 
     def alone(self, files: IntArray) -> bool:
         """Return whether all of these files are on one drive."""

@@ -1,156 +1,70 @@
-"""Files as bytes: opened on first use, few descriptors at a time, and the same files all along.
+"""The seam between shards and where their bytes are.
 
-They know nothing of what their bytes mean. Descriptors are kept for the least recently used few only, because a dataset
-may have more shards than a process may have open files.
+Files are opened on first use and only ever read. They know nothing of what their bytes mean. `LocalFiles` are those of
+this machine's file systems; a class with the same methods may fetch bytes from elsewhere.
 """
 
 from __future__ import annotations
 
-import os
-import stat
-import threading
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.errors import (
-    DatasetNotFoundError,
-    FileChangedError,
-    LoaderClosedError,
-    ReadError,
-    ShortReadError,
-)
-from gdsload.shards.drive import LOCAL, Drive
 from gdsload.shards.drive_order import DriveOrder
-from gdsload.shards.guard import Guard
-from gdsload.shards.handles import HandleTable, Lent
-from gdsload.shards.identity import ShardSource, Watch, gone
-from gdsload.shards.reads import Extents, distinct
-from gdsload.shards.shard_folders import link_target, linked_folder
-from gdsload.shards.status import NO_DESCRIPTORS, read_error, status_of
-from gdsload.system.memory import map_file, unmap
+from gdsload.shards.identity import ShardSource
+from gdsload.shards.reads import Extents
+from gdsload.system.arrays import IntArray
 
-__all__ = ["Files", "open_regular", "pread_exact"]
-
-IntArray = NDArray[np.int64]
-_AHEAD_BYTES = 128 * 1024
-"""Linux cuts longer requests to what the drive reads at once, or reads ahead: this is the least that is usual."""
-_UNKNOWN = -1
-"""Nobody has tried yet whether a file can be opened with O_DIRECT."""
+__all__ = ["Files", "OpenFiles", "ReadBatch"]
 
 
-def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder: int | None = None) -> int:
-    """Open a regular file for reading; anything else (a pipe would block for ever) is refused.
+class ReadBatch(Protocol):
+    """Reads into host memory that are ready to be made. `read` may be called from several threads."""
 
-    Args:
-        path: its path.
-        follow_links: whether it may be a symbolic link.
-        flags: further flags for open(2).
-        folder: descriptor of the folder it is in, to have it from there even if the folder is moved meanwhile.
+    def nbytes(self, low: int, high: int) -> int:
+        """Bytes of reads `low` to `high` - 1."""
 
-    Raises:
-        DatasetNotFoundError: if there is no such file.
-        ReadError: if it cannot be opened, with the system's reason in `errno`; or is no regular file.
-    """
-    flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW)
-    try:
-        fd = os.open(path if folder is None else os.path.basename(path), flags, dir_fd=folder)
-    except (FileNotFoundError, NotADirectoryError):
-        raise DatasetNotFoundError("there is no such file", file=path) from None
-    except OSError as error:
-        link = not follow_links and os.path.islink(path)
-        raise read_error("the file cannot be opened", error, path, _about_link(path) if link else None) from None
-    try:
-        if not stat.S_ISREG(status_of(fd, path).st_mode):
-            raise ReadError("it is no regular file", file=path)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    def read(self, low: int, high: int, addresses: IntArray) -> int:
+        """Make reads `low` to `high` - 1, and return how many bytes were read with O_DIRECT.
+
+        Args:
+            low: the first one.
+            high: the one after the last.
+            addresses: host address of each one's first byte; where it is read with O_DIRECT a multiple of a page, and
+                its memory goes on to the end of a page.
+
+        Raises:
+            ShortReadError: if a file ends before.
+            ReadError: if the disk fails.
+        """
+
+    def close(self) -> None:
+        """Release what the reads hold. No read may be under way; may be called twice."""
 
 
-def _about_link(path: str) -> str:
-    """The fault of a symbolic link where a file was expected."""
-    try:
-        link_target(*os.path.split(path))
-    except ReadError as error:
-        return f"It is {error.message}. {error.remedy}"
-    except OSError:
-        pass
-    return "It is a symbolic link, which must not be here."
+class Files(Protocol):
+    """Files, by their number. Methods may be called from several threads.
 
-
-def pread_exact(fd: int, into: memoryview, offset: int, file: str) -> None:
-    """Fill `into` with the bytes at `offset`.
-
-    Raises:
-        ShortReadError: if the file ends before.
-        ReadError: if the disk fails.
-    """
-    position = 0
-    while position < len(into):
-        try:
-            count = os.preadv(fd, [into[position:]], offset + position)
-        except OSError as error:
-            raise ReadError(f"reading failed: {error.strerror}", file=file, offset=offset + position) from error
-        if count == 0:
-            raise ShortReadError(
-                f"the file ended {len(into) - position} bytes too early",
-                file=file,
-                offset=offset + position,
-                remedy="It was cut short after it was written: restore it, or write the dataset again.",
-            )
-        position += count
-
-
-class Files:
-    """Local files, which are only ever read.
-
-    Args:
-        sources: the files, in order.
-        mapped: whether they are mapped into memory; if not, they are only ever read with preadv.
-        as_written: says whether all bytes of an open file are those that were written; None if nobody can tell. Asked
-            where the time of a file's last change is another, and nothing else.
-        drive: what brings samples out of them.
+    Attributes:
+        sources: the files: their names, and what is known of them beforehand.
+        mapped: whether open files are mapped into memory.
+        base: address of each mapped file's first byte; 0 while it is not open.
+        sizes: bytes of each open file.
+        opened: which files are open.
+        drives: which drive each file is on.
+        kept: files that the page cache keeps for later epochs: they are read through it.
     """
 
-    def __init__(
-        self,
-        sources: Sequence[ShardSource],
-        *,
-        mapped: bool,
-        as_written: Callable[[int, ShardSource], bool | None] = lambda _fd, _source: None,
-        drive: Drive = LOCAL,
-    ) -> None:
-        self.sources, self.mapped = tuple(sources), mapped
-        count = len(self.sources)
-        self.base = np.zeros(count, np.int64)
-        """Address of each mapped file's first byte; 0 while it is not open."""
-        self.sizes = np.zeros(count, np.int64)
-        """Bytes of each open file."""
-        self.opened = np.zeros(count, bool)
-        self._unopened = count
-        self._whether_as_written = as_written
-        self.watch = Watch(self.sources, self._as_written)
-        """Whether the files are still those that were opened."""
-        self.guard = Guard([source.path for source in self.sources], self.base, self._read)
-        """Which bytes of mapped files may be touched."""
-        self.through = HandleTable(count, partial(self._descriptor, flags=0), os.close)
-        """Descriptors for reads through the page cache."""
-        self.around = HandleTable(count, partial(self._descriptor, flags=os.O_DIRECT), os.close)
-        """Descriptors for reads around it. Ask `allow_direct` which files can have one."""
-        self._direct = np.full(count, _UNKNOWN, np.int8)
-        self.kept = np.zeros(count, bool)
-        """Files that the page cache keeps for later epochs: they are read through it."""
-        self.drive, self.reader = drive, drive.reader()
-        self.drives = DriveOrder([drive.lies_on(source) for source in self.sources])
-        """Which drive each file lies on."""
-        self._mappings = count, (np.zeros(0, np.int64), np.zeros(0, np.int64))
-        """How many files were not open when the ranges of those that were mapped were looked up, and those."""
-        self._lock = threading.RLock()
-        self._closed = False
+    sources: tuple[ShardSource, ...]
+    mapped: bool
+    base: IntArray
+    sizes: IntArray
+    opened: NDArray[np.bool_]
+    drives: DriveOrder
+    kept: NDArray[np.bool_]
 
     def ensure_open(self, files: IntArray) -> None:
         """Open those of these files that are not open yet: map them, if they are to be mapped.
@@ -160,160 +74,97 @@ class Files:
             ReadError: if one cannot be opened or mapped.
             LoaderClosedError: after `close`.
         """
-        if not self._unopened or self.opened[files].all():  # the first is known at once, and holds from then on
-            return
-        for file in distinct(files, len(self.sources)):
-            with self._lock:
-                self.refuse_closed()
-                if not self.opened[file]:
-                    self._open(int(file))
 
     def refuse_closed(self) -> None:
-        """Make sure that the files were not closed.
+        """Raise `LoaderClosedError` if the files were closed."""
+
+    def length(self, file: int) -> int:
+        """Bytes of a file that is or was open."""
+
+    def whole(self, file: int) -> Extents:
+        """All bytes of a file that is or was open."""
+
+    def check(self, files: IntArray, *, believed_s: float = 0.0) -> None:
+        """Make sure that these files are still those that were opened, as often as a share of the time allows.
+
+        Args:
+            files: the files.
+            believed_s: how long ago the last look may have been.
 
         Raises:
-            LoaderClosedError: if they were.
+            FileChangedError: if one was replaced, changed or removed.
         """
-        if self._closed:
-            raise LoaderClosedError("the shards were closed")
 
-    def _open(self, file: int) -> None:
-        with self.descriptor(file) as fd:
-            self.sizes[file] = nbytes = self.length(file)
-            if self.mapped:
-                self.base[file] = map_file(fd, nbytes, self.sources[file].path)
-                self.guard.opened(file, nbytes)
-            self.opened[file] = True
-            self._unopened -= 1
+    def check_now(self, files: IntArray) -> None:
+        """As `check`, at once, whatever it takes."""
+
+    def check_passed(self) -> None:
+        """Check all files that were passed over for want of time, and not checked since."""
 
     def read_into(self, file: int, offset: int, memory: memoryview) -> None:
         """Fill memory with a file's bytes from an offset on.
 
         Raises:
-            FileChangedError: if the file at its path is no longer the one that was opened first.
+            FileChangedError: if the file is no longer the one that was opened first.
             ShortReadError: if the file ends before.
             ReadError: if it cannot be opened, or the disk fails.
         """
-        with self.descriptor(file) as fd:
-            pread_exact(fd, memory, offset, self.sources[file].path)
+
+    def reads(self, extents: Extents, direct: NDArray[np.bool_] | None = None) -> ReadBatch:
+        """Prepare reads of open files into memory of the host.
+
+        Args:
+            extents: what is read, no further than the files go, best in order of the files.
+            direct: which of them are read with O_DIRECT if that can be; their offsets are multiples of a page.
+
+        Raises:
+            FileChangedError: if a file is no longer the one that was opened first.
+            ReadError: if one cannot be opened.
+        """
+
+    def descriptor(self, file: int, *, direct: bool = False) -> AbstractContextManager[int]:
+        """An open descriptor of a file, with O_DIRECT if that is wanted and can be, for as long as the context lasts.
+
+        Raises:
+            FileChangedError: if the file is no longer the one that was opened first.
+            ReadError: if it cannot be opened, or has no descriptor.
+        """
+
+    def is_resident(self, file: int, offset: int) -> bool:
+        """Return whether the page at an offset of a file is in the page cache; False if that is not known."""
 
     def will_need(self, file: int, offset: int, nbytes: int) -> None:
-        """Have the kernel begin to read bytes of a file into the page cache, and no others.
+        """Begin to read bytes of a file into the page cache, and no others."""
 
-        Who touches a page that is not there has as many read around it as the drive's read-ahead has, megabytes of it,
-        and waits for them.
-        """
-        with self.descriptor(file) as fd:
-            for low in range(offset, offset + nbytes, _AHEAD_BYTES):
-                os.posix_fadvise(fd, low, min(_AHEAD_BYTES, offset + nbytes - low), os.POSIX_FADV_WILLNEED)
+    def only(self, file: int, touched: Iterable[tuple[int, int]]) -> None:
+        """Note which parts of an open, mapped file will ever be touched: first byte of each, and the one after it."""
 
-    def _read(self, file: int, offset: int, nbytes: int) -> None:
-        """Read bytes of a mapped file only to learn whether they can be read."""
-        try:
-            self.read_into(file, offset, memoryview(bytearray(nbytes)))
-        except ShortReadError:
-            raise FileChangedError(
-                "the file became shorter while it was being read",
-                file=self.sources[file].path,
-                remedy="Do not write to a dataset in use.",
-            ) from None
+    def missing(self, wanted: Extents) -> Extents | None:
+        """What must be populated before these extents of mapped files are touched; None if there is nothing."""
 
-    def descriptor(self, file: int, *, direct: bool = False) -> Lent:
-        """An open descriptor of a file, for as long as the context lasts.
+    def ensure(self, wanted: Extents) -> None:
+        """Populate what is `missing` of these extents; raises as `populate` does."""
+
+    def populate(self, file: int, offset: int, nbytes: int, wanted: Extents) -> None:
+        """Bring bytes of a mapped file into memory, even if they were populated before.
 
         Args:
             file: the file.
-            direct: open it with O_DIRECT. Ask `allows_direct` whether that can be.
+            offset: the first of the bytes.
+            nbytes: how many they are.
+            wanted: what will be touched. Bytes that cannot be read and are of none of it do no harm.
 
         Raises:
-            FileChangedError: if the file at its path is no longer the one that was opened first.
-            ReadError: if it cannot be opened.
+            FileChangedError: if the file ends before what is wanted does.
+            ReadError: if the disk fails, or the file system does.
         """
-        return (self.around if direct else self.through).lent(file)
-
-    def _descriptor(self, file: int, *, flags: int) -> int:
-        source = self.sources[file]
-        try:
-            fd = open_regular(source.path, follow_links=source.follow_links, flags=flags)
-        except DatasetNotFoundError:
-            raise gone(source.path) from None
-        except ReadError:
-            if not source.follow_links and linked_folder(*os.path.split(source.path)) is not None:
-                self.watch.check_now(np.array([file]))  # a spread dataset has come to where a plain one was
-            raise
-        try:
-            self.watch.opened(file, status_of(fd, source.path))
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
-
-    def allows_direct(self, file: int) -> bool:
-        """Return whether the file can be opened with O_DIRECT; some file systems have none."""
-        if self._direct[file] == _UNKNOWN:
-            try:
-                with self.descriptor(file, direct=True):
-                    self._direct[file] = True
-            except FileChangedError:
-                raise
-            except ReadError as error:
-                if error.errno in NO_DESCRIPTORS:
-                    return False  # for this time
-                self._direct[file] = False
-        return bool(self._direct[file])
-
-    def allow_direct(self, files: IntArray) -> NDArray[np.bool_]:
-        """As `allows_direct`, for each of these files."""
-        found = self._direct[files]
-        for file in distinct(files[found == _UNKNOWN], len(self.sources)).tolist():
-            self.allows_direct(file)
-        return self._direct[files].astype(bool)
-
-    def length(self, file: int) -> int:
-        """Bytes of a file that is or was open."""
-        return self.watch.length(file)
-
-    def whole(self, file: int) -> Extents:
-        """All bytes of a file that is or was open."""
-        return Extents(np.array([file]), np.array([0]), np.array([self.length(file)]))
 
     def in_mappings(self, addresses: IntArray) -> NDArray[np.bool_]:
         """A mask of the addresses that are in mapped files."""
-        starts, ends = self._ranges()
-        if not len(starts):
-            return np.zeros(len(addresses), bool)
-        at = starts.searchsorted(addresses, side="right") - 1
-        return (at >= 0) & (addresses < ends[at])
-
-    def _ranges(self) -> tuple[IntArray, IntArray]:
-        """The begin and end of each mapped file, in rising order; worked out again only when one was opened."""
-        unopened, found = self._mappings
-        if unopened != self._unopened:
-            unopened = self._unopened
-            files = self.base.copy().nonzero()[0]  # others open files, and it must not change while it is looked at
-            files = files[self.base[files].argsort()]
-            found = self.base[files], self.base[files] + self.sizes[files]
-            self._mappings = unopened, found
-        return found
-
-    def _as_written(self, file: int) -> bool | None:
-        """See `Files`."""
-        with self.descriptor(file) as fd:
-            return self._whether_as_written(fd, self.sources[file])
-
-    def check(self, files: IntArray, *, believed_s: float = 0.0) -> None:
-        """See `Watch.check`."""
-        self.watch.check(files, believed_s=believed_s)
 
     def close(self) -> None:
         """Close and unmap everything; may be called twice. Nothing may use an address of a file afterwards."""
-        with self._lock:
-            self._closed = True
-            for table in (self.through, self.around):
-                table.close()
-            self.reader.close()
-            for file in np.flatnonzero(self.base).tolist():
-                address, self.base[file] = int(self.base[file]), 0  # an interrupted close must not unmap anything twice
-                unmap(address, self.length(file))
-            self.opened[:] = False
-            self._unopened = len(self.opened)
+
+
+OpenFiles = Callable[..., Files]
+"""Makes the files of some `ShardSource`s; with `mapped=`, whether they may be mapped into memory."""

@@ -1,12 +1,8 @@
-"""Bytes of mapped shards, made sure of before they are touched.
+"""Mapped shards: each piece is populated before the first touch of it, so that a page that cannot be read is an error.
 
-A mapping has no way to say that a disk fails: a thread that touches a page that cannot be read gets SIGBUS, which ends
-the whole process. So pages are populated first, by a call that answers with an error. Once is enough for as long as
-they stay in memory, so that there is a mark for each piece of a shard; when the last piece has its mark, nothing is
-asked any more.
-
-A page that was populated may leave the page cache, and its sector may fail before it is touched again, with no sign
-of that. Where a look finds a page of a shard gone, the shard's marks are taken back; where none does, they remain.
+A mapping has no way to report a failing disk: a thread that touches a page that cannot be read gets SIGBUS, which ends
+the process. So pages are populated first, by a call that answers with an error, once for each piece of a shard. When
+the last piece is populated, nothing is asked any more. A page that leaves memory afterwards is not asked for again.
 """
 
 from __future__ import annotations
@@ -32,8 +28,6 @@ _SHIFT = 17
 _PIECE = 1 << _SHIFT
 """As much as the kernel reads around a page that is touched, as a rule: a larger one would read what nobody has asked
 for where not all of a shard is in memory, and smaller ones are that many more calls."""
-_PAGE_SHIFT, _PAGES = 12, 32
-"""Pages of a piece, of 4 KiB: a bit of 32 for each."""
 _MOST_PIECES = 8
 """Pieces that are populated by one call."""
 _MOST_CALLS = 64
@@ -41,7 +35,7 @@ _MOST_CALLS = 64
 
 
 class Guard:
-    """The guard of mapped shards: it marks the pieces that may be touched. Its methods may be called from any thread.
+    """Populates pieces of mapped shards, once each. Its methods may be called from any thread.
 
     Args:
         names: path of each shard.
@@ -57,18 +51,12 @@ class Guard:
         self._end = 0
         self._sure = np.zeros(0, bool)
         """Whether each piece of the line may be touched."""
-        self._pages = np.zeros(0, np.uint32)
-        """Which pages of it, the first one in the lowest bit: rows that end within a piece are populated one by one."""
-        self._lasting = np.zeros(0, bool)
-        """Whether it keeps its mark whatever looks find."""
-        self._marked = np.zeros(len(names), bool)
-        """Whether a shard may have marks that are not lasting, of pieces or pages."""
         self._lock, self._populating = threading.Lock(), threading.Lock()
         self.left = len(names)
-        """Pieces without a mark, and one for each shard that is not open: 0 where nothing has to be asked."""
+        """Pieces that must not be touched yet, and one for each shard that is not open: at 0, nothing is asked."""
 
     def opened(self, file: int, nbytes: int) -> None:
-        """Note a file that was mapped; once more, if Ctrl-C struck before that was known.
+        """Note a file that was mapped.
 
         Args:
             file: the file.
@@ -79,41 +67,24 @@ class Guard:
         with self._lock:
             if self._size[file]:
                 return
-            # In this order, whatever it is interrupted behind leaves no piece with a mark that it must not have.
             begin, self._end = self._end, self._end + (count << _SHIFT)
             self.left += count - beyond - 1
             at = begin >> _SHIFT
             if (short := at + count - len(self._sure)) > 0:
-                more = np.zeros(max(at, short), bool)
-                self._sure, self._lasting = np.append(self._sure, more), np.append(self._lasting, more)
-                self._pages = np.append(self._pages, np.zeros(len(more), np.uint32))
-            self._sure[at + count - 1] = self._lasting[at + count - 1] = beyond
+                self._sure = np.append(self._sure, np.zeros(max(at, short), bool))
+            self._sure[at + count - 1] = beyond
             self._begin[file] = begin
             self._size[file] = nbytes
 
     def only(self, file: int, touched: Iterable[tuple[int, int]]) -> None:
-        """Note what of an open file will ever be touched: nothing else has to be made sure of. May be called twice.
-
-        Args:
-            file: the file.
-            touched: first byte of each such part, and the byte after its last.
-        """
+        """See `Files.only`. May be called twice."""
         idle = np.ones((int(self._size[file]) >> _SHIFT) + 1, bool)
         for low, high in touched:
             idle[low >> _SHIFT : -(-high >> _SHIFT)] = False
-        at = int(self._begin[file]) >> _SHIFT
-        pieces = np.flatnonzero(idle) + at
-        with self._lock:
-            newly = len(pieces) - int(np.count_nonzero(self._sure[pieces]))
-            self._sure[pieces] = self._lasting[pieces] = True
-            self.left -= newly  # last: interrupted before, pieces are asked for once too often, and not too seldom
+        self._note(np.flatnonzero(idle) + (int(self._begin[file]) >> _SHIFT))
 
     def missing(self, wanted: Extents) -> Extents | None:
-        """The pieces with these extents that have no mark, neighbours together; None if there are none.
-
-        Args:
-            wanted: extents of open shards.
-        """
+        """See `Files.missing`: pieces, neighbours together."""
         if not self.left or not len(wanted):
             return None
         begin, sure = self._begin[wanted.file] + wanted.offset, self._sure
@@ -125,11 +96,6 @@ class Guard:
         unsure[np.repeat(first, counts) + within(counts)] = True
         pieces = np.flatnonzero(unsure & ~sure)
         return self._joined(pieces) if len(pieces) else None
-
-    def lasts(self, file: int, offset: int, nbytes: int) -> bool:
-        """Return whether bytes of an open shard, at least one, have marks that are kept whatever looks find."""
-        begin = int(self._begin[file]) + offset
-        return bool(self._lasting[begin >> _SHIFT : (begin + nbytes - 1 >> _SHIFT) + 1].all())
 
     def _joined(self, pieces: IntArray) -> Extents:
         """Pieces in rising order as extents, neighbours together."""
@@ -144,96 +110,31 @@ class Guard:
         offset, end = (pieces[first] << _SHIFT) - begin, (pieces[last] + 1 << _SHIFT) - begin
         return Extents(file, offset, np.minimum(end, self._size[file]) - offset)
 
-    def ensure(self, wanted: Extents, *, pieces: Extents | None = None, lasting: bool = False) -> None:
-        """Make sure that extents of open shards may be touched.
-
-        Args:
-            wanted: the extents.
-            pieces: of what `missing` has answered for them, those that are to be made sure of here; None for all.
-            lasting: whether the marks are kept whatever looks find: it is asked so often that once has to do.
-
-        Raises:
-            ReadError: see `populate`.
-        """
-        if (pieces := pieces or self.missing(wanted)) is None:
+    def ensure(self, wanted: Extents) -> None:
+        """See `Files.ensure`."""
+        if (pieces := self.missing(wanted)) is None:
             return
         for low in range(0, len(pieces), _MOST_CALLS):
             with self._populating:  # threads that want the same pieces find them populated afterwards
                 if (missing := self.missing(pieces[low : low + _MOST_CALLS])) is not None:
-                    self._populate_all(missing, wanted, lasting)
+                    for file, offset, nbytes in zip(*_columns(missing), strict=True):
+                        self.populate(file, offset, nbytes, wanted)
 
-    def _populate_all(self, pieces: Extents, wanted: Extents, lasting: bool) -> None:
-        at = (self._begin[pieces.file] + pieces.offset) >> _SHIFT
-        counts = -(-pieces.nbytes >> _SHIFT)
-        addresses = (self._base[pieces.file] + pieces.offset).tolist()
-        for which, (address, nbytes) in enumerate(zip(addresses, pieces.nbytes.tolist(), strict=True)):
-            if populate(address, nbytes):
-                self.populate(int(pieces.file[which]), int(pieces.offset[which]), nbytes, wanted, lasting=lasting)
-                counts[which] = 0  # it has its marks, if it may have them
-        self._mark(pieces.file, np.repeat(at, counts) + within(counts), lasting)
-
-    def populate(self, file: int, offset: int, nbytes: int, wanted: Extents, *, lasting: bool = False) -> None:
-        """Bring bytes of an open shard into memory, so that what is wanted of them may be touched.
-
-        Args:
-            file: the shard.
-            offset: the first of the bytes.
-            nbytes: how many they are.
-            wanted: what will be touched. Bytes that cannot be read and are of none of it do no harm.
-            lasting: see `ensure`.
-
-        Raises:
-            FileChangedError: if the file ends before what is wanted does.
-            ReadError: if the disk fails, or the file system does.
-        """
+    def populate(self, file: int, offset: int, nbytes: int, wanted: Extents) -> None:
+        """See `Files.populate`."""
         if not self._brought(file, offset, nbytes):
             self._bring_exactly(file, offset, offset + nbytes, wanted)
             return
         begin = int(self._begin[file]) + offset
-        stop = begin + nbytes
-        if offset + nbytes == self._size[file]:
-            stop = (stop >> _SHIFT) + 1 << _SHIFT  # there is nothing more in the last piece
-        self._mark(file, self._filled(file, begin >> _PAGE_SHIFT, -(-stop >> _PAGE_SHIFT)), lasting)
+        ends = offset + nbytes == self._size[file]  # there is nothing more in the last piece
+        self._note(np.arange(-(-begin >> _SHIFT), (begin + nbytes >> _SHIFT) + ends))
 
-    def _filled(self, file: int, low: int, stop: int) -> IntArray:
-        """Note pages `low` to `stop` - 1 of the line, of a shard; returns the pieces that have all pages noted now."""
-        pieces = np.arange(low // _PAGES, -(-stop // _PAGES))
-        bits = np.full(len(pieces), 2**_PAGES - 1, np.uint64)
-        if len(bits):
-            bits[0] &= np.uint64(2**_PAGES - (1 << low % _PAGES))
-            bits[-1] &= np.uint64((1 << (stop - 1) % _PAGES + 1) - 1)
+    def _note(self, pieces: IntArray) -> None:
+        """Note that pieces may be touched."""
         with self._lock:
-            self._marked[file] = True
-            self._pages[pieces] |= bits.astype(np.uint32)
-            found: IntArray = pieces[self._pages[pieces] == 2**_PAGES - 1]
-            return found
-
-    def _mark(self, files: IntArray | int, pieces: IntArray, lasting: bool) -> None:
-        """Mark pieces, which are of these shards."""
-        with self._lock:
-            if not lasting:
-                self._marked[files] = True
-            self.left -= len(pieces) - int(np.count_nonzero(self._sure[pieces]))
+            newly = len(pieces) - int(np.count_nonzero(self._sure[pieces]))
             self._sure[pieces] = True
-            if lasting:
-                self._lasting[pieces] = True
-
-    def missed(self, file: int, offset: int) -> None:
-        """Take back the marks of an open shard if this byte, which is not in the page cache, has one."""
-        if not self._marked[file]:  # each read that finds a page gone asks
-            return
-        page = int(self._begin[file]) + offset >> _PAGE_SHIFT
-        piece, bit = divmod(page, _PAGES)
-        if not (self._sure[piece] or int(self._pages[piece]) >> bit & 1):
-            return
-        first = int(self._begin[file]) >> _SHIFT
-        last = first + (int(self._size[file]) >> _SHIFT) + 1
-        with self._lock:
-            sure, lasting = self._sure[first:last], self._lasting[first:last]
-            self.left += int(np.count_nonzero(sure)) - int(np.count_nonzero(lasting))
-            sure[:] = lasting
-            self._pages[first:last] = 0
-            self._marked[file] = False
+            self.left -= newly
 
     def _brought(self, file: int, offset: int, nbytes: int) -> bool:
         """Populate the pages of these bytes, and return whether all of them are in memory."""

@@ -1,9 +1,7 @@
 """The check that files are still those that were opened.
 
-A file is known by what its file system says of it. Its ctime cannot be put back, so that each write to the file
-moves it; but so do chmod, a hard link and a rename, which change no byte. Where nothing else differs, the bytes are
-compared with their checksums, once, by the thread that has found it out, and read through the file: what is mapped or
-registered with a GPU is left alone.
+A file is known by what its file system says of it. Its ctime cannot be put back, so each write to the file moves it.
+chmod, a hard link and a rename move it, too, and are an error likewise.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,7 +44,6 @@ class FileIdentity(NamedTuple):
         nbytes: its length.
         mtime_ns: when it was last written to, as far as nobody has set that.
         ctime_ns: when it was last changed in any way.
-        rights: mode, number of links, owner and group: what changes ctime, and nothing else of these.
     """
 
     device: int
@@ -54,17 +51,11 @@ class FileIdentity(NamedTuple):
     nbytes: int
     mtime_ns: int
     ctime_ns: int
-    rights: tuple[int, int, int, int]
-
-    def but_for_ctime(self) -> tuple[int, ...]:
-        """The facts that differ only if the file is another one, or was written to."""
-        return self.device, self.inode, self.nbytes, self.mtime_ns
 
 
 def identity_of(found: os.stat_result) -> FileIdentity:
     """The identity of a file."""
-    rights = found.st_mode, found.st_nlink, found.st_uid, found.st_gid
-    return FileIdentity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, rights)
+    return FileIdentity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,44 +94,32 @@ class Watch:
 
     Args:
         sources: the files.
-        as_written: says whether a file's bytes are those that were written; None if it has no checksums to tell.
     """
 
-    def __init__(self, sources: Sequence[ShardSource], as_written: Callable[[int], bool | None]) -> None:
-        self._sources, self._as_written = sources, as_written
+    def __init__(self, sources: Sequence[ShardSource]) -> None:
+        self._sources = sources
         self._known = {file: source.identity for file, source in enumerate(sources) if source.identity}
         self._looked = np.zeros(len(sources))
         """When the last look at each file began; 0: never."""
         self._passed = np.zeros(len(sources))
         """When each was last passed over for want of time."""
         self._paid = 0.0  # up to when looking has used up its share of the time
-        self._noting, self._comparing = threading.Lock(), threading.Lock()
+        self._noting = threading.Lock()
 
     def length(self, file: int) -> int:
         """Bytes of a file that is or was open."""
         return self._known[file].nbytes
 
     def opened(self, file: int, found: os.stat_result) -> None:
-        """Note which file it is that was opened. Its ctime is for `check` to judge.
+        """Note which file it is that was opened.
 
         Raises:
             FileChangedError: if it is not the one that was opened first.
         """
-        self._compare(file, identity_of(found))
+        self._compare(file, found)
 
     def check(self, files: IntArray, *, believed_s: float = 0.0) -> None:
-        """Make sure that these files are still those that were opened.
-
-        Where looking has used up its share of the time, they are passed over this time; `check_passed` looks at them.
-
-        Args:
-            files: the files.
-            believed_s: how long ago the last look may have been.
-
-        Raises:
-            FileChangedError: if one was replaced, changed or removed.
-            ReadError: if one cannot be read, that has to be compared with its checksums.
-        """
+        """See `Files.check`. Files that are passed over for want of time are left to `check_passed`."""
         now = time.monotonic()
         stale = files[self._looked[files] <= now - believed_s] if believed_s else files
         if self._paid > now:
@@ -160,15 +139,12 @@ class Watch:
         self.check_now(np.flatnonzero(self._passed > self._looked))
 
     def _look(self, files: IntArray, now: float) -> float:
-        """Look at files; the seconds that it took, without those for comparing bytes."""
-        distinct_files = distinct(files, len(self._sources)).tolist()
-        moved = [file for file in distinct_files if self._moved(file, self._stat(file))]
-        took_s = time.monotonic() - now
-        for file in moved:
-            self._compare_bytes(file)
+        """Look at files; returns how many seconds it took."""
+        for file in distinct(files, len(self._sources)).tolist():
+            self._compare(file, self._stat(file))
         # When it began, and last of all: what was passed over meanwhile may have been read after the look.
         self._looked[files] = now
-        return took_s
+        return time.monotonic() - now
 
     def _stat(self, file: int) -> os.stat_result:
         source = self._sources[file]
@@ -179,43 +155,21 @@ class Watch:
                 raise gone(source.path) from None
             raise read_error("the shard cannot be looked at", error, source.path) from None
 
-    def _moved(self, file: int, found: os.stat_result) -> bool:
-        """Refuse a file that is another one; whether its ctime is another, too. Asked of each shard of each read."""
-        same = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    def _compare(self, file: int, status: os.stat_result) -> None:
+        """Refuse a file that is another one, or was changed. Asked of each shard of each read."""
+        found = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         known = self._known.get(file)
-        return (known is None or known[: len(same)] != same) and not self._compare(file, identity_of(found))
-
-    def _compare(self, file: int, found: FileIdentity) -> bool:
-        """Refuse a file that is another one; whether its ctime is the same, too."""
-        known = self._known.setdefault(file, found)
-        if known != found and known.but_for_ctime() != found.but_for_ctime():
-            same = known.device == found.device and known.inode == found.inode
-            raise self._changed(file, "was written to" if same else "was replaced by another file")
-        return known.ctime_ns == found.ctime_ns
-
-    def _compare_bytes(self, file: int) -> None:
-        """Take a file's new ctime, if its bytes are what they were."""
-        with self._comparing:  # one thread is enough, and disks are not made for more
-            found = identity_of(self._stat(file))
-            if self._compare(file, found):
-                return
-            same = self._as_written(file)
-            if same is None and found.rights == self._known[file].rights:
-                raise self._changed(
-                    file,
-                    "may have been written to",
-                    ": the time of its last change is another, and it has no checksums that would tell",
-                    " `gdsload.merge` makes shards with checksums of files without.",
-                )
-            if same is False:
-                raise self._changed(file, "was written to")
-            self._known[file] = found  # as it was before: if it is changed meanwhile, the next look finds that out
-
-    def _changed(self, file: int, what: str, why: str = "", remedy: str = "") -> FileChangedError:
-        return FileChangedError(
-            f"the shard {what} while the dataset was in use{why}",
+        if known is None:
+            known = self._known.setdefault(file, FileIdentity(*found))
+        if known == found:
+            return
+        what = "was written to, or its rights or links were changed,"
+        if known[:4] != found[:4]:
+            what = "was written to" if known[:2] == found[:2] else "was replaced by another file"
+        raise FileChangedError(
+            f"the shard {what} while the dataset was in use",
             file=self._sources[file].path,
-            remedy=f"Open the dataset again; to change one in use, write a new folder and switch to it.{remedy}",
+            remedy="Open the dataset again; to change one in use, write a new folder and switch to it.",
         )
 
 

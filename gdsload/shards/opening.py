@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gdsload.errors import FormatError, Problem
-from gdsload.shards.files import pread_exact
 from gdsload.shards.format.header import PREFIX_BYTES, header_bytes, parse_header
 from gdsload.shards.format.shard import Shard, read_shard
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
-from gdsload.shards.shard_checksums import is_as_written
+from gdsload.shards.local_files import pread_exact
 from gdsload.shards.status import status_of
 
-__all__ = ["load_named", "load_shard", "mismatch", "named_as_written", "wrong_length"]
+__all__ = ["as_named", "load_shard", "mismatch", "read_header", "wrong_length"]
 
 
 def load_shard(fd: int, file: str) -> Shard:
@@ -21,11 +22,25 @@ def load_shard(fd: int, file: str) -> Shard:
         FormatError: if it is damaged, or no shard.
         ReadError: if it cannot be read.
     """
-    size = status_of(fd, file).st_size
+    return read_header(lambda offset, into: pread_exact(fd, into, offset, file), status_of(fd, file).st_size, file)
+
+
+def read_header(read: Callable[[int, memoryview], None], size: int, file: str) -> Shard:
+    """Read and check the header of a shard.
+
+    Args:
+        read: fills memory with the shard's bytes from an offset on.
+        size: bytes of the shard.
+        file: its name in errors.
+
+    Raises:
+        FormatError: if it is damaged, or no shard.
+        ReadError: if it cannot be read.
+    """
     prefix = bytearray(min(PREFIX_BYTES, size))
-    pread_exact(fd, memoryview(prefix), 0, file)
+    read(0, memoryview(prefix))
     raw = bytearray(header_bytes(bytes(prefix), size, file))
-    pread_exact(fd, memoryview(raw), 0, file)
+    read(0, memoryview(raw))
     return read_shard(parse_header(bytes(raw), size, file), file)
 
 
@@ -57,28 +72,13 @@ def wrong_length(path: str, found: int, wanted: int, samples: tuple[int, int] | 
     return Problem(message, path, min(found, wanted), samples=samples)
 
 
-def load_named(fd: int, source: ShardSource, stored: StoredSchema) -> Shard:
-    """Read and check the header of an open shard that a dataset names.
+def as_named(shard: Shard, source: ShardSource, stored: StoredSchema) -> Shard:
+    """A shard, if it is the one that the dataset names.
 
     Raises:
-        FormatError: if it is damaged, or not the one that the dataset names.
-        ReadError: if it cannot be read.
+        FormatError: if it is not.
     """
-    shard = load_shard(fd, source.path)
     complaint = mismatch(shard, source, stored)
     if complaint is not None:
         raise FormatError(complaint, file=source.path, remedy="Restore the shard, or write the dataset again.")
     return shard
-
-
-def named_as_written(fd: int, source: ShardSource, stored: StoredSchema) -> bool | None:
-    """Return whether all bytes of an open shard are those that were written; None if it has no checksums.
-
-    Raises:
-        ReadError: if they cannot be read.
-    """
-    try:
-        shard = load_named(fd, source, stored)
-    except FormatError:
-        return False
-    return is_as_written(shard, lambda into, offset: pread_exact(fd, into, offset, source.path))

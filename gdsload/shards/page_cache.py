@@ -16,7 +16,7 @@ import errno
 import os
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 
 from gdsload.shards.files import Files
@@ -97,29 +97,10 @@ def looks_resident(files: Files, wanted: Extents, probes: int = _PROBES_OF_A_REA
         index = bisect_right(ends, byte)
         return int(wanted.file[index]), int(wanted.offset[index] + wanted.nbytes[index]) - (ends[index] - byte)
 
-    return _places_are_there(files, ends[-1] if len(ends) else 0, place_of, probes)
+    nbytes = ends[-1] if len(ends) else 0
+    return all(files.is_resident(*place_of(_random_below(nbytes))) for _ in range(probes if nbytes else 0))
 
 
 def file_is_resident(files: Files, file: int) -> bool:
     """Return whether pages all over an open file, drawn again each time, are in the page cache."""
     return looks_resident(files, files.whole(file), _PROBES_OF_A_SHARD)
-
-
-def _places_are_there(files: Files, nbytes: int, place_of: Callable[[int], tuple[int, int]], probes: int) -> bool:
-    """Return whether the pages of some bytes, which are drawn among so many, are in the page cache.
-
-    If one is not, others of its file may be gone, too, that were made sure of before.
-    """
-    for _ in range(probes if nbytes else 0):
-        file, offset = place_of(_random_below(nbytes))
-        if not _is_there(files, file, offset):
-            files.guard.missed(file, offset)
-            return False
-    return True
-
-
-def _is_there(files: Files, file: int, offset: int) -> bool:
-    if not files.drive.cached:
-        return False
-    with files.descriptor(file) as fd:
-        return is_resident(fd, offset)

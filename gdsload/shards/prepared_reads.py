@@ -7,17 +7,20 @@ longer to get it back than to compute what was wanted. So one thread works out a
 from __future__ import annotations
 
 from operator import lt
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import ReadError
-from gdsload.shards.files import Files
 from gdsload.shards.handles import HandleTable, lent_once
 from gdsload.shards.reads import PAGE_BYTES, Extents
 from gdsload.shards.status import NO_DESCRIPTORS
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import memory_at
+
+if TYPE_CHECKING:
+    from gdsload.shards.local_files import LocalFiles
 
 __all__ = ["PreparedReads"]
 
@@ -26,19 +29,9 @@ _FEW = 4
 
 
 class PreparedReads:
-    """Reads of open files into memory of the host. `read` may be called from several threads.
+    """Reads of open local files into memory of the host; see `Files.reads` and `ReadBatch`."""
 
-    Args:
-        files: the files.
-        extents: what is read, no further than the files go, best in order of the files.
-        direct: which of them are read with O_DIRECT if that can be; their offsets are multiples of a page.
-
-    Raises:
-        FileChangedError: if the file at a path is no longer the one that was opened first.
-        ReadError: if one cannot be opened.
-    """
-
-    def __init__(self, files: Files, extents: Extents, direct: NDArray[np.bool_] | None = None) -> None:
+    def __init__(self, files: LocalFiles, extents: Extents, direct: NDArray[np.bool_] | None = None) -> None:
         self._files, self.extents = files, extents
         runs = lent_once(extents.file)
         self._direct, self._asked = np.zeros(len(extents), bool), extents.nbytes
@@ -85,25 +78,11 @@ class PreparedReads:
         return fds.repeat(counts)
 
     def nbytes(self, low: int, high: int) -> int:
-        """Bytes of reads `low` to `high` - 1."""
+        """See `ReadBatch.nbytes`."""
         return int(self._ends[high] - self._ends[low])
 
     def read(self, low: int, high: int, addresses: IntArray) -> int:
-        """Make reads `low` to `high` - 1, many by one call of the system.
-
-        Args:
-            low: the first one.
-            high: the one after the last.
-            addresses: host address of each one's first byte; where it is read with O_DIRECT a multiple of a page, and
-                its memory goes on to the end of a page.
-
-        Returns:
-            How many bytes were read with O_DIRECT.
-
-        Raises:
-            ShortReadError: if a file ends before.
-            ReadError: if the disk fails.
-        """
+        """See `ReadBatch.read`: many are made by one call of the system."""
         part = slice(low, high)
         if self._fds is None:
             middle = (low + high) // 2
@@ -154,7 +133,7 @@ class PreparedReads:
         return int(done[self._direct[low:high]].sum())
 
     def close(self) -> None:
-        """Give the descriptors back. No read may be under way; may be called twice."""
+        """See `ReadBatch.close`: the descriptors are given back."""
         while self._lent:
             table, lent = self._lent.pop()
             table.give(lent)

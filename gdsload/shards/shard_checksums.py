@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gdsload.shards.format.checksum import BLOCK_BYTES, DIGEST_CHARS, block_digest
-from gdsload.shards.format.shard import Shard
 
-__all__ = ["PIECE_BYTES", "Read", "is_as_written", "pieces", "wrong_blocks"]
+__all__ = ["PIECE_BYTES", "Read", "pieces", "wrong_blocks"]
 
 PIECE_BYTES = 32 * BLOCK_BYTES
 """How many bytes are read at once: whole blocks of checksums, and so whole elements."""
@@ -37,19 +36,3 @@ def wrong_blocks(piece: memoryview, first: int, digests: str) -> Iterator[tuple[
         block = piece[low : low + BLOCK_BYTES]
         if block_digest(block) != digests[number * DIGEST_CHARS : (number + 1) * DIGEST_CHARS]:
             yield low, len(block)
-
-
-def is_as_written(shard: Shard, read: Read) -> bool | None:
-    """Return whether all bytes of a shard's tensors are those that were written; None if it has no checksums.
-
-    Raises:
-        ReadError: if they cannot be read.
-    """
-    if shard.checksums is None:
-        return None
-    for name, digests in shard.checksums.digests.items():
-        entry = shard.header.tensors[name]
-        for offset, piece in pieces(read, entry.begin, entry.end):
-            if any(wrong_blocks(piece, (offset - entry.begin) // BLOCK_BYTES, digests)):
-                return False
-    return True

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import FormatError, Problem
-from gdsload.shards.drive import LOCAL, Drive
-from gdsload.shards.files import Files
+from gdsload.shards.files import Files, OpenFiles
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.gather_host import gather_pieces, take_rows
 from gdsload.shards.identity import ShardSource
-from gdsload.shards.opening import load_named, named_as_written
+from gdsload.shards.local_files import LocalFiles
+from gdsload.shards.opening import as_named, read_header
 from gdsload.shards.reads import Extents, distinct, within
 from gdsload.system.memory import address_of
 
@@ -71,8 +71,8 @@ class ShardTable:
         self._unopened = count
         self._offsets = {name: np.zeros(count, np.int64) for name, field in self.columns.items() if field.ragged}
         """Host address of the int64 row offsets of each ragged field in each open shard."""
-        self._sure = {name: np.zeros(count, bool) for name in self._offsets}
-        """Whether all of them may be touched for good, where shards are mapped."""
+        self._sure = {name: np.zeros(count, bool) for name in self._offsets if files.mapped}
+        """Whether all of them may be touched; no entry where that is so in all shards."""
         self._held: dict[tuple[str, int], IntArray] = {}
         self._lock = threading.RLock()
         counts = np.array([max(source.samples, 0) for source in files.sources], np.int64)
@@ -90,12 +90,10 @@ class ShardTable:
         stored: StoredSchema,
         *,
         mapped: bool,
-        names: IntArray | None = None,
-        drive: Drive = LOCAL,
+        open_files: OpenFiles = LocalFiles,
     ) -> ShardTable:
-        """The table of a dataset's shards, over its own files; see the class and `Files`."""
-        as_written = partial(named_as_written, stored=stored)
-        return cls(Files(sources, mapped=mapped, as_written=as_written, drive=drive), stored, names)
+        """The table of a dataset's shards, over files that `open_files` makes of them."""
+        return cls(open_files(sources, mapped=mapped), stored)
 
     def ensure_open(self, files: IntArray) -> None:
         """Open those of these shards that are not open yet.
@@ -115,8 +113,8 @@ class ShardTable:
                     self._open(file)
 
     def _open(self, file: int) -> None:
-        with self.files.descriptor(file) as fd:
-            shard = load_named(fd, self.files.sources[file], self.stored)
+        source, read = self.files.sources[file], partial(self.files.read_into, file)
+        shard = as_named(read_header(read, self.files.length(file), source.path), source, self.stored)
         touched = []
         for name, column in shard.columns.items():
             self.begin[name][file], self.rows[name][file] = column.begin, column.rows
@@ -125,7 +123,7 @@ class ShardTable:
                 touched.append((begin, begin + 8 * (shard.samples + 1)))
                 self._offsets[name][file] = self._offsets_at(name, file, begin, shard.samples)
         if self.files.mapped:
-            self.files.guard.only(file, touched)
+            self.files.only(file, touched)
         self.opened[file] = True
         self._unopened -= 1
 
@@ -234,9 +232,9 @@ class ShardTable:
 
     def _all_offsets(self, name: str, file: int, count: int) -> IntArray:
         at = int(self._offsets[name][file])
-        if self.files.mapped and self.files.guard.left:
+        if self.files.mapped:
             offset = np.array([at - int(self.files.base[file])])
-            self.files.guard.ensure(Extents(np.array([file]), offset, np.array([8 * count])), lasting=True)
+            self.files.ensure(Extents(np.array([file]), offset, np.array([8 * count])))
         offsets = np.empty(count, np.int64)
         gather_pieces(np.array([at]), np.array([count]), 8, address_of(offsets))
         return offsets
@@ -263,27 +261,28 @@ class ShardTable:
     def _bounds(self, name: str, found: Located) -> tuple[IntArray, IntArray]:
         """Of each sample its first row in its shard, and the row after its last."""
         at = self._offsets[name][found.file] + found.row * 8
-        if self.files.mapped and self.files.guard.left:
-            self._ensure_offsets(name, found.file, at)
+        if (sure := self._sure.get(name)) is not None:
+            self._ensure_offsets(name, sure, found.file, at)
         bounds = np.empty((2, len(at)), np.int64)
         for column in bounds if len(at) else ():  # a column after the other: words are taken faster than pairs of them
             take_rows(at, 8, address_of(column))
             at += 8
         return bounds[0], bounds[1]
 
-    def _ensure_offsets(self, name: str, files: IntArray, at: IntArray) -> None:
+    def _ensure_offsets(self, name: str, sure: NDArray[np.bool_], files: IntArray, at: IntArray) -> None:
         """Make sure that offsets at these addresses may be touched: of shards whose offsets all may, nothing is asked.
 
         To ask of each sample's takes as long as to look them up.
         """
-        guard, sure, base = self.files.guard, self._sure[name], self.files.base
-        unsure = ~sure[files]
+        base, unsure = self.files.base, ~sure[files]
         if not unsure.any():
             return
-        guard.ensure(Extents(files, at - base[files], np.full(len(at), 16)), lasting=True)
-        for file in distinct(files[unsure], len(sure))[:_MOST_LOOKS].tolist():
-            begin, count = int(self._offsets[name][file] - base[file]), int(self._last[file]) + 2
-            sure[file] = guard.lasts(file, begin, 8 * count)
+        self.files.ensure(Extents(files, at - base[files], np.full(len(at), 16)))
+        some = distinct(files[unsure], len(sure))[:_MOST_LOOKS]
+        missing = self.files.missing(Extents(some, self._offsets[name][some] - base[some], 8 * (self._last[some] + 2)))
+        sure[some] = True if missing is None else ~np.isin(some, missing.file)
+        if sure.all():
+            self._sure.pop(name, None)
 
 
 class _FileOf:

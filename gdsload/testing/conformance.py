@@ -30,6 +30,7 @@ from gdsload.errors import FileChangedError, FormatError, GdsloadError, ReadErro
 from gdsload.loader.dataset import ShardDataset
 from gdsload.shards.files import Files
 from gdsload.shards.format.schema import Field
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
 from gdsload.shards.writer import ShardWriter
 
@@ -74,7 +75,7 @@ class BackendTests:
     def files(self, folder: Path) -> Iterator[Files]:
         """The table of files that the backend is opened on."""
         dataset = ShardDataset(folder)
-        files = Files(dataset.sources, mapped=self.mapped)
+        files = LocalFiles(dataset.sources, mapped=self.mapped)
         yield files
         files.close()
 

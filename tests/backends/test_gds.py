@@ -20,11 +20,11 @@ from gdsload.backends.gds.engines import one_by_one
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.errors import ReadError, ShortReadError
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.drive import Drive, file_system_of
-from gdsload.shards.files import Files
+from gdsload.shards.drive_order import file_system_of
 from gdsload.shards.reads import Extents
 from gdsload.system.cufile_batches import ReadsUnderWayError
 from gdsload.system.memory import address_of, memory_at
+from tests.drives import files_of
 
 SIZES = [60_003, 5_000, 300_000]
 CHUNK = 16 * 2**20
@@ -78,9 +78,8 @@ def opened(tmp_path_factory, monkeypatch):
 
     def build(*, lies_on=file_system_of, **flaws):
         engine = type("Flawed", (Engine,), flaws)
-        drive = Drive(engine=engine, lies_on=lies_on)
-        files = Files(open_catalog(str(folder)).sources, mapped=False, drive=drive)
-        backends.append(GdsBackend(files, torch.device("cpu"), register=False, threads=4))
+        files = files_of(where=lies_on)(open_catalog(str(folder)).sources, mapped=False)
+        backends.append(GdsBackend(files, torch.device("cpu"), engine=engine, register=False, threads=4))
         return backends[-1], [path.read_bytes() for path in sorted(folder.iterdir())]
 
     yield build

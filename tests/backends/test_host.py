@@ -20,7 +20,7 @@ from gdsload.backends.host import HostBackend
 from gdsload.shards import guard
 from gdsload.shards import page_cache as residency
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.files import Files
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.prepared_reads import PreparedReads
 from gdsload.shards.reads import Extents
 from tests.page_cache import LIBC, chill, fail_reads, in_cache
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 def backend_of(folder, *, mapped, **options):
     catalog = open_catalog(str(folder))
-    return HostBackend(Files(catalog.sources, mapped=mapped), **options)
+    return HostBackend(LocalFiles(catalog.sources, mapped=mapped), **options)
 
 
 @pytest.fixture(params=[True, False], ids=["mapped", "unmapped"])
@@ -162,10 +162,10 @@ def populated(monkeypatch):
 def told_by_mincore(monkeypatch):
     """Whether a page is there. A virtual drive may bring it before the kernel says that it is not (test_residency)."""
 
-    def is_there(files, file, offset):
+    def is_resident(files, file, offset):
         return bool(in_cache(Path(files.sources[file].path))[offset // mmap.PAGESIZE])
 
-    monkeypatch.setattr(residency, "_is_there", is_there)
+    monkeypatch.setattr(LocalFiles, "is_resident", is_resident)
 
 
 @pytest.mark.usefixtures("told_by_mincore")
@@ -338,7 +338,7 @@ def test_a_long_extent_is_shared_out_among_threads(folder, contents, monkeypatch
 
     monkeypatch.setattr(PreparedReads, "read", noting)
     catalog = open_catalog(str(folder))
-    backend = HostBackend(Files(catalog.sources, mapped=False))
+    backend = HostBackend(LocalFiles(catalog.sources, mapped=False))
     compare(backend, contents, [(3, 0, len(contents[3]))])
     assert len(reading - {threading.get_ident()}) > 3
     backend.close()

@@ -12,7 +12,7 @@ import torch
 from gdsload.backends import mapped
 from gdsload.backends.mapped import MappedBackend
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.files import Files
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
 
 
@@ -46,7 +46,7 @@ def cuda(monkeypatch):
 def backend(tmp_path, cuda):
     for number in range(3):
         safetensors.numpy.save_file({"x": np.full(1000, number, np.int32)}, tmp_path / f"{number}.safetensors")
-    files = Files(open_catalog(str(tmp_path)).sources, mapped=True)
+    files = LocalFiles(open_catalog(str(tmp_path)).sources, mapped=True)
     files.ensure_open(np.arange(3))
     found = MappedBackend(files, torch.device("cpu"), register_bytes=2**40)
     yield found

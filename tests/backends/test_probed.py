@@ -12,7 +12,7 @@ from gdsload.backends.host import HostBackend
 from gdsload.backends.probed import ProbedBackend
 from gdsload.backends.request import brought
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.files import Files
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
 from gdsload.testing import BackendTests, RecordingBackend
 
@@ -39,7 +39,7 @@ class TestConformance(BackendTests):
 @pytest.fixture
 def files(tmp_path):
     safetensors.numpy.save_file({"x": np.arange(30, dtype=np.int32).reshape(10, 3)}, tmp_path / "0.safetensors")
-    found = Files(open_catalog(str(tmp_path)).sources, mapped=True)
+    found = LocalFiles(open_catalog(str(tmp_path)).sources, mapped=True)
     yield found
     found.close()
 

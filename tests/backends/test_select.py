@@ -24,15 +24,15 @@ from gdsload.backends.keep import default_register_bytes
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.probed import ProbedBackend
 from gdsload.backends.readers import Readers
-from gdsload.backends.request import BackendRequest
+from gdsload.backends.request import BackendRequest, BackendRow, brought
 from gdsload.backends.select import choose, dma_is_possible, expected, preflight, reads_in_place
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.drive import Drive
-from gdsload.shards.files import Files
+from gdsload.shards.local_files import LocalFiles
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.result import Status
 from gdsload.system.probe.tree import Tree
+from tests.drives import files_of
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 NAMES = ("auto", "host", "mapped", "bounce", "gds")
@@ -169,11 +169,19 @@ def test_batches_of_reads_are_made_where_all_drives_take_them():
         )
 
 
-def test_an_engine_of_the_drives_own_is_no_cufile():
-    drive = Drive(engine=Engine)
-    assert preflight(BackendRequest("gds", GPU), ["/data/a"], mapped=True, drive=drive, probe=unasked) is None
-    with pytest.raises(BackendUnavailableError, match="needs a CUDA device"):
-        preflight(BackendRequest("gds", CPU), ["/data/a"], mapped=True, drive=drive, probe=unasked)
+def open_own(request, files, _found):
+    return brought(GdsBackend(files, request.device, engine=Engine), "own", "given", "by an engine of its own")
+
+
+OWN = BackendRow(GdsBackend, True, "another way", open_own)
+
+
+def test_a_backend_of_another_library_is_checked_as_it_says():
+    assert preflight(BackendRequest(OWN, GPU), ["/data/a"], mapped=True, probe=unasked) is None
+    with pytest.raises(BackendUnavailableError, match="backend 'gds' needs a CUDA device"):
+        preflight(BackendRequest(OWN, CPU), ["/data/a"], mapped=True, probe=unasked)
+    assert expected(BackendRequest(OWN, GPU)) == ("gds", "asked for by name")
+    assert not reads_in_place(BackendRequest(OWN, GPU), mapped=True)
 
 
 # --- what will be chosen ---
@@ -242,7 +250,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def files(folder):
     catalog = open_catalog(str(folder))
-    table = Files(catalog.sources, mapped=True)
+    table = LocalFiles(catalog.sources, mapped=True)
     yield table
     table.close()
 
@@ -250,7 +258,7 @@ def files(folder):
 @pytest.fixture
 def unmapped(folder):
     catalog = open_catalog(str(folder))
-    table = Files(catalog.sources, mapped=False)
+    table = LocalFiles(catalog.sources, mapped=False)
     yield table
     table.close()
 
@@ -291,14 +299,10 @@ def test_as_many_threads_read_as_were_asked_for(files, name, device, monkeypatch
 
 
 @pytest.mark.usefixtures("no_cuda")
-def test_gds_reads_by_the_drives_own_engine(folder):
-    class Own(Engine):
-        """Another one."""
-
-    files = Files(open_catalog(str(folder)).sources, mapped=True, drive=Drive(engine=Own))
-    chosen = choose(BackendRequest("gds", GPU), files, probe=unasked)
-    assert type(chosen.backend.engine) is Own
-    assert chosen.answer() == "gds: every byte is brought to the GPU by the drive's own engine"
+def test_a_backend_of_another_library_is_opened_as_it_says(files):
+    chosen = choose(BackendRequest(OWN, GPU), files, probe=unasked)
+    assert type(chosen.backend.engine) is Engine
+    assert chosen.answer() == "own: every byte is brought to the GPU by an engine of its own"
     chosen.backend.close()
 
 
@@ -340,8 +344,7 @@ def test_gds_by_name_is_not_replaced_where_its_engine_cannot_be_opened(files, mo
 
 @pytest.mark.usefixtures("no_cuda")
 def test_auto_asks_with_a_shard_of_each_drive(folder):
-    drive = Drive(lies_on=lambda source: source.path[-13] == "2")
-    files = Files(open_catalog(str(folder)).sources, mapped=False, drive=drive)
+    files = files_of(where=lambda source: source.path[-13] == "2")(open_catalog(str(folder)).sources, mapped=False)
     asked = []
 
     def probe(path, device):
@@ -360,7 +363,7 @@ def test_auto_asks_with_a_shard_of_each_drive(folder):
 @given(probes, st.booleans(), st.booleans(), st.booleans())
 def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registers, possible):
     catalog = open_catalog(str(folder))
-    files = Files(catalog.sources, mapped=is_mapped)
+    files = LocalFiles(catalog.sources, mapped=is_mapped)
     probe = Probing(found)
     request = BackendRequest("auto", GPU, register_bytes=9 * registers, allow_compat=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -490,7 +493,7 @@ def test_auto_bounces_where_cufile_worked_but_cannot_be_opened_here(files, monke
 @pytest.mark.usefixtures("no_cuda")
 def test_a_dataset_without_shards():
     probe = Probing(BY_DMA)
-    chosen = choose(BackendRequest("gds", GPU), Files([], mapped=True), probe=probe)
+    chosen = choose(BackendRequest("gds", GPU), LocalFiles([], mapped=True), probe=probe)
     assert (chosen.name(), probe.asked) == ("gds", [(".", "cuda:0")])
     chosen.backend.close()
 

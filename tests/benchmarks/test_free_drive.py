@@ -15,7 +15,6 @@ from benchmarks.gpu.free_drive import __main__ as free_drive
 from benchmarks.gpu.free_drive import trials
 from benchmarks.gpu.free_drive.cases import KINDS, SMALL, cases_of
 from benchmarks.gpu.free_drive.drives import Clock, Speed, Timeline, drive_of, parse_speed, simulated
-from gdsload.shards.drive import Drive
 
 CPU = torch.device("cpu")
 NAMES = [case.name for case in cases_of(("host",), SMALL)]
@@ -82,7 +81,7 @@ def test_the_clock_waits_and_takes_no_processor_for_it(clock):
 
 
 def test_threads_share_the_drive(clock):
-    reader = simulated(Speed(1e9, 1e-3, 8), clock, torch.device("meta")).reader()
+    reader = simulated(Speed(1e9, 1e-3, 8), clock, torch.device("meta")).files.made_reader()
     sizes = np.full(10, 10**6)  # 10 ms
 
     def read():
@@ -168,7 +167,7 @@ class Stopped:
 def test_several_drives_read_at_the_same_time(tmp_path, drives, takes_s):
     """20 reads of a gigabyte at 1 GB/s, of 4 shards."""
     clock, sizes = Stopped(), np.full(20, 10**9)
-    reader = simulated(Speed(1e9, 0, 64), clock, torch.device("meta"), drives).reader()
+    reader = simulated(Speed(1e9, 0, 64), clock, torch.device("meta"), drives).files.made_reader()
     with ExitStack() as stack:
         files = [stack.enter_context(open(tmp_path / f"shard-{number:05}.safetensors", "wb")) for number in range(4)]
         fds, began = np.array([file.fileno() for file in files] * 5), time.perf_counter()
@@ -208,7 +207,7 @@ def test_a_case_that_fails_while_it_is_looked_at_has_failed(tmp_path, monkeypatc
 
 
 def test_wrong_bytes_have_no_number(tmp_path, monkeypatch, clock):
-    monkeypatch.setattr(trials, "REAL", Drive(simulated(None, clock, CPU).reader))  # brings nothing
+    monkeypatch.setattr(trials, "real", lambda *_, **__: simulated(None, clock, CPU))  # reads nothing
     out = tmp_path / "free.json"
     options = ["--small", "--device", "cpu", "--rounds", "1", "--cases", "host-images-full", "--out", str(out)]
     assert free_drive.main(options) == 1

@@ -93,7 +93,7 @@ def test_the_recipe_of_nanogpts_draws(tmp_path):
     made = {"gdsload": gdsload, "torch": torch, "windows": windows, "cast": cast, "steps": 50}
     exec(recipe_of("Windows of consecutive samples", "def begins"), made)
     with made["loader"] as loader:
-        epochs = [torch.stack([batch["tokens"] for batch in loader]) for _ in range(2)]
+        epochs = [torch.stack([batch["tokens"].cpu() for batch in loader]) for _ in range(2)]
     for epoch in epochs:
         assert epoch.shape == (50, 12, 9)
         assert torch.equal(epoch - epoch[..., :1], torch.arange(9).expand(50, 12, 9))

@@ -1,4 +1,4 @@
-"""A dataset's drive brings its samples, or its drives do; what says where they are is read from its files."""
+"""Files of another kind, or on several drives: samples are read by their reader, headers and offsets as bytes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from torch.utils.data import ConcatDataset
 
 import gdsload
 from gdsload import OptionError, ShardDataset
-from gdsload.shards.drive import LOCAL, Drive
-from gdsload.shards.files import Files
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.page_cache import file_is_resident
 from gdsload.system.memory import memory_at
-from tests.drives import folder_of, make_drives
+from tests.drives import files_of, folder_of, make_drives
 
 
 class Sevens:
@@ -46,7 +45,7 @@ class Sevens:
 class OfSevens(ShardDataset):
     """Shards on a drive of sevens."""
 
-    drive = Drive(Sevens)
+    open_files = files_of(Sevens)
 
 
 def test_samples_come_from_the_drive(plain, load):
@@ -81,25 +80,25 @@ class Failing(Sevens):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def test_what_a_drive_does_not_bring_is_read_by_the_system(plain, load):
+def test_what_a_drive_cannot_read_is_read_by_the_system(plain, load):
     class OnFailing(ShardDataset):
-        drive = Drive(Failing)
+        open_files = files_of(Failing)
 
     (batch,) = load(OnFailing(plain), 1000, mmap=False)
     assert batch["x"][:, 0].tolist() == list(range(1000))
 
 
-def test_one_loader_has_one_drive(plain):
+def test_one_loader_opens_files_in_one_way(plain):
     both = ConcatDataset([ShardDataset(plain), OfSevens(plain)])
-    with pytest.raises(OptionError, match="on different drives"):
+    with pytest.raises(OptionError, match="open their files in different ways"):
         gdsload.DataLoader(both, device="cpu")
-    assert ShardDataset.drive is LOCAL
+    assert ShardDataset.open_files is LocalFiles
 
 
 def test_the_page_cache_of_another_drive_is_no_evidence(plain):
     dataset = ShardDataset(plain)  # which was just written, so that its pages are there
     for cached in (True, False):
-        files = Files(dataset.sources, mapped=False, drive=Drive(cached=cached))
+        files = files_of(cached=cached)(dataset.sources, mapped=False)
         files.ensure_open(np.arange(len(dataset.shards)))
         assert file_is_resident(files, 0) == cached
         files.close()
@@ -155,7 +154,7 @@ def test_reads_of_both_drives_are_under_way_at_the_same_time(over_two, load, shu
     meeting = Meeting(30.0)
 
     class OverTwo(ShardDataset):
-        drive = Drive(lambda: meeting, lies_on=folder_of, cached=False)
+        open_files = files_of(lambda: meeting, folder_of, cached=False)
 
     found = [
         int(one)
@@ -171,7 +170,7 @@ def test_of_one_queue_they_are_not(over_two, load):
     meeting = Meeting(0.2)
 
     class OverOne(ShardDataset):
-        drive = Drive(lambda: meeting, lies_on=lambda _source: "one", cached=False)
+        open_files = files_of(lambda: meeting, lambda _source: "one", cached=False)
 
     for _ in load(OverOne(over_two), 64, mmap=False, backend=gdsload.Auto(threads=2)):
         pass
@@ -197,7 +196,7 @@ def test_a_drive_that_does_not_answer_leaves_the_other_at_work(over_two, load, s
     lame = Lame()
 
     class OverTwo(ShardDataset):
-        drive = Drive(lambda: lame, lies_on=folder_of, cached=False)
+        open_files = files_of(lambda: lame, folder_of, cached=False)
 
     loader = load(OverTwo(over_two), 64, "full", mmap=False, backend=gdsload.Auto(threads=2))
     stream = iter(loader)
@@ -211,7 +210,7 @@ def test_a_drive_that_does_not_answer_leaves_the_other_at_work(over_two, load, s
 @pytest.mark.parametrize("mmap", [True, False])
 def test_bytes_and_order_do_not_depend_on_the_drives(over_two, load, mmap):
     class OverTwo(ShardDataset):
-        drive = Drive(lies_on=folder_of)
+        open_files = files_of(where=folder_of)
 
     for shuffle in (False, "full", "block"):
         ours, theirs = (load(kind(over_two), 7, shuffle, mmap=mmap, seed=3) for kind in (OverTwo, ShardDataset))

@@ -11,11 +11,10 @@ import torch
 
 import gdsload
 from gdsload import DataLoader, ShardDataset
-from gdsload.shards.drive import Drive
 from gdsload.system.bulk_reads import BulkReads
 from gdsload.system.numa import node_of, processors_near
 from gdsload.testing import fingerprint
-from tests.drives import folder_of, make_drives
+from tests.drives import files_of, folder_of, make_drives
 
 pytestmark = pytest.mark.cuda
 
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.cuda
 class OverTwo(ShardDataset):
     """Shards whose drives are told apart."""
 
-    drive = Drive(lies_on=folder_of, cached=False)
+    open_files = files_of(where=folder_of, cached=False)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,7 @@ def test_bounce_has_reads_of_both_drives_under_way_at_the_same_time(over_two):
     meeting = Meeting()
 
     class Watched(ShardDataset):
-        drive = Drive(lambda: meeting, lies_on=folder_of, cached=False)
+        open_files = files_of(lambda: meeting, folder_of, cached=False)
 
     options = {"batch_size": 64, "shuffle": "full", "fields": ["x"], "backend": "bounce", "mmap": False}
     with DataLoader(Watched(over_two), device="cuda", **options) as loader:
@@ -114,7 +113,7 @@ def test_threads_run_near_the_gpu(over_two):
             return super().read_one(fd, offset, into)
 
     class Watched(ShardDataset):
-        drive = Drive(Seeing, cached=False)
+        open_files = files_of(Seeing, cached=False)
 
     with DataLoader(Watched(over_two), 64, "full", fields=["x"], device=device, backend="bounce", mmap=False) as loader:
         for _ in loader:

@@ -215,7 +215,7 @@ class TestDamagedFiles:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
         loader = load(own_plain, 10, mmap=mmap)
-        monkeypatch.setattr("gdsload.shards.files.os.open", refuse)
+        monkeypatch.setattr("gdsload.shards.local_files.os.open", refuse)
         with pytest.raises(ReadError, match="shard-00000.*cannot be opened: Too many open files"):
             next(iter(loader))
         monkeypatch.undo()

@@ -74,7 +74,7 @@ VALUES = [
     ("as_tuple", [["imag"]], "no field 'imag'"),
     ("as_tuple", [["index"]], "no field 'index'"),
     ("as_tuple", [["label", "real"]], "no field 'real'"),
-    ("backend", ["gsd", Gds, None], r"backend is .*Pass one of 'auto', 'gds', .* or a value: gdsload\.Auto"),
+    ("backend", ["gsd", Gds, None], r"backend is .*Pass one of 'auto', 'gds', .* a value such as gdsload\.Auto"),
     ("batch_size", [0, -1, 1.5, "8", None, [8]], "batch_size is"),
     ("cache", ["disk"], "cache is 'disk'"),
     ("check_peers", [True], "check_peers=True compares.*which ranks those are is not known.*the whole mesh"),

@@ -80,7 +80,8 @@ def test_file_moved_away_and_back(opened):
     refuses(dataset, "the shard was removed while the dataset was in use")
     os.rename(path + ".away", path)
     later()
-    assert list(range(400)) == dataset[0]["x"].tolist()
+    refuses(dataset, "or its rights or links were changed, while the dataset was in use. Open the dataset again")
+    assert list(range(400)) == ShardDataset(os.path.dirname(path))[0]["x"].tolist()
 
 
 def test_dataset_overwritten_while_in_use(small, write_small):

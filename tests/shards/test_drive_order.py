@@ -8,10 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.shards.drive import file_system_of
-from gdsload.shards.drive_order import DriveOrder
-from gdsload.shards.files import Files
+from gdsload.shards.drive_order import DriveOrder, file_system_of
 from gdsload.shards.identity import ShardSource
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
@@ -23,6 +22,7 @@ OF = st.lists(st.sampled_from("abcd"), max_size=12)
 def test_files_of_one_drive_follow_one_another(lies_on):
     order = DriveOrder(lies_on)
     assert order.count == max(len(set(lies_on)), 1)
+    assert [lies_on[file] for file in order.firsts()] == list(dict.fromkeys(lies_on))
     assert [lies_on.index(one) for one in lies_on] == [order.of.tolist().index(number) for number in order.of.tolist()]
     if order.count == 1:
         assert order.turns is None
@@ -88,10 +88,10 @@ def test_drives_are_told_apart_by_their_file_systems(tmp_path):
         for number in range(3):
             writer.write({"x": number})
     sources = gdsload.ShardDataset(tmp_path / "d").sources
-    files = Files(sources, mapped=False)
+    files = LocalFiles(sources, mapped=False)
     assert (files.drives.count, files.drives.turns) == (1, None)
     files.close()
     assert [file_system_of(source) for source in sources] == [(tmp_path / "d").stat().st_dev] * 3
-    files = Files([*sources, ShardSource(sources[0].path)], mapped=False)
+    files = LocalFiles([*sources, ShardSource(sources[0].path)], mapped=False)
     assert files.drives.of.tolist() == [0, 0, 0, 1]
     files.close()

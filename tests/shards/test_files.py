@@ -17,10 +17,10 @@ from gdsload import (
     ReadError,
     ShortReadError,
 )
-from gdsload.shards import files as files_module
+from gdsload.shards import local_files as files_module
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.files import Files, open_regular, pread_exact
 from gdsload.shards.identity import ShardSource
+from gdsload.shards.local_files import LocalFiles, open_regular, pread_exact
 from gdsload.shards.opening import load_shard
 from tests.page_cache import open_paths
 
@@ -34,7 +34,7 @@ def folder(tmp_path):
 
 def table_of(folder, *, mapped=False):
     catalog = open_catalog(str(folder))
-    return Files(catalog.sources, mapped=mapped)
+    return LocalFiles(catalog.sources, mapped=mapped)
 
 
 def descriptors():
@@ -156,7 +156,7 @@ def test_another_file_under_the_same_name(folder):
 @pytest.mark.parametrize("mapped", [True, False])
 def test_bytes_are_read_whatever_they_mean(tmp_path, mapped):
     (tmp_path / "f").write_bytes(b"no safetensors file")
-    files = Files([ShardSource(str(tmp_path / "f"))], mapped=mapped)
+    files = LocalFiles([ShardSource(str(tmp_path / "f"))], mapped=mapped)
     files.ensure_open(np.array([0]))
     into = bytearray(11)
     files.read_into(0, 3, memoryview(into))

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import errno
-import linecache
 import mmap
 import os
-import sys
 import threading
-from functools import partial
-from itertools import count
 
 import numpy as np
 import pytest
@@ -23,15 +19,13 @@ from gdsload import BackendUnavailableError, FileChangedError, ReadError
 from gdsload.backends import mapped
 from gdsload.backends.host import HostBackend
 from gdsload.shards import guard
-from gdsload.shards import page_cache as residency
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
 from gdsload.shards.identity import ShardSource
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import map_file, unmap
-from tests.tracing import struck
 
 PIECE, PAGE = 2**17, mmap.PAGESIZE
 SIZES = [3 * PIECE, 5 * PAGE + 17, PIECE + 1, 20 * PIECE]
@@ -110,38 +104,30 @@ def test_what_is_wanted_is_brought_in_and_only_its_own_pages_can_fail(found, bad
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
-@given(st.lists(wanted(), min_size=1, max_size=12), wanted())
-def test_once_is_enough_until_a_page_that_was_populated_is_found_gone(found, looked_at):
+@given(st.lists(wanted(), min_size=1, max_size=12))
+def test_once_is_enough(found):
     disk = Disk(SIZES)
     disk.ensure(*found)
     assert sum(nbytes for *_, nbytes in disk.populated) <= sum(SIZES), "nothing is populated twice"
-    before = list(disk.populated)
     del disk.populated[:]
     disk.ensure(*found)
     assert disk.populated == []
-    gone, offset, nbytes = looked_at
-    if not nbytes:
-        return
-    populated = any(file == gone and low <= offset // PAGE * PAGE < low + size for file, low, size in before)
-    disk.guard.missed(gone, offset)
-    disk.ensure(*found)
-    assert {file for file, *_ in disk.populated} <= ({gone} if populated else set())
-    if populated:
-        assert bool(disk.populated) == any(file == gone and nbytes for file, _, nbytes in found)
+    assert disk.guard.missing(extents(*found)) is None
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 3 * PIECE), st.integers(1, 2 * PIECE)), min_size=1, max_size=12))
-def test_pages_that_were_populated_one_by_one_make_a_piece(found):
+def test_whole_pieces_that_were_populated_are_not_asked_for_again(found):
     """As many rows as there are, which end anywhere."""
-    disk = Disk([4 * PIECE + 5])
-    left, pages = disk.guard.left, set()
+    disk, size, whole = Disk([4 * PIECE + 5]), 4 * PIECE + 5, set()
     for offset, nbytes in found:
-        size = min(nbytes, 4 * PIECE + 5 - offset)
-        disk.guard.populate(0, offset, size, extents((0, offset, size)))
-        pages |= set(range(offset // PAGE, -(-(offset + size) // PAGE)))
-        in_pieces = [[4 * PIECE // PAGE] if piece == 4 else range(32 * piece, 32 * piece + 32) for piece in range(5)]
-        assert disk.guard.left == left - sum(pages.issuperset(those) for those in in_pieces)
+        end = min(offset + nbytes, size)
+        disk.guard.populate(0, offset, end - offset, extents((0, offset, end - offset)))
+        whole |= {piece for piece in range(5) if offset <= piece * PIECE and min((piece + 1) * PIECE, size) <= end}
+        assert [disk.guard.missing(extents((0, piece * PIECE, 1))) is None for piece in range(5)] == [
+            piece in whole for piece in range(5)
+        ]
+        assert disk.guard.left == 5 - len(whole)
 
 
 def test_nothing_is_asked_any_more_when_all_is_sure():
@@ -150,15 +136,7 @@ def test_nothing_is_asked_any_more_when_all_is_sure():
         assert disk.guard.left > 0
         disk.ensure((file, 0, size))
     assert disk.guard.left == 0
-    disk.guard.missed(0, 5)
-    assert disk.guard.left == 3
-    disk.ensure((0, 0, 1), (0, 2 * PIECE, PIECE))
-    assert disk.guard.left == 1
-    disk.ensure((0, PIECE, 1), lasting=True)
-    disk.guard.missed(0, PIECE)
-    assert disk.guard.left == 2
-    disk.ensure((0, 0, SIZES[0]))
-    assert disk.guard.left == 0
+    assert disk.guard.missing(extents((0, 0, SIZES[0]))) is None
 
 
 def test_what_is_no_field_s_need_not_be_sure():
@@ -201,61 +179,6 @@ def test_a_real_mapping_that_was_cut_short(tmp_path):
     unmap(address, 2 * PIECE)
 
 
-def struck_at(call, lines):
-    """Whether Ctrl-C struck: at this line of what the guard notes, unless it has fewer."""
-
-    def step(frame, event, _):
-        nonlocal lines
-        if frame.f_code not in (Guard.opened.__code__, Guard.only.__code__):
-            return None
-        # Not at `with`, where a tracer may raise with the lock still taken, which no signal can.
-        lines -= event == "line" and "with " not in linecache.getline(guard.__file__, frame.f_lineno)
-        if not lines:
-            sys.settrace(None)
-            raise KeyboardInterrupt
-        return step
-
-    return struck(call, step)
-
-
-def test_ctrl_c_while_a_shard_is_opened_leaves_no_mark_that_must_not_be():
-    """It is opened once more then, by whoever wants it next."""
-
-    for lines in count(1):
-        disk = Disk([])
-        disk.sizes, disk.base = SIZES, np.arange(4) * 100 * PIECE
-        disk.guard = Guard([""] * 4, disk.base, disk.read)
-        again = [struck_at(partial(disk.guard.opened, file, SIZES[file]), lines) for file in range(4)]
-        for file in range(4):
-            disk.guard.opened(file, SIZES[file])
-        for file in (2, 0, 3, 1):
-            assert disk.guard.left
-            disk.ensure((file, 0, SIZES[file]))
-        pages = {
-            (file, page)
-            for file, low, nbytes in disk.populated
-            for page in range(low // PAGE, -(-(low + nbytes) // PAGE))
-        }
-        assert pages == {(file, page) for file, size in enumerate(SIZES) for page in range(-(-size // PAGE))}
-        if not any(again):
-            assert lines > 8
-            break
-
-
-def test_ctrl_c_while_it_is_noted_what_is_touched_leaves_no_piece_unasked_for():
-    for lines in count(1):
-        disk = Disk(SIZES)
-        narrow = partial(disk.guard.only, 3, [(5 * PIECE, 7 * PIECE + 1)])
-        if not struck_at(narrow, lines):
-            break
-        assert disk.guard.left >= np.count_nonzero(~disk.guard._sure)
-        narrow()
-        disk.ensure((3, 5 * PIECE, 2 * PIECE + 1), *((file, 0, SIZES[file]) for file in (0, 1, 2)))
-        assert np.count_nonzero(~disk.guard._sure) == 0
-    assert disk.guard.left == np.count_nonzero(~disk.guard._sure)
-    assert lines > 4
-
-
 def test_shards_are_opened_while_others_are_asked_for():
     """Marks that are made while the table grows are not lost."""
     count = 300
@@ -286,7 +209,7 @@ def test_what_is_mapped_and_missing_is_told_while_other_shards_are_opened(tmp_pa
     paths = [tmp_path / str(number) for number in range(3000)]
     for path in paths:
         path.write_bytes(b"x")
-    files, first = Files([ShardSource(str(path)) for path in paths], mapped=True), np.array([0])
+    files, first = LocalFiles([ShardSource(str(path)) for path in paths], mapped=True), np.array([0])
     files.ensure_open(first)
 
     def open_others():
@@ -297,7 +220,7 @@ def test_what_is_mapped_and_missing_is_told_while_other_shards_are_opened(tmp_pa
     thread.start()
     try:
         while thread.is_alive():
-            assert len(files.guard.missing(extents((0, 0, 1)))) == 1
+            assert len(files.missing(extents((0, 0, 1)))) == 1
             assert files.in_mappings(files.base[first]).all()
     finally:
         thread.join()
@@ -346,39 +269,26 @@ def test_offsets_are_made_sure_of_before_they_are_touched(ragged, failing, monke
 def test_rows_that_look_resident_are_made_sure_of(tmp_path, failing, monkeypatch):
     safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
     catalog = open_catalog(str(tmp_path))
-    backend = HostBackend(Files(catalog.sources, mapped=True))
+    backend = HostBackend(LocalFiles(catalog.sources, mapped=True))
     backend.files.ensure_open(np.array([0]))
-    monkeypatch.setattr(residency, "_is_there", lambda *_: True)
+    monkeypatch.setattr(LocalFiles, "is_resident", lambda *_: True)
     failing()
     with pytest.raises(ReadError, match="a.safetensors, byte 8192: reading failed: Input/output error"):
         backend.read(extents((0, 9000, 10))).completion.wait()
     backend.close()
 
 
-def test_a_look_that_finds_a_page_gone_takes_the_marks_back(tmp_path, monkeypatch):
-    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
-    catalog = open_catalog(str(tmp_path))
-    files = Files(catalog.sources, mapped=True)
-    files.ensure_open(np.array([0]))
-    files.guard.ensure(files.whole(0))
-    assert files.guard.left == 0
-    monkeypatch.setattr(residency, "_is_there", lambda *_: False)
-    assert not residency.looks_resident(files, files.whole(0))
-    assert files.guard.left == 4
-    files.close()
-
-
 def test_pages_that_cannot_be_registered_because_they_cannot_be_read(tmp_path, failing, monkeypatch):
-    """CUDA only says that it could not."""
+    """CUDA only says that it could not. The pages are asked for once more, though they were populated before."""
     safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
     catalog = open_catalog(str(tmp_path))
-    files = Files(catalog.sources, mapped=True)
+    files = LocalFiles(catalog.sources, mapped=True)
     files.ensure_open(np.array([0]))
+    files.ensure(files.whole(0))
     monkeypatch.setattr(mapped, "register_host", lambda *_, **_options: "invalid argument")
     backend = mapped.MappedBackend(files, torch.device("cuda"), register_bytes=2**30)
     with pytest.raises(BackendUnavailableError, match="cannot be registered with CUDA: invalid argument"):
         backend.read(extents((0, 9000, 10)))
-    files.guard.missed(0, 9000)
     failing()
     with pytest.raises(ReadError, match="a.safetensors, byte 0: reading failed: Input/output error"):
         backend.read(extents((0, 9000, 10)))

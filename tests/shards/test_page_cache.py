@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from gdsload.shards import page_cache as residency
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.files import Files
 from gdsload.shards.identity import ShardSource
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.page_cache import file_is_resident, is_resident, looks_resident
 from gdsload.shards.reads import Extents
 from tests.page_cache import chill, in_cache
@@ -74,7 +74,7 @@ def shard(tmp_path_factory, bring_in):
 @pytest.fixture
 def files(shard):
     catalog = open_catalog(str(shard.parent))
-    table = Files(catalog.sources, mapped=False)
+    table = LocalFiles(catalog.sources, mapped=False)
     table.ensure_open(np.array([0]))
     yield table
     table.close()
@@ -152,7 +152,7 @@ def test_looking_draws_nothing_from_the_users_random_numbers(shard, files):
 def test_nothing_of_an_empty_file_is_missing(tmp_path, small):
     path = tmp_path / "empty"
     path.touch()
-    table = Files([ShardSource(str(path))], mapped=False)
+    table = LocalFiles([ShardSource(str(path))], mapped=False)
     with table.descriptor(0):
         assert file_is_resident(table, 0)
     assert looks_resident(table, run(0, 0))
@@ -220,7 +220,7 @@ def test_what_lies_in_a_tmpfs_is_resident():
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         file.write(bytes(64 * PAGE))
         file.flush()
-        table = Files([ShardSource(file.name)], mapped=False)
+        table = LocalFiles([ShardSource(file.name)], mapped=False)
         with table.descriptor(0):
             assert file_is_resident(table, 0)
         table.close()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gdsload.errors import ReadError, ShortReadError
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.files import Files
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.prepared_reads import PreparedReads
 from gdsload.shards.reads import PAGE_BYTES, Extents
 from gdsload.system.memory import address_of
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def opened(folder):
-    files = Files(open_catalog(str(folder)).sources, mapped=False)
+    files = LocalFiles(open_catalog(str(folder)).sources, mapped=False)
     files.ensure_open(np.arange(FILES))
     yield files, [path.read_bytes() for path in sorted(folder.iterdir())]
     files.close()

@@ -195,7 +195,7 @@ def test_a_backend_reads_what_no_table_has_opened(folder, monkeypatch):
     """No header is parsed for that: what bytes mean is not its business."""
     catalog = open_catalog(str(folder))
     table = ShardTable.of(catalog.sources, catalog.stored, mapped=True)
-    monkeypatch.setattr(shard_table, "load_named", None)
+    monkeypatch.setattr(shard_table, "read_header", None)
     backend = HostBackend(table.files)
     pending = backend.read(Extents(np.array([3]), np.array([8]), np.array([2])))
     pending.completion.wait()
@@ -205,7 +205,7 @@ def test_a_backend_reads_what_no_table_has_opened(folder, monkeypatch):
 
 
 def test_offsets_are_asked_for_until_all_of_a_shard_may_be_touched(tmp_path, monkeypatch):
-    """Only that shard's, and not before its last page has its mark."""
+    """Only that shard's, and not before its last page is populated."""
     count = 2**17 // 8 + 1000  # offsets of two pieces
     with gdsload.ShardWriter(tmp_path / "d", {"x": gdsload.Field("uint8", (None,))}, shard_bytes=9 * count) as out:
         for value in [np.zeros(1, np.uint8)] * (2 * count):
@@ -213,8 +213,8 @@ def test_offsets_are_asked_for_until_all_of_a_shard_may_be_touched(tmp_path, mon
     catalog = open_catalog(str(tmp_path / "d"))
     assert len(catalog.sources) > 1
     table, asked = ShardTable.of(catalog.sources, catalog.stored, mapped=True), []
-    monkeypatch.setattr(table.files.guard, "ensure", lambda found, **more: asked.append(found) or ensure(found, **more))
-    ensure = type(table.files.guard).ensure.__get__(table.files.guard)
+    ensure = table.files.ensure
+    monkeypatch.setattr(table.files, "ensure", lambda found: asked.append(found) or ensure(found))
 
     def offsets_of(*rows):
         asked.clear()
@@ -223,7 +223,7 @@ def test_offsets_are_asked_for_until_all_of_a_shard_may_be_touched(tmp_path, mon
         return [len(found) for found in asked]
 
     first, last = 0, catalog.sources[0].samples - 1
-    assert offsets_of(first) == offsets_of(first) == [1]  # its last piece has no mark yet
+    assert offsets_of(first) == offsets_of(first) == [1]  # its last piece is not populated yet
     assert offsets_of(last) == [1]
     assert offsets_of(first, last) == []
     assert offsets_of(first, last + 1) == [2]
@@ -241,9 +241,10 @@ def test_nothing_is_asked_of_the_guard_once_all_fields_are_there(tmp_path, ragge
     catalog = open_catalog(str(tmp_path / "d"))
     table = ShardTable.of(catalog.sources, catalog.stored, mapped=True)
     extents, _ = table.extents("x", table.locate(np.array([0])))
-    assert table.files.guard.left > 0
-    table.files.guard.ensure(extents)
-    assert table.files.guard.left == 0
+    whole = table.files.whole(0)
+    assert table.files.missing(whole) is not None
+    table.files.ensure(extents)
+    assert table.files.missing(whole) is None
     table.files.close()
 
 

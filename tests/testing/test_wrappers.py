@@ -13,7 +13,7 @@ import gdsload
 from gdsload.backends.base import ShardAddresses
 from gdsload.backends.host import HostBackend
 from gdsload.errors import FileChangedError, ReadError
-from gdsload.shards.files import Files
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
 from gdsload.testing import Fault, FaultyBackend, RecordingBackend, SlowBackend, assert_resumes_everywhere, fingerprint
 
@@ -29,7 +29,7 @@ def path(tmp_path_factory):
 @pytest.fixture
 def backend(path):
     dataset = gdsload.ShardDataset(path)
-    backend = HostBackend(Files(dataset.sources, mapped=False))
+    backend = HostBackend(LocalFiles(dataset.sources, mapped=False))
     yield backend
     backend.close()
 

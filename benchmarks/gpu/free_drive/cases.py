@@ -157,9 +157,14 @@ class Case:
     def options(self) -> dict[str, Any]:
         """The loader's options, besides the dataset and the device."""
         ragged = {"ragged": "offsets"} if self.kind.lengths else {}
-        mapped = {"mmap": False} if self.backend == "host" else {}
         shuffle = _ORDERS[self.order]
-        return {"batch_size": self.kind.batch_size, "shuffle": shuffle, "backend": self.backend, **mapped, **ragged}
+        return {
+            "batch_size": self.kind.batch_size,
+            "shuffle": shuffle,
+            "backend": self.backend,
+            "mmap": False,
+            **ragged,
+        }
 
 
 def cases_of(backends: tuple[str, ...], kinds: tuple[Kind, ...]) -> tuple[Case, ...]:

@@ -20,21 +20,25 @@ import statistics
 import threading
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
-from gdsload.backends.gds.engines import one_by_one
-from gdsload.shards.drive import Drive
-from gdsload.shards.identity import ShardSource
+from gdsload.backends.gds.engines import Engine, one_by_one
+from gdsload.backends.gds.gds import GdsBackend
+from gdsload.backends.request import BackendRequest, BackendRow, OpenedBackend, brought
+from gdsload.shards.files import Files
+from gdsload.shards.local_files import LocalFiles
 from gdsload.system.arrays import IntArray
+from gdsload.system.bulk_reads import BulkReads
 from gdsload.system.cufile_batches import READS
 from gdsload.system.memory import memory_at
 from gdsload.system.streams import DeviceBytes
 
-__all__ = ["FREE", "REAL", "Clock", "Speed", "Timeline", "drive_of", "parse_speed", "simulated"]
+__all__ = ["FREE", "Clock", "Drive", "Speed", "Timeline", "drive_of", "parse_speed", "real", "simulated"]
 
 FREE = "free"
 _PR_SET_TIMERSLACK = 29
@@ -205,8 +209,8 @@ def drive_of(path: str, drives: int) -> int:
     return int(found[1]) % drives if found else 0
 
 
-class _Reader:
-    """Reads into host memory that move no byte: a `gdsload.shards.drive.FileReader`.
+class _Reader(BulkReads):
+    """Reads into host memory that move no byte.
 
     Args:
         drives: when they end.
@@ -215,23 +219,21 @@ class _Reader:
     """
 
     def __init__(self, drives: _Drives, *, touch: bool) -> None:
+        super().__init__()
         self._drives, self._touch = drives, touch
 
-    def read(self, fds: IntArray, _offsets: IntArray, nbytes: IntArray, addresses: IntArray) -> IntArray:
-        """See `FileReader.read`."""
+    def read(self, fds: IntArray, offsets: IntArray, nbytes: IntArray, addresses: IntArray) -> IntArray:
+        """See `BulkReads.read`."""
         if self._touch and len(addresses):
             low, high = int(addresses.min()), int((addresses + nbytes).max())
             np.frombuffer(memory_at(low, high - low), np.uint8)[:: mmap.PAGESIZE] = 1
         self._drives.many(fds, nbytes)
         return nbytes
 
-    def read_one(self, fd: int, _offset: int, into: memoryview) -> int:
-        """See `FileReader.read_one`."""
+    def read_one(self, fd: int, offset: int, into: memoryview) -> int:
+        """See `BulkReads.read_one`."""
         self._drives.one(fd, len(into))
         return len(into)
-
-    def close(self) -> None:
-        """See `FileReader.close`."""
 
 
 class _Engine:
@@ -321,8 +323,45 @@ class _Copies:
         """See `Engine.deregister`."""
 
 
-REAL = Drive(engine=_Copies, cached=False)
-"""The drive at hand, for the comparison of bytes; read, as the simulated ones are, around the page cache."""
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """A drive, or several, in the place of the one at hand.
+
+    Attributes:
+        files: the files on it, for `ShardDataset.open_files`.
+        engine: makes what the backend `gds` reads them with.
+    """
+
+    files: type[LocalFiles]
+    engine: Callable[[torch.device], Engine]
+
+    def backend(self, name: str) -> str | BackendRow:
+        """A backend of the loader, with this drive's engine if it is `gds`."""
+        if name != "gds":
+            return name
+        return BackendRow(GdsBackend, True, "drive to GPU by a stand-in for cuFile", partial(_open_gds, self.engine))
+
+
+def _open_gds(
+    engine: Callable[[torch.device], Engine], request: BackendRequest, files: Files, _found: object
+) -> OpenedBackend:
+    backend = GdsBackend(files, request.device, engine=engine, **request.threads)
+    return brought(backend, "gds", "asked for", "by a stand-in for cuFile")
+
+
+def real(drives: int = 1, *, one_queue: bool = False) -> Drive:
+    """The drive at hand, for the comparison of bytes; read, as the simulated ones are, around the page cache."""
+
+    class Uncached(LocalFiles):
+        """Local files that are never looked for in the page cache."""
+
+        lies_on = staticmethod(lambda source: 0 if one_queue else drive_of(source.path, drives))
+
+        def is_resident(self, file: int, offset: int) -> bool:
+            """See `Files.is_resident`. Holes look as if they were there (seen on ext4, Linux 6.18)."""
+            return False
+
+    return Drive(Uncached, _Copies)
 
 
 def simulated(
@@ -341,9 +380,9 @@ def simulated(
     def made() -> _Drives:
         return _Drives([] if speed is None else [Timeline(speed) for _ in range(drives)], clock)
 
-    def lies_on(source: ShardSource) -> int:
-        return 0 if one_queue else drive_of(source.path, drives)
+    class Simulated(real(drives, one_queue=one_queue).files):  # type: ignore[misc]
+        """Files whose reads move no byte."""
 
-    touch = device.type == "cpu"
-    # Holes look as if they were in the page cache (seen on ext4, Linux 6.18), and would be gathered from there.
-    return Drive(lambda: _Reader(made(), touch=touch), lambda _: _Engine(made()), cached=False, lies_on=lies_on)
+        made_reader = staticmethod(lambda: _Reader(made(), touch=device.type == "cpu"))
+
+    return Drive(Simulated, lambda _: _Engine(made()))

@@ -14,10 +14,9 @@ import torch
 
 import gdsload
 from benchmarks.gpu.free_drive.cases import Case
-from benchmarks.gpu.free_drive.drives import REAL, drive_of
+from benchmarks.gpu.free_drive.drives import Drive, real
 from benchmarks.gpu.limits import PinnedCopies
 from benchmarks.gpu.suite.trial import cpu_s, moved, synchronise
-from gdsload.shards.drive import Drive
 
 __all__ = ["Length", "check", "link", "trial"]
 
@@ -43,8 +42,9 @@ def _opened(case: Case, folder: Path, device: torch.device, drive: Drive, **more
     class OnDrive(gdsload.ShardDataset):
         """The dataset."""
 
-    OnDrive.drive = drive
-    return gdsload.DataLoader(OnDrive(folder), device=device, **case.options(), **more)
+    OnDrive.open_files = drive.files
+    options = {**case.options(), "backend": drive.backend(case.backend)}
+    return gdsload.DataLoader(OnDrive(folder), device=device, **options, **more)
 
 
 def _size(batch: dict[str, Any]) -> tuple[int, int]:
@@ -141,7 +141,7 @@ def check(case: Case, folder: Path, device: torch.device) -> dict[str, Any]:
         RuntimeError: if one is wrong, or samples are missing or come twice.
     """
     reference, seen, nbytes = gdsload.ShardDataset(folder), [], 0
-    drive = replace(REAL, lies_on=lambda source: 0 if case.one_queue else drive_of(source.path, case.drives))
+    drive = real(case.drives, one_queue=case.one_queue)
     indexed = _opened(case, folder, device, drive, with_index=True)
     with indexed, _opened(case, folder, device, drive) as loader:
         for known, batch in zip(indexed, loader, strict=True):

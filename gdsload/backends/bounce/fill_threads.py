@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from gdsload.backends.bounce.copier import Copier, Copying
 from gdsload.backends.bounce.slot_layout import BlockFill, Layout
 from gdsload.backends.readers import DriveReaders, one_each, threads_of_each
-from gdsload.shards.files import Files
+from gdsload.shards.files import Files, ReadBatch
 from gdsload.shards.page_cache import PROBES_OF_A_BLOCK, looks_resident
-from gdsload.shards.prepared_reads import PreparedReads
 from gdsload.shards.reads import Extents
 from gdsload.system.arrays import IntArray
 from gdsload.system.pinned import PinnedRing
@@ -118,7 +117,7 @@ class ThreadFill:
             LoaderClosedError: after `close`.
         """
         counts = [part.stop - part.first for part in layout.parts]
-        reads = PreparedReads(self._means.files, layout.reads, np.repeat(cold, counts))
+        reads = self._means.files.reads(layout.reads, np.repeat(cold, counts))
         reading = Copying(len(layout.parts), self._means.copier, reads.close)
         try:
             works = [
@@ -144,7 +143,7 @@ class ThreadFill:
         """Cancel blocks that were not begun, and wait for the rest; may be called twice."""
         self._readers.close()
 
-    def _fill(self, part: BlockFill, within: IntArray, reads: PreparedReads, slot: torch.Tensor) -> None:
+    def _fill(self, part: BlockFill, within: IntArray, reads: ReadBatch, slot: torch.Tensor) -> None:
         means = self._means
         block = means.ring.take()
         try:

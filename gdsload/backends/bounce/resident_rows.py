@@ -108,7 +108,7 @@ class ResidentRows:
             self._means.copier.wait(block)
             # Accessing a mapping of a file that was cut short would end the process.
             shards.check(files, believed_s=LOOK_BEFORE_S)
-            shards.guard.ensure(rows)
+            shards.ensure(rows)
             take_rows(shards.base[rows.file] + rows.offset, nbytes, block.address)
             self._means.copier.copy(block, slot, low, len(rows) * nbytes)
         finally:

@@ -7,7 +7,7 @@ any stream. The path that bytes took is taken from cuFile's own counters, never 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -71,7 +71,7 @@ class GdsBackend(FileBackend):
     Args:
         files: the shards; mapped or not.
         device: the GPU.
-        engine: ``"cufile"``, or ``"kvikio"``; a drive that has its own engine is read by that.
+        engine: ``"cufile"``, ``"kvikio"``, or what makes an engine for a device.
         register: whether reads are made by DMA, so that slots are worth registering.
         batches: whether cuFile is known to make many reads by one call.
         threads: how many reads are made at once, from all drives, where a call makes one; None for as many as suits.
@@ -87,14 +87,15 @@ class GdsBackend(FileBackend):
         files: Files,
         device: torch.device,
         *,
-        engine: str = "cufile",
+        engine: str | Callable[[torch.device], Engine] = "cufile",
         register: bool = True,
         batches: bool = False,
         threads: int | None = None,
     ) -> None:
         super().__init__(files)
         self.device = device
-        self.engine: Engine = (files.drive.engine or partial(ENGINES[engine], batches=batches))(device)
+        made = partial(ENGINES[engine], batches=batches) if isinstance(engine, str) else engine
+        self.engine: Engine = made(device)
         self._slots = Slots(device, self.engine if register else None)
         drives = files.drives.count
         each, near = threads_of_each(drives, _THREADS, threads), processors_near(device)
@@ -180,7 +181,7 @@ class GdsBackend(FileBackend):
 
     def _open(self, file: int) -> int:
         """Register a file with the engine, which keeps its own descriptor."""
-        with self.files.descriptor(file, direct=self.files.allows_direct(file)) as fd:
+        with self.files.descriptor(file, direct=True) as fd:
             try:
                 return self.engine.open(self.files.sources[file].path, fd)
             except GdsloadError:

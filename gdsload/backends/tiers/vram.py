@@ -109,7 +109,7 @@ class VramTier(FileBackend):
             nbytes = np.minimum(_READ_BYTES, high - offset)
             self._copy(far, Extents(np.full(len(offset), file), offset, nbytes), memory[offset[0] - low :])
         # Once more, and at once: what is gathered from here is not checked after that.
-        self.files.watch.check_now(np.array([file]))
+        self.files.check_now(np.array([file]))
         self._memory.append(memory)
         self._begins[file] = memory.data_ptr()
         self._base[file] = memory.data_ptr() - low

@@ -12,11 +12,11 @@ from itertools import accumulate
 import numpy as np
 
 from gdsload.errors import ChecksumError, DatasetNotFoundError, FormatError, Problem, ReadError
-from gdsload.shards.files import open_regular
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
+from gdsload.shards.local_files import open_regular
 from gdsload.shards.opening import load_shard, mismatch, wrong_length
 from gdsload.shards.status import NO_DESCRIPTORS, NO_RIGHT, status_of
 from gdsload.shards.verify.contents import FieldBytes, PackedRows, not_finite, wrong_booleans, wrong_images, wrong_texts

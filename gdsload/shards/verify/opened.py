@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import Problem
-from gdsload.shards.files import pread_exact
 from gdsload.shards.format.checksum import BLOCK_BYTES
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.shard import OFFSETS_PREFIX, Shard
+from gdsload.shards.local_files import pread_exact
 from gdsload.shards.shard_checksums import pieces, wrong_blocks
 
 __all__ = ["OpenShard"]

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import ChecksumError, Problem
-from gdsload.shards.files import open_regular
 from gdsload.shards.format.checksum import BLOCK_BYTES, block_count
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.shard import OFFSETS_PREFIX
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
-from gdsload.shards.opening import load_named
+from gdsload.shards.local_files import open_regular
+from gdsload.shards.opening import as_named, load_shard
 from gdsload.shards.shard_checksums import pieces
 from gdsload.shards.verify.opened import OpenShard
 
@@ -65,7 +65,7 @@ class RowCheck:
         source = self._sources[file]
         fd = open_regular(source.path, follow_links=source.follow_links)
         try:
-            shard = load_named(fd, source, self._stored)
+            shard = as_named(load_shard(fd, source.path), source, self._stored)
             if shard.checksums is None:
                 return []
             opened = OpenShard(fd, source.path, shard, int(self._ends[file]) - source.samples)

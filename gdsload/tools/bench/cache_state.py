@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import ReadError
-from gdsload.shards.files import open_regular
+from gdsload.shards.local_files import open_regular
 from gdsload.shards.page_cache import is_resident
 from gdsload.system.memory import map_file, unmap
 from gdsload.system.probe.mounts import IN_MEMORY

@@ -24,10 +24,10 @@ from gdsload.backends.bounce.slot_layout import BlockFill, Layout, lay_out
 from gdsload.backends.readers import Reading
 from gdsload.errors import FileChangedError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.shards import guard as guard_module
-from gdsload.shards.drive import LOCAL, Drive
-from gdsload.shards.files import Files
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import PAGE_BYTES, Extents
 from gdsload.system import pinned
+from tests.drives import files_of
 from tests.page_cache import fail_reads, open_paths
 
 BLOCK, BLOCKS, ROWS = 4 * PAGE_BYTES, 5, 700
@@ -84,9 +84,9 @@ def folder(tmp_path_factory):
 class Site:
     """What it takes, on this machine's memory."""
 
-    def __init__(self, folder, monkeypatch, *, mapped=False, direct=None, drive=LOCAL):
+    def __init__(self, folder, monkeypatch, *, mapped=False, direct=None, open_files=LocalFiles):
         dataset = gdsload.ShardDataset(folder)
-        self.files = Files(dataset.sources, mapped=mapped, drive=drive)
+        self.files = open_files(dataset.sources, mapped=mapped)
         self.files.ensure_open(np.arange(len(self.files.sources)))
         self.bytes = [np.fromfile(source.path, np.uint8) for source in self.files.sources]
         with monkeypatch.context() as patched:
@@ -182,9 +182,9 @@ def parity(source):
 
 
 @pytest.mark.parametrize("direct", [True, False, None])
-@pytest.mark.parametrize("drive", [LOCAL, Drive(lies_on=parity)], ids=["one", "two"])
-def test_slots_hold_the_files_bytes(sites, direct, drive):
-    site = sites(direct=direct, drive=drive)
+@pytest.mark.parametrize("open_files", [LocalFiles, files_of(where=parity)], ids=["one", "two"])
+def test_slots_hold_the_files_bytes(sites, direct, open_files):
+    site = sites(direct=direct, open_files=open_files)
 
     @settings(derandomize=True, deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
     @given(st.lists(anything(), min_size=1, max_size=4))
@@ -202,7 +202,7 @@ def test_slots_hold_the_files_bytes(sites, direct, drive):
 
 def test_a_drive_whose_blocks_are_cold_has_threads_of_its_own(sites):
     """Whatever lies in the page cache of the other drive, whose copies take a processor each."""
-    site, seen = sites(direct=None, drive=Drive(lies_on=parity)), set()
+    site, seen = sites(direct=None, open_files=files_of(where=parity)), set()
     copy = site.copier.copy
 
     def note(block, slot, low, nbytes):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,7 +23,7 @@ from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.files import Files
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
 from gdsload.testing import BackendTests, RecordingBackend
 
@@ -114,7 +112,7 @@ def contents(folder):
 
 def open_routed(folder, room=100):
     catalog = open_catalog(str(folder))
-    return routed_on(Files(catalog.sources, mapped=True), room)
+    return routed_on(LocalFiles(catalog.sources, mapped=True), room)
 
 
 @pytest.fixture
@@ -329,16 +327,20 @@ def keeping(folder, monkeypatch):
     monkeypatch.setattr(keep_module, "file_is_resident", lambda _files, file: file in there)
     there, read = set(), []
 
-    def preadv(fd, buffers, offset):
-        if offset == 0:
-            read.append(Path(os.readlink(f"/proc/self/fd/{fd}")).stem)
-        return os.preadv(fd, buffers, offset)
+    def noting(files, read_into):
+        def note(file, offset, memory):
+            if offset == 0:
+                read.append(Path(files.sources[file].path).stem)
+            read_into(file, offset, memory)
+
+        return note
 
     def opening(*kept, resident=(), room=100):
         there.update(resident)
         opened.append(open_routed(folder, room))
         opened[-1].files.kept[list(kept)] = True
-        monkeypatch.setattr(keep_module, "os", SimpleNamespace(preadv=preadv))
+        files = opened[-1].files
+        monkeypatch.setattr(files, "read_into", noting(files, files.read_into))
         return opened[-1], read
 
     yield opening
