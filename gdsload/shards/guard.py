@@ -117,8 +117,18 @@ class Guard:
         for low in range(0, len(pieces), _MOST_CALLS):
             with self._populating:  # threads that want the same pieces find them populated afterwards
                 if (missing := self.missing(pieces[low : low + _MOST_CALLS])) is not None:
-                    for file, offset, nbytes in zip(*_columns(missing), strict=True):
-                        self.populate(file, offset, nbytes, wanted)
+                    self._populate_all(missing, wanted)
+
+    def _populate_all(self, pieces: Extents, wanted: Extents) -> None:
+        """Populate pieces, and note them by one call."""
+        counts = -(-pieces.nbytes >> _SHIFT)
+        addresses = (self._base[pieces.file] + pieces.offset).tolist()
+        for index, (address, nbytes) in enumerate(zip(addresses, pieces.nbytes.tolist(), strict=True)):
+            if populate(address, nbytes):
+                self.populate(int(pieces.file[index]), int(pieces.offset[index]), nbytes, wanted)
+                counts[index] = 0  # they are noted, if they may be touched
+        first = (self._begin[pieces.file] + pieces.offset) >> _SHIFT
+        self._note(np.repeat(first, counts) + within(counts))
 
     def populate(self, file: int, offset: int, nbytes: int, wanted: Extents) -> None:
         """See `Files.populate`."""
