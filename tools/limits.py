@@ -37,12 +37,12 @@ LONG_SIGNATURES = {
 """Functions that may have any number of parameters, by file and qualified name, each with its reason."""
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
-    "lines in gdsload": 56_440,
+    "lines in gdsload": 56_400,
     "lines in tests": 62_800,
     "keywords of DataLoader": 43,
-    "classes in loader, engine and backends": 194,
-    "pools of threads": 6,
-    "futures": 6,
+    "classes in loader, engine and backends": 190,
+    "pools of threads": 5,
+    "futures": 5,
     "bytes of CHANGELOG.md": 6_000,
 }
 """The counts of today, lines rounded up to hundreds. Lower a maximum when its count falls, and never raise one: what is
