@@ -40,7 +40,8 @@ from gdsload.engine.steps import Steps
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.gather_host import limit_threads, one_thread
 from gdsload.shards.values import no_inference
-from gdsload.system.threads import Worker, end_at_exit, start_all, wait_all
+from gdsload.system.pool import Pool
+from gdsload.system.threads import end_at_exit
 
 __all__ = ["Prefetcher", "Runner"]
 
@@ -113,7 +114,7 @@ class Prefetcher:
         self._working = False  # whether it does
         self._ended = self._failed = False
         self._owner = os.getpid()
-        self._threads: list[Worker] = []
+        self._pool: Pool | None = None
 
     def get(self) -> Ready | None:
         """The next batches, or None at the end of the epoch. Waits for them, or makes them.
@@ -151,12 +152,12 @@ class Prefetcher:
 
         Closing the loader would then unmap files that they are reading.
         """
-        if self._threads or self.stopped or not self.runner.threads:
+        if self._pool is not None or self.stopped or not self.runner.threads:
             return
-        self._threads = [Worker(self._run, f"gdsload-{number}") for number in range(self.runner.threads)]
+        self._pool = Pool(self.runner.threads, "gdsload")
         end_at_exit(self)
         try:
-            start_all(self._threads)
+            self._pool.run([self._run] * self.runner.threads)
         except BaseException:
             self.close()
             raise
@@ -183,7 +184,8 @@ class Prefetcher:
         if self._owner != os.getpid():
             return
         self.stop()
-        wait_all(self._threads)
+        if self._pool is not None:
+            self._pool.close()
         with self._inside:
             if self._working:
                 raise LoaderClosedError("a signal's handler closed the loader while it was asked for a batch")

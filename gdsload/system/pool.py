@@ -83,7 +83,7 @@ class Pool:
         self.count, self._name, self._initializer = count, name, initializer
         self._queue: SimpleQueue[tuple[Work, Future] | None] = SimpleQueue()
         self._threads: list[Worker] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may close in the midst of `run`
         self._closed = self._started = False
 
     def run(self, works: Sequence[Work], future: Future | None = None) -> Future:
