@@ -41,8 +41,8 @@ MOST = {
     "lines in tests": 62_800,
     "keywords of DataLoader": 43,
     "classes in loader, engine and backends": 190,
-    "pools of threads": 5,
-    "futures": 5,
+    "pools of threads": 3,
+    "futures": 4,
     "bytes of CHANGELOG.md": 6_000,
 }
 """The counts of today, lines rounded up to hundreds. Lower a maximum when its count falls, and never raise one: what is
