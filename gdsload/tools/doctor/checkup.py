@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 def _start(call: Callable[[], T]) -> Future[T]:
-    """Call a function in a daemon thread: it may hang for good, and an executor's would keep the process from ending."""
+    """Call a function in a daemon thread: it may hang, and an executor's would keep the process from ending."""
     future = Future[T]()
 
     def run() -> None:
