@@ -239,9 +239,8 @@ class Prefetcher:
                     group.drop()
                     return False
                 alone = one_thread() if self.source.takes_processor else nullcontext()
-                # Batches may outlive the mode that the consumer is in. Twice alone, as Ctrl-C may strike where that is
-                # left: just as it begins to.
-                with no_inference(), alone, alone:
+                # Batches may outlive the mode that the consumer is in.
+                with no_inference(), alone:
                     self._finish(group)
                 return True
             finally:
