@@ -40,9 +40,9 @@ MOST = {
     "lines in gdsload": 56_700,
     "lines in tests": 62_800,
     "keywords of DataLoader": 27,
-    "classes in loader, engine and backends": 197,
-    "pools of threads": 6,
-    "futures": 6,
+    "classes in loader, engine and backends": 193,
+    "pools of threads": 2,
+    "futures": 4,
     "bytes of CHANGELOG.md": 6_000,
 }
 """The counts of today, lines rounded up to hundreds. Lower a maximum when its count falls, and never raise one: what is

@@ -12,12 +12,13 @@ from functools import partial
 import numpy as np
 
 from gdsload.backends.base import Destination, FileBackend, PendingRead
-from gdsload.backends.readers import DriveReaders, Reading, done, one_each, threads_of_each
+from gdsload.backends.readers import DriveReaders, one_each, threads_of_each
 from gdsload.shards.files import Files, ReadBatch
 from gdsload.shards.page_cache import looks_resident
 from gdsload.shards.reads import MAX_GAP_BYTES, Extents, Reads, coalesce, cut
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool, Lease, address_of
+from gdsload.system.pool import Future, done
 
 __all__ = ["HostBackend"]
 
@@ -122,7 +123,7 @@ class HostBackend(FileBackend):
         into = starts[pieces.read_of] + pieces.delta
         prepared = self.files.reads(pieces.extents)
         parts = self.files.drives.shares(pieces.extents, _MAX_READ_BYTES)
-        reading = Reading(len(parts), prepared.close)
+        reading = Future(len(parts), prepared.close)
         try:
             works = [(drive, partial(self._fill, prepared, part, into, lease)) for drive, part in parts]
             self._readers.run(works, reading)

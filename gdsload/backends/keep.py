@@ -14,10 +14,11 @@ from functools import partial
 import numpy as np
 
 from gdsload.backends.mapped import registered_in_process
-from gdsload.backends.readers import Readers, Reading
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.files import Files
 from gdsload.shards.page_cache import file_is_resident
+from gdsload.system.numa import stay_on
+from gdsload.system.pool import Future, Pool
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import memory_room
 
@@ -55,17 +56,17 @@ def keep(
     Returns:
         Why it ended before all were there, or an empty text.
     """
-    readers = Readers(_AT_ONCE, "gdsload-keep", processors)
+    readers = Pool(_AT_ONCE, "gdsload-keep", partial(stay_on, processors))
     try:
         return _keep(files, first, over, then, readers)
     finally:
         readers.close()
 
 
-def _keep(files: Files, first: int, over: Callable[[], bool], then: Callable[[int], str], readers: Readers) -> str:
+def _keep(files: Files, first: int, over: Callable[[], bool], then: Callable[[int], str], readers: Pool) -> str:
     spare, kept = int(_SPARE * _room()), np.flatnonzero(files.kept)
     pending = deque(np.roll(kept, -int(kept.searchsorted(first))).tolist())
-    reading = deque[tuple[int, Reading]]()
+    reading = deque[tuple[int, Future]]()
     trouble = ""
     while (pending or reading) and not (over() or trouble):
         while pending and len(reading) < _AT_ONCE:

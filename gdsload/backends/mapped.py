@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import Destination, FileBackend, PendingRead, ShardAddresses, TierStatus
-from gdsload.backends.readers import Reading
 from gdsload.errors import BackendUnavailableError, BudgetError, LoaderClosedError
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents, distinct
 from gdsload.system.arrays import IntArray
+from gdsload.system.pool import Future
 from gdsload.system.streams import register_host, unregister_host
 from gdsload.system.units import format_bytes
 
@@ -83,7 +83,7 @@ class MappedBackend(FileBackend):
         needed = distinct(wanted.file, len(self.files.sources))
         with self._lock:
             self._hold(needed)
-        held = Reading(0)
+        held = Future(0)
         # A finaliser may run anywhere, also inside the lock: it only notes which read is over.
         release = weakref.finalize(held, self._over.append, needed.tolist())
         release.atexit = False

@@ -41,7 +41,8 @@ from gdsload.engine.steps import Steps
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.gather_host import limit_threads, one_thread
 from gdsload.shards.values import no_inference
-from gdsload.system.threads import Worker, end_at_exit, start_all, wait_all
+from gdsload.system.pool import Pool
+from gdsload.system.threads import end_at_exit
 
 __all__ = ["Prefetcher", "Runner"]
 
@@ -114,7 +115,7 @@ class Prefetcher:
         self._working = False  # whether it does
         self._ended = self._failed = False
         self._owner = os.getpid()
-        self._threads: list[Worker] = []
+        self._pool: Pool | None = None
 
     def get(self) -> Ready | None:
         """The next batches, or None at the end of the epoch. Waits for them, or makes them.
@@ -152,12 +153,12 @@ class Prefetcher:
 
         Closing the loader would then unmap files that they are reading.
         """
-        if self._threads or self.stopped or not self.runner.threads:
+        if self._pool is not None or self.stopped or not self.runner.threads:
             return
-        self._threads = [Worker(self._run, f"gdsload-{number}") for number in range(self.runner.threads)]
+        self._pool = Pool(self.runner.threads, "gdsload")
         end_at_exit(self)
         try:
-            start_all(self._threads)
+            self._pool.run([self._run] * self.runner.threads)
         except BaseException:
             self.close()
             raise
@@ -184,7 +185,8 @@ class Prefetcher:
         if self._owner != os.getpid():
             return
         self.stop()
-        wait_all(self._threads)
+        if self._pool is not None:
+            self._pool.close()
         with self._inside:
             if self._working:
                 raise LoaderClosedError("a signal's handler closed the loader while it was asked for a batch")
@@ -239,9 +241,8 @@ class Prefetcher:
                     group.drop()
                     return False
                 alone = one_thread() if self.source.takes_processor else nullcontext()
-                # Batches may outlive the mode that the consumer is in. Twice alone, as Ctrl-C may strike where that is
-                # left: just as it begins to.
-                with no_inference(), alone, alone:
+                # Batches may outlive the mode that the consumer is in.
+                with no_inference(), alone:
                     self._finish(group)
                 return True
             finally:
@@ -370,10 +371,8 @@ class Prefetcher:
 
     def _may_claim(self) -> bool:
         """Return whether there is a group to be made, and room for its batches."""
-        if not self._unclaimed:
-            return False
-        if len(self._ahead) - len(self._unclaimed) < 2:
-            return True
+        if not self._unclaimed or len(self._ahead) - len(self._unclaimed) < 2:
+            return bool(self._unclaimed)
         made = sum(self._ahead) - sum(len(group.steps) for group in self._unclaimed)
         return (made + len(self._unclaimed[0].steps)) * self._limits.batch_bytes <= self._limits.prefetch_bytes
 

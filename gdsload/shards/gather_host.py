@@ -10,7 +10,8 @@ Consecutive rows are copied as runs, which is as fast as a plain copy of that me
 from __future__ import annotations
 
 import ctypes
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -148,35 +149,16 @@ def limit_threads(count: int) -> None:
         library.set_num_threads(count)
 
 
-def one_thread() -> AbstractContextManager[None]:
-    """As a context: what the calling thread gathers meanwhile, it gathers alone. One may be entered twice."""
-    return _OneThread()
-
-
-class _OneThread(AbstractContextManager[None]):
-    """Not threadpoolctl's own context, which limits before `with` knows of it: after Ctrl-C there it would stay so."""
-
-    _before: list[int] | None = None
-
-    def __enter__(self) -> None:
-        torch.get_num_threads()
-        if self._before is None:
-            self._before = [library.get_num_threads() for library in _libraries()]
-        try:
-            limit_threads(1)
-        except BaseException:  # Ctrl-C, before the block that is left again has begun
-            self._put_back()
-            raise
-
-    def __exit__(self, *_error: object) -> None:
-        try:
-            self._put_back()
-        except BaseException:  # Ctrl-C
-            self._put_back()
-            raise
-
-    def _put_back(self) -> None:
-        for library, count in zip(_libraries(), self._before or [], strict=True):
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As a context: what the calling thread gathers meanwhile, it gathers alone."""
+    torch.get_num_threads()
+    before = [library.get_num_threads() for library in _libraries()]
+    try:
+        limit_threads(1)
+        yield
+    finally:
+        for library, count in zip(_libraries(), before, strict=True):
             library.set_num_threads(count)
 
 

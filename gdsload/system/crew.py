@@ -33,8 +33,9 @@ from typing import Any
 
 from gdsload.errors import OptionError, ReadError
 from gdsload.system.failed import Failed
+from gdsload.system.pool import Pool, done
 from gdsload.system.probe.process import module_command, module_environment
-from gdsload.system.threads import Worker, end_at_exit, start_all, wait_all
+from gdsload.system.threads import end_at_exit
 
 __all__ = ["Call", "Crew", "Outcome", "Work", "pickled", "refuse_in_import"]
 
@@ -82,8 +83,10 @@ class Crew:
         self._for = work
         self._begin = self._process if processes else self._thread
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._threads = [Worker(self._work, f"{work.name}-{number}") for number in range(count)]
-        self._lock = threading.Lock()  # between the start of a process and the end of all
+        self._pool, self._future = Pool(count, work.name), done
+        self._members: list[int] = []  # the identifiers of the threads
+        # Between the start of a process and the end of all; an RLock, as a signal's handler may close.
+        self._lock = threading.RLock()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._stopped = False
         end_at_exit(self)
@@ -94,7 +97,7 @@ class Crew:
 
     def inside(self) -> bool:
         """Return whether the calling thread is one of the crew."""
-        return threading.get_ident() in [thread.ident for thread in self._threads]
+        return threading.get_ident() in self._members
 
     def submit(
         self,
@@ -112,8 +115,10 @@ class Crew:
             noted: called, in a thread of ours, with what the function calls its last argument with.
         """
         self._jobs.put((function, arguments, ended, noted))
-        if any(thread.ident is None for thread in self._threads):
-            start_all(self._threads)
+        if self._future is done:
+            with self._lock:
+                if self._future is done:
+                    self._future = self._pool.run([self._work] * self._pool.count)
 
     def cancel(self) -> None:
         """Forget what was submitted and not begun."""
@@ -124,19 +129,22 @@ class Crew:
     def finish(self) -> None:
         """Have all that was submitted done, and end."""
         self._let_go()
-        wait_all(self._threads)
+        self._future.wait()
+        self._pool.close()
 
     def stop(self) -> None:
         """End it now: what is under way is lost. Waits for the end, but not for long."""
         self._kill()
         deadline = time.monotonic() + _STOP_S
-        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < deadline:
+        while not self._future.landed and time.monotonic() < deadline:
             time.sleep(0.005)
+        if self._future.landed:
+            self._pool.close()
 
     def end(self) -> None:
         """End it now, and wait for all threads."""
         self._kill()
-        wait_all(self._threads)
+        self._pool.close()
 
     def _kill(self) -> None:
         self._stopped = True
@@ -147,12 +155,13 @@ class Crew:
         self._let_go()
 
     def _let_go(self) -> None:
-        for _ in self._threads:
+        for _ in range(self._pool.count):
             self._jobs.put(None)
 
     def _work(self) -> None:
         """Do jobs until the crew is stopped, as each thread does."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self._members.append(threading.get_ident())
         with self._begin() as call:
             while (job := self._jobs.get()) is not None and not self._stopped:
                 function, arguments, ended, noted = job

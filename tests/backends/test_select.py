@@ -23,12 +23,12 @@ from gdsload.backends.host import HostBackend
 from gdsload.backends.keep import default_register_bytes
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.probed import ProbedBackend
-from gdsload.backends.readers import Readers
 from gdsload.backends.request import BackendRequest, BackendRow, brought
 from gdsload.backends.select import choose, dma_is_possible, expected, preflight, reads_in_place
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.local_files import LocalFiles
+from gdsload.system.pool import Pool
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.result import Status
 from gdsload.system.probe.tree import Tree
@@ -289,8 +289,8 @@ def test_names_that_need_no_cufile(files, asked, kind):
 @pytest.mark.usefixtures("no_cuda")
 @pytest.mark.parametrize(("name", "device"), [("host", CPU), ("bounce", GPU), ("gds", GPU), ("auto", GPU)])
 def test_as_many_threads_read_as_were_asked_for(files, name, device, monkeypatch):
-    counts, made = [], Readers.__init__
-    monkeypatch.setattr(Readers, "__init__", lambda self, *args: (counts.append(args[0]), made(self, *args))[0])
+    counts, made = [], Pool.__init__
+    monkeypatch.setattr(Pool, "__init__", lambda self, *args: (counts.append(args[0]), made(self, *args))[0])
     request = BackendRequest(name, device, read_threads=5)
     backend = settled(choose(request, files, probe=Probing(BY_DMA if name == "gds" else BY_CPU))).backend
     cold = backend.now.backend if isinstance(backend, ProbedBackend) else backend

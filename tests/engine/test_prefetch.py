@@ -22,12 +22,10 @@ from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job, Ordered, Selection
 from gdsload.errors import LoaderClosedError, ReadError
 from gdsload.order import OrderOptions, Schedule, make_order
-from gdsload.shards import gather_host
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import BatchPool
 from gdsload.testing import Fault, FaultyBackend, RecordingBackend, SlowBackend
 from tests.engine.noting import ALL, SAMPLES, Noting, drain, over
-from tests.tracing import struck
 
 
 @pytest.fixture(scope="module")
@@ -242,24 +240,6 @@ def test_a_thread_that_is_torn_out_of_its_work_leaves_nobody_waiting(make, monke
         assert isinstance(error, LoaderClosedError)
         assert type(error.__cause__) is kind
     prefetcher.close()
-
-
-def test_ctrl_c_as_a_batch_is_there_leaves_the_consumer_its_helpers(make):
-    """A thread's number of them is set to one while it makes batches."""
-
-    def strike(frame, _event, _):
-        if frame.f_code.co_name == "__exit__" and frame.f_code.co_filename == gather_host.__file__:
-            sys.settrace(None)
-            raise KeyboardInterrupt
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    prefetcher = make(threads=0)
-    try:
-        assert struck(prefetcher.get, strike)
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_close_while_a_consumer_waits(make):

@@ -13,10 +13,10 @@ import pytest
 import gdsload
 from gdsload import LoaderClosedError
 from gdsload.engine import assemble
-from gdsload.engine import prefetch as prefetch_module
 from gdsload.loader import life as life_module
 from gdsload.loader.ranks import Schedules
 from gdsload.shards.identity import Watch
+from gdsload.system import pool as pool_module
 from gdsload.testing import RecordingBackend, SlowBackend
 
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
@@ -234,7 +234,7 @@ def test_an_epoch_whose_threads_cannot_be_started_is_not_over(load, plain, threa
 
     loader = load(plain, 10)
     with monkeypatch.context() as patch:
-        patch.setattr(prefetch_module, "start_all", struck)
+        patch.setattr(pool_module, "start_all", struck)
         with pytest.raises(type(error)):
             next(iter(loader))
     assert (loader.epoch, threads()) == (0, [])

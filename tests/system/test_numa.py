@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.backends.readers import Readers
 from gdsload.system.numa import node_of, processors_near, stay_on
+from gdsload.system.pool import Pool
 from gdsload.system.probe.tree import Tree
 
 GPU = torch.device("cuda:0")
@@ -165,7 +166,7 @@ def test_a_thread_that_is_kept_to_one_processor_stays_there(machine):
 def test_readers_run_where_they_are_told_to_and_nobody_else_does():
     allowed = os.sched_getaffinity(0)
     one, found = {min(allowed)}, []
-    readers = Readers(2, "gdsload-test", one)
+    readers = Pool(2, "gdsload-test", partial(stay_on, one))
     for _ in range(4):
         readers.run([lambda: found.append(os.sched_getaffinity(0))]).wait()
     readers.close()

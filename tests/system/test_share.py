@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gdsload.engine.images.processors import Processors
+from gdsload.engine.images.decode import HostImages
 from gdsload.engine.limits import gatherers
 from gdsload.system.share import local_ranks, processors
 
@@ -49,7 +49,6 @@ def test_processors_are_shared_out(host, allowed, said, ranks, share):
 def test_threads_are_as_many_as_the_share(host):
     host(64, "32")
     assert gatherers() == 1 + 1
-    images = Processors()
-    assert images.count == 2
+    images = HostImages({})
+    assert images.processors.count == 2
     images.close()
-    assert Processors(5).count == 5

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import torch
 
-from gdsload.backends.readers import Reading
 from gdsload.system.driver import driver
 from gdsload.system.pinned import PinnedBlock
+from gdsload.system.pool import Future
 from gdsload.system.streams import on, record, side_stream
 
 __all__ = ["Copier", "Copying"]
@@ -69,13 +69,13 @@ class Copier:
         self.stream.synchronize()
 
 
-class Copying(Reading):
+class Copying(Future):
     """The completion of a read: all its blocks have been filled, and their copies have ended.
 
     Args:
         parts: how many blocks: `finish` is called for each, after its copy was queued, or when there will be none.
         copier: queues their copies.
-        after: see `Reading`.
+        after: see `Future`.
     """
 
     def __init__(self, parts: int, copier: Copier, after: Callable[[], None] | None = None) -> None:
@@ -94,7 +94,7 @@ class Copying(Reading):
             return True
 
     def wait(self) -> None:
-        """See `Reading.wait`."""
+        """See `Future.wait`."""
         try:
             super().wait()
         finally:

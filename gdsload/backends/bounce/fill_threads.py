@@ -131,7 +131,7 @@ class ThreadFill:
         return reading
 
     def _whose(self, layout: Layout, cold: NDArray[np.bool_]) -> list[int]:
-        """The readers of each block: those of its drive, which read with O_DIRECT if all blocks there are cold."""
+        """The pool of each block: those of its drive, which read with O_DIRECT if all blocks there are cold."""
         drives = self._means.files.drives
         each = drives.of[layout.reads.file[[part.first for part in layout.parts]]]
         submitted = np.ones(drives.count, bool)

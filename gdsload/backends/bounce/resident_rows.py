@@ -18,12 +18,13 @@ import torch
 from gdsload.backends.base import PendingRead
 from gdsload.backends.bounce.copier import Copying
 from gdsload.backends.bounce.fill_threads import BouncePath
-from gdsload.backends.readers import Readers
 from gdsload.shards.gather_host import limit_threads, take_rows
 from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.page_cache import looks_resident
 from gdsload.shards.reads import Extents, distinct
 from gdsload.system.arrays import IntArray
+from gdsload.system.numa import stay_on
+from gdsload.system.pool import Pool
 
 __all__ = ["ResidentRows"]
 
@@ -51,7 +52,7 @@ class ResidentRows:
         self._means = means
         threads = min(_THREADS, processors)
         self._each = processors // threads
-        self._readers = Readers(threads, "gdsload-bounce-gather", where)
+        self._readers = Pool(threads, "gdsload-bounce-gather", partial(stay_on, where))
         self._limited = threading.local()
 
     def takes(self, wanted: Extents, *, surely: bool) -> bool:

@@ -19,7 +19,7 @@ from gdsload.backends.base import Destination, FileBackend, PendingRead
 from gdsload.backends.gds.engines import ENGINES, Engine, path_counts
 from gdsload.backends.gds.slots import SlotLease, Slots
 from gdsload.backends.host import host_side
-from gdsload.backends.readers import DriveReaders, Reading, one_each, threads_of_each
+from gdsload.backends.readers import DriveReaders, one_each, threads_of_each
 from gdsload.errors import GdsloadError, ReadError, ShortReadError
 from gdsload.shards.files import Files
 from gdsload.shards.handles import HandleTable, lent_once
@@ -27,6 +27,7 @@ from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce
 from gdsload.system.arrays import IntArray
 from gdsload.system.cufile_batches import ReadsUnderWayError
 from gdsload.system.numa import processors_near
+from gdsload.system.pool import Future
 
 __all__ = ["GdsBackend"]
 
@@ -129,9 +130,9 @@ class GdsBackend(FileBackend):
         addresses = reads.places(lease.base + lease.position)
         return PendingRead(addresses, reading, lease.nbytes, lease.release, lease.begins)
 
-    def _start(self, reads: _Prepared, parts: Sequence[tuple[int, slice | IntArray]]) -> Reading:
+    def _start(self, reads: _Prepared, parts: Sequence[tuple[int, slice | IntArray]]) -> Future:
         """Have reads made, in parts of one drive each. Their handles are given back after the last one."""
-        reading = Reading(len(parts), partial(self._handles.give, reads.lent))
+        reading = Future(len(parts), partial(self._handles.give, reads.lent))
         try:
             works = [(drive, partial(self._read_all, reads, part)) for drive, part in parts]
             return self._readers.run(works, reading)

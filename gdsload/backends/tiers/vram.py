@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import Backend, Destination, FileBackend, PendingRead, ShardAddresses, TierStatus
-from gdsload.backends.readers import done
 from gdsload.backends.tiers.tiered import Filling
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents, distinct
 from gdsload.system.copies import copy_runs
+from gdsload.system.pool import done
 from gdsload.system.streams import on, record, side_stream
 from gdsload.system.units import format_bytes
 

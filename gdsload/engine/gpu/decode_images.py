@@ -24,11 +24,13 @@ from gdsload.engine.gpu.resample_device import prepare, resample
 from gdsload.engine.images import host_decoders
 from gdsload.engine.images.decode import FieldImages, HostImages, ImageBatch, alone
 from gdsload.engine.images.encoded import Looked
-from gdsload.engine.images.processors import Processors, Tasks
 from gdsload.engine.images.resample import resampled
 from gdsload.errors import LoaderClosedError
+from gdsload.shards.gather_host import limit_threads
 from gdsload.system.arrays import IntArray
+from gdsload.system.pool import Future, Pool
 from gdsload.system.streams import on, record, room_for, side_stream
+from gdsload.system.threads import end_at_exit
 from gdsload.transforms import DecodeImage
 
 __all__ = ["BYTES_OF_A_CALL", "DeviceImages"]
@@ -73,7 +75,8 @@ class DeviceImages(HostImages):
         self._device, self._open_decoder = device, open_decoder
         self._opening = threading.Lock()
         self._opened: JpegDecoder | Literal["not yet"] | None = "not yet"
-        self._calls = Processors(1, "gdsload-images")
+        self._calls = Pool(1, "gdsload-images", partial(limit_threads, 1))
+        end_at_exit(self._calls)
         self._streams = SimpleQueue[torch.cuda.Stream]()
         self._results = side_stream(device)  # the kernel's, whose memory batches are in
         self._on_device = {name: None if one is None else one.to(device) for name, one in self.tables.items()}
@@ -161,14 +164,14 @@ class DeviceImages(HostImages):
         shape = (count, 3, *(options.rows_and_columns or (0, 0)))
         return torch.empty(shape, dtype=options.result, device=self._device, memory_format=layout)
 
-    def _on_host(self, part: _Part, numbers: IntArray) -> Tasks:
+    def _on_host(self, part: _Part, numbers: IntArray) -> Future:
         """Have images of a part decoded by the processors."""
         return self.decode(part.images, numbers.tolist(), part.stopped, part.by_host.__setitem__)
 
-    def _complete(self, part: _Part, tasks: Tasks, stream: torch.cuda.Stream) -> None:
+    def _complete(self, part: _Part, hosted: Future, stream: torch.cuda.Stream) -> None:
         """Make the results of a part; nothing is in the stream's memory when it returns."""
         pixels = self._by_decoder(part, stream)
-        tasks.wait()
+        hosted.wait()
         places = np.zeros((len(part.images.looked), 4), np.int64)
         for some in pixels:
             some.place(places)
@@ -187,9 +190,9 @@ class DeviceImages(HostImages):
         found: list[Pixels] = []
         with on(stream):
             call = decoder.call(part.images.looked, part.given, stream)
-        tasks = self._calls.start([partial(_make, call, stream, found, part.stopped)])
+        future = self._calls.run([partial(_make, call, stream, found, part.stopped)])
         del call  # and with it what it has of the memory
-        tasks.wait()
+        future.wait()
         return found
 
     def _queue(self, part: _Part, pixels: Sequence[Pixels]) -> None:

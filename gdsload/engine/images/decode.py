@@ -17,11 +17,14 @@ import torch
 from gdsload.engine.images.encoded import Looked, Place, look_at
 from gdsload.engine.images.frames import Draws, Frame, frames
 from gdsload.engine.images.host_decoders import Pixels, decode_image
-from gdsload.engine.images.processors import Processors, Tasks
 from gdsload.engine.images.resample import put_normalized, resampled
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.format.image_header import ImageHeader
+from gdsload.shards.gather_host import limit_threads
 from gdsload.system.arrays import IntArray
+from gdsload.system.pool import Future, Pool
+from gdsload.system.share import processors
+from gdsload.system.threads import end_at_exit
 from gdsload.transforms import DecodeImage
 
 __all__ = ["FieldImages", "HostImages", "ImageBatch", "alone", "decoded_nbytes"]
@@ -100,7 +103,10 @@ class HostImages:
     """
 
     def __init__(self, options: Mapping[str, DecodeImage], empty: Callable[[int], memoryview] | None = None) -> None:
-        self.options, self.processors = dict(options), Processors()
+        self.options = dict(options)
+        # Threads that make batches only wait for these: so all processors are busy, however few such threads there are.
+        self.processors = Pool(processors(), "gdsload-decode", partial(limit_threads, 1))
+        end_at_exit(self.processors)
         self._empty = empty
         self.tables = {name: one.table() for name, one in options.items()}
         self._scratch = threading.local()
@@ -167,7 +173,7 @@ class HostImages:
         *,
         reuse: bool = False,
         into: Callable[[int], memoryview] | None = None,
-    ) -> Tasks:
+    ) -> Future:
         """Have some of a field's images decoded by all processors.
 
         Args:
@@ -189,7 +195,7 @@ class HostImages:
 
         wanted = [number for number in numbers if number not in images.looked.errors]
         at_once = min(_MOST_AT_ONCE, max(len(wanted) // (2 * self.processors.count), 1))
-        return self.processors.start([partial(some, low) for low in range(0, len(wanted), at_once)])
+        return self.processors.run([partial(some, low) for low in range(0, len(wanted), at_once)])
 
     def _decode_one(
         self,

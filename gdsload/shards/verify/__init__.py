@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
@@ -21,6 +21,7 @@ from gdsload.shards.opening import load_shard, mismatch, wrong_length
 from gdsload.shards.status import NO_DESCRIPTORS, NO_RIGHT, status_of
 from gdsload.shards.verify.contents import FieldBytes, PackedRows, not_finite, wrong_booleans, wrong_images, wrong_texts
 from gdsload.shards.verify.opened import OpenShard
+from gdsload.system.pool import Pool
 
 __all__ = ["VerifyReport", "verify_shards"]
 
@@ -66,14 +67,18 @@ def verify_shards(
     """Check all shards, whatever is wrong with some of them; see `ShardDataset.verify`."""
     meter = _Meter(sum(max(source.file_bytes, 0) for source in sources), progress)
     firsts = accumulate((max(source.samples, 0) for source in sources), initial=0)
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "gdsload-verify") as executor:
-        found = list(
-            executor.map(
-                lambda source, first: _verify(source, stored, first, meter, deep=deep),
-                sources,
-                list(firsts)[: len(sources)],
-            )
-        )
+    found = [_Found() for _ in sources]
+
+    def verify(number: int, first: int) -> None:
+        found[number] = _verify(sources[number], stored, first, meter, deep=deep)
+
+    pool = Pool(min(8, os.cpu_count() or 1), "gdsload-verify")
+    try:
+        pool.run(
+            [partial(verify, number, first) for number, first in zip(range(len(sources)), firsts, strict=False)]
+        ).wait()
+    finally:
+        pool.close()
     _forget_numbers(sources, found)
     _raise(found)
     return VerifyReport(

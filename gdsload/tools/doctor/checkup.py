@@ -12,8 +12,9 @@ import platform
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.trial_file import trial_file
@@ -56,24 +57,26 @@ _IMPORTS_S = 45.0
 T = TypeVar("T")
 
 
-class _Task(Generic[T]):
-    """A call in a daemon thread."""
+def _start(call: Callable[[], T]) -> Future[T]:
+    """Call a function in a daemon thread: it may hang, and an executor's would keep the process from ending."""
+    future = Future[T]()
 
-    def __init__(self, call: Callable[[], T]) -> None:
-        self._call = call
-        self._value: list[T] = []
-        self._thread = threading.Thread(target=self._run, name="gdsload-doctor", daemon=True)
-        self._thread.start()
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:
+            future.set_exception(error)
 
-    def _run(self) -> None:
-        # What a call raises is the same to who waits for it as no answer; checks say more themselves.
-        with contextlib.suppress(Exception):
-            self._value.append(self._call())
+    threading.Thread(target=run, name="gdsload-doctor", daemon=True).start()
+    return future
 
-    def result(self, deadline: float, default: T) -> T:
-        """The call's value, or `default` if it failed or is not there at the deadline (of the monotonic clock)."""
-        self._thread.join(max(deadline - time.monotonic(), 0))
-        return self._value[0] if self._value else default
+
+def _result(future: Future[T], deadline: float, default: T) -> T:
+    """The call's value, or `default` if it failed or is not there at the deadline (of the monotonic clock)."""
+    try:
+        return future.result(max(deadline - time.monotonic(), 0))
+    except Exception:  # checks say more themselves
+        return default
 
 
 def diagnose(
@@ -96,8 +99,8 @@ def diagnose(
     system = system or System()
     start = time.monotonic()
     asked = os.path.join(os.getcwd(), path)  # and no more: its file system may not answer
-    place = _Task(lambda: locate(system, asked)).result(start + _FILES_S, DataPlace(asked, asked, None))
-    build = _Task(system.calls.torch_build).result(start + _FILES_S, TorchBuild("", "", ""))
+    place = _result(_start(lambda: locate(system, asked)), start + _FILES_S, DataPlace(asked, asked, None))
+    build = _result(_start(system.calls.torch_build), start + _FILES_S, TorchBuild("", "", ""))
     gpu, files, found = _trials(system, place, build, _Wanted(device or "", probe, timeout_s))
     context = Context(system, place, build, gpu, files, found, device or "")
     findings = _check(context)
@@ -139,20 +142,20 @@ def _trials(
             makes = place.exists is True
             folders = [system.tree.at(volume.folder if volume.shards else place.real) for volume in place.volumes]
             files = [stack.enter_context(trial_file(folder, may_make=makes)) or "" for folder in folders]
-            gpu = _Task(lambda: calls.try_gpu(files[0], device, timeout_s) if ask_gpu else no_gpu)
-            trials = [_Task(partial(_try_file, calls, file)) for file in files]
-            probes = [_Task(partial(ask_cufile, file)) for file in files]
+            gpu = _start(lambda: calls.try_gpu(files[0], device, timeout_s) if ask_gpu else no_gpu)
+            trials = [_start(partial(_try_file, calls, file)) for file in files]
+            probes = [_start(partial(ask_cufile, file)) for file in files]
             return (
-                gpu.result(deadline, late_gpu),
-                tuple(trial.result(deadline, FileTrial(file)) for trial, file in zip(trials, files, strict=True)),
-                _worst([probe.result(deadline, no_probe) for probe in probes]),
+                _result(gpu, deadline, late_gpu),
+                tuple(_result(trial, deadline, FileTrial(file)) for trial, file in zip(trials, files, strict=True)),
+                _worst([_result(probe, deadline, no_probe) for probe in probes]),
             )
 
     if place.exists is None:
         # A file system that hangs is not asked again; the GPU can be.
-        gpu = _Task(lambda: calls.try_gpu("", device, timeout_s) if ask_gpu else no_gpu).result(deadline, late_gpu)
-        return gpu, (), no_probe
-    return _Task(try_all).result(deadline + _GRACE_S, (no_gpu, (), no_probe))
+        gpu = _start(lambda: calls.try_gpu("", device, timeout_s) if ask_gpu else no_gpu)
+        return _result(gpu, deadline, late_gpu), (), no_probe
+    return _result(_start(try_all), deadline + _GRACE_S, (no_gpu, (), no_probe))
 
 
 def _try_file(calls: Calls, file: str) -> FileTrial:
@@ -170,7 +173,7 @@ def _check(context: Context) -> tuple[Finding, ...]:
     Only if one of them hangs do those that are left get a thread each. Packages always do: trying them takes seconds.
     """
     found: dict[str, Finding] = {}
-    slow = {name: _start(check, context) for name, check in CHECKS if name.startswith("packages.")}
+    slow = {name: _start(partial(_attempt, check, context)) for name, check in CHECKS if name.startswith("packages.")}
     quick = {name: check for name, check in CHECKS if name not in slow}
 
     def run_quick() -> bool:
@@ -178,17 +181,13 @@ def _check(context: Context) -> tuple[Finding, ...]:
             found[name] = _attempt(check, context)
         return True
 
-    _Task(run_quick).result(time.monotonic() + _FILES_S, False)
-    slow |= {name: _start(check, context) for name, check in quick.items() if name not in found}
+    _result(_start(run_quick), time.monotonic() + _FILES_S, False)
+    slow |= {name: _start(partial(_attempt, check, context)) for name, check in quick.items() if name not in found}
     deadline = time.monotonic() + _FILES_S
     for name, task in slow.items():
         late = unknown("the check gave no result in time")
-        found[name] = task.result(deadline + _IMPORTS_S * name.startswith("packages."), late)
+        found[name] = _result(task, deadline + _IMPORTS_S * name.startswith("packages."), late)
     return tuple(dataclasses.replace(found[name], check=name) for name, _ in CHECKS)
-
-
-def _start(check: Callable[[Context], Finding], context: Context) -> _Task[Finding]:
-    return _Task(lambda: _attempt(check, context))
 
 
 def _attempt(check: Callable[[Context], Finding], context: Context) -> Finding:

@@ -21,12 +21,12 @@ from gdsload.backends.bounce import fill_threads, resident_rows
 from gdsload.backends.bounce.fill_threads import BouncePath, DirectIOPolicy, ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
 from gdsload.backends.bounce.slot_layout import BlockFill, Layout, lay_out
-from gdsload.backends.readers import Reading
 from gdsload.errors import FileChangedError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.shards import guard as guard_module
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import PAGE_BYTES, Extents
 from gdsload.system import pinned
+from gdsload.system.pool import Future
 from tests.drives import files_of
 from tests.page_cache import fail_reads, open_paths
 
@@ -94,7 +94,7 @@ class Site:
             patched.setattr(pinned, "node_of", lambda _device: -1)
             patched.setattr(pinned, "processors_near", lambda _device: None)
             self.ring = pinned.PinnedRing(torch.device("cpu"), BLOCKS, BLOCK)
-        monkeypatch.setattr(fill_threads, "Copying", lambda parts, _copier, after: Reading(parts, after))
+        monkeypatch.setattr(fill_threads, "Copying", lambda parts, _copier, after: Future(parts, after))
         self.copier, self.counted, self._lock = Copier(), [0, 0], threading.Lock()
         self.means, self.cold = (
             BouncePath(self.files, self.ring, self.copier, self._count),
@@ -337,7 +337,7 @@ def test_work_that_comes_while_it_is_closed_is_not_waited_for_for_ever(sites):
 class TestResidentRows:
     @pytest.fixture
     def site(self, sites, monkeypatch):
-        monkeypatch.setattr(resident_rows, "Copying", lambda parts, _copier: Reading(parts))
+        monkeypatch.setattr(resident_rows, "Copying", lambda parts, _copier: Future(parts))
         site = sites(mapped=True)
         site.fill = ResidentRows(site.means, 2, None)
         return site

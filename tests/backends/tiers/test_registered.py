@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from gdsload.backends import keep as keep_module
 from gdsload.backends.base import Both, PendingRead
 from gdsload.backends.host import HostBackend
-from gdsload.backends.readers import Reading, done
 from gdsload.backends.tiers import registered as registered_module
 from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
@@ -25,6 +24,7 @@ from gdsload.errors import LoaderClosedError
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
+from gdsload.system.pool import Future, done
 from gdsload.testing import BackendTests, RecordingBackend
 
 SIZES = [100_003, 8_000, 5, 2_500_000]
@@ -213,7 +213,7 @@ def test_both_landings_are_released(routed):
 
 
 def test_an_error_of_one_part_does_not_keep_from_waiting_for_the_other():
-    bad, slow = Reading(1), Reading(1)
+    bad, slow = Future(1), Future(1)
     bad.finish(OSError("broken"))
     both, ended = Both(bad, slow), []
 
@@ -233,7 +233,7 @@ def test_an_error_of_one_part_does_not_keep_from_waiting_for_the_other():
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_errors_of_either_part_are_raised(which):
-    parts = [Reading(1), Reading(1)]
+    parts = [Future(1), Future(1)]
     parts[1 - which].finish()
     parts[which].finish(OSError("broken"))
     with pytest.raises(OSError, match="broken"):

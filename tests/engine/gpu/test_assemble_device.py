@@ -13,13 +13,13 @@ import torch
 
 from gdsload import Field
 from gdsload.backends.base import PendingRead
-from gdsload.backends.readers import done
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import Bytes, Offsets
 from gdsload.engine.gpu import assemble_device, device_queue
 from gdsload.engine.gpu.device_queue import ConsumerThrottle, GroupHandOver
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.read_planner import FieldRows, LoadedRows, RowSlice, Slices
+from gdsload.system.pool import done
 
 PENDING, BATCH = 8000, 500
 

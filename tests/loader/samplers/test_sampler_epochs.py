@@ -15,10 +15,10 @@ from torch.utils.data import BatchSampler, RandomSampler
 
 import gdsload
 from gdsload import StateError
-from gdsload.engine import prefetch as prefetch_module
 from gdsload.loader.samplers import Draws
 from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.state import Place
+from gdsload.system import pool as pool_module
 from gdsload.testing import assert_resumes_everywhere
 from tests.loader.samplers.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch, seeded
 
@@ -141,7 +141,7 @@ def test_an_epoch_that_could_not_begin_begins_where_it_was_to(make, monkeypatch,
         elif before != "nothing":
             loader.load_state_dict(state)
         with monkeypatch.context() as patch:
-            patch.setattr(prefetch_module, "start_all", struck)
+            patch.setattr(pool_module, "start_all", struck)
             for _ in range(2):
                 with pytest.raises(type(error)):
                     next(iter(loader))
@@ -165,7 +165,7 @@ def test_a_state_behind_an_epoch_that_could_not_begin_is_that_of_the_one_before(
         assert numbers([next(iterator) for _ in range(3)]) == wanted[:3]
         del iterator
         with monkeypatch.context() as patch:
-            patch.setattr(prefetch_module, "start_all", struck)
+            patch.setattr(pool_module, "start_all", struck)
             with pytest.raises(KeyboardInterrupt):
                 next(iter(loader))
         state = json.loads(json.dumps(loader.state_dict()))
