@@ -38,7 +38,7 @@ LONG_SIGNATURES = {
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
     "lines in gdsload": 56_400,
-    "lines in tests": 62_800,
+    "lines in tests": 62_700,
     "keywords of DataLoader": 43,
     "classes in loader, engine and backends": 190,
     "pools of threads": 2,
