@@ -71,8 +71,6 @@ class Work:
 class Crew:
     """Threads, or processes that import nothing of the user's script that is not needed.
 
-    Without futures and their conditions: Ctrl-C that strikes in one leaves it locked now and then.
-
     Args:
         work: what it is for.
         count: how many there are.
