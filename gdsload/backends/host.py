@@ -27,9 +27,6 @@ _MAX_READ_BYTES = 2**20
 _KEPT_GAP_BYTES = 2**17
 """The largest gap that is read along into the page cache, which keeps it for a later batch: of a window of short rows,
 each batch wants some here and some there."""
-_ALONE_BYTES = 2**23
-"""Bytes up to which what looks resident is made sure of by the thread that waits for it: a millisecond if it is there.
-A few places say little of more bytes, while whole shards are read into the page cache."""
 _THREADS = 16
 _LINE = 64
 
@@ -81,10 +78,12 @@ class HostBackend(FileBackend):
             return self._read(wanted)
         addresses = self.files.base[wanted.file] + wanted.offset
         missing = self.files.missing(wanted)
-        if not self._resident(wanted, trust=missing is None):
+        # While whole shards are read into the page cache, a few places say little of the others.
+        filling = missing is not None and bool(self.files.kept[wanted.file].any())
+        if not self._resident(wanted, trust=not filling):
             # What is wanted alone is read from the drive, and not whole pieces.
             missing = cut(self._coalesced(wanted, _KEPT_GAP_BYTES).extents, _MAX_READ_BYTES).extents
-        elif missing is None or missing.total_bytes <= _ALONE_BYTES:
+        elif missing is None or not filling:
             ready = done if missing is None else _MakingSure(self.files, wanted)
             return PendingRead(addresses, ready, count=self.counts(wanted))
         parts = self.files.drives.shares(missing, _MAX_READ_BYTES)
