@@ -132,7 +132,7 @@ _HOMES = {
     "shards.verify": "VerifyReport",
     "shards.writer": "ShardWriter",
 }
-"""The module of each name, as type checkers are told above."""
+"""The module of each name, as type checkers see it above."""
 _MODULE_OF = {name: f"gdsload.{module}" for module, names in _HOMES.items() for name in names.split()}
 _ROOMS = ("backends", "conversion", "engine", "errors", "loader", "order", "shards", "system", "transforms")
 

@@ -29,7 +29,7 @@ AFTER_S = 0.2
 _READ_BYTES, _AT_ONCE = 4 * 2**20, 4
 """Bytes of a read, and shards that are read at once: each in order, as the kernel reads ahead of that."""
 _SHARE, _SPARE = 0.5, 0.1
-"""Shares of the memory that may be taken: what is kept at most; and what is left free, whoever has taken the rest."""
+"""Shares of the memory that may be taken: what is kept at most; and what is left free, in any case."""
 
 
 def keep(

@@ -67,7 +67,7 @@ class DriveReaders:
             except BaseException as error:
                 if not begun:
                     raise
-                # What is queued goes on, so what it needs must not be freed: who waits for it gets the error.
+                # What is queued goes on, so what it needs must not be freed: its future gets the error.
                 for _ in range(len(mine) + sum(map(len, queues.values()))):
                     future.finish(error)
                 break

@@ -9,7 +9,7 @@ from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.names import SUMMARIES, BackendName
-from gdsload.backends.request import BackendRequest, BackendRow, OpenedBackend, Probing, brought, probe_each
+from gdsload.backends.request import BackendRequest, BackendRow, OpenedBackend, Probing, one_way, probe_each
 from gdsload.errors import BackendUnavailableError
 from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe
@@ -49,7 +49,7 @@ def _open_mapped(request: BackendRequest, files: Files, _found: CufileProbe | No
 
 def _open_bounce(request: BackendRequest, files: Files, _found: CufileProbe | None) -> OpenedBackend:
     backend = BounceBackend(files, request.device, pinned_bytes=request.pinned_bytes, **request.threads)
-    return brought(backend, "bounce", _BY_NAME, "through pinned host memory")
+    return one_way(backend, "bounce", _BY_NAME, "through pinned host memory")
 
 
 def _check_gds(request: BackendRequest, paths: Sequence[str], _mapped: bool, probe: Probing) -> CufileProbe | None:
@@ -74,7 +74,7 @@ def _open_gds(request: BackendRequest, files: Files, found: CufileProbe | None) 
         engine=request.engine, register=found.proven, batches=found.batches and found.proven, **request.threads,
     )  # fmt: skip
     way = "from the drive by DMA" if found.proven else "by cuFile's compat mode, in which the CPU reads"
-    return brought(backend, "gds", f"{_BY_NAME}; a trial read took the path {found.path}", way)
+    return one_way(backend, "gds", f"{_BY_NAME}; a trial read took the path {found.path}", way)
 
 
 BACKENDS: dict[BackendName, BackendRow] = {

@@ -20,7 +20,7 @@ __all__ = [
     "OpenedBackend",
     "Placement",
     "Probing",
-    "brought",
+    "one_way",
     "probe_each",
 ]
 
@@ -94,7 +94,7 @@ class OpenedBackend:
         name: its name, as of now.
         reason: the evidence for the choice, as of now.
         answer: the path that bytes take now, in one sentence.
-        way: how it brings bytes to the GPU now, in a few words; empty for several ways, or none.
+        way: how bytes reach the GPU now, in a few words; empty for several ways, or none.
     """
 
     backend: Backend
@@ -104,10 +104,10 @@ class OpenedBackend:
     way: Callable[[], str] = str
 
 
-def brought(backend: Backend, name: str, reason: str, way: str) -> OpenedBackend:
-    """A backend that brings every byte to the GPU in one way."""
+def one_way(backend: Backend, name: str, reason: str, way: str) -> OpenedBackend:
+    """A backend by which every byte reaches the GPU in one way."""
     return OpenedBackend(
-        backend, lambda: name, lambda: reason, lambda: f"{name}: every byte is brought to the GPU {way}", lambda: way
+        backend, lambda: name, lambda: reason, lambda: f"{name}: every byte reaches the GPU {way}", lambda: way
     )
 
 

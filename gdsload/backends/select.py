@@ -129,7 +129,7 @@ def _shares(tier: RegisteredTier, cold: OpenedBackend) -> str:
     if not registered:
         return cold.answer()
     some = f"{registered} of {shards} shards can be gathered from the page cache by the GPU"
-    return f"mapped+{cold.name()}: {some}, the others are brought to it {cold.way()}"
+    return f"mapped+{cold.name()}: {some}, the others reach it {cold.way()}"
 
 
 def _cold(request: BackendRequest, files: Files, probe: Probing) -> OpenedBackend:

@@ -42,7 +42,7 @@ def stamps(files: Iterable[str]) -> list[Stamp]:
 
     The second of these times nobody can put back, and a file that takes another's place has its own. Numbers of devices
     and inodes are left out: on network file systems they change by themselves. Of a symbolic link that leads to nothing
-    they are its own: whoever opens it says so.
+    they are its own: its source says so.
     """
     note = _note.get()
     found: list[Stamp] = []

@@ -148,18 +148,18 @@ class PackedSource:
                 f"all documents have {total} tokens, too few for a block of {length}",
                 remedy="Pass a shorter length, or pad= to fill the last block.",
             )
-        # The first block that begins in each part, or behind it.
+        # The first block that begins in each part, or after it.
         firsts = [min(-(-edge // length), blocks) for edge in edges]
         owners = [k for k in range(len(inner)) if firsts[k] < firsts[k + 1]]
         owners[0] = 0  # parts before it that have no tokens may have bad documents
         found = []
-        for low, behind in zip(owners, [*owners[1:], len(inner)], strict=True):
-            first, last = firsts[low], firsts[behind]
-            high = max(behind, int(np.searchsorted(edges, min(last * length, total))))
+        for low, after in zip(owners, [*owners[1:], len(inner)], strict=True):
+            first, last = firsts[low], firsts[after]
+            high = max(after, int(np.searchsorted(edges, min(last * length, total))))
             listed = [(part.name, list(part.where), counts[low + k]) for k, part in enumerate(inner[low:high])]
-            run = _PackedRun(listed, behind - low, first * length - edges[low], first, last - first, dtype.name)
+            run = _PackedRun(listed, after - low, first * length - edges[low], first, last - first, dtype.name)
             nbytes = (last - first) * length * dtype.itemsize
-            name, made_of = f"blocks {first} to {last - 1}", sum(documents[low:behind])
+            name, made_of = f"blocks {first} to {last - 1}", sum(documents[low:after])
             found.append(Part(name, (json.dumps(asdict(run)),), last - first, nbytes, made_of))
         return found
 

@@ -1,4 +1,4 @@
-"""The tasks of a conversion, shared out to whoever does them."""
+"""The tasks of a conversion, shared out to the workers."""
 
 from __future__ import annotations
 

@@ -228,10 +228,10 @@ class StagingFolder:
     def progress(self) -> str:
         """The progress of the conversion, and the ways to go on, for users who interrupt it."""
         if not (done := self.finished_count()):
-            return "no part is finished yet; run the same again to begin anew."
+            return "no part is finished yet; run the same again to begin again."
         parts = len((self.plan or {}).get("tasks", ()))
         whole = f"{done} of {parts} parts are finished, in {self.folder}"
-        return f"{whole}; run the same again to go on, or with restart=True to begin anew"
+        return f"{whole}; run the same again to go on, or with restart=True to begin again"
 
     def close(self, *, remove: bool) -> None:
         """Let go of the folder.
@@ -274,7 +274,7 @@ def _check_links(part: str) -> None:
             try:
                 link_target(part, link.name)
             except ReadError as error:
-                remedy = f"{error.remedy} Or pass restart=True to begin anew."
+                remedy = f"{error.remedy} Or pass restart=True to begin again."
                 message = f"a part that is finished has {error.message}"
                 raise ReadError(message, file=link.path, remedy=remedy) from None
 

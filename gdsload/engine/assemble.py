@@ -164,7 +164,7 @@ class BatchMaker:
         if self.onto is not None:  # none a view for autograd: others' gradients may need what one is changed in
             return [part.data for part in self.onto.copied(torch.from_numpy(array)).split_with_sizes(list(counts))]
         edges = pairwise(accumulate(counts, initial=0))
-        return [torch.from_numpy(array[low:high]) for low, high in edges]  # each with a storage of its own part
+        return [torch.from_numpy(array[low:high]) for low, high in edges]  # each with its own storage
 
     def group(self, sources: Mapping[str, Source], sizes: Sequence[int]) -> dict[str, GroupLengths]:
         """The lengths of ragged fields; fields of equal ones share them, where the form of their tensors lets them.

@@ -54,7 +54,7 @@ class BatchSource(Protocol):
     """Makes batches of an epoch. One thread at a time calls `start`, `arena_bytes` and `close`."""
 
     takes_processor: bool
-    """Whether making batches keeps a processor busy; if not, whoever makes them waits for a device."""
+    """Whether making batches keeps a processor busy; if not, the thread that makes them waits for a device."""
 
     def start(self, steps: range) -> PendingBatches:
         """Queue the reads or kernels that make the batches of some steps; never waits for a drive.

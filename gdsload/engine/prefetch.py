@@ -131,7 +131,7 @@ class Prefetcher:
         began = time.perf_counter()
         group = self._planned.get()
         if group is None:
-            self._planned.put(None)  # for whoever asks again
+            self._planned.put(None)  # for the next call
             self._refuse_if_closed()
             return None
         late = self._held_back and not group.landed()
@@ -237,7 +237,7 @@ class Prefetcher:
                 group = self._planned_group()
                 if group is None:
                     return False
-                if self.stopped:  # since it was claimed: nobody else would say so to whoever waits for it
+                if self.stopped:  # since it was claimed: a thread may wait for it
                     group.drop()
                     return False
                 alone = one_thread() if self.source.takes_processor else nullcontext()

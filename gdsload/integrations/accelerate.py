@@ -60,7 +60,7 @@ def _check_processes(accelerator: Accelerator) -> None:
     if processes > accelerator.num_processes:
         raise OptionError(
             f"torch.distributed has {processes} processes, but the accelerator knows of {accelerator.num_processes}: "
-            "each would train a model of its own on its share of the samples",
+            "each would train another model on its share of the samples",
             remedy="On CPUs, make it with Accelerator(cpu=True), a Trainer with TrainingArguments(use_cpu=True).",
         )
 
@@ -183,7 +183,7 @@ class PreparedLoader(torch.utils.data.DataLoader[Any]):
     _is_accelerate_prepared = True
 
     def __init__(self, accelerator: Accelerator, loader: DataLoader) -> None:
-        # A generator of its own: torch's loader draws a number at each epoch, for workers that there are none of.
+        # Another generator: torch's loader draws a number at each epoch, for workers that there are none of.
         steps, generator = _Steps(accelerator, loader), torch.Generator()
         super().__init__(_Batches(loader.dataset), batch_sampler=steps, collate_fn=_as_it_is, generator=generator)
         self.loader = loader

@@ -13,9 +13,9 @@ __all__ = ["limits_of"]
 _LEAST_GROUP_BYTES, _MOST_GROUP_BYTES = 24 * 2**20, 64 * 2**20
 """For scattered rows of mapped shards; for others the least, as reads contain more than is wanted. 64 MiB are
 about 8 ms of gathering by two threads. Each group costs more than 1 ms of Python, which a thread may have to wait for
-in the other one, and longer where the system has taken the processor from whoever holds the interpreter lock. More
-threads get smaller groups, so that by default ``Memory(prefetch=)`` has room for two of each; and a batch that is kept
-holds the memory of its group."""
+in the other one, and longer where the system has taken the processor from the thread that holds the interpreter lock.
+More threads get smaller groups, so that by default ``Memory(prefetch=)`` has room for two of each; and a batch that is
+kept holds the memory of its group."""
 _GROUP_BYTES_IN_ORDER = 8 * 2**20
 """Rows in order are copied at the speed of memory, and need little planning: what counts is that batches under way stay
 within a cache of some 32 MiB."""

@@ -46,7 +46,7 @@ class _LengthBatches(PlannedSampler):
     def __init__(self, dataset: object, field: str, window: int | None, shuffle: bool | str, seed: int) -> None:
         selected = select(dataset)
         if selected.mixture is not None:
-            raise OptionError("a Mix has an order of its own", remedy="Pass a dataset, a Subset or a ConcatDataset.")
+            raise OptionError("a Mix has its own order", remedy="Pass a dataset, a Subset or a ConcatDataset.")
         self.field, self.seed = field, check_whole(seed, "seed", 0, 2**64 - 1)
         self.window = None if window is None else check_whole(window, "window", 1)
         self.lengths = selected.lengths(field)

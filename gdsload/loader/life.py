@@ -167,7 +167,7 @@ class Life:
             self.closed = True
             epochs, pipelines = list(self._epochs), list(self.pipelines)
         if self._samples is not None:
-            self._samples.close()  # first of all: who makes batches is told, and need not wait for a whole one
+            self._samples.close()  # first of all: threads that make batches see it, and need not finish one
         for epoch in epochs:
             epoch.drop()
         for pipeline in pipelines:
@@ -218,7 +218,7 @@ class Life:
         if self._resources is None:
             settle_dropped()  # the memory of a loader that this one takes the place of, above all a GPU's
             resources = open_resources(self._plan, self.limits)
-            # Whoever still reads holds the table, so this waits for the last one.
+            # Readers hold the table, so this waits for the last one.
             self._dropped = Closer(
                 resources.table, partial(_release, resources.backend, resources.maker, self._samples)
             )

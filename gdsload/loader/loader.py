@@ -225,7 +225,7 @@ class DataLoader(TorchAttributes):
         self.batch_sampler: Any = options.batch_sampler
         if options.batch_sampler is None:
             self.batch_sampler = BatchView(self._life, view, plan.schedule.batch_size, self.drop_last)
-        self._own = vars(self).keys() - before | {"_own", "_made"}  # not a subclass's, or whoever else's
+        self._own = vars(self).keys() - before | {"_own", "_made"}  # not a subclass's, or any other's
         self._made = True
 
     __class_getitem__: Any = classmethod(GenericAlias)  # `DataLoader[dict]` is an annotation, as of torch's

@@ -333,7 +333,7 @@ class Progress:
         if (newest := self._newest) is not None and self._finished(newest):
             self.ended(newest)  # its last batch was taken, and nobody asked for another one
         if self.sampled is not None:
-            self.sampled.begun()  # Ctrl-C, which strikes in calls, strikes before it or behind all that follows
+            self.sampled.begun()  # Ctrl-C, which strikes in calls, strikes before it or after all that follows
         self._newest, self._last, self._cursor, self._resumed = place, place, cursor, None
         self._begun = self._begun if begun is None else begun
         place.first, place.run = place.step, self._run

@@ -168,7 +168,7 @@ def _of_mesh(mesh: Any) -> RankGroups:
         chosen = "ranks=mesh['name'] with its name" if names else "mesh_dim_names= when the mesh is made"
         raise OptionError(
             f"the mesh has dimensions {', '.join(map(repr, names)) or 'without names'}, and whether ranks along "
-            f"{', '.join(unknown)} get samples of their own cannot be told",
+            f"{', '.join(unknown)} get other samples is unknown",
             remedy=f"Pass the one along which they do, {chosen}, or ranks=(rank, world_size). Those that are known are "
             f"called {', '.join(DATA_DIMENSIONS)}; along {', '.join(_SAME_DATA[:5])} ranks get the same batches.",
         )

@@ -74,7 +74,7 @@ class Selected:
                 raise OptionError(
                     f"the datasets at {self.datasets[0].path} and {dataset.path} store their fields differently: "
                     f"packed are {first!s:.200} in one, {second!s:.200} in the other",
-                    remedy="Write one of them anew as the other is, with gdsload.reshard(..., pack_fields=[...]).",
+                    remedy="Write one of them again as the other is, with gdsload.reshard(..., pack_fields=[...]).",
                 )
 
     def refuse_ragged_windows(self, fields: Sequence[str]) -> None:

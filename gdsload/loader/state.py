@@ -102,7 +102,7 @@ class OrderIdentity:
         Args:
             state: the state.
             change_batch_size: whether its global batch may be another one, if one of ours begins at its position.
-            steps_of: gives the steps of an epoch, where each has a number of samples of its own.
+            steps_of: gives the steps of an epoch, where each has another number of samples.
 
         Raises:
             StateError: if it was made for another order, or is none.
@@ -198,9 +198,13 @@ def _is_plain(state: object) -> bool:
 
 
 _DIFFERENCES = (
-    ("dataset", "the dataset is not the one that the state was taken on", "Resume on the same dataset, or start anew."),
+    (
+        "dataset",
+        "the dataset is not the one that the state was taken on",
+        "Resume on the same dataset, or start again.",
+    ),
     ("mix", "the mixture differs", "Pass a Mix of the same datasets, with the same weights and samples."),
-    ("samples", "the dataset has another number of samples", "Resume on the same dataset, or start anew."),
+    ("samples", "the dataset has another number of samples", "Resume on the same dataset, or start again."),
     ("seed", "the seed differs", "Pass the same seed."),
     (
         "order",

@@ -85,7 +85,7 @@ def check_torch_keywords(given: Mapping[str, object], known: Iterable[str], back
     if not TOLD.issuperset(found):
         TOLD.update(found)
         warnings.warn(
-            f"gdsload.DataLoader does not need {', '.join(found)}: it reads ahead in threads of its own",
+            f"gdsload.DataLoader does not need {', '.join(found)}: it reads ahead in its own threads",
             UserWarning,
             stacklevel=3,
         )

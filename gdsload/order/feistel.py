@@ -17,7 +17,7 @@ ROUNDS: Final = 8
 
 TILE: Final = 16_384
 """Numbers mapped together. Four arrays of 128 KiB stay in most second-level caches, and what each call of numpy costs
-is spread thin. Whoever maps as many at once has the tables made."""
+is spread thin. A call that maps as many at once makes the tables."""
 _MOST_TABLED: Final = 4096
 """Halves up to this size have tables, that is domains of up to 16.8 million: of 1.1 MiB then, made in a millisecond."""
 _HASH_SHIFT: Final = np.uint64(24)

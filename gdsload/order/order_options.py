@@ -138,7 +138,7 @@ def resolve(shuffle: bool | str | BlockShuffle, facts: DatasetFacts) -> OrderOpt
         shuffle: False for dataset order, "full" or "block" for that shuffle. True chooses: full where samples average
             64 KiB or more, or the dataset is at most 1 GiB; else block. Blocks of one sample, which samples of more
             than 2 MiB have by default, are permuted one by one: that is a full shuffle, and "block" is "full" then,
-            unless a `BlockShuffle` has a number of its own.
+            unless a `BlockShuffle` gives one.
         facts: the dataset.
 
     Raises:

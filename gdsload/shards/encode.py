@@ -262,7 +262,7 @@ def _image_bytes(name: str, field: Field, value: object) -> bytes:
         raise SchemaError(
             f"an encoded image is {', '.join(field.codecs)} in this field, but one is {found}",
             field=name,
-            remedy="Encode it anew, or give the writer a schema: "
+            remedy="Encode it again, or give the writer a schema: "
             f"{{{name!r}: gdsload.Field('image')}} for any of {', '.join(IMAGE_CODECS)}, 'bytes' for whatever it is.",
         )
     return value

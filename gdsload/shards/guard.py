@@ -46,7 +46,7 @@ class Guard:
     def __init__(self, names: list[str], base: IntArray, read: Callable[[int, int, int], None]) -> None:
         self._names, self._base, self._read = names, base, read
         self._begin = np.zeros(len(names), np.int64)
-        """Where each shard begins if all open ones lie in one line, each from a whole piece on."""
+        """Where each shard begins if all open ones are in one line, each from a whole piece on."""
         self._size = np.zeros(len(names), np.int64)
         self._end = 0
         self._sure = np.zeros(0, bool)

@@ -175,7 +175,7 @@ class Watch:
 
 def gone(path: str) -> FileChangedError:
     """The error for a file that is not there any more."""
-    lost = f", or the drive of {os.path.realpath(path)}, where it lies, is not mounted any more"
+    lost = f", or the drive of {os.path.realpath(path)}, where it is, is not mounted any more"
     return FileChangedError(
         f"the shard was removed while the dataset was in use{lost if os.path.islink(path) else ''}",
         file=path,

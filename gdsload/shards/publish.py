@@ -122,7 +122,7 @@ class Publication:
     def _make_shard_folders(self) -> None:
         for number, folder in enumerate(self.shard_folders):
             try:
-                if not number:  # listed before the first is made: whoever finds the lock finds all of them
+                if not number:  # listed before the first is made: the lock names all of them
                     os.write(self._lock, json.dumps(self.shard_folders).encode())
                 make_shard_folder(folder, self.folder, self.path)
             except OSError as error:
@@ -292,7 +292,7 @@ def _make_folder(path: str) -> tuple[str, int]:
             os.unlink(name)
             os.close(lock)
             raise
-        os.close(lock)  # Another writer took the new lock for one that was left behind.
+        os.close(lock)  # Another writer took the new lock for one that was left.
 
 
 def _prefix(path: str) -> str:
@@ -360,7 +360,7 @@ def remove_interrupted(folder: str, stage: str) -> None:
         raise WriteError(
             f"what an interrupted run has left cannot be removed: {error.strerror}",
             file=os.path.join(stage, os.path.basename(folder)) if found.startswith("/proc/") else found,
-            remedy=f"Make its drive writable again. Or give it up, and remove {stage} yourself: what lies in folders "
+            remedy=f"Make its drive writable again. Or give it up, and remove {stage} yourself: what is in folders "
             "on other drives then stays.",
         ) from error
 

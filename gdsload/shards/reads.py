@@ -27,7 +27,7 @@ __all__ = [
 IntArray = NDArray[np.int64]
 
 MAX_GAP_BYTES = 16 * 1024
-"""The largest gap that is read along with what is around it, by whoever reads from a drive. One that reads 117 k random
+"""The largest gap that is read along with what is around it, by what reads from a drive. One that reads 117 k random
 4 KiB blocks or 4.3 GB/s reads 36 KiB in the time of one more request; half of it, to be on the safe side with drives
 that are better at random reads."""
 PAGE_BYTES = 4096
@@ -199,7 +199,7 @@ def coalesce(
     first = _runs(wanted, max_read_bytes)
     if 2 * len(first) > len(wanted):
         return _coalesce(wanted, max_gap_bytes, max_read_bytes, alignment, turns)
-    # In order, as a rule: what lies together anyway is one extent, and there are few.
+    # In order, as a rule: what is adjacent anyway is one extent, and there are few.
     counts = _lengths(first, len(wanted))
     begin, last = wanted.offset[first], first + counts - 1
     few = Extents(wanted.file[first], begin, wanted.offset[last] + wanted.nbytes[last] - begin)

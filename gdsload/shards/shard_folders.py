@@ -83,7 +83,7 @@ def _check_target(folder: str) -> None:
     what = remedy = None
     if not os.path.isdir(folder):
         what = "it is no folder" if os.path.lexists(folder) else "there is no such folder"
-        remedy = "Mount its drive, or make it: a folder that is made here may lie on another drive."
+        remedy = "Mount its drive, or make it: a folder that is made here may be on another drive."
     elif os.statvfs(folder).f_flag & os.ST_RDONLY:
         what = "its file system is read-only"
         remedy = "Mount it for writing. A drive that fails is made read-only by the system: dmesg says so."

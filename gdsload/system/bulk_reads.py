@@ -25,7 +25,7 @@ __all__ = ["BulkReads"]
 
 _DEPTH = 256
 """Reads that are under way at once in one call: eight threads keep any drive busy with them. A machine allows 65 536 in
-all (/proc/sys/fs/aio-max-nr), unless it was told otherwise."""
+all (/proc/sys/fs/aio-max-nr), unless it is configured otherwise."""
 
 
 class _Numbers(NamedTuple):

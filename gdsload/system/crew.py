@@ -41,7 +41,7 @@ __all__ = ["Call", "Crew", "Outcome", "Work", "pickled", "refuse_in_import"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE_S = 5.0
-"""An idle process that is told to go takes a fraction of a second."""
+"""An idle process that is to end takes a fraction of a second."""
 _STOP_S = 1.0
 """What is killed is gone at once, unless it is in the kernel; threads come to the end of a sample or a batch."""
 
@@ -327,5 +327,5 @@ def refuse_in_import(work: Work) -> None:
         raise OptionError(
             f"a worker process imports the script, because {work.what} is defined there, and the script would "
             f"{work.again} once more",
-            remedy=f'Put the call under `if __name__ == "__main__":`, or {work.what} in a module of its own.',
+            remedy=f'Put the call under `if __name__ == "__main__":`, or {work.what} in another module.',
         )

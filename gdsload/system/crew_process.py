@@ -22,7 +22,7 @@ _SCRIPT = ("init_main_from_name", "init_main_from_path")
 
 def main() -> None:
     """Do what comes through the connection, until it is closed."""
-    with suppress(EOFError, ConnectionError):  # whoever started it is done, or gone
+    with suppress(EOFError, ConnectionError):  # the process that started it has ended
         _serve(Connection(int(sys.argv[1])))
 
 

@@ -51,7 +51,7 @@ class BackendTests:
     mapped = False
     """Whether the files that the backend is opened on are mapped into memory."""
     may_be_in_place = False
-    """Whether the backend brings some extents in place and others not."""
+    """Whether the backend reads some extents in place and others not."""
 
     @pytest.fixture
     def open_backend(self) -> OpenBackend:

@@ -198,7 +198,7 @@ class RecordingBackend(_Wrapper):
         self.most_held_bytes = 0
         """The most that this ever was."""
         self.released_twice = 0
-        """How many landings were released again: a mistake of whoever did."""
+        """How many landings were released again: a mistake of the caller."""
         self.released_early = 0
         """How many landings were released before their bytes had landed: a mistake, too."""
         self.closed = 0

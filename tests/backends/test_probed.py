@@ -10,7 +10,7 @@ import safetensors.numpy
 
 from gdsload.backends.host import HostBackend
 from gdsload.backends.probed import ProbedBackend
-from gdsload.backends.request import brought
+from gdsload.backends.request import one_way
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
@@ -20,7 +20,7 @@ from gdsload.testing import BackendTests, RecordingBackend
 def opened(files, name):
     backend = RecordingBackend(HostBackend(files, threads=2))
     backend.name = name
-    return brought(backend, name, "", "")
+    return one_way(backend, name, "", "")
 
 
 class TestConformance(BackendTests):
@@ -70,7 +70,7 @@ def test_it_reads_at_once_and_by_what_is_proven_afterwards(files, proven):
 
 
 def test_bytes_of_both_are_counted(files):
-    first, second = (brought(HostBackend(files), name, "", "") for name in ("first", "second"))
+    first, second = (one_way(HostBackend(files), name, "", "") for name in ("first", "second"))
     first.backend.name, second.backend.name = "first", "second"
     asked = threading.Event()
     backend = ProbedBackend(files, first, lambda: (asked.wait(30), (second, ""))[1])

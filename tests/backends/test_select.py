@@ -23,7 +23,7 @@ from gdsload.backends.host import HostBackend
 from gdsload.backends.keep import default_register_bytes
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.probed import ProbedBackend
-from gdsload.backends.request import BackendRequest, BackendRow, brought
+from gdsload.backends.request import BackendRequest, BackendRow, one_way
 from gdsload.backends.select import choose, dma_is_possible, expected, preflight, reads_in_place
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.shards.catalog import open_catalog
@@ -170,7 +170,7 @@ def test_batches_of_reads_are_made_where_all_drives_take_them():
 
 
 def open_own(request, files, _found):
-    return brought(GdsBackend(files, request.device, engine=Engine), "own", "given", "by an engine of its own")
+    return one_way(GdsBackend(files, request.device, engine=Engine), "own", "given", "by an engine of its own")
 
 
 OWN = BackendRow(GdsBackend, True, "another way", open_own)
@@ -302,7 +302,7 @@ def test_as_many_threads_read_as_were_asked_for(files, name, device, monkeypatch
 def test_a_backend_of_another_library_is_opened_as_it_says(files):
     chosen = choose(BackendRequest(OWN, GPU), files, probe=unasked)
     assert type(chosen.backend.engine) is Engine
-    assert chosen.answer() == "own: every byte is brought to the GPU by an engine of its own"
+    assert chosen.answer() == "own: every byte reaches the GPU by an engine of its own"
     chosen.backend.close()
 
 
@@ -433,13 +433,13 @@ def test_reasons_of_auto(files, unmapped, monkeypatch):
 def test_the_answer_of_auto_is_as_things_are(files, unmapped, found, name):
     request = BackendRequest("auto", GPU, register_bytes=9)
     way = {"gds": "from the drive by DMA", "bounce": "through pinned host memory"}[name]
-    none = f"{name}: every byte is brought to the GPU {way}"
+    none = f"{name}: every byte reaches the GPU {way}"
     assert settled(choose(request, unmapped, probe=Probing(found))).answer() == none
     opened = settled(choose(request, files, probe=Probing(found)))
     assert opened.answer() == none
     opened.backend.near.registered[:2] = True
     assert opened.answer() == (
-        f"mapped+{name}: 2 of 3 shards can be gathered from the page cache by the GPU, the others are brought to it {way}"
+        f"mapped+{name}: 2 of 3 shards can be gathered from the page cache by the GPU, the others reach it {way}"
     )
     opened.backend.near.registered[2] = True
     assert opened.answer() == ("mapped: every byte of this dataset can be gathered from the page cache by the GPU")
@@ -450,9 +450,9 @@ def test_the_answer_of_auto_is_as_things_are(files, unmapped, found, name):
     ("name", "found", "answer"),
     [
         ("mapped", None, "mapped: every byte of this dataset can be gathered from the page cache by the GPU"),
-        ("bounce", None, "bounce: every byte is brought to the GPU through pinned host memory"),
-        ("gds", BY_DMA, "gds: every byte is brought to the GPU from the drive by DMA"),
-        ("gds", BY_CPU, "gds: every byte is brought to the GPU by cuFile's compat mode, in which the CPU reads"),
+        ("bounce", None, "bounce: every byte reaches the GPU through pinned host memory"),
+        ("gds", BY_DMA, "gds: every byte reaches the GPU from the drive by DMA"),
+        ("gds", BY_CPU, "gds: every byte reaches the GPU by cuFile's compat mode, in which the CPU reads"),
     ],
 )
 def test_the_answer_of_a_backend_asked_for_by_name(files, name, found, answer):

@@ -121,7 +121,7 @@ def test_a_restored_source_is_gone_on_with(sound, tmp_path):
     offset = entries(path)["r"].begin
     flip(path, offset)
     try:
-        with pytest.raises(ChecksumError, match="samples are damaged that were to be written anew"):
+        with pytest.raises(ChecksumError, match="samples are damaged that were to be written again"):
             gdsload.reshard(sound, tmp_path / "out", shard_bytes="300KiB", workers=1)
     finally:
         flip(path, offset)

@@ -160,8 +160,10 @@ def test_a_signal_ends_it_and_the_next_run_goes_on(script, tmp_path, moment, num
     assert took < 6  # two seconds, where the machine has time for it
     assert len(begun(tmp_path)) <= before + 2  # what was queued is not begun
     wanted = f"{kept} of 40 parts are finished, in {tmp_path}/.out.gdsload-convert; run the same again to go on, "
-    wanted += "or with --restart to begin anew"
-    assert complaint == f"stopped: {wanted if kept else 'no part is finished yet; run the same again to begin anew.'}\n"
+    wanted += "or with --restart to begin again"
+    assert (
+        complaint == f"stopped: {wanted if kept else 'no part is finished yet; run the same again to begin again.'}\n"
+    )
     assert not (tmp_path / "out").exists()
     if kept:
         go_on(script, tmp_path, kept)
@@ -199,7 +201,7 @@ def test_a_script_with_its_own_source_needs_one(script):
     assert complaint.count("OptionError") == 1
     last = complaint.splitlines()[-1]
     assert last.startswith("gdsload.errors.OptionError: a worker process imports the script")
-    assert 'Put the call under `if __name__ == "__main__":`, or the source in a module of its own' in last
+    assert 'Put the call under `if __name__ == "__main__":`, or the source in another module' in last
     guarded = f'import gdsload\nif __name__ == "__main__":\n    print({CALL}.samples)'
     with started(script(guarded, pause=0, alone=False)) as process:
         assert process.communicate(timeout=60) == ("800\n", "")

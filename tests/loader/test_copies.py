@@ -144,7 +144,7 @@ def test_a_sampler_that_cannot_be_resumed_is_not_copied_in_the_middle(load, plai
     assert ids(pickle.loads(pickle.dumps(loader))) == ids(loader)
     batches = iter(loader)
     next(batches)
-    with pytest.raises(StateError, match="cannot be brought back into the middle of an epoch"):
+    with pytest.raises(StateError, match="cannot be set back into the middle of an epoch"):
         pickle.dumps(loader)
 
 

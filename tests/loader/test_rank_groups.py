@@ -294,9 +294,7 @@ class TestMesh:
     @pytest.mark.parametrize("names", [("a", "b"), ("dp", "b"), ("a", "tp"), None], ids=str)
     def test_a_dimension_of_another_name_is_refused_where_there_are_several(self, load, plain, world, names):
         world(3, 8)
-        with pytest.raises(
-            OptionError, match=r"get samples of their own cannot be told.*(ranks=mesh\['name'\]|mesh_dim)"
-        ):
+        with pytest.raises(OptionError, match=r"get other samples is unknown.*(ranks=mesh\['name'\]|mesh_dim)"):
             load(plain, 10, ranks=init_device_mesh("cpu", (4, 2), mesh_dim_names=names))
 
     def test_and_taken_where_it_is_chosen(self, load, plain, world):

@@ -382,7 +382,7 @@ CALLS = [
     (lambda data: TokenBudget(data, "points", 900).set_epoch(-1), "epoch is -1"),
     (lambda data: TokenBudget(Windows(data, 3), "points", 900), "'points'"),
     (lambda data: LengthBuckets(data, "points", 0), "batch_size is 0"),
-    (lambda data: LengthBuckets(Mix([data], [1]), "points", 4), "a Mix has an order of its own"),
+    (lambda data: LengthBuckets(Mix([data], [1]), "points", 4), "a Mix has its own order"),
 ]
 
 

@@ -412,7 +412,7 @@ class TestRefused:
 
     def test_another_dataset(self, make, writers, tmp_path, load):
         other = writers[1](tmp_path / "other", 1000, width=7)
-        self.refused(load(other, 25, seed=9), self.state(make), "dataset is not the one.*same dataset, or start anew")
+        self.refused(load(other, 25, seed=9), self.state(make), "dataset is not the one.*same dataset, or start again")
 
     def test_one_value_more_or_less(self, load, tmp_path):
         for name, value in (("a", 5), ("b", 6)):

@@ -426,7 +426,7 @@ def test_a_drive_that_is_unmounted_meanwhile(spread, drives, tmp_path):
     dataset[0]
     drives[0].rename(tmp_path / "unmounted")
     with pytest.raises(
-        FileChangedError, match=f"or the drive of {drives[0]}/small.gdsload-.*, where it lies, is not mounted any more"
+        FileChangedError, match=f"or the drive of {drives[0]}/small.gdsload-.*, where it is, is not mounted any more"
     ):
         dataset[0]
 

@@ -29,7 +29,7 @@ import torch
 
 from gdsload.backends.gds.engines import Engine, one_by_one
 from gdsload.backends.gds.gds import GdsBackend
-from gdsload.backends.request import BackendRequest, BackendRow, OpenedBackend, brought
+from gdsload.backends.request import BackendRequest, BackendRow, OpenedBackend, one_way
 from gdsload.shards.files import Files
 from gdsload.shards.local_files import LocalFiles
 from gdsload.system.arrays import IntArray
@@ -346,7 +346,7 @@ def _open_gds(
     engine: Callable[[torch.device], Engine], request: BackendRequest, files: Files, _found: object
 ) -> OpenedBackend:
     backend = GdsBackend(files, request.device, engine=engine, **request.threads)
-    return brought(backend, "gds", "asked for", "by a stand-in for cuFile")
+    return one_way(backend, "gds", "asked for", "by a stand-in for cuFile")
 
 
 def real(drives: int = 1, *, one_queue: bool = False) -> Drive:

@@ -71,8 +71,8 @@ class ResidentRows:
             return False
         if np.count_nonzero(wanted.nbytes[1:] != wanted.nbytes[:-1]) >= _MOST_LENGTHS:
             return False
-        behind = wanted.offset[1:] == wanted.offset[:-1] + wanted.nbytes[:-1]
-        runs = len(wanted) - int(np.count_nonzero(behind & (wanted.file[1:] == wanted.file[:-1])))
+        adjacent = wanted.offset[1:] == wanted.offset[:-1] + wanted.nbytes[:-1]
+        runs = len(wanted) - int(np.count_nonzero(adjacent & (wanted.file[1:] == wanted.file[:-1])))
         return wanted.total_bytes < runs * _GATHERED_BELOW_BYTES
 
     def read(self, wanted: Extents, allocate: Callable[[int], torch.Tensor]) -> PendingRead:

@@ -93,7 +93,7 @@ def _in_order(wanted: Extents) -> tuple[Extents, IntArray] | None:
     """
     runs: list[tuple[int, int, int]] = []  # shard, offset, and its end
     places: list[int] = []
-    last, low, begin, end, place = -1, 0, 0, 0, 0  # the run that may still grow, and where in the slot it lies
+    last, low, begin, end, place = -1, 0, 0, 0, 0  # the run that may still grow, and where in the slot it is
     for file, offset, nbytes in zip(wanted.file.tolist(), wanted.offset.tolist(), wanted.nbytes.tolist(), strict=True):
         if (file, offset) < (last, low):
             return None

@@ -47,7 +47,7 @@ def array_items(arrays: Mapping[str, Any], low: int, high: int, *, first: int = 
 
 def _rows(arrays: Mapping[str, Any], begin: int, end: int) -> dict[str, Any]:
     rows = {name: array[begin:end] for name, array in arrays.items()}
-    # What is mapped comes as a type of its own.
+    # What is mapped comes as another type.
     return {name: plain_rows(np.asarray(some)) if isinstance(some, np.ndarray) else some for name, some in rows.items()}
 
 

@@ -72,7 +72,7 @@ class ArraySource(FieldChoice):
         if folder and not any(name.endswith(".npy") for name in names_in(self.path)):
             found = files.find((".npy", ".npz"))
             raise OptionError(
-                f"its {len(found)} arrays are archives, or lie in folders", file=self.path, remedy=_WAY_OUT
+                f"its {len(found)} arrays are archives, or are in folders", file=self.path, remedy=_WAY_OUT
             )
         return files.find((".npy",), below=False)
 
@@ -134,7 +134,7 @@ class ArraySource(FieldChoice):
         except (OSError, ValueError, EOFError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
             raise _unreadable(file, error) from None
         if label and "label" in found:
-            raise FormatError("it has an array 'label', and lies in a folder of a class", file=file)
+            raise FormatError("it has an array 'label', and is in a folder of a class", file=file)
         everything = {**found, **label}
         return {name: everything[name] for name in sample_fields(self.fields, everything, file)}
 
@@ -174,7 +174,7 @@ def _mapped(file: str) -> NDArray[Any]:
     found.close()
     raise FormatError(
         "it is an archive, and no array", file=file,
-        remedy="One of numpy's arrays is recognised by its name's end: .npz. One of torch's has a kind of its own: pt.",
+        remedy="One of numpy's arrays is recognised by its name's end: .npz. One of torch's has another kind: pt.",
     )  # fmt: skip
 
 

@@ -279,7 +279,7 @@ class CellReader:
         return FormatError(
             f"the row has {width} cells, but {said}",
             file=where,
-            remedy=None if between is None else f"If cells lie between {between!r}, pass delimiter={between!r}.",
+            remedy=None if between is None else f"If cells are between {between!r}, pass delimiter={between!r}.",
         )
 
 

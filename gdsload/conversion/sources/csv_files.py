@@ -128,7 +128,7 @@ class CsvSource(FieldChoice, ImageSource):
         names, values = self._header(file), self._first_cells(file)
         if other := other_delimiter(names):
             found.append(
-                f"there is one column, {names[0]!r:.100}: if cells lie between {other!r}, pass delimiter={other!r}"
+                f"there is one column, {names[0]!r:.100}: if cells are between {other!r}, pass delimiter={other!r}"
             )
         for name, kind, place in ((one.name, one.kind, one.place) for one in self._columns()):
             texts = map(os.fsdecode, values[place].to_pylist())

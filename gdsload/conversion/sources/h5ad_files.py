@@ -258,7 +258,7 @@ class _Sparse:
     def edges(self, begin: int, end: int) -> NDArray[np.int64]:
         edges: NDArray[np.int64] = self.starts[begin : end + 1].astype(np.int64)
         if edges[0] < 0 or edges[-1] > len(self.values) or (np.diff(edges) < 0).any():
-            raise FormatError(f"rows {begin} to {end - 1} lie outside of the sparse matrix' values", file=self.file)
+            raise FormatError(f"rows {begin} to {end - 1} are outside of the sparse matrix' values", file=self.file)
         _bounded(int(edges[-1] - edges[0]) * self.values.dtype.itemsize, self.file)
         return edges
 

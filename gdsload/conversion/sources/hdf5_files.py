@@ -173,7 +173,7 @@ def own_child(group: Any, name: str, file: str) -> Any:
         raise FormatError(f"{name!r} is a link to another file", file=file, remedy="Copy what it links to (h5copy).")
     child = group.get(name)
     if child is not None and child.file.filename != group.file.filename:
-        raise FormatError(f"{name!r} lies in another file", file=file, remedy="Copy what it links to (h5copy).")
+        raise FormatError(f"{name!r} is in another file", file=file, remedy="Copy what it links to (h5copy).")
     if isinstance(child, h5py.Dataset) and (child.is_virtual or child.external):
         raise FormatError(f"{name!r} keeps its data in other files", file=file, remedy="Copy it whole (h5repack).")
     return child

@@ -213,7 +213,7 @@ class ImageFolderSource(ImageSource):
             raise FormatError(
                 "there is no folder in it, and no image",
                 file=self.path,
-                remedy="Put the images of each class in a folder of its own, or all into this one.",
+                remedy="Put the images of each class in its own folder, or all into this one.",
             )
         raise FormatError(f"there is no file with {' or '.join(PICTURES)}", file=self.path)
 

@@ -130,7 +130,7 @@ class LitDataSource(ImageSource):
                     raise FormatError(
                         f"its chunks have {name} {config.get(name)!r:.50}, which is not supported",
                         file=path,
-                        remedy="Write it anew with the default item loader, neither packed nor encrypted.",
+                        remedy="Write it again with the default item loader, neither packed nor encrypted.",
                     )
             version, spec = json.loads(config["data_spec"])
             bare = config["item_loader"] == _TOKENS
@@ -206,7 +206,7 @@ def _decoder(how: str, field: str, look: ImageForm, file: str) -> Callable[[byte
         raise FormatError(
             f"field {field!r} is stored as pickles, which are never loaded",
             file=file,
-            remedy="Write it anew, with numbers, tensors, arrays, texts or bytes.",
+            remedy="Write it again, with numbers, tensors, arrays, texts or bytes.",
         )
     if kind == "json":
         return partial(_refused, where)
@@ -261,7 +261,7 @@ def _rows(table: bytes, chunk: _Chunk, path: str) -> Iterator[Item]:
 
 def _refused(where: str, _content: bytes) -> Any:
     # Such fields have values only in chunks without a table, which are written where pyarrow is missing.
-    raise FormatError("it is stored in a form of LitData's own", file=where, remedy="Write it anew, with pyarrow.")
+    raise FormatError("it is stored in a form of LitData's own", file=where, remedy="Write it again, with pyarrow.")
 
 
 def _text(content: bytes) -> str:

@@ -26,7 +26,7 @@ _ENCRYPTED = 1
 
 
 class NpzArchive:
-    """The arrays of an archive, each of which is opened once, whoever reads its rows.
+    """The arrays of an archive, each of which is opened once, for all readers of its rows.
 
     What is wrong with a damaged archive, `zipfile` says by errors of many types.
 

@@ -165,7 +165,7 @@ def is_index(path: str) -> bool:
         head = opened.read(len(_INDEX_MAGIC))
     if head.startswith(_OLD_MAGIC):
         raise FormatError(
-            "it is an index of an older form (TNTIDX)", file=path, remedy="Write it anew with Megatron-LM (mmap)."
+            "it is an index of an older form (TNTIDX)", file=path, remedy="Write it again with Megatron-LM (mmap)."
         )
     return head == _INDEX_MAGIC
 

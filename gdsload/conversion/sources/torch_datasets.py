@@ -150,7 +150,7 @@ class TorchSource:
             if isinstance(found, Iterator):
                 raise OptionError(
                     f"{self.name} is {type(found).__name__}, which can be gone through once only",
-                    remedy="Pass the function that makes it: it is called again whenever samples are read anew.",
+                    remedy="Pass the function that makes it: it is called again whenever samples are read again.",
                 )
             if not _is_dataset(found):
                 raise OptionError(

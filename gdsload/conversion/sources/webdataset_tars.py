@@ -249,7 +249,7 @@ class _Keys:
 def _grouped(tar: TarReader, keys: _Keys) -> Iterator[tuple[_Sample, Member, str]]:
     """Each member of a tar file that is of a sample, with that sample and the name of its field.
 
-    Whoever iterates adds the member to the sample before the next one is asked for.
+    The caller adds the member to the sample before the next one is asked for.
 
     Raises:
         FormatError: if members of one sample are not side by side.

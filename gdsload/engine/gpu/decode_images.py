@@ -98,8 +98,8 @@ class DeviceImages(HostImages):
                 decoder = self._open_decoder()
                 calls = 1 if decoder is None else decoder.calls
                 self._calls.count = calls
-                # Whoever has one may have a call's pixels: there is one more than calls at once, as the kernel reads
-                # those of a call, or another one is made ready, while the next is in the decoder.
+                # The owner of a stream may have a call's pixels: there is one more than calls at once, as the kernel
+                # reads those of a call, or another one is made ready, while the next is in the decoder.
                 for _ in range(calls + 1):
                     self._streams.put(side_stream(self._device))
                 self._opened = decoder

@@ -43,7 +43,7 @@ __all__ = [
 
 
 PART = 256
-"""Words of a long row from which a part of it is a tile of its own."""
+"""Words of a long row from which a part of it is a separate tile."""
 _TILE_BYTES = 2**15
 """Bytes of such rows that a warp takes at once: few, so that all warps are close to each other in the file."""
 
@@ -324,7 +324,7 @@ def tile_of(size: int, batches: int, width: int, warps: int) -> int:
     whole = -(-rows // (rounds * warps))
     if whole == 1 and width > PART:
         share = min(-(-rows * width // (warps * PART)) * PART, width)
-        # Where little of a row is left behind a share, that is a tile, too, and its warp may be one with a share.
+        # Where little of a row is left after a share, that is a tile, too, and its warp may be one with a share.
         fewer = max(-(-width // share) - 1, 1)
         return min(
             (share, min(-(-width // (fewer * PART)) * PART, width)),

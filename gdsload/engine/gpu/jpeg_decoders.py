@@ -38,7 +38,7 @@ _ALIGNMENT = 256
 _ROUND_BYTES = 2**24
 """Memory is asked for in multiples of this, so that what one call gives back fits the next one."""
 _FORMS = ((COLOURS, 3), (GREY, 1))
-"""How nvJPEG decodes images of so many channels: each in a call of its own."""
+"""How nvJPEG decodes images of so many channels: each in another call."""
 
 
 Call = Callable[[], list[Pixels]]

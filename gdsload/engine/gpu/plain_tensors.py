@@ -21,7 +21,7 @@ _SPARSE = {
     torch.sparse_csc: _COLUMNS,
     torch.sparse_bsc: _COLUMNS,
 }
-"""What gives the parts of a tensor of each layout that has no memory of its own."""
+"""What gives the parts of a tensor of each layout that has no memory itself."""
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
@@ -78,7 +78,7 @@ def _add_parts(value: Any, found: list[torch.Tensor], seen: dict[int, Any]) -> N
     else:
         parts = (value.values(),) if value.is_nested else ()
     _add_tensors(parts, found, seen)
-    # Who asks for the memory of one that has none, nor parts that are known, is told so by torch.
+    # Torch raises an error for one that has no memory, and whose parts are not known.
     if not parts or (subclass and _has_memory(value)):
         found.append(value)
 

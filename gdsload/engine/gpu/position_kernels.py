@@ -44,7 +44,7 @@ struct Params {
     const i64* table;
     const i64* selection;
     const i64* ends;       // of the shards, or other runs, in samples
-    const i64* origins;    // of the same: where sample 0 would lie
+    const i64* origins;    // of the same: where sample 0 would be
     u64 runs, row_bytes, width;
     u64 first, stride;     // first position of the first batch, and from batch to batch
     u64 words, tile;       // of a batch and of a tile, in words
@@ -72,7 +72,7 @@ __device__ __forceinline__ u64 address(const Params& p, u64 position) {
     return p.origins[below] + id * p.row_bytes;
 }
 
-// Here a word is a sample's number, and all batches are one behind the other.
+// Here a word is a sample's number, and all batches follow each other.
 extern "C" __global__ void LAYOUT samples(const Params p) {
     const u64 threads = (u64)gridDim.x * blockDim.x;
     for (u64 number = (u64)blockIdx.x * blockDim.x + threadIdx.x; number < p.all; number += threads) {

@@ -162,7 +162,7 @@ def resample(
         params = [begin, out.data_ptr(), normal, *out.shape[:1], *out.shape[2:]]
         launch(made, device, IN_VRAM, np.array(params, np.int64).view(np.uint64))
         begin += len(out) * wanted.strides[0]
-    # `given` may be freed: its memory belongs to this stream, and is used again behind the kernels alone.
+    # `given` may be freed: its memory belongs to this stream, and is used again after the kernels alone.
 
 
 def prepare(dtype: torch.dtype, *, channels_last: bool, device: torch.device) -> None:

@@ -33,7 +33,7 @@ _log = logging.getLogger("gdsload")
 _MOST_AT_ONCE = 4
 """Images that a thread takes at once: few, so that all threads end together, at some microseconds each time."""
 _MOST_SCRATCH_BYTES = 2**25
-"""Memory that a thread keeps for pixels; an image that is larger gets some of its own."""
+"""Memory that a thread keeps for pixels; a larger image gets other memory."""
 _ALIGNMENT = 64
 _BYTES_FOR_EACH = 10
 """Bytes of pixels for each byte of an image, where nothing else is known: about those of JPEG photographs."""

@@ -156,7 +156,7 @@ class KeptImages:
         encoded: EncodedImages = one.batch[name]
         samples = one.samples()
         fresh = np.flatnonzero((encoded.lengths > 0) | (self._fields[name].address[samples] == 0))
-        # Of those that are held there are no bytes, so the others' lie one behind the other.
+        # Of those that are held there are no bytes, so the others' follow each other.
         given = EncodedImages(encoded.values, encoded.lengths[fresh])
         numbers = fresh.tolist()
         decoded = one._replace(

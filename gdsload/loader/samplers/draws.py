@@ -74,7 +74,7 @@ class Draws:
         self._state: torch.Tensor | None = None  # of the generator, after the last draw
         self._seed = None if generator is None else generator.initial_seed()
         self._seeded = False  # whether others have seeded it since the first draw
-        self._drawing = threading.RLock()  # whoever draws has it
+        self._drawing = threading.RLock()  # held while indices are drawn
         self._lock = threading.RLock()  # for the next three, which change together
         self._first = 0 if stateful is None else place.step
         self._batches: deque[IntArray | BaseException] = deque()  # from _first on

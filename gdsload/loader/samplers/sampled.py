@@ -131,7 +131,7 @@ class Sampled:
             return state_of(self.source.planned, mark["state"])
         if mark is None and step:
             raise StateError(
-                f"the {self.source.name}, a {type(self._levels[-1]).__name__}, cannot be brought back into the middle "
+                f"the {self.source.name}, a {type(self._levels[-1]).__name__}, cannot be set back into the middle "
                 "of an epoch: it has no state_dict and load_state_dict, no generator, and no set_epoch and epoch",
                 remedy="Give it a seeded generator (generator=torch.Generator().manual_seed(0)) or a state_dict, pass "
                 "indices in a tensor, or ask between epochs.",
@@ -202,7 +202,7 @@ class Sampled:
         elif mark is not None or step:
             raise _another()
         self._resumed, self._begins = None if mark is None else dict(mark), None
-        self._next = self._draws = None  # they are behind, or beside, what the sampler is set to now
+        self._next = self._draws = None  # they are not what the sampler is set to now
 
     def draws(self, place: Place) -> Draws:
         """Have an epoch begin, from `place` on. As long as `begun` does not follow, the next call begins there, too.

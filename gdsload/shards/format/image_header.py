@@ -268,7 +268,7 @@ def _riff_chunks(data: memoryview) -> list[tuple[bytes, memoryview]]:
     while at + 8 <= len(data):
         kind, nbytes = bytes(data[at : at + 4]), _little(data, 4, at + 4)
         if at + 8 + nbytes > len(data) or len(found) == _MOST_PIECES:
-            _damaged(f"its chunk {kind!r} ends behind the image")
+            _damaged(f"its chunk {kind!r} ends after the image")
         found.append((kind, data[at + 8 : at + 8 + nbytes]))
         at += 8 + nbytes + nbytes % 2
     return found

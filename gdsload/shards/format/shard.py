@@ -225,7 +225,7 @@ class _Own:
             return None
         for name, owner in groups.items():
             if not isinstance(owner, str) or groups.get(owner) != owner:
-                self.add(f"{META_SCHEMA} gives it the offsets of {show(owner)}, which has none of its own", name)
+                self.add(f"{META_SCHEMA} gives it the offsets of {show(owner)}, which has none", name)
                 return None
         return groups
 

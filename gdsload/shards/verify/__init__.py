@@ -91,7 +91,7 @@ def verify_shards(
 
 
 def _forget_numbers(sources: Sequence[ShardSource], found: Sequence[_Found]) -> None:
-    """Behind a shard of which nobody knows how many samples it holds, nobody knows the samples' numbers."""
+    """After a shard whose number of samples is unknown, the samples' numbers are unknown."""
     known = True
     for source, one in zip(sources, found, strict=True):
         if not known:

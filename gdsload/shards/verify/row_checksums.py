@@ -59,7 +59,7 @@ class RowCheck:
         for file in np.flatnonzero(counts).tolist():
             problems += self._compare(file, ids[edges[file] - counts[file] : edges[file]], values=values)
         if problems:
-            raise ChecksumError("samples are damaged that were to be written anew", problems=problems, remedy=_REMEDY)
+            raise ChecksumError("samples are damaged that were to be written again", problems=problems, remedy=_REMEDY)
 
     def _compare(self, file: int, ids: IntArray, *, values: bool) -> list[Problem]:
         source = self._sources[file]
@@ -96,8 +96,8 @@ class RowCheck:
         if not nbytes or not some.any():
             return
         count = block_count(nbytes)
-        first, behind = lows[some] * row_bytes // BLOCK_BYTES, -(-highs[some] * row_bytes // BLOCK_BYTES)
-        begun, ended = np.bincount(first, minlength=count + 1), np.bincount(behind, minlength=count + 1)
+        first, after = lows[some] * row_bytes // BLOCK_BYTES, -(-highs[some] * row_bytes // BLOCK_BYTES)
+        begun, ended = np.bincount(first, minlength=count + 1), np.bincount(after, minlength=count + 1)
         right = self._right.setdefault((file, entry.name), np.zeros(count, np.bool_))
         asked = np.flatnonzero((np.cumsum(begun - ended)[:count] > 0) & ~right)
         for blocks in np.split(asked, np.flatnonzero(np.diff(asked) > 1) + 1):

@@ -23,7 +23,7 @@ from gdsload.system.probe.tree import Tree
 __all__ = ["CufileDescr", "main", "reads_by_path"]
 
 _BUFFER_BYTES = 16 * 2**20
-"""From 10 MiB on torch's allocator makes an allocation of its own: the buffer begins where the allocation does."""
+"""From 10 MiB on torch's allocator makes a separate allocation: the buffer begins where the allocation does."""
 _READ_BYTES = 2**20
 _BLOCK_BYTES = 4096
 _BATCHED_READS = 1000

@@ -40,7 +40,7 @@ class BenchPlan:
         device: where batches go.
         batch_size: samples of a batch.
         shuffle: as `gdsload.DataLoader` has it.
-        backends: what brings the batches of the direct contenders, one contender each.
+        backends: those of the direct contenders, one each.
         trials: timed runs of each contender, in each state of the cache.
         seconds: a trial ends with the first batch after as many; None: with the epoch.
         max_bytes: a trial ends with the batch that reaches as many; None: with the epoch.

@@ -159,7 +159,7 @@ def _answers(fd: int, file: str, part: range) -> tuple[str, NDArray[np.bool_]]:
         return "mincore", np.zeros(0, bool)
     if os.fstat(fd).st_uid == os.geteuid():
         return "mincore", _mincore(fd, file, len(part))
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # or asking for a page would read ahead behind it
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # or asking for a page would read ahead
     places = np.unique(np.linspace(part[0], part[-1], _PLACES, dtype=np.int64) // mmap.PAGESIZE * mmap.PAGESIZE)
     return "RWF_NOWAIT", np.array([is_resident(fd, int(place)) for place in places], bool)
 

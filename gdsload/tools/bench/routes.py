@@ -24,7 +24,7 @@ class Route:
     Attributes:
         name: what it is called.
         way: what it is meant to be; which path bytes took, counters say.
-        backend: what brings its batches to the device; None: they are built in RAM, and the consumer copies them.
+        backend: how its batches reach the device; None: they are built in RAM, and the consumer copies them.
         settings: further options of its loader.
     """
 

@@ -16,7 +16,7 @@ class Steps:
 
     Args:
         trials: how many there are.
-        progress: told of each; None: nobody is.
+        progress: called with each; None: nothing is.
     """
 
     def __init__(self, trials: int, progress: Progress | None) -> None:

@@ -23,7 +23,7 @@ def run_trial(route: Route, loader: DataLoader, plan: BenchPlan, epoch: int, *, 
 
     The clock runs from asking for the iterator until the last batch is on the device. What a loader opens for its first
     batch is in it, if that has not been opened before. Bytes by path are what was moved meanwhile: with what was read
-    ahead, where a trial ends before its epoch, and without what a read brought in between samples.
+    ahead, where a trial ends before its epoch, and without what was read between samples.
 
     Args:
         route: the contender.

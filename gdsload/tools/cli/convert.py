@@ -37,16 +37,16 @@ gdsload convert --help-source images
 def add_to(commands: Commands[Parser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "convert", help="make shards of a dataset as it lies on disk", example=_EXAMPLES,
+        "convert", help="make shards of a dataset as it is on disk", example=_EXAMPLES,
         usage="gdsload convert SOURCE OUT [options]",
-        description="Make shards of a dataset as it lies on disk. An interrupted run goes on by the same command.\n"
+        description="Make shards of a dataset as it is on disk. An interrupted run goes on by the same command.\n"
         "A kind's own options, such as --size 224 of images, are listed by --help-source KIND.",
     )  # fmt: skip
     parser.add_argument("source", metavar="SOURCE", help="what is converted: a file or folder, or MODULE:NAME")
     parser.add_argument("out", metavar="OUT", help="the folder to make")
     source = parser.add_argument_group("the source")
     source.add_argument(
-        "--kind", choices=list(KINDS), metavar="KIND", help="what SOURCE is (default: told by its files)"
+        "--kind", choices=list(KINDS), metavar="KIND", help="what SOURCE is (default: its files show it)"
     )
     source.add_argument(
         "--help-source", nargs="?", action=HelpSource, metavar="KIND", help="list a kind's options, or all kinds"
@@ -87,7 +87,7 @@ def _add_samples(parser: Parser) -> None:
         "--pack", metavar="FIELD:LENGTH",
         help="cut the tokens of all documents into blocks; FIELD:LENGTH:int64 if they are bytes of that type",
     )  # fmt: skip
-    samples.add_argument("--eos", type=int, metavar="ID", help="with --pack: a token to put behind each document")
+    samples.add_argument("--eos", type=int, metavar="ID", help="with --pack: a token to put after each document")
     samples.add_argument(
         "--pad", type=int, metavar="ID", help="with --pack: fill the last block (default: leave it out)"
     )

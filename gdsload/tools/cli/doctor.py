@@ -48,7 +48,7 @@ def add_to(commands: Commands[Parser]) -> None:
         description="Say which backend data at PATH get on this machine, why, and what would make it better.",
     )  # fmt: skip
     parser.add_argument(
-        "path", metavar="PATH", nargs="?", default=".", help="where the data lie (default: this folder)"
+        "path", metavar="PATH", nargs="?", default=".", help="where the data are (default: this folder)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--device", default=None, help="the GPU, or cpu (default: the current accelerator)")

@@ -15,8 +15,8 @@ _PATH = "a dataset's folder, a folder of safetensors files, or one file"
 def add_to(commands: Commands[Parser]) -> None:
     """Add the commands."""
     parser = commands.add_parser(
-        "merge", help="make one dataset of several, one behind the other", usage="gdsload merge OUT PATH... [options]",
-        description="Make one dataset of several, one behind the other.",
+        "merge", help="make one dataset of several, one after the other", usage="gdsload merge OUT PATH... [options]",
+        description="Make one dataset of several, one after the other.",
         example="gdsload merge all/ january/ february/",
     )  # fmt: skip
     parser.add_argument("out", metavar="OUT", help="the folder to make")
@@ -39,8 +39,8 @@ def add_to(commands: Commands[Parser]) -> None:
     add_writing(parser)
     parser.set_defaults(run=_split, names=NAMES)
     parser = commands.add_parser(
-        "reshard", help="write a dataset anew in shards of another size", usage="gdsload reshard PATH OUT [options]",
-        description="Write a dataset anew in shards of another size.",
+        "reshard", help="write a dataset again in shards of another size", usage="gdsload reshard PATH OUT [options]",
+        description="Write a dataset again in shards of another size.",
         example="gdsload reshard all/ smaller/ --shard-bytes 64MiB",
     )  # fmt: skip
     parser.add_argument("path", metavar="PATH", help=_PATH)

@@ -207,8 +207,8 @@ def given_back(parser: Parser, chosen: argparse.Namespace, extras: list[str]) ->
         flag, equals, value = typed.partition("=")
         if flag not in lists:
             continue
-        behind = at + (1 if equals else 2)
-        words = list(itertools.takewhile(lambda word: not word.startswith("-"), line[behind:]))
+        after = at + (1 if equals else 2)
+        words = list(itertools.takewhile(lambda word: not word.startswith("-"), line[after:]))
         if words and words == left[: len(words)]:
             for word in words:
                 lists[flag](parser, chosen, word, flag)
@@ -235,7 +235,7 @@ def _separated(flag: str, value: str, word: str, parser: Parser) -> str:
     both = shlex.quote(f"{value},{word}")
     return (
         f"{flag} takes one word, which is {value!r}: several values have commas between them, {flag} {both}, or stand "
-        f"behind all arguments. `{parser.prog} --help` shows what it takes."
+        f"after all arguments. `{parser.prog} --help` shows what it takes."
     )
 
 

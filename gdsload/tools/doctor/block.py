@@ -56,7 +56,7 @@ def find_block(tree: Tree, mount: Mount) -> BlockDevice | None:
     """The block device under a mount, or None where there is none (tmpfs, NFS, overlay) or none is visible."""
     if not mount.number.startswith("0:"):
         return _block(tree, f"/sys/dev/block/{mount.number}")
-    if mount.source.startswith("/dev/"):  # btrfs has numbers of its own; its source is one of its devices
+    if mount.source.startswith("/dev/"):  # btrfs has other numbers; its source is one of its devices
         name = mount.source.rpartition("/")[2]
         real = tree.resolve(mount.source)
         return _named(tree, name) or _named(tree, real.rpartition("/")[2] if real else "")

@@ -152,7 +152,7 @@ def drive(context: Context) -> Finding:
     stack = context.place.stack
     evidence: dict[str, Any] = {"stack": [f"{block.name} ({block.kind})" for block in stack]}
     if not stack:
-        return _fails(context, "the data lie on no block device", "Put them on a local NVMe drive.", **evidence)
+        return _fails(context, "the data are on no block device", "Put them on a local NVMe drive.", **evidence)
     raid = next((block for block in stack if block.kind == "md"), None)
     if raid is not None:
         remedy = "Mount the drives one by one (gdsload reads several folders at once), or load nvidia-fs."

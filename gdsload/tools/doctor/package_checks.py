@@ -51,7 +51,7 @@ def _package(context: Context, package: str) -> Finding:
         return ok(named or f"{package}, of unknown version", **evidence)
     message = f"{named or package} cannot be imported: {clip(broken, 160)}"
     if context.has_gpu:
-        return error(message, f"Install it anew: {_extra(context)}", **evidence)
+        return error(message, f"Install it again: {_extra(context)}", **evidence)
     return info(f"{message}; it is of no use here", **evidence)
 
 

@@ -50,7 +50,7 @@ def path(context: Context) -> Finding:
         return error(f"there is no {clip(place.path)}; {clip(place.real)} was looked at instead", remedy, **evidence)
     if place.lost:
         message = f"{clip(place.path)}: links of {place.lost} shards lead to where there is nothing"
-        return error(message, "Mount the drives that they lie on; gdsload verify names them.", **evidence)
+        return error(message, "Mount their drives; gdsload verify names them.", **evidence)
     if not place.shards:
         return info(f"{clip(place.path)} holds no safetensors files", **evidence)
     over = f" on {len(place.volumes)} mounts" if len(place.volumes) > 1 else ""
@@ -62,7 +62,7 @@ def filesystem(context: Context) -> Finding:
     """The file system, and whether cuFile can read it by DMA."""
     mount = context.place.mount
     if mount is None:
-        return unknown("the mount table does not say what the path lies on", kind="", options=[])
+        return unknown("the mount table does not say what the path is on", kind="", options=[])
     evidence: dict[str, Any] = {
         "kind": mount.kind, "point": mount.point, "root": mount.root, "source": mount.source,
         "options": list(mount.options), "bind": mount.root != "/",

@@ -24,7 +24,7 @@ from gdsload.tools.doctor.gpu_trial import GpuTrial
 __all__ = ["MODULES", "Calls", "System", "TorchBuild", "device_number"]
 
 MODULES = {"cupy": "cupy", "kvikio": "kvikio", "cuda-bindings": "cuda.bindings"}
-"""Optional packages by the name that people know them by, with the module that each brings."""
+"""Optional packages by the name that people know them by, with the module of each."""
 _DISTRIBUTIONS = ("cupy", "kvikio", "cuda-bindings", "cuda_bindings", "nvidia-cufile", "libkvikio")
 _IMPORT_TIMEOUT_S = 20.0
 

@@ -65,7 +65,7 @@ def test_fields_that_are_numbered_may_be_meant(tmp_path, out):
 
 def test_folders_of_files_are_classes(tmp_path):
     arrays = per_sample(tmp_path / "d", folders=["b", "a"])
-    with pytest.raises(OptionError, match=r"its 12 arrays are archives, or lie in folders\. Pass each='file'"):
+    with pytest.raises(OptionError, match=r"its 12 arrays are archives, or are in folders\. Pass each='file'"):
         gdsload.convert(tmp_path / "d", tmp_path / "out", workers=1)
     gdsload.convert(tmp_path / "d", tmp_path / "out", each="file", workers=1)
     dataset = gdsload.ShardDataset(tmp_path / "out")
@@ -148,7 +148,7 @@ def test_what_is_no_array_in_an_archive(tmp_path):
 def test_an_archive_by_another_name_is_no_array(tmp_path):
     np.savez(tmp_path / "t.npz", x=np.arange(3))
     (tmp_path / "t.npz").rename(tmp_path / "t.pt")
-    with pytest.raises(FormatError, match=r"t\.pt: it is an archive, and no array.*kind of its own: pt"):
+    with pytest.raises(FormatError, match=r"t\.pt: it is an archive, and no array.*another kind: pt"):
         ArraySource(str(tmp_path / "t.pt")).parts(1)
 
 

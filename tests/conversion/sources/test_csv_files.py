@@ -172,7 +172,7 @@ def test_a_file_in_latin_1_says_how_it_is_read(tmp_path):
 def test_rows_of_other_cells_below_one_name_tell_of_the_delimiter(tmp_path, mark):
     path = tmp_path / "t.csv"
     path.write_text(f"a{mark}b\n1,5{mark}2\n2,5{mark}3\n")
-    way = re.escape(f"2 cells, but there is one column. If cells lie between {mark!r}, pass delimiter={mark!r}. Mend")
+    way = re.escape(f"2 cells, but there is one column. If cells are between {mark!r}, pass delimiter={mark!r}. Mend")
     with pytest.raises(ReadError, match=way):
         gdsload.convert(path, tmp_path / "out", workers=1)
     assert gdsload.convert(path, tmp_path / "out", workers=1, delimiter=mark).samples == 2
@@ -332,7 +332,7 @@ def test_what_looks_like_a_name_is_noted(tmp_path):
 def test_another_delimiter_than_was_thought_is_noted(tmp_path):
     (tmp_path / "t.csv").write_text("a;b\n1;2\n3;4\n")
     (note,) = gdsload.conversion.runner.plan(tmp_path / "t.csv").notes
-    assert note == "there is one column, 'a;b': if cells lie between ';', pass delimiter=';'"
+    assert note == "there is one column, 'a;b': if cells are between ';', pass delimiter=';'"
     found = gdsload.conversion.runner.plan(tmp_path / "t.csv", delimiter=";")
     assert (list(found.schema), found.notes) == (["a", "b"], ())
 

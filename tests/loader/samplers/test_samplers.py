@@ -315,7 +315,7 @@ class TestResume:
             state = loader.state_dict()
             iterator = iter(loader)
             next(iterator)
-            with pytest.raises(StateError, match="cannot be brought back into the middle .*seeded generator.*between"):
+            with pytest.raises(StateError, match="cannot be set back into the middle .*seeded generator.*between"):
                 loader.state_dict()
             list(iterator)
             assert loader.state_dict()["epoch"] == 1

@@ -216,7 +216,7 @@ def test_animations_are_refused(codec):
         (b"RIFF\x0c\0\0\0WEBPVP8 \0\0\0\0", "its chunk b'VP8 ' holds no picture"),
         (b"RIFF\x0c\0\0\0WEBPVP8X\0\0\0\0", "its chunk b'VP8X' has 0 bytes"),
         (b"RIFF\xff\0\0\0WEBPVP8 \0\0\0\0", "it says that it has 263 bytes, and has 20"),
-        (b"RIFF\x0c\0\0\0WEBPVP8 \x01\0\0\0", "its chunk b'VP8 ' ends behind the image"),
+        (b"RIFF\x0c\0\0\0WEBPVP8 \x01\0\0\0", "its chunk b'VP8 ' ends after the image"),
     ],
 )
 def test_damaged_header_is_said(raw, says):

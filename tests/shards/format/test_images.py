@@ -154,7 +154,7 @@ def test_bytes_and_arrays_of_them_are_images(codec, form, batch):
     [
         (b"GIF89a", "an encoded image is jpeg, png in this field, but one is none of them: it begins with b'GIF89a'"),
         (b"", "but one is none of them: it begins with b''"),
-        (SIGNATURES["webp"], "but one is webp. Encode it anew, or give the writer a schema"),
+        (SIGNATURES["webp"], "but one is webp. Encode it again, or give the writer a schema"),
         (np.zeros(4, np.uint8), "but one is none of them"),
         (np.zeros((2, 2), np.uint8), r"a sample has shape \[2, 2\], but \[any\] was expected"),
         (np.zeros(4, np.int8), "it is int8, but the schema says uint8"),

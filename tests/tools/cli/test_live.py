@@ -86,7 +86,7 @@ def test_who_ends_it_is_told_at_once_what_is_finished(slow, tmp_path):
     assert code == 130
     said = " ".join(re.sub(r"\x1b\[\d+m", "", settled(terminal.text)).split())
     wanted = (
-        r"stopped: \d of 4 parts are finished, in \S+; run the same again to go on, or with --restart to begin anew"
+        r"stopped: \d of 4 parts are finished, in \S+; run the same again to go on, or with --restart to begin again"
     )
     assert re.fullmatch(wanted, said)
 

@@ -143,7 +143,7 @@ def test_several_words_behind_the_arguments_are_a_list_as_ever(source, capsys):
 def test_values_of_a_list_before_the_arguments_are_said_to_be_taken_for_these(capsys, line, taken, both):
     said = wrong(capsys, *shlex.split(line))
     assert re.search(rf"^error: .*{re.escape(taken)}$", said, re.MULTILINE)
-    assert f"{both}, or stand behind all arguments" in said
+    assert f"{both}, or stand after all arguments" in said
 
 
 def test_what_is_no_value_of_a_list_is_an_argument(capsys):

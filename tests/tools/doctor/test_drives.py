@@ -152,4 +152,4 @@ def test_shards_whose_drive_is_not_mounted(two: Made):
     finding = of(two)["storage.path"]
     assert (finding.severity, finding.evidence["lost"]) == ("error", 2)
     assert "links of 2 shards lead to where there is nothing" in finding.message
-    assert "Mount the drives" in finding.remedy
+    assert "Mount their drives" in finding.remedy
