@@ -11,7 +11,7 @@ from gdsload.backends.choices import Auto, Bounce, Gds
 from gdsload.errors import OptionError
 from gdsload.system.names import check_names
 
-__all__ = ["REFUSED", "TOLD", "TorchKeywords", "check_torch_keywords"]
+__all__ = ["REFUSED", "WARNED", "TorchKeywords", "check_torch_keywords"]
 
 REFUSED = {
     "collate_fn": "Batches are gathered whole: nothing is left to collate. Pass sample_transform= for what is done to "
@@ -46,7 +46,7 @@ _TORCHS: dict[str, object] = {
     "persistent_workers": False, "worker_init_fn": None, "multiprocessing_context": None, "in_order": True,
 }  # fmt: skip
 """torch's defaults: who writes them out wants nothing of them."""
-TOLD: set[str] = set()
+WARNED: set[str] = set()
 """The keywords that a warning has spoken of in this process."""
 
 
@@ -82,8 +82,8 @@ def check_torch_keywords(given: Mapping[str, object], known: Iterable[str], back
     unneeded = TorchKeywords.__annotations__.keys()
     check_names("DataLoader", sorted(given.keys() - unneeded - REFUSED.keys()), known)
     found = sorted(name for name in given.keys() & unneeded if given[name] != _TORCHS[name])
-    if not TOLD.issuperset(found):
-        TOLD.update(found)
+    if not WARNED.issuperset(found):
+        WARNED.update(found)
         warnings.warn(
             f"gdsload.DataLoader does not need {', '.join(found)}: it reads ahead in its own threads",
             UserWarning,

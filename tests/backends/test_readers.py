@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from gdsload import LoaderClosedError
 from gdsload.backends.readers import DriveReaders, one_each, threads_of_each
 from gdsload.system.pool import done
-
-
-def running():
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("gdsload-test")]
-
-
-class Held:
-    """Work that a thread is held up by."""
-
-    def __init__(self):
-        self.begun, self.may_end = threading.Event(), threading.Event()
-
-    def __call__(self):
-        self.begun.set()
-        assert self.may_end.wait(30)
+from tests.pools import Held, running
 
 
 def test_a_drive_that_is_held_up_keeps_no_other_waiting():

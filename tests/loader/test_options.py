@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import gdsload
 from gdsload import BudgetError, DatasetNotFoundError, Field, OptionError
-from gdsload.loader.torch_keywords import TOLD, TorchKeywords
+from gdsload.loader.torch_keywords import WARNED, TorchKeywords
 from gdsload.testing import RecordingBackend
 
 IGNORED = {
@@ -33,9 +33,9 @@ REFUSED = {"collate_fn": print}
 
 @pytest.fixture(autouse=True)
 def told_of_nothing():
-    TOLD.clear()
+    WARNED.clear()
     yield
-    TOLD.clear()
+    WARNED.clear()
 
 
 class TestTorchsKeywords:

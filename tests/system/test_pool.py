@@ -20,6 +20,7 @@ from gdsload import LoaderClosedError
 from gdsload.system import pool as pool_module
 from gdsload.system.numa import stay_on
 from gdsload.system.pool import Future, Pool, done
+from tests.pools import Held, running
 
 
 @pytest.fixture
@@ -27,21 +28,6 @@ def pool():
     found = Pool(1, "gdsload-test")
     yield found
     found.close()
-
-
-def running():
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("gdsload-test")]
-
-
-class Held:
-    """Work that a thread is held up by."""
-
-    def __init__(self):
-        self.begun, self.may_end = threading.Event(), threading.Event()
-
-    def __call__(self):
-        self.begun.set()
-        assert self.may_end.wait(30)
 
 
 # --- what is done, and what is raised ---

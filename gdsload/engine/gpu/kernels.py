@@ -168,8 +168,8 @@ def prepare_import() -> None:
     prepare("cupy", can_launch)
 
 
-_prepared: set[Hashable] = set()
-_done: set[Hashable] = set()
+_prepared: dict[Hashable, bool] = {}
+"""Whether each thing that is to be prepared has been made, or could not be."""
 _preparing = deque[tuple[Hashable, Callable[[], object]]]()
 _turn = threading.Lock()
 
@@ -187,9 +187,13 @@ def prepare(what: Hashable, make: Callable[[], object]) -> None:
     """
     if what in _prepared:
         return
-    _prepared.add(what)
+    _prepared[what] = False
     _preparing.append((what, make))
-    threading.Thread(target=_prepare_next, name="gdsload-prepare", daemon=False).start()
+    try:
+        threading.Thread(target=_prepare_next, name="gdsload-prepare", daemon=False).start()
+    except RuntimeError:  # the system has no further thread: it is made where it is needed
+        _preparing.remove((what, make))
+        _prepared[what] = True
 
 
 def _prepare_next() -> None:
@@ -200,12 +204,12 @@ def _prepare_next() -> None:
         except Exception:
             _log.debug("%s cannot be prepared", what, exc_info=True)
         finally:
-            _done.add(what)
+            _prepared[what] = True
 
 
 def prepared(what: Hashable) -> bool:
     """Return whether something that `prepare` was called with has been made, or could not be."""
-    return what in _done
+    return _prepared.get(what, False)
 
 
 @lru_cache(maxsize=1)

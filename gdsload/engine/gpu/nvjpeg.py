@@ -73,7 +73,7 @@ class NvJpeg:
     def decode(self, pointers: IntArray, lengths: IntArray, targets: IntArray, form: int, stream: int) -> None:
         """Decode images; the hardware may write at once, whatever is queued on the stream, and be at it afterwards.
 
-        The thread has used the device before: nvJPEG's allocator fails in one that has no context of CUDA.
+        Call it in a thread that has used the device before, and so has its context.
 
         Args:
             pointers: address of the bytes of each, in host memory: pinned, or it takes longer.

@@ -109,3 +109,14 @@ def test_what_is_prepared_is_made_once_and_in_order():
     gate.set()
     assert over.wait(10)
     assert made == [1, 2]
+
+
+def test_without_a_thread_nothing_is_prepared_and_nothing_waits_for_it(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    made = []
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    kernels.prepare("a test's, without a thread", lambda: made.append(1))
+    assert kernels.prepared("a test's, without a thread")
+    assert made == []
