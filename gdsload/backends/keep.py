@@ -24,7 +24,7 @@ from gdsload.system.ram import memory_room
 
 __all__ = ["AFTER_S", "default_register_bytes", "keep", "resides"]
 
-AFTER_S = 0.2
+AFTER_S = 0.3
 """Seconds from the first read of a loader until whole shards are read: its first batches should not wait for that."""
 _READ_BYTES, _AT_ONCE = 4 * 2**20, 4
 """Bytes of a read, and shards that are read at once: each in order, as the kernel reads ahead of that."""

@@ -107,6 +107,9 @@ class BatchMaker:
     def __init__(self, form: BatchForm) -> None:
         self.form = form
 
+    def prepare(self) -> None:
+        """Begin to make ready, in threads, what takes time and can be done without until then; again: nothing."""
+
     def assemble(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         """Gather a group of batches.
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.gpu import position_kernels
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.landed import LandedSource
-from gdsload.engine.limits import MOST_BATCHES, Limits, gatherers
-from gdsload.engine.prefetch import Prefetcher, Runner
+from gdsload.engine.limits import MOST_BATCHES, Limits, Runner, gatherers
+from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
@@ -58,13 +59,22 @@ def prefetch(
             elif not gather.ids_from_host:
                 # One thread queues and awaits all groups: several would wait for each other at the driver's locks.
                 runner = replace(runner, threads=1)
-        else:
-            gather.prepare()
     if not ahead:
         runner = _SYNCHRONOUS
+    if runner.threads:
+        runner = replace(runner, prepare=partial(_prepare, maker, gather))
+    else:
+        _prepare(maker, gather)
     if job.transform is not None and not isinstance(source, VramSource):
         maker.follow()  # what it computes with may still be being made
     return Prefetcher(source, job.steps, limits=limits, start=start, stats=stats, runner=runner)
+
+
+def _prepare(maker: BatchMaker, gather: ResidentGather | None) -> None:
+    """Begin to make ready what later batches are made with, and what they are once all shards can be addressed."""
+    maker.prepare()
+    if gather is not None and not gather.ready():
+        gather.prepare()
 
 
 def _threads(backend: Backend, maker: BatchMaker) -> int:

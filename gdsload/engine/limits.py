@@ -1,13 +1,13 @@
-"""The limits of a prefetcher, and its number of threads."""
+"""The limits of a prefetcher, and what runs it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gdsload.system.share import processors
 
-__all__ = ["MOST_BATCHES", "MOST_THREADS", "Limits", "gatherers"]
+__all__ = ["MOST_BATCHES", "MOST_THREADS", "Limits", "Runner", "gatherers"]
 
 MOST_BATCHES, MOST_THREADS, _MOST_THAT_COPY = 64, 4, 12
 
@@ -72,3 +72,22 @@ class Limits:
     def pool_bytes(self) -> int:
         """Batch memory that is worth keeping: what is ahead of the consumer, and what it and each thread hold."""
         return self.prefetch_bytes + (gatherers() + 2) * self.group() * self.batch_bytes * 2
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """The number of threads that make batches, and the distance that they may be ahead.
+
+    Attributes:
+        threads: how many threads plan and finish groups; 0: the consumer does.
+        most_groups: groups that may be ahead of the consumer, whatever the budgets allow.
+        tapers: whether groups become smaller towards the epoch's end.
+        most_batches: batches of a group, however small they are.
+        prepare: what is called, perhaps several times, after a first group: what it begins should not hold that up.
+    """
+
+    threads: int
+    most_groups: int = 1 << 30
+    tapers: bool = False
+    most_batches: int = MOST_BATCHES
+    prepare: Callable[[], object] = field(default=int, compare=False)

@@ -29,12 +29,12 @@ import threading
 import time
 from collections import deque
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from gdsload.engine.batch_source import BatchSource, Ready
 from gdsload.engine.group import Group
-from gdsload.engine.limits import MOST_BATCHES, Limits
+from gdsload.engine.limits import Limits, Runner
 from gdsload.engine.pace import LEAST, Pace
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Steps
@@ -44,7 +44,7 @@ from gdsload.shards.values import no_inference
 from gdsload.system.pool import Pool
 from gdsload.system.threads import end_at_exit
 
-__all__ = ["Prefetcher", "Runner"]
+__all__ = ["Prefetcher"]
 
 _log = logging.getLogger("gdsload")
 _AT_ONCE = 2
@@ -56,23 +56,6 @@ and batches, where each takes long to make. More would hide nothing from the con
 interpreter lock from it, and would be made for nothing if the epoch is left early."""
 _LAST_BYTES = 16 * 2**20
 """Groups that taper are not made smaller than this: a third of a millisecond over PCIe 5 x16."""
-
-
-@dataclass(frozen=True, slots=True)
-class Runner:
-    """The number of threads that make batches, and the distance that they may be ahead.
-
-    Attributes:
-        threads: how many threads plan and finish groups; 0: the consumer does.
-        most_groups: groups that may be ahead of the consumer, whatever the budgets allow.
-        tapers: whether groups become smaller towards the epoch's end.
-        most_batches: batches of a group, however small they are.
-    """
-
-    threads: int
-    most_groups: int = 1 << 30
-    tapers: bool = False
-    most_batches: int = MOST_BATCHES
 
 
 class Prefetcher:
@@ -204,10 +187,17 @@ class Prefetcher:
         """Make groups until none is left, as each thread does."""
         if self.stopped:
             return
-        limit_threads(1)  # the other processors are other threads', or the training step's
+        first = True
         try:
             while (group := self._claim()) is not None:
-                self._finish(group)
+                try:
+                    if first:  # while its bytes are being read: it takes 50 ms, once in a process
+                        limit_threads(1)  # the other processors are other threads', or the training step's
+                finally:
+                    self._finish(group)
+                if first:
+                    self.runner.prepare()
+                first = False
         except BaseException:
             # What was planned before is waited for, and no other thread may be there to make it.
             while self._ended and (group := self._claim()) is not None:

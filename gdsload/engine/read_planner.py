@@ -25,7 +25,7 @@ from gdsload.order import BlockOrder, LanePieces, Schedule
 from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.reads import Extents, concat_extents, distinct, within
 from gdsload.shards.shard_table import ShardTable
-from gdsload.system.arrays import IntArray
+from gdsload.system.arrays import IntArray, unique
 
 __all__ = [
     "FieldRows",
@@ -364,9 +364,7 @@ def _both_ways(backend: Backend, wanted: list[Extents], on_host: NDArray[np.bool
     files = None
     if first.files is not None or second.files is not None:
         parts = ((first, here), (second, there))
-        files = np.unique(
-            np.concatenate([every.file[some] if read.files is None else read.files for read, some in parts])
-        )
+        files = unique(np.concatenate([every.file[some] if read.files is None else read.files for read, some in parts]))
     return joined(files, (here, first), (there, second))
 
 

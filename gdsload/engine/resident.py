@@ -316,9 +316,9 @@ class ResidentGather:
 
 
 def _rehearse(device: torch.device, ordered: Ordered, order: BlockOrder) -> None:
-    """Have the GPU compute the ids of an epoch's first batches, so that all kernels that it takes are there."""
+    """Have the GPU compute ids of an epoch, so that all kernels that it takes are there."""
     with on(side_stream(device)):
-        BlockIds(device, order, ordered.schedule)(range(min(2, ordered.steps)))
+        BlockIds(device, order, ordered.schedule).rehearse()
 
 
 def rows_are_gathered(maker: DeviceAssembler) -> bool:

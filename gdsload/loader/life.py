@@ -57,7 +57,7 @@ class Life:
             index = plan.form.index or "index"
             self._samples = SampleTransform(plan.per_sample, progress.sample_keys, index=index, ahead=plan.ahead)
         self._finish = hand_over_steps(plan, self._transform)
-        if plan.placement == "gpu":
+        if plan.placement == "gpu" and not plan.backend.keep:  # else the first epoch waits for a drive, and not for it
             prepare_import()
         self._resources: OpenResources | None = None
         self._status = BackendStatus(plan.asked, *expected(plan.backend), {})

@@ -16,7 +16,7 @@ from gdsload.errors import ReadError
 from gdsload.shards.handles import HandleTable, lent_once
 from gdsload.shards.reads import PAGE_BYTES, Extents
 from gdsload.shards.status import NO_DESCRIPTORS
-from gdsload.system.arrays import IntArray
+from gdsload.system.arrays import IntArray, unique
 from gdsload.system.memory import memory_at
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class PreparedReads:
     def _lend(self, table: HandleTable, runs: tuple[IntArray, IntArray]) -> IntArray | None:
         """The descriptors of reads of these files, so many of each; None if they are too many at once."""
         lent, counts = runs
-        if len(lent) > table.most and len(np.unique(lent)) > table.most and len(self.extents) > 1:
+        if len(lent) > table.most and len(unique(lent)) > table.most and len(self.extents) > 1:
             self.close()
             return None
         try:

@@ -9,8 +9,7 @@ import torch
 
 from gdsload.engine import epochs
 from gdsload.engine.landed import LandedSource
-from gdsload.engine.limits import Limits
-from gdsload.engine.prefetch import Runner
+from gdsload.engine.limits import Limits, Runner
 from gdsload.engine.stats import LoaderStats
 
 BY_CONSUMER, ONE_GROUP = Runner(0, tapers=True), Runner(0, most_groups=1)
@@ -41,18 +40,24 @@ def test_who_makes_batches_by_where_the_shards_are_and_what_is_left_for_the_host
     gather = None
     if facts is not None:
         ready = facts["ready"]
-        gather = SimpleNamespace(**{"ids_from_host": False, **facts, "ready": lambda: ready, "prepare": lambda: None})
+        gather = SimpleNamespace(**{"ids_from_host": False, **facts, "ready": lambda: ready})
+        gather.prepare = lambda: prepared.append("addresses")
     monkeypatch.setattr(epochs.ResidentGather, "of", lambda *_: gather)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: None)
     monkeypatch.setattr(LandedSource, "__init__", lambda *_: None)
     monkeypatch.setattr(LandedSource, "takes_processor", False, raising=False)
     maker = object.__new__(epochs.DeviceAssembler)
     maker.device, maker.stream, maker.follow = torch.device("cuda", 0), None, lambda: None
+    prepared = []
+    maker.prepare = lambda: prepared.append("batches")
     job = SimpleNamespace(transform=transform, steps=None)
     limits = Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
     reaching = SimpleNamespace(addressable=True)
     found = epochs.prefetch(job, reaching, maker, limits=limits, start=3, stats=LoaderStats(), ahead=True)
     assert (type(found.source).__name__, found.runner) == (source, runner)
+    assert bool(prepared) == (not runner.threads)  # threads do it after a first group
+    found.runner.prepare()
+    assert prepared == ["batches"] + ["addresses"] * (facts is not None and not facts["ready"])
 
 
 @pytest.mark.parametrize("takes_processor", [False, True])
@@ -61,6 +66,7 @@ def test_a_consumer_that_wants_nothing_ahead_makes_each_batch_by_itself(monkeypa
     monkeypatch.setattr(LandedSource, "__init__", lambda *_: None)
     monkeypatch.setattr(LandedSource, "takes_processor", takes_processor, raising=False)
     maker = SimpleNamespace(takes_processor=takes_processor, images=None, follow=lambda: None, onto=None)
+    maker.prepare = lambda: None
     job, limits = SimpleNamespace(transform=None, steps=None), Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
     backend = SimpleNamespace(addressable=False, in_place=True)
     found = epochs.prefetch(job, backend, maker, limits=limits, start=0, stats=LoaderStats(), ahead=False)

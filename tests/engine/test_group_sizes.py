@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from gdsload.engine.batch_source import Ready
-from gdsload.engine.limits import Limits
-from gdsload.engine.prefetch import Prefetcher, Runner
+from gdsload.engine.limits import Limits, Runner
+from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Ordered
 from gdsload.order import OrderOptions, Schedule, make_order

@@ -16,8 +16,8 @@ from gdsload.backends.host import HostBackend
 from gdsload.engine.assemble import Assembler, BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.landed import LandedSource
-from gdsload.engine.limits import Limits
-from gdsload.engine.prefetch import Prefetcher, Runner
+from gdsload.engine.limits import Limits, Runner
+from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job, Ordered, Selection
 from gdsload.errors import LoaderClosedError, ReadError

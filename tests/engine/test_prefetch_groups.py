@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from gdsload.engine import prefetch
+from gdsload.engine.limits import Runner
 from gdsload.engine.pace import LEAST
-from gdsload.engine.prefetch import Runner
 from tests.engine.noting import ALL, BATCH_BYTES, Noting, drain, over
 
 
@@ -115,3 +115,17 @@ def test_a_first_group_that_is_there_is_made_before_further_ones_are_started(sta
     with closing(over(source, Runner(threads), start=start)) as prefetcher:
         assert drain(prefetcher) == (ALL[start:], None)
     assert found[: len(counts)] == counts
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_later_groups_need_is_prepared_once_a_first_group_is_made(threads, fails):
+    """Also after one that could not be made. Each thread asks for it after its own first group."""
+    source, made = Noting(), []
+    if fails:
+        source.lost[0] = OSError("no")
+    runner = Runner(threads, prepare=lambda: made.append(len(source.made)))
+    with closing(over(source, runner)) as prefetcher:
+        drain(prefetcher)
+    assert 1 <= len(made) <= threads
+    assert fails or min(made) >= 1

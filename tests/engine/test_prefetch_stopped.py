@@ -8,8 +8,8 @@ import time
 import pytest
 
 from gdsload.engine.group import Group
-from gdsload.engine.limits import Limits
-from gdsload.engine.prefetch import Prefetcher, Runner
+from gdsload.engine.limits import Limits, Runner
+from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Steps
 from gdsload.errors import LoaderClosedError

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.system.arrays import argsort, array_of, taken
+from gdsload.system.arrays import argsort, array_of, taken, unique
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
@@ -38,3 +38,10 @@ def test_a_range_is_as_its_array(numbers):
     assert array.dtype == taken(numbers, places).dtype == np.int64
     assert array.tolist() == array_of(array).tolist() == list(numbers)
     assert taken(numbers, places).tolist() == taken(array, places).tolist() == array[places].tolist()
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(st.lists(st.integers(-5, 5)), st.integers(0, 2**60))
+def test_distinct_numbers_are_those_of_numpy(numbers, far):
+    numbers = np.array([*numbers, *(far + one for one in numbers)], np.int64)
+    assert np.array_equal(unique(numbers), np.unique(numbers))

@@ -24,7 +24,7 @@ from gdsload.engine.read_planner import Slices
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces
 from gdsload.shards.values import torch_dtype
-from gdsload.system.arrays import IntArray
+from gdsload.system.arrays import IntArray, unique
 from gdsload.system.streams import SideStream
 
 __all__ = ["DeviceAssembler"]
@@ -54,15 +54,18 @@ class DeviceAssembler(BatchMaker):
         self.queue = self.onto = queue
         self.device = device = queue.device
         self.stream, self.aside = queue.stream, SideStream(device)
-        self.gather = DeviceGather(device, on_host)
-        fields = [codec.stored for codec in form.codecs.values() if codec.wants != "host"]
-        rows = [field.row_bytes for field in fields if not field.ragged]
-        self.gather.prepare(rows, pieces=len(rows) < len(fields))
+        self.gather = DeviceGather(device, on_host, prepared=False)
         if form.decode:
             decode = form.decode if keep is None else as_kept(form.decode)
             self.images = DeviceImages(decode, device, partial(best_jpeg_decoder, device))
             if keep is not None:
                 self.kept = DeviceKeptImages(form.decode, self.images, keep)
+
+    def prepare(self) -> None:
+        """See `BatchMaker.prepare`: kernels are compiled."""
+        fields = [codec.stored for codec in self.form.codecs.values() if codec.wants != "host"]
+        rows = [field.row_bytes for field in fields if not field.ragged]
+        self.gather.prepare(rows, pieces=len(rows) < len(fields))
 
     def assemble(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`. The batches are complete when it returns: the gather has ended.
@@ -77,9 +80,7 @@ class DeviceAssembler(BatchMaker):
 
     def _gather(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         batches = [self.form.new_batch() for _ in sizes]
-        begins = np.unique(
-            np.concatenate([np.zeros(0, np.int64), *(part.rows.pending.begins for part in slices.parts)])
-        )
+        begins = unique(np.concatenate([np.zeros(0, np.int64), *(part.rows.pending.begins for part in slices.parts)]))
         codecs = self.form.codecs
         sources = {name: joined(name, codec.stored, slices) for name, codec in codecs.items()}
         groups = self.group(sources, sizes)

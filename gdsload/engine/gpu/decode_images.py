@@ -27,7 +27,7 @@ from gdsload.engine.images.encoded import Looked
 from gdsload.engine.images.resample import resampled
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.gather_host import limit_threads
-from gdsload.system.arrays import IntArray
+from gdsload.system.arrays import IntArray, unique
 from gdsload.system.pool import Future, Pool
 from gdsload.system.streams import on, record, room_for, side_stream
 from gdsload.system.threads import end_at_exit
@@ -223,7 +223,7 @@ def _parts(looked: Looked) -> list[IntArray]:
     """The numbers of images whose pixels may be in memory at once, in order."""
     ends = np.cumsum(3 * looked.widths * looked.heights)
     count = -(-int(ends[-1]) // BYTES_OF_A_CALL) if len(ends) else 0
-    cuts = np.unique(np.searchsorted(ends, ends[-1:] * np.arange(1, count) // max(count, 1)))
+    cuts = unique(np.searchsorted(ends, ends[-1:] * np.arange(1, count) // max(count, 1)))
     return [part for part in np.split(np.arange(len(ends)), cuts) if len(part)]
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gdsload.engine.gpu.gather_pieces import as_pieces, compile_pieces, queue_pieces, table_of
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch, prepare, prepared, word_in
 from gdsload.shards.gather_host import cut_runs, run_starts, unit_of
-from gdsload.system.arrays import IntArray
+from gdsload.system.arrays import IntArray, unique
 from gdsload.system.copies import LONG_BYTES, SHORT_BYTES, copies_scattered_runs, copy_to
 from gdsload.system.memory import UNIT_DTYPES
 from gdsload.system.streams import DeviceBytes
@@ -80,6 +80,8 @@ class DeviceGather:
         on_host: which of some addresses are of host memory.
         grid: of the kernel over PCIe; None for the one that saturates it.
         kernel: whether to use kernels of our own; None: if they can be compiled and launched.
+        prepared: whether they may be compiled when they are first used; else torch gathers until `prepare` has ended:
+            the first batches wait for a drive, and not for a compiler, too.
     """
 
     def __init__(
@@ -89,20 +91,18 @@ class DeviceGather:
         *,
         grid: Grid | None = None,
         kernel: bool | None = None,
+        prepared: bool = True,
     ) -> None:
         self.device, self.on_host, self._grid = device, on_host, grid
         self._kernel = kernel
+        self._prepared = prepared
         self._preparing: Hashable | None = None
 
     @property
     def kernel(self) -> bool:
-        """True if kernels of our own are used: not while those that `prepare` wants are being compiled.
-
-        Torch gathers the first batches meanwhile: they wait for a drive, and not for a compiler, too.
-        """
-        if self._preparing is not None and not prepared(self._preparing):
-            return False
-        return self.has_kernel()
+        """True if kernels of our own are used: not while those that `prepare` wants are being compiled."""
+        there = self._prepared if self._preparing is None else prepared(self._preparing)
+        return there and self.has_kernel()
 
     def has_kernel(self) -> bool:
         """Return whether kernels of our own can be used; waits until cupy is imported."""
@@ -191,7 +191,7 @@ class DeviceGather:
         edges: Sequence[tuple[int, int]],
     ) -> None:
         """Copy rows as runs; `first`: the row that each begins with. Each batch begins a new run."""
-        first = np.unique(np.concatenate([first, [low for low, _ in edges]]))
+        first = unique(np.concatenate([first, [low for low, _ in edges]]))
         nbytes = np.diff(np.append(first, len(addresses))) * row_bytes
         lows = np.array([low for low, _ in edges], np.int64)
         batch = np.searchsorted(lows, first, side="right") - 1

@@ -48,7 +48,7 @@ class Machine:
         self.bounds = [windows_of(order, lane) for lane in range(order.lanes)]
         self.sources: dict[str, str] = {}
         self.most_tables = 0
-        self.hashed, self.launched = [], []
+        self.hashed, self.launched, self.together = [], [], []
         self.handle, self.waited = 0, []
 
     def upload(self, _device):
@@ -75,6 +75,7 @@ class Machine:
 
     def hashes(self, words):
         width, count, out, *windows = words
+        self.together.append(count // width)
         self.most_tables = len(windows) // 2
         for row in range(count // width):
             lane, window = windows[2 * row : 2 * row + 2]
@@ -240,6 +241,16 @@ def test_each_table_is_made_once_on_the_way_and_again_on_the_way_back(batch_size
         held, before = ids.tabled, len(found.hashed)
         ids(range(1))
         assert set(found.hashed[before:]) == ids.tabled - held
+
+
+def test_a_rehearsal_sorts_several_windows_and_one_alone_and_changes_no_ids():
+    order, schedule = block_order(), Schedule(1000, 64, lanes=4)
+    with machine(order, schedule) as found:
+        ids = BlockIds(CPU, order, schedule)
+        ids.rehearse()
+        assert min(found.together) == 1 < max(found.together)
+        steps = range(schedule.steps)
+        assert np.array_equal(ids(steps).numpy(), Ordered(order, schedule).positions(steps))
 
 
 def test_another_thread_may_ask_for_other_steps_meanwhile():
