@@ -240,6 +240,7 @@ class BlockIds:
     def __init__(self, device: torch.device, order: BlockOrder, schedule: Schedule) -> None:
         self.device, self._schedule = device, schedule
         self._lanes, self._window = order.lanes, order.window
+        self._width = min(order.window, EXACT_LIMIT)
         self._lengths = [order.lane_length(lane) for lane in range(order.lanes)]
         self._firsts = [order.window_at(lane, 0)[1] if length else 0 for lane, length in enumerate(self._lengths)]
         self._words = (order.samples, order.lanes, order.window, order.key)
@@ -294,7 +295,7 @@ class BlockIds:
     def rehearse(self) -> None:
         """Queue what loads all kernels of later calls: torch sorts one window by other ones than several."""
         self(range(min(2, self._schedule.steps)))
-        self._make([(0, 0)], min(self._window, EXACT_LIMIT))
+        self._make([(0, 0)])
 
     def launches(self, steps: range) -> Iterator[tuple[range, _Reached]]:
         """Steps of one size, split into launches so that none uses too many windows."""
@@ -349,23 +350,22 @@ class BlockIds:
 
     def _reach(self, reached: _Reached) -> _Tables:
         """The tables of these windows; all others are dropped. Two threads that call it both get theirs."""
-        wanted = {place: size for place, size in reached.sizes.items() if size <= EXACT_LIMIT}
+        wanted = [place for place, size in reached.sizes.items() if size <= EXACT_LIMIT]
         tables = self._tables
         kept = {place: tables[place] for place in wanted if place in tables}
-        # By rising size, so that the tables that are sorted together need little padding.
-        missing = sorted(wanted.keys() - kept.keys(), key=lambda place: wanted[place])
-        while missing:
-            count = sum((row + 1) * wanted[place] <= _MOST_SORTED for row, place in enumerate(missing[:_MOST_TABLES]))
-            places = missing[:count]
-            made = self._make(places, wanted[places[-1]])
+        missing = [place for place in wanted if place not in kept]
+        most = max(min(_MOST_SORTED // self._width, _MOST_TABLES), 1)
+        for low in range(0, len(missing), most):
+            places = missing[low : low + most]
+            made = self._make(places)
             kept |= {place: (made, row) for row, place in enumerate(places)}
-            missing = missing[len(places) :]
         self._tables = kept
         return kept
 
-    def _make(self, places: Sequence[_Place], width: int) -> _Made:
+    def _make(self, places: Sequence[_Place]) -> _Made:
         """Queue the making of tables: for each window its numbers, sorted by their hashes."""
-        count = width * len(places)
+        # All as wide as the widest: torch sorts short rows by other kernels, which would have to be loaded, too.
+        width, count = self._width, self._width * len(places)
         with on(self._stream):
             hashes = torch.empty((len(places), width), dtype=torch.int64, device=self.device)
             words = _ORDER_WORDS + _HASHES_WORDS
