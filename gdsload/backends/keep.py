@@ -76,7 +76,7 @@ def _keep(files: Files, first: int, over: Callable[[], bool], then: Callable[[in
             if not there and _room() < spare + files.sources[file].length():
                 files.kept[[file, *pending, *(number for number, _ in reading)]] = False
                 return "the machine, or the control group, is short of memory"
-            reading.append((file, readers.run([] if there else [partial(_read_in, files, file, over)])))
+            reading.append((file, readers.run([partial(_bring_in, files, file, over, read=not there)])))
         file, read = reading.popleft()
         with suppress(Exception):
             read.wait()
@@ -84,13 +84,16 @@ def _keep(files: Files, first: int, over: Callable[[], bool], then: Callable[[in
     return trouble
 
 
-def _read_in(files: Files, file: int, over: Callable[[], bool]) -> None:
-    """Read a shard into the page cache."""
-    memory, nbytes = memoryview(bytearray(_READ_BYTES)), files.length(file)
+def _bring_in(files: Files, file: int, over: Callable[[], bool], *, read: bool) -> None:
+    """Read a shard into the page cache, unless it is there, and map its pages: registering it takes a third then."""
+    memory, whole, nbytes = memoryview(bytearray(_READ_BYTES)), files.whole(file), files.length(file)
     for offset in range(0, nbytes, _READ_BYTES):
         if over():
             raise LoaderClosedError("the loader was closed")
-        files.read_into(file, offset, memory[: nbytes - offset])
+        some = memory[: nbytes - offset]
+        if read:
+            files.read_into(file, offset, some)
+        files.populate(file, offset, len(some), whole)
 
 
 def resides(files: Files, file: int) -> bool:

@@ -357,9 +357,18 @@ def test_kept_shards_are_read_and_registered_from_the_last_one_back(keeping):
     assert not routed.files.opened[2]
 
 
-def test_what_the_loader_has_read_is_only_registered(keeping):
+def test_what_the_loader_has_read_is_only_registered(keeping, contents, monkeypatch):
     routed, read = keeping(0, 1, 2, 3, resident=[0, 1])
+    populated = {}
+    monkeypatch.setattr(
+        routed.files,
+        "populate",
+        lambda file, offset, nbytes, _wanted: populated.setdefault(file, []).append((offset, nbytes)),
+    )
+    monkeypatch.setattr(keep_module, "_READ_BYTES", 100)
     assert until(routed.near.registered.all, routed)
+    for file, raw in enumerate(contents):  # the pages of all were mapped, in the threads that read
+        assert populated[file] == [(low, min(100, len(raw) - low)) for low in range(0, len(raw), 100)]
     assert routed.near.asked == [0, 1, 3, 2]
     assert read == ["3", "2"]
 
