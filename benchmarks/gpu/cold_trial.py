@@ -40,6 +40,7 @@ GDSLOAD: dict[str, dict[str, Any]] = {
     "gdsload-none": {"cache": "none"},
     "gdsload-half": {"memory": _HALF},
     "gdsload-auto": {"cache": "auto"},
+    "gdsload-offsets": {"ragged": "offsets"},
 }
 """Options of gdsload's loaders by name; the first one has default options, and with `_HALF` half of the files'
 bytes may be registered, as on a machine that has no memory for more."""

@@ -25,7 +25,7 @@ from gdsload.system.ram import memory_room
 __all__ = ["AFTER_S", "default_register_bytes", "keep", "resides"]
 
 AFTER_S = 0.3
-"""Seconds from the first read of a loader until whole shards are read: its first batches should not wait for that."""
+"""Seconds before the first shard is read whole: a loader's first batches should not wait for that."""
 _READ_BYTES, _AT_ONCE = 4 * 2**20, 4
 """Bytes of a read, and shards that are read at once: each in order, as the kernel reads ahead of that."""
 _SHARE, _SPARE = 0.5, 0.1
@@ -37,6 +37,7 @@ def keep(
     first: int,
     *,
     over: Callable[[], bool],
+    pause: Callable[[], object] = int,
     then: Callable[[int], str] = lambda _file: "",
     processors: Collection[int] | None = None,
 ) -> str:
@@ -50,6 +51,7 @@ def keep(
         files: the shards; those that are not kept after all are taken out of `files.kept`.
         first: the shard that was wanted first.
         over: whether to end.
+        pause: called before the first shard is read; those that are there already do not wait for it.
         then: called with each shard that is in memory; says why no further one is to be read, or returns an empty text.
         processors: where the threads run that read; None for anywhere.
 
@@ -58,19 +60,29 @@ def keep(
     """
     readers = Pool(_AT_ONCE, "gdsload-keep", partial(stay_on, processors))
     try:
-        return _keep(files, first, over, then, readers)
+        return _keep(files, first, over, pause, then, readers)
     finally:
         readers.close()
 
 
-def _keep(files: Files, first: int, over: Callable[[], bool], then: Callable[[int], str], readers: Pool) -> str:
+def _keep(
+    files: Files,
+    first: int,
+    over: Callable[[], bool],
+    pause: Callable[[], object],
+    then: Callable[[int], str],
+    readers: Pool,
+) -> str:
     spare, kept = int(_SPARE * _room()), np.flatnonzero(files.kept)
     pending = deque(np.roll(kept, -int(kept.searchsorted(first))).tolist())
     reading = deque[tuple[int, Future]]()
-    trouble = ""
+    trouble, paused = "", False
     while (pending or reading) and not (over() or trouble):
         while pending and len(reading) < _AT_ONCE:
             there = resides(files, pending[0])
+            if not (there or paused):
+                pause()
+                paused = True
             file = pending.popleft() if there else pending.pop()
             there = there or resides(files, file)
             if not there and _room() < spare + files.sources[file].length():

@@ -46,9 +46,15 @@ class RegisteredTier(MappedBackend):
         stay_on(near)  # pages that are read into the page cache are in the memory of the processor that reads them
         filling.wait()
         if self.files.kept.any():
-            filling.pause(AFTER_S)
             first = int(filling.wanted.argmax())
-            self.trouble = keep(self.files, first, over=lambda: filling.over, then=self.try_register, processors=near)
+            self.trouble = keep(
+                self.files,
+                first,
+                over=lambda: filling.over,
+                pause=lambda: filling.pause(AFTER_S),
+                then=self.try_register,
+                processors=near,
+            )
         while not (filling.over or self.trouble):
             for file in np.flatnonzero(filling.wanted & self.files.opened & ~self.ready).tolist():
                 if filling.over or self.trouble:

@@ -373,6 +373,20 @@ def test_what_the_loader_has_read_is_only_registered(keeping, contents, monkeypa
     assert read == ["3", "2"]
 
 
+@pytest.mark.parametrize("resident", [[], [0, 1], [0, 1, 2, 3]])
+def test_only_shards_that_have_to_be_read_wait_for_the_first_batches(keeping, monkeypatch, resident):
+    """They wait once. Those that are there are registered at once."""
+    routed, read = keeping(0, 1, 2, 3, resident=resident)
+    pauses = []
+    monkeypatch.setattr(registered_module, "AFTER_S", 7)
+    real = routed._filling.pause
+    monkeypatch.setattr(
+        routed._filling, "pause", lambda seconds: pauses.append(len(read)) if seconds == 7 else real(seconds)
+    )
+    assert until(routed.near.registered.all, routed)
+    assert pauses == [0] * (len(resident) < 4)
+
+
 def test_a_kept_shard_that_cannot_be_read_is_left_out(keeping, folder, monkeypatch):
     routed, _ = keeping(0, 1, 2, 3)
     monkeypatch.setattr(
