@@ -1,6 +1,6 @@
 """The user's transforms of single samples: done by threads or processes, ahead of the consumer, and put together again.
 
-    a batch's fields ──> samples ──> chunks ──crew──> results ──> torch's default_collate
+    a batch's fields ──> samples ──> chunks ──crew──> results ──> collate_fn, or torch's default_collate
 
 Each sample's random numbers follow from its place in the epoch alone, so neither the crew nor its size changes a
 result. In threads, torch's functions that draw random numbers do so from a generator of the sample's own: torch's
@@ -52,6 +52,9 @@ _DRAWS = frozenset({
     "cauchy_", "bernoulli_", "_standard_gamma", "_sample_dirichlet",
 })  # fmt: skip
 """Names of torch's functions that take a generator."""
+
+_OF_A_BATCH = 0x9E3779B97F4A7C15
+"""Is added to a sample's key, bit by bit, for what is drawn for its batch."""
 
 Sample = dict[str, Any]
 _Chunk = tuple[list[Sample], list[int], list[int]]
@@ -109,13 +112,20 @@ class SampleTransform:
         per_sample: what is done, and by whom.
         keys: of an epoch's step with so many samples, the seed of each sample's random numbers.
         index: the key of a batch's samples' indices.
+        collate: makes a batch of the results; None: torch's `default_collate`.
         ahead: whether workers call the transforms; else the thread that makes the batch does.
     """
 
     def __init__(
-        self, per_sample: PerSample, keys: Callable[[int, int, int], list[int]], *, index: str, ahead: bool = True
+        self,
+        per_sample: PerSample,
+        keys: Callable[[int, int, int], list[int]],
+        *,
+        index: str,
+        collate: Callable[[list[Any]], Any] | None = None,
+        ahead: bool = True,
     ) -> None:
-        self._keys, self._index = keys, index
+        self._keys, self._index, self._collate = keys, index, collate
         workers = (per_sample.workers or processors()) if ahead else 0
         self._crew = Crew(_WORK, workers, processes=per_sample.processes)
         self._pieces = max(workers * _CHUNKS_EACH, 1)
@@ -136,13 +146,13 @@ class SampleTransform:
             LoaderClosedError: if it is closed meanwhile.
         """
         samples, indices = _samples(batch, self._index)
-        if not samples:
+        if not samples and self._collate is None:
             return {name: value for name, value in batch.items() if name != INDEX}
-        keys, size = self._keys(epoch, step, len(samples)), -(-len(samples) // self._pieces)
+        keys, size = self._keys(epoch, step, len(samples)), max(-(-len(samples) // self._pieces), 1)
         pieces = [slice(begin, begin + size) for begin in range(0, len(samples), size)]
         try:
             results = self._done([(samples[piece], keys[piece], indices[piece]) for piece in pieces])
-            made = _collated(results)
+            made = _collated(results) if self._collate is None else _collated_by(self._collate, results, keys)
         except Exception as error:
             _note(error, f"in the batch of step {step} of epoch {epoch}")
             raise
@@ -234,6 +244,18 @@ def _collated(results: list[Any]) -> Any:
             "what sample_transform has made of the samples of a batch cannot be put together: let it return tensors of "
             "one shape, numbers or texts, in dicts or tuples of one structure",
         )
+        raise
+
+
+def _collated_by(collate: Callable[[list[Any]], Any], results: list[Any], keys: list[int]) -> Any:
+    """The batch that a function of the user's makes, whose random numbers follow from the batch's first sample."""
+    try:
+        with torch.no_grad(), _DrawsFrom(torch.Generator().manual_seed(keys[0] ^ _OF_A_BATCH if keys else _OF_A_BATCH)):
+            return collate(results)
+    except Exception as error:
+        _note(error, f"in collate_fn, for {len(results)} samples")
+        if isinstance(error, StopIteration):
+            raise RuntimeError("collate_fn raised StopIteration, which would have ended the epoch") from error
         raise
 
 

@@ -55,7 +55,9 @@ class Life:
         self._samples = None
         if plan.per_sample is not None:
             index = plan.form.index or "index"
-            self._samples = SampleTransform(plan.per_sample, progress.sample_keys, index=index, ahead=plan.ahead)
+            self._samples = SampleTransform(
+                plan.per_sample, progress.sample_keys, index=index, collate=plan.collate_fn, ahead=plan.ahead
+            )
         self._finish = hand_over_steps(plan, self._transform)
         if plan.placement == "gpu" and not plan.backend.keep:  # else the first epoch waits for a drive, and not for it
             prepare_import()

@@ -80,12 +80,14 @@ class DataLoader(TorchAttributes):
         as_tuple: names of fields in the order of ``for image, label in loader``: batches are tuples of these, made
             after all transforms. Without transforms and `fields`, no other fields are read.
         sample_transform: called with each sample as ``dataset[i]`` gives it, and ``"index"`` if `with_index`: a
-            function, several in a list, or `PerSample` with the number and kind of its workers. Results are put
-            together by torch's ``default_collate``, and go to `device` from pinned memory; `device_transform` is called
-            after that. It runs ahead of the consumer, without gradients, for many samples at once. If it takes a
-            `generator` it gets one on the CPU, seeded by `seed`, epoch, and the sample's place in the order of all
-            ranks (with a sampler, by step, rank and place in the batch); torch's functions draw from it, too. numpy's
-            and Python's global generators are seeded with ``PerSample(processes=True)`` alone.
+            function, several in a list, or `PerSample` with the number and kind of its workers. It runs ahead of the
+            consumer, without gradients, for many samples at once. If it takes a `generator` it gets one on the CPU,
+            seeded by `seed`, epoch, and the sample's place in the order of all ranks (with a sampler, by step, rank and
+            place in the batch); torch's functions draw from it, too.
+        collate_fn: makes a batch of a list of samples, as `sample_transform` has made them. It runs ahead, in threads,
+            for several batches at once; torch's functions draw from a generator of the batch. None: torch's
+            ``default_collate``, after `sample_transform`. Tensors go to `device` from pinned memory, if they are in
+            dicts, lists or tuples, and `device_transform` is called after that.
         device_transform: called before `transform` with each batch on its device: a function or module, or several in a
             list (`gdsload.transforms` has some). It runs ahead of the consumer, in the loader's threads and, on a GPU,
             on its stream, without gradients or autocast; one call at a time, but not always in the order of batches. If
@@ -102,8 +104,7 @@ class DataLoader(TorchAttributes):
         ragged: the form of ragged fields. ``"jagged"``: nested tensors of that layout; ``"offsets"``: pairs (values
             ``[rows, ...]``, offsets int64 ``[batch + 1]``); ``"padded"``: pairs (padded ``[batch, longest, ...]``,
             lengths int64 ``[batch]``); ``"varlen"``: `Varlen` (values ``[rows, ...]``, cu_seqlens int32
-            ``[batch + 1]``, max_seqlen), for attention over sequences of varying length; `Padded`: as ``"padded"``, but
-            not with zeros. Text and bytes are lists on the CPU.
+            ``[batch + 1]``, max_seqlen); `Padded`: as ``"padded"``, with other values. Text and bytes are lists.
         sampler: the indices of the samples, instead of `shuffle`. A function is called with the number of each epoch,
             once, and returns its indices, of which some may repeat, in a one-dimensional int64 tensor or numpy array:
             ranks share them out. A sampler as in torch, or indices in a tensor, are this rank's alone. A sampler is
@@ -112,22 +113,20 @@ class DataLoader(TorchAttributes):
             `set_epoch` and `epoch`, or that is a list, range or tensor.
         batch_sampler: what gives lists of indices, a batch each; otherwise as `sampler`. `TokenBudget` and
             `LengthBuckets` share their batches out among the ranks.
-        ranks: who shares each global batch out. ``(rank, world_size)``: this process's rank, and how many there are.
-            None: those of torch.distributed when an epoch begins, or 0 of 1 if it is not initialised and WORLD_SIZE
-            says of no others. All ranks make the same number of steps, with batches of the same size. A DeviceMesh: its
-            dimensions of data parallelism (``dp``, ``fsdp``, ``dp_replicate``, ``dp_shard`` and the like) share samples
-            out, and ranks along those of tensor, context, sequence or pipeline parallelism (``tp``, ``cp``, ``sp``,
-            ``pp``) get the same batches. A mesh of one dimension of another name shares them out along that. A
-            ProcessGroup: its ranks share them out. All ranks of a mesh or group begin the first epoch together, in
-            which they compare what their loaders do.
-        check_peers: compare each batch with those of the ranks of the mesh that are to get the same one, by its hash.
-            They ask for it together, and all of them raise an error if they differ, or if one fails. It costs a copy to
-            the CPU and two small exchanges a batch.
+        ranks: the ranks that share each global batch: all make the same number of steps, with batches of one size.
+            ``(rank, world_size)``: this process's rank, and how many there are. None: those of torch.distributed when
+            an epoch begins, or 0 of 1 if it is not initialised and WORLD_SIZE names no others. A DeviceMesh: its
+            dimensions of data parallelism (``dp``, ``fsdp``, ``dp_replicate``, ``dp_shard`` and the like) share
+            samples, and ranks along those of tensor, context, sequence or pipeline parallelism (``tp``, ``cp``, ``sp``,
+            ``pp``) get the same batches; one dimension of another name shares samples. A ProcessGroup: its ranks do.
+            Ranks of a mesh or group begin the first epoch together, and compare what their loaders do.
+        check_peers: compare each batch, by its hash, with those of the ranks of the mesh that are to get the same one.
+            All of them raise an error if they differ, or if one fails. It costs a copy to the CPU and two exchanges.
         memory: the loader's budgets in bytes; see `Memory`. None: those that suit the machine.
         mmap: whether shards are mapped, as in `ShardDataset`; None: as the dataset was opened.
-        backend: the way that bytes travel: a name, or `Auto`, `Gds` or `Bounce` with options. By name or as a
-            value it is used or refused, never replaced; ``"gds"`` means that cuFile's own counters have shown DMA. A
-            `gdsload.backends.request.BackendRow` is a backend of another library.
+        backend: the way that bytes travel: a name, or `Auto`, `Gds` or `Bounce` with options, or another library's
+            `gdsload.backends.request.BackendRow`. What is given is used or refused, never replaced; ``"gds"`` means
+            that cuFile's own counters have shown DMA.
         cache: where samples are kept for later epochs. ``"pagecache"``: on a GPU the first shards that
             ``Memory(registered=)`` has room for are read into the page cache during the first epoch and registered with
             CUDA; others are read around it. ``"none"``: all are read around it. ``"vram"``: in the GPU's memory;
@@ -135,8 +134,7 @@ class DataLoader(TorchAttributes):
             `decode` that makes the same of an image in every epoch but for a flip, ``"vram"`` and ``"auto"`` keep the
             decoded images in the GPU's memory instead, and ``"ram"`` keeps them in memory, where batches are built on
             the CPU. `loader.cache` says what is where.
-        **unneeded: `num_workers`, `pin_memory` and other keywords of torch's loader that have no meaning here are
-            accepted. One warning in a process says so where they are not torch's defaults; `collate_fn` is refused.
+        **unneeded: `num_workers`, `pin_memory` and others of torch's, which mean nothing here: one warning says so.
 
     Raises:
         OptionError: if an argument cannot be used.
@@ -162,6 +160,7 @@ class DataLoader(TorchAttributes):
         transform: Callable[[dict[str, Any]], Any] | None = None,
         as_tuple: Sequence[str] | None = None,
         sample_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | PerSample | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         device_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
         decode: Mapping[str, DecodeImage] | None = None,
         ahead: bool = True,
@@ -191,7 +190,8 @@ class DataLoader(TorchAttributes):
             with_real=with_real,
             transform=transform,
             as_tuple=as_tuple,
-            sample_transform=per_sample(sample_transform),
+            sample_transform=per_sample(sample_transform, collated=collate_fn is not None),
+            collate_fn=collate_fn,
             device_transform=callables(device_transform, "device_transform"),
             decode=decode,
             ahead=ahead,

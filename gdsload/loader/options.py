@@ -14,6 +14,7 @@ import torch
 from gdsload.backends.choices import Auto, Bounce, Gds
 from gdsload.backends.names import BackendChoice
 from gdsload.backends.request import BackendRow, Placement
+from gdsload.engine.batch_source import as_it_is
 from gdsload.engine.codecs import RaggedForm
 from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import OptionError
@@ -50,7 +51,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
 }
 _ITERATED = "its indices are this rank's alone, and only those of a function are shared out"
 _BATCHES = "a batch_sampler alone says which samples are in which batch of this rank"
-_COLLATED = "samples are transformed in CPU memory, and default_collate makes batches of the results"
+_COLLATED = "samples are made in CPU memory, and batches are collated from them there"
 _CONFLICTS: tuple[tuple[str, str, tuple[object, ...], str], ...] = (
     ("batch_sampler", "sampler", (None,), _BATCHES),
     ("batch_sampler", "batch_size", (1,), _BATCHES),
@@ -63,6 +64,9 @@ _CONFLICTS: tuple[tuple[str, str, tuple[object, ...], str], ...] = (
     ("an iterated sampler", "ranks", (None,), _ITERATED),
     ("generator", "seed", (0,), "the generator's initial_seed() is the seed"),
     ("drop_last", "tail", (None, "drop"), "it leaves out a last batch that is not full"),
+    ("collate_fn", "backend", ("auto", "host"), _COLLATED),
+    ("collate_fn", "cache", ("pagecache", "none", "ram"), _COLLATED),
+    ("collate_fn", "ragged", ("jagged",), _COLLATED),
     ("sample_transform", "backend", ("auto", "host"), _COLLATED),
     ("sample_transform", "cache", ("pagecache", "none", "ram"), _COLLATED),
     ("sample_transform", "ragged", ("jagged",), _COLLATED),
@@ -130,6 +134,7 @@ class Options:
     transform: Callable[..., Any] | None
     as_tuple: Sequence[str] | None
     sample_transform: PerSample | None
+    collate_fn: Callable[[list[Any]], Any] | None
     device_transform: tuple[Callable[..., Any], ...]
     decode: Mapping[str, DecodeImage] | None
     ahead: bool
@@ -150,8 +155,9 @@ class Options:
                 raise OptionError(
                     f"{name} is {getattr(self, name)!r}", remedy=f"Supported are {', '.join(map(repr, known))}."
                 )
-        if self.transform is not None and not callable(self.transform):
-            raise OptionError(f"transform is {self.transform!r}, which cannot be called")
+        for name in ("transform", "collate_fn"):
+            if (function := getattr(self, name)) is not None and not callable(function):
+                raise OptionError(f"{name} is {function!r}, which cannot be called")
         if self.generator is not None and not isinstance(self.generator, torch.Generator):
             raise OptionError(f"generator is {self.generator!r}, which is no torch.Generator")
         if not isinstance(self.memory, Memory):
@@ -208,16 +214,20 @@ class Options:
 
 
 def per_sample(
-    transform: Callable[..., Any] | Sequence[Callable[..., Any]] | PerSample | None,
+    transform: Callable[..., Any] | Sequence[Callable[..., Any]] | PerSample | None, *, collated: bool
 ) -> PerSample | None:
-    """The transforms of samples, and the number and kind of their workers; None: there are no such transforms.
+    """The transforms of samples, and the number and kind of their workers; None: batches are made of no samples.
+
+    Args:
+        transform: as the loader takes it.
+        collated: whether a function makes batches of samples, in any case.
 
     Raises:
         OptionError: if one cannot be called.
     """
     if isinstance(transform, PerSample):
         return transform
-    found = callables(transform, "sample_transform")
+    found = callables(transform, "sample_transform") or ((as_it_is,) if collated else ())
     return PerSample(found) if found else None
 
 

@@ -57,6 +57,7 @@ class LoaderPlan:
         fields: the fields that are read, in the schema's order.
         form: how a batch looks.
         per_sample: what is done to each sample before it is part of a batch; None: nothing.
+        collate_fn: what makes a batch of these samples; None: torch's `default_collate`.
         device_transform: what is done to batches on their device; none if empty.
         transform: what is done to them in the consumer's thread; None: nothing.
         ahead: whether batches are made ahead of the consumer; else its thread makes each when it asks for it.
@@ -91,6 +92,7 @@ class LoaderPlan:
     fields: tuple[str, ...]
     form: BatchForm
     per_sample: PerSample | None
+    collate_fn: Callable[[list[Any]], Any] | None
     device_transform: tuple[Callable[..., Any], ...]
     transform: Callable[..., Any] | None
     ahead: bool
@@ -148,7 +150,6 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
     prefetch_bytes, arena_bytes = default_budgets(request.placement, request.device)
     dataset, selected = _selected(dataset)
     mapped = selected.mapped(options.mmap)
-    _refuse_cache(options.cache, request)
     source = index_source(options, len(selected))
     fields = field_names(selected.schema, options)
     decode = decoded_fields(selected.schema, fields, options.decode)
@@ -173,6 +174,7 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
         fields=fields,
         form=batch_form(selected, fields, options, decode),
         per_sample=options.sample_transform,
+        collate_fn=options.collate_fn,
         device_transform=options.device_transform,
         transform=options.transform,
         ahead=options.ahead,
@@ -223,7 +225,7 @@ def _schedule_rule(
 
 def _backend_request(options: Options) -> BackendRequest:
     asked, per_sample = requested(options.backend), options.sample_transform is not None
-    return replace(
+    request = replace(
         asked,
         backend="host" if per_sample else asked.backend,  # samples are transformed in CPU memory
         device=resolve_device(options.device),
@@ -231,6 +233,8 @@ def _backend_request(options: Options) -> BackendRequest:
         per_sample=per_sample,
         keep=options.cache in ("pagecache", "auto"),
     )
+    _refuse_cache(options.cache, request)
+    return request
 
 
 def _refuse_cache(cache: str, request: BackendRequest) -> None:

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from torch.utils.data import Sampler, SequentialSampler
 
 from gdsload.errors import OptionError
-from gdsload.loader.torch_keywords import REFUSED
 from gdsload.order.checks import check_epoch
 
 __all__ = ["BatchView", "EpochKeeper", "OrderView", "SequentialView", "TorchAttributes"]
@@ -129,6 +128,6 @@ class TorchAttributes:
                     remedy = f"Make a new one with the {name} that you want."
                 raise OptionError(
                     f"{name} cannot be set after the {type(self).__name__} was made, and would change nothing",
-                    remedy=REFUSED.get(name, remedy),
+                    remedy=remedy,
                 )
         super().__setattr__(name, value)

@@ -11,13 +11,8 @@ from gdsload.backends.choices import Auto, Bounce, Gds
 from gdsload.errors import OptionError
 from gdsload.system.names import check_names
 
-__all__ = ["REFUSED", "WARNED", "TorchKeywords", "check_torch_keywords"]
+__all__ = ["WARNED", "TorchKeywords", "check_torch_keywords"]
 
-REFUSED = {
-    "collate_fn": "Batches are gathered whole: nothing is left to collate. Pass sample_transform= for what is done to "
-    "each sample, and transform= for what is done to each batch.",
-}
-"""Keywords that are refused, and what to do instead."""
 _FORMER: tuple[tuple[str, dict[str, str]], ...] = (
     ("shuffle=gdsload.BlockShuffle({})", {"block": "block=", "window": "window=", "lanes": "lanes="}),
     ("ranks=({})", {"rank": "", "world_size": ""}),
@@ -73,14 +68,11 @@ def check_torch_keywords(given: Mapping[str, object], known: Iterable[str], back
         backend: the loader's.
 
     Raises:
-        OptionError: if one is refused, or unknown.
+        OptionError: if one is a former one, or unknown.
     """
-    for name, remedy in REFUSED.items():
-        if given.get(name) is not None:
-            raise OptionError(f"{name} is not supported", remedy=remedy)
     _refuse_former(given, backend)
     unneeded = TorchKeywords.__annotations__.keys()
-    check_names("DataLoader", sorted(given.keys() - unneeded - REFUSED.keys()), known)
+    check_names("DataLoader", sorted(given.keys() - unneeded), known)
     found = sorted(name for name in given.keys() & unneeded if given[name] != _TORCHS[name])
     if not WARNED.issuperset(found):
         WARNED.update(found)

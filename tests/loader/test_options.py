@@ -28,7 +28,6 @@ IGNORED = {
     "timeout": 5,
     "in_order": False,
 }
-REFUSED = {"collate_fn": print}
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +42,7 @@ class TestTorchsKeywords:
         own = set(inspect.signature(gdsload.DataLoader.__init__).parameters)
         torchs = set(inspect.signature(TorchDataLoader.__init__).parameters)
         assert set(TorchKeywords.__annotations__) == IGNORED.keys()
-        assert torchs - own - IGNORED.keys() - REFUSED.keys() == set()
+        assert torchs - own - IGNORED.keys() == set()
 
     def test_those_without_a_meaning_here_give_one_warning_at_the_callers_line(self, plain):
         with pytest.warns(
@@ -60,12 +59,6 @@ class TestTorchsKeywords:
         with pytest.warns(UserWarning, match=f"does not need {name}:") as caught:
             load(plain, **{name: IGNORED[name]})
         assert len(caught) == 1
-
-    @pytest.mark.parametrize("name", REFUSED)
-    def test_none_asks_for_nothing(self, load, plain, name):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            load(plain, **{name: None})
 
     def test_torchs_own_defaults_ask_for_nothing(self, load, plain):
         defaults = inspect.signature(TorchDataLoader.__init__).parameters

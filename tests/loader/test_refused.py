@@ -78,7 +78,7 @@ VALUES = [
     ("batch_size", [0, -1, 1.5, "8", None, [8]], "batch_size is"),
     ("cache", ["disk"], "cache is 'disk'"),
     ("check_peers", [True], "check_peers=True compares.*which ranks those are is not known.*the whole mesh"),
-    ("collate_fn", [print], "collate_fn is not supported.*transform="),
+    ("collate_fn", [5], "collate_fn is 5, which cannot be called"),
     ("decode", [[]], "is no mapping of fields"),
     ("decode", [{"picture": RANDOM}], "has no field 'picture'"),
     ("decode", [{"image": "random"}], r"decode\['image'\] is 'random'"),

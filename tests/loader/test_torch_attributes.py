@@ -16,7 +16,7 @@ from gdsload.loader.torch_keywords import TorchKeywords
 
 OF_TORCH = ["batch_sampler", "batch_size", "dataset", "drop_last", "sampler"]
 KEYWORDS = [*inspect.signature(gdsload.DataLoader.__init__).parameters][1:-1]
-UNNEEDED = [*TorchKeywords.__annotations__, "collate_fn"]
+UNNEEDED = [*TorchKeywords.__annotations__]
 
 
 @pytest.mark.parametrize("name", [*KEYWORDS, "order_options", "stats", *UNNEEDED])
@@ -27,7 +27,6 @@ def test_what_has_taken_effect_or_has_none_cannot_be_set(load, plain, name):
         loader.worker_init_fn = print
         return
     remedy = f"Make a new one with the {name}" if name in KEYWORDS else "Leave it out"
-    remedy = "Pass sample_transform=" if name == "collate_fn" else remedy
     with pytest.raises(OptionError, match=f"{name} cannot be set after the DataLoader was made.* {remedy}"):
         setattr(loader, name, 7)
     assert name == "cache" or getattr(loader, name, None) is before

@@ -87,7 +87,8 @@ packed = gdsload.Varlen(torch.arange(3), torch.tensor([0, 3], dtype=torch.int32)
 assert_type(packed.position_ids(), torch.Tensor)
 gdsload.DataLoader(dataset, ragged="dense")  # type: ignore[arg-type]
 gdsload.DataLoader(dataset, batch_size="32")  # type: ignore[arg-type]
-gdsload.DataLoader(dataset, collate_fn=len)  # type: ignore[call-arg]
+gdsload.DataLoader(dataset, collate_fn=len)
+gdsload.DataLoader(dataset, collate_fn=5)  # type: ignore[arg-type]
 
 assert_type(len(loader), int)
 assert_type(iter(loader), Iterator[Any])

@@ -1,0 +1,146 @@
+"""`collate_fn=`: batches that a function of the user's makes of samples."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import default_collate
+
+import gdsload
+from gdsload.errors import OptionError
+from gdsload.loader.plan import LoaderPlan
+from gdsload.testing import assert_resumes_everywhere, fingerprint
+
+ORDERS = [{"shuffle": False}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=4, window=16, lanes=2)}]
+
+
+def detection(samples):
+    """As loops for detection have it: what differs in size stays in lists."""
+    return [sample["x"] for sample in samples], [{"boxes": sample["x"][:1], "text": "t"} for sample in samples]
+
+
+def mixed(samples):
+    """As torchvision's MixUp in a collate_fn: it draws for the batch."""
+    batch = default_collate(samples)
+    return {**batch, "mixed": torch.randperm(len(samples)), "share": torch.rand(())}
+
+
+class TestBatches:
+    @pytest.mark.parametrize("order", ORDERS, ids=str)
+    def test_they_are_those_of_torchs_loader(self, load, rich, order):
+        """Of samples as the dataset gives them, in the order of a loader without it."""
+        dataset = gdsload.ShardDataset(rich)
+        steps = [batch["index"].tolist() for batch in load(rich, 16, with_index=True, fields=["label"], **order)]
+        beside = TorchDataLoader(dataset, batch_sampler=steps, collate_fn=list)
+        made = load(rich, 16, collate_fn=list, **order)
+        assert [fingerprint(batch) for batch in made] == [fingerprint(batch) for batch in beside]
+
+    def test_samples_are_those_that_sample_transform_has_made(self, load, plain):
+        loader = load(plain, 7, sample_transform=lambda sample: int(sample["x"][0]), collate_fn=sum, with_index=True)
+        sums = list(loader)
+        assert sums == [sum(range(low, min(low + 7, 1000))) for low in range(0, 1000, 7)]
+
+    def test_they_may_be_anything(self, load, plain):
+        images, targets = next(iter(load(plain, 3, collate_fn=detection)))
+        assert [len(image) for image in images] == [8, 8, 8]
+        assert [target["boxes"].tolist() for target in targets] == [[0], [1], [2]]
+
+    def test_other_transforms_come_after_it(self, load, plain):
+        loader = load(
+            plain, 10, collate_fn=lambda samples: sum(sample["x"].sum() for sample in samples),
+            device_transform=lambda batch: batch + 1, transform=int,
+        )  # fmt: skip
+        assert next(iter(loader)) == 8 * sum(range(10)) + 1
+
+    def test_where_torch_copies_batches_to_a_device(self, load, plain, monkeypatch):
+        def run():
+            return [fingerprint(batch) for batch in load(plain, 100, "full", collate_fn=detection)]
+
+        wanted = run()
+        monkeypatch.setattr(LoaderPlan, "copies", True)
+        assert run() == wanted
+
+    def test_an_empty_batch_is_collated_as_torch_does(self, load, plain):
+        assert list(load(plain, batch_sampler=[[3, 4], [], [5]], collate_fn=len)) == [2, 0, 1]
+
+
+class TestItRuns:
+    def test_ahead_in_other_threads_and_without_gradients(self, load, plain):
+        seen = set()
+
+        def collate(samples):
+            seen.add((threading.current_thread() is threading.main_thread(), torch.is_grad_enabled()))
+            return default_collate(samples)
+
+        assert len(list(load(plain, 100, collate_fn=collate))) == 10
+        assert (False, False) in seen
+        assert {grad for _, grad in seen} == {False}
+
+    def test_in_the_consumers_thread_if_nothing_is_made_ahead(self, load, plain):
+        loader = load(plain, 100, ahead=False, collate_fn=lambda _samples: threading.current_thread())
+        assert set(loader) == {threading.main_thread()}
+
+    def test_beside_processes_that_make_the_samples(self, load, plain):
+        loader = load(plain, 500, sample_transform=gdsload.PerSample(len, 1, processes=True), collate_fn=sum)
+        assert list(loader) == [500, 500]  # of samples of one field
+
+
+class TestRandomNumbers:
+    def test_they_follow_from_the_batch(self, load, plain):
+        """And differ from those of its first sample, and from batch to batch."""
+
+        def drawn(**options):
+            found = load(plain, 100, "full", collate_fn=mixed, **options)
+            return [(batch["mixed"].tolist(), float(batch["share"])) for batch in found]
+
+        first = drawn()
+        assert first == drawn()
+        assert len({share for _, share in first}) == len(first)
+        assert first != drawn(seed=1)
+        torch.manual_seed(1)
+        before = torch.get_rng_state()
+        assert drawn(ahead=False) == first
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_resumes_at_every_step(self, load, rich):
+        assert_resumes_everywhere(lambda: load(rich, 16, "full", seed=3, collate_fn=mixed, fields=["label"]))
+
+
+class TestErrors:
+    def test_it_comes_out_at_its_batch_and_the_epoch_goes_on(self, load, plain):
+        def collate(samples):
+            if int(samples[0]["x"][0]) == 300:
+                raise KeyError("missing")
+            return len(samples)
+
+        batches, found = iter(load(plain, 100, collate_fn=collate)), []
+        for _ in range(10):
+            try:
+                found.append(next(batches))
+            except KeyError as error:
+                found.append(" ".join(error.__notes__))
+        assert found[:3] + found[4:] == [100] * 9
+        assert found[3] == "in collate_fn, for 100 samples in the batch of step 3 of epoch 0"
+
+    def test_stop_iteration_does_not_end_the_epoch(self, load, plain):
+        with pytest.raises(RuntimeError, match="collate_fn raised StopIteration, which would have ended the epoch"):
+            next(iter(load(plain, 100, collate_fn=lambda _samples: next(iter(())))))
+
+    @pytest.mark.parametrize(("other", "value"), [("backend", "bounce"), ("cache", "vram"), ("ragged", "padded")])
+    def test_what_contradicts_it(self, load, plain, other, value):
+        with pytest.raises(OptionError, match=f"collate_fn cannot be used together with {other}='{value}'"):
+            load(plain, collate_fn=list, **{other: value})
+
+
+@pytest.mark.cuda
+def test_tensors_in_containers_are_copied_to_a_gpu(load, plain):
+    wanted = list(load(plain, 100, "full", collate_fn=detection))
+    with gdsload.DataLoader(plain, 100, "full", device="cuda", collate_fn=detection) as loader:
+        for (images, targets), (same, alike) in zip(loader, wanted, strict=True):
+            assert all(image.is_cuda and torch.equal(image.cpu(), one) for image, one in zip(images, same, strict=True))
+            for target, one in zip(targets, alike, strict=True):
+                assert target["boxes"].is_cuda
+                assert fingerprint({**target, "boxes": target["boxes"].cpu()}) == fingerprint(one)
