@@ -172,8 +172,6 @@ class Epoch(Iterator[Any]):
 
     def _take(self, entered: float) -> tuple[Any, int]:
         """The pipeline's batch for the next step, on the consumer's stream, and its number of samples."""
-        if self._begun:
-            self._owner.check_world(self.place)
         if not self._batches:
             self._fetch(entered)
         pipeline, hand_over = self.pipeline, self._hand_over  # together: another thread may close us
@@ -195,7 +193,9 @@ class Epoch(Iterator[Any]):
         """Get the next group of batches, or end."""
         if self._error is not None:
             self._fail()
-        if not self._begun:
+        if self._begun:
+            self._owner.check_world(self.place)
+        else:
             self._since = entered
             self._begun = True
             self._owner.begin(self)
