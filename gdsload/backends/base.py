@@ -52,6 +52,7 @@ class BackendStatus:
         reason: why it was chosen.
         bytes_by_path: bytes read or gathered so far, by the path they took, from the backend's counters.
         answer: the path that bytes take, in one sentence.
+        batches: how the batches of the newest epoch are made, in one sentence; empty before the first.
     """
 
     asked: str
@@ -59,11 +60,13 @@ class BackendStatus:
     reason: str
     bytes_by_path: dict[str, int]
     answer: str = ""
+    batches: str = ""
 
     def __str__(self) -> str:
         """The answer first, then the evidence, a line each."""
         moved = ", ".join(f"{path}: {count} bytes" for path, count in self.bytes_by_path.items()) or "nothing moved yet"
         evidence = [self.reason] if self.answer else []
+        evidence += [f"batches: {self.batches}"] if self.batches else []
         return "\n  ".join(
             [self.answer or f"{self.chosen}: {self.reason}", *evidence, f"asked for {self.asked}", moved]
         )

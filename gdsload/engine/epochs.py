@@ -1,4 +1,4 @@
-"""The choice of the source that makes an epoch's batches, and of the threads that run it."""
+"""The route of an epoch: the source that makes its batches, the threads that run it, and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.engine.window_source import WindowSource
 
-__all__ = ["prefetch"]
+__all__ = ["prefetch", "route"]
 
 _IN_VRAM = Runner(threads=0, most_groups=1)
 _SYNCHRONOUS = Runner(threads=0, most_groups=1, most_batches=1)
@@ -43,24 +43,9 @@ def prefetch(
         ahead: whether batches are made ahead of the consumer; else its thread makes each when it asks for it.
     """
     gather = ResidentGather.of(job, backend, maker)
-    source: LandedSource | VramSource
-    source = WindowSource.of(job, backend, maker, stats) or LandedSource(job, backend, maker, stats)
-    most_batches = MOST_BATCHES if maker.takes_processor else _BY_THREADS_FOR_GPU
-    runner = Runner(_threads(backend, maker), most_batches=most_batches)
-    if gather is not None and isinstance(maker, DeviceAssembler):
-        source = ResidentSource(gather, job, backend, maker, stats)
-        plain = job.transform is None
-        if gather.ready():
-            if not gather.over_pcie and not gather.ids_from_host:
-                source = VramSource(gather, job, maker.device, stats)
-                runner = _IN_VRAM
-            elif plain and gather.planned_by_gpu:
-                runner = _PLANNED_BY_GPU
-            elif not gather.ids_from_host:
-                # One thread queues and awaits all groups: several would wait for each other at the driver's locks.
-                runner = replace(runner, threads=1)
+    source, runner = route(job, backend, maker, gather, stats)
     if not ahead:
-        runner = _SYNCHRONOUS
+        runner = replace(_SYNCHRONOUS, reason=f"{runner.reason}; each batch when it is asked for, by that thread")
     if runner.threads:
         runner = replace(runner, prepare=partial(_prepare, maker, gather))
     else:
@@ -68,6 +53,41 @@ def prefetch(
     if job.transform is not None and not isinstance(source, VramSource):
         maker.follow()  # what it computes with may still be being made
     return Prefetcher(source, job.steps, limits=limits, start=start, stats=stats, runner=runner)
+
+
+def route(
+    job: Job, backend: Backend, maker: BatchMaker, gather: ResidentGather | None, stats: LoaderStats
+) -> tuple[LandedSource | VramSource, Runner]:
+    """The source of an epoch's batches, and what runs it: decided here alone, once an epoch.
+
+    Args:
+        job: what to deliver.
+        backend: what reads the bytes.
+        maker: what makes batches of them.
+        gather: gathers what the GPU can address; None: such batches are not gathered so.
+        stats: where time is counted.
+    """
+    most_batches = MOST_BATCHES if maker.takes_processor else _BY_THREADS_FOR_GPU
+    threads = Runner(_threads(backend, maker), most_batches=most_batches)
+    if gather is None or not isinstance(maker, DeviceAssembler):
+        if windows := WindowSource.of(job, backend, maker, stats):
+            return windows, replace(threads, reason="windows are read, in which the GPU finds the samples")
+        by = "processors" if maker.takes_processor else "the GPU"
+        source = LandedSource(job, backend, maker, stats)
+        return source, replace(threads, reason=f"samples are read, and gathered by {by}")
+    source = ResidentSource(gather, job, backend, maker, stats)
+    every = "the GPU gathers from all shards"
+    if not gather.ready():
+        return source, replace(threads, reason=f"samples are read, until {every}")
+    if not (gather.over_pcie or gather.ids_from_host):
+        in_vram = VramSource(gather, job, maker.device, stats)
+        return in_vram, replace(_IN_VRAM, reason="the GPU gathers from its own memory, on the stream that is current")
+    if job.transform is None and gather.planned_by_gpu:
+        return source, replace(_PLANNED_BY_GPU, reason=f"{every}, and the consumer queues that")
+    if gather.ids_from_host:
+        return source, replace(threads, reason=f"{every} the samples that threads name")
+    # One thread queues and awaits all groups: several would wait for each other at the driver's locks.
+    return source, replace(threads, threads=1, reason=f"{every}, and one thread queues that")
 
 
 def _prepare(maker: BatchMaker, gather: ResidentGather | None) -> None:

@@ -83,6 +83,7 @@ class Runner:
         most_groups: groups that may be ahead of the consumer, whatever the budgets allow.
         tapers: whether groups become smaller towards the epoch's end.
         most_batches: batches of a group, however small they are.
+        reason: how batches are made, in words.
         prepare: what is called, perhaps several times, after a first group: what it begins should not hold that up.
     """
 
@@ -90,4 +91,5 @@ class Runner:
     most_groups: int = 1 << 30
     tapers: bool = False
     most_batches: int = MOST_BATCHES
+    reason: str = field(default="", compare=False)
     prepare: Callable[[], object] = field(default=int, compare=False)

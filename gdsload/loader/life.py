@@ -70,6 +70,7 @@ class Life:
         self._close_lock = threading.RLock()  # not a plain one: Ctrl-C may strike between taking it and using it
         self._owner: int | None = None
         """The process whose threads read; until a first batch was asked for, whichever asks for it."""
+        self._made = ""
         self.closed = self._closing = False
 
     def epoch(self) -> Epoch:
@@ -92,7 +93,7 @@ class Life:
             return self._status
         opened = resources.opened
         moved = opened.backend.bytes_by_path()
-        return BackendStatus(self._plan.asked, opened.name(), opened.reason(), moved, opened.answer())
+        return BackendStatus(self._plan.asked, opened.name(), opened.reason(), moved, opened.answer(), self._made)
 
     @property
     def cache(self) -> CacheStatus:
@@ -240,6 +241,7 @@ class Life:
                 self._epochs.add(epoch)
                 self._left.append(epoch.reads_from(pipeline))
                 pipeline.start()
+                self._made = pipeline.runner.reason
                 self.check_usable()  # a signal's handler may have closed us
                 self._progress.begun(epoch.place)
                 self._before = self.stats.since(LoaderStats())

@@ -45,8 +45,9 @@ def _later(plan: LoaderPlan) -> str:
 
 
 def _way(plan: LoaderPlan) -> str:
-    """The backend in use, in words, where `sample_transform` replaces the one that was asked for; else nothing."""
-    return "" if plan.asked == str(plan.backend.backend) else f" ({plan.backend.backend}, for sample_transform)"
+    """The backend in use, where another one was asked for, as samples are made in CPU memory; else nothing."""
+    why = "collate_fn" if plan.collate_fn else "sample_transform"
+    return "" if plan.asked == str(plan.backend.backend) else f" ({plan.backend.backend}, for {why})"
 
 
 def _dataset(dataset: object) -> str:

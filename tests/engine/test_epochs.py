@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -55,6 +56,7 @@ def test_who_makes_batches_by_where_the_shards_are_and_what_is_left_for_the_host
     reaching = SimpleNamespace(addressable=True)
     found = epochs.prefetch(job, reaching, maker, limits=limits, start=3, stats=LoaderStats(), ahead=True)
     assert (type(found.source).__name__, found.runner) == (source, runner)
+    assert re.search("samples are read" if not (facts or {}).get("ready") else "the GPU gathers", found.runner.reason)
     assert bool(prepared) == (not runner.threads)  # threads do it after a first group
     found.runner.prepare()
     assert prepared == ["batches"] + ["addresses"] * (facts is not None and not facts["ready"])
@@ -71,6 +73,10 @@ def test_a_consumer_that_wants_nothing_ahead_makes_each_batch_by_itself(monkeypa
     backend = SimpleNamespace(addressable=False, in_place=True)
     found = epochs.prefetch(job, backend, maker, limits=limits, start=0, stats=LoaderStats(), ahead=False)
     assert found.runner == Runner(threads=0, most_groups=1, most_batches=1)
+    by = "processors" if takes_processor else "the GPU"
+    assert found.runner.reason == (
+        f"samples are read, and gathered by {by}; each batch when it is asked for, by that thread"
+    )
 
 
 @pytest.mark.parametrize(("by", "more"), [("memory", 0), ("copies", 1)])

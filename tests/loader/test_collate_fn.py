@@ -43,6 +43,9 @@ class TestBatches:
         sums = list(loader)
         assert sums == [sum(range(low, min(low + 7, 1000))) for low in range(0, 1000, 7)]
 
+    def test_the_loader_says_that_it_makes_samples_for_it(self, load, plain):
+        assert "backend='auto' (host, for collate_fn)" in repr(load(plain, 3, collate_fn=detection))
+
     def test_they_may_be_anything(self, load, plain):
         images, targets = next(iter(load(plain, 3, collate_fn=detection)))
         assert [len(image) for image in images] == [8, 8, 8]

@@ -519,6 +519,7 @@ def test_a_loader_says_which_way_bytes_go(plain):
             assert (status.asked, status.chosen) == ("auto", "host")
             assert status.reason == "samples are transformed and batches are built in CPU memory"
             next(iter(loader))
+        assert "\n  batches: samples are read, and gathered by processors\n" in str(loader.backend)
         assert set(loader.backend.bytes_by_path) == {"host"}
 
 
