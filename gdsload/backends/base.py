@@ -192,9 +192,9 @@ class Backend(Protocol):
 
     name: str
     in_place: bool
-    """Whether bytes are gathered from where they are, so that pending reads take no arena memory."""
+    """True if bytes are gathered from where they are, so that pending reads take no arena memory."""
     addressable: bool
-    """Whether `addresses` may ever return addresses."""
+    """True if `addresses` may ever return addresses."""
 
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """Start reading extents; see the module's docstring.

@@ -8,7 +8,7 @@ __all__ = ["BACKEND_CHOICES", "SUMMARIES", "BackendChoice", "BackendName"]
 
 BackendName = Literal["gds", "mapped", "bounce", "host"]
 BackendChoice = Literal["auto", "gds", "mapped", "bounce", "host"]
-"""What users may request: a backend by name, or automatic choice by evidence."""
+"""The backends that users may request: one by name, or an automatic choice by evidence."""
 BACKEND_CHOICES: tuple[BackendChoice, ...] = get_args(BackendChoice)
 SUMMARIES: dict[BackendName, str] = {
     "gds": "drive to GPU by cuFile",

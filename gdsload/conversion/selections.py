@@ -40,7 +40,7 @@ class SelectionSource(ExactParts):
     kind = "shards"
     threads = True
     rearranges = True
-    """Whether it is datasets that are only put together again, so that nothing is to be added to their metadata."""
+    """True if it is datasets that are only put together again, so that nothing is to be added to their metadata."""
 
     def __init__(self, dataset: object, name: str) -> None:
         selected = select(dataset)

@@ -54,10 +54,10 @@ class Source(Protocol):
     """A source of samples. It is picklable: other processes read its parts."""
 
     kind: str
-    """What it is, for people: "image folder", "WebDataset tar files"."""
+    """Its name for people: "image folder", "WebDataset tar files"."""
 
     threads: bool
-    """Whether its samples are made without the interpreter lock, so that threads do as well as processes."""
+    """True if its samples are made without the interpreter lock, so that threads do as well as processes."""
 
     def describe(self) -> dict[str, Any]:
         """All that the result depends on, JSON-able: files with lengths and times, options. Equal: the same samples."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 __all__ = ["ALL", "level_splits", "split_words", "splits_of"]
 
 ALL = "all"
-"""What is asked for instead of a split: all of them, or whatever else such names mean."""
+"""Stands for all splits, or for whatever else such names mean."""
 
 # Longer words first: "validation" is not "val" and more. "t10k" is the test set of MNIST and of its like.
 _WORDS = (

@@ -30,7 +30,7 @@ Submit = Callable[[PartTask, Callable[[Outcome], None]], None]
 
 
 class Spread:
-    """Who does the tasks of a conversion.
+    """The workers that do the tasks of a conversion.
 
     Args:
         workers: how many at once; None: one for each processor.

@@ -93,11 +93,11 @@ class BatchMaker:
     """
 
     takes_processor = True
-    """Whether gathering keeps a processor busy; if not, a thread that gathers waits for a device."""
+    """True if gathering keeps a processor busy; if not, a thread that gathers waits for a device."""
     images: HostImages | None = None
-    """What decodes encoded images; None: they stay as they are."""
+    """Decodes encoded images; None: they stay as they are."""
     kept: KeptImages | None = None
-    """What keeps them; None: nothing does."""
+    """Keeps decoded images; None: none are kept."""
     queue: DeviceQueue | None = None
     """The device whose stream batches are handed over to; None: they are in CPU memory, or wherever a transform put
     them."""

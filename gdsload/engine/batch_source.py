@@ -12,7 +12,7 @@ from gdsload.system.failed import Failed
 __all__ = ["BatchSource", "PendingBatches", "Ready", "StepTransform", "as_it_is", "made_at_once", "transformed"]
 
 StepTransform = Callable[[int, Any], Any]
-"""What turns the batch of a step into what is handed out."""
+"""Turns the batch of a step into the one that is handed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class BatchSource(Protocol):
     """Makes batches of an epoch. One thread at a time calls `start`, `arena_bytes` and `close`."""
 
     takes_processor: bool
-    """Whether making batches keeps a processor busy; if not, the thread that makes them waits for a device."""
+    """True if making batches keeps a processor busy; if not, the thread that makes them waits for a device."""
 
     def start(self, steps: range) -> PendingBatches:
         """Queue the reads or kernels that make the batches of some steps; never waits for a drive.

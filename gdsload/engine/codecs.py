@@ -42,11 +42,11 @@ class FieldCodec:
     """
 
     as_stored = False
-    """Whether a batch has the stored rows as they are, of one shape: who gathers them has all that `put` needs."""
+    """True if a batch has the stored rows as they are, of one shape: `put` needs nothing else."""
     wants: Literal["host", "device"] = "device"
     """Where `decode` wants the stored rows, if batches are built on a device."""
     own_lengths = False
-    """Whether the tensors of lengths that it hands out are this field's alone. Else fields of equal lengths, which may
+    """True if the tensors of lengths that it hands out are this field's alone. Else fields of equal lengths, which may
     be so by accident and in some groups only, share theirs, and what is done to one in place concerns the others."""
     offsets: Sequence[int] = range(1)
     """Which stored samples one of the user's is made of, counted from its own on: several in windows."""

@@ -25,8 +25,8 @@ bytes land in the arena, its reads cost as much again, and the processor that al
 Then budgets should have room for four: one is gathered while another is read and a third is planned."""
 
 _OBJECTS_BYTES, _FIELD_BYTES, _SMALL_BYTES = 600, 300, 2**16
-"""What Python's and torch's objects of a batch take, and of each field of it, as measured on the CPU; and from which
-size of a batch on that does not matter."""
+"""Bytes that Python's and torch's objects of a batch take, and of each field of it, as measured on the CPU; and the
+size of a batch from which that does not matter."""
 _IMAGES_OF_A_GROUP = 768
 """A GPU's decoder gets the images of a group in one call, and each call costs some waits for the interpreter lock: what
 counts is how many there are. By default ``Memory(prefetch=)`` has room for two groups of 224 x 224 pixels in 16 bits

@@ -33,7 +33,7 @@ from gdsload.system.threads import Closer, park_at_exit
 __all__ = ["Epoch", "EpochOwner"]
 
 _SPAN = "enumerate(DataLoader)#Epoch.__next__"
-"""What torch's iterators call theirs, but for the class: profilers know loaders by it."""
+"""The span of torch's iterators, but for the class: profilers know loaders by it."""
 
 
 class EpochOwner(Protocol):
@@ -71,7 +71,7 @@ class Epoch(Iterator[Any]):
     """
 
     _goes_on = True
-    """Whether the epoch goes on after an error of a transform."""
+    """True if the epoch goes on after an error of a transform."""
 
     def __init__(self, owner: EpochOwner, finish: Callable[[Any, Place, int], Any] | None) -> None:
         self._owner, self._finish = owner, finish

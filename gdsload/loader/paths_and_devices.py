@@ -15,7 +15,7 @@ SEVERAL = (
     "Several datasets are read as torch.utils.data.ConcatDataset([gdsload.ShardDataset(path) for path in paths]), or "
     "made one by gdsload.merge(paths, out)."
 )
-"""What to do with paths of several datasets."""
+"""The remedy for paths of several datasets."""
 
 
 def dataset_path(path: object) -> str:

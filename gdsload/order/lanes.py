@@ -20,7 +20,7 @@ from gdsload.order.checks import MAX_SAMPLES, check_whole
 __all__ = ["LanePieces", "LaneRun", "Schedule", "Tail", "lane_offset", "lane_share"]
 
 Tail = Literal["share", "pad", "drop"]
-"""What becomes of a last global batch that is not full."""
+"""The treatment of a last global batch that is not full."""
 
 
 def lane_share(positions: int, lane: int, lanes: int) -> int:

@@ -140,7 +140,7 @@ class Files(Protocol):
         """Note which parts of an open, mapped file will ever be touched: first byte of each, and the one after it."""
 
     def missing(self, wanted: Extents) -> Extents | None:
-        """What must be populated before these extents of mapped files are touched; None if there is nothing."""
+        """The extents that must be populated before these of mapped files are touched; None if there are none."""
 
     def ensure(self, wanted: Extents) -> None:
         """Populate what is `missing` of these extents; raises as `populate` does."""

@@ -50,7 +50,7 @@ class Guard:
         self._size = np.zeros(len(names), np.int64)
         self._end = 0
         self._sure = np.zeros(0, bool)
-        """Whether each piece of the line may be touched."""
+        """For each piece of the line: True if it may be touched."""
         self._lock, self._populating = threading.Lock(), threading.Lock()
         self.left = len(names)
         """Pieces that must not be touched yet, and one for each shard that is not open: at 0, nothing is asked."""

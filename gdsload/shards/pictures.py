@@ -14,7 +14,7 @@ from gdsload.errors import SchemaError
 __all__ = ["Levels", "channels_first", "is_picture", "levels", "of_8_bits", "picture_array", "what_is_lost"]
 
 _LIKE = {"1": "L", "La": "LA", "PA": "RGBA", "RGBa": "RGBA"}
-"""What images in these modes of Pillow's are converted to; those in others whose channels are no bytes, to RGB."""
+"""The modes that images in these modes of Pillow's are converted to; others whose channels are no bytes become RGB."""
 # Tags of TIFF, and values of theirs.
 _SUBFILE, _BITS, _PHOTOMETRIC, _EXTRA_SAMPLES, _SAMPLE_FORMAT = 254, 258, 262, 338, 339
 _REDUCED, _WHITE_IS_ZERO, _UNSPECIFIED, _SIGNED = 1, 0, 0, 2

@@ -31,8 +31,8 @@ MAX_GAP_BYTES = 16 * 1024
 4 KiB blocks or 4.3 GB/s reads 36 KiB in the time of one more request; half of it, to be on the safe side with drives
 that are better at random reads."""
 PAGE_BYTES = 4096
-"""What reads around the page cache want of offsets, lengths and memory: O_DIRECT everywhere but on few devices (statx,
-STATX_DIOALIGN), and nvidia-fs."""
+"""The alignment of offsets, lengths and memory for reads around the page cache: of O_DIRECT everywhere but on few
+devices (statx, STATX_DIOALIGN), and of nvidia-fs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class ShardTable:
         self._offsets = {name: np.zeros(count, np.int64) for name, field in self.columns.items() if field.ragged}
         """Host address of the int64 row offsets of each ragged field in each open shard."""
         self._sure = {name: np.zeros(count, bool) for name in self._offsets if files.mapped}
-        """Whether all of them may be touched; no entry where that is so in all shards."""
+        """For each shard: True if all of them may be touched; no entry where that is so in all shards."""
         self._held: dict[tuple[str, int], IntArray] = {}
         self._lock = threading.RLock()
         counts = np.array([max(source.samples, 0) for source in files.sources], np.int64)

@@ -43,7 +43,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE_S = 5.0
 """An idle process that is to end takes a fraction of a second."""
 _STOP_S = 1.0
-"""What is killed is gone at once, unless it is in the kernel; threads come to the end of a sample or a batch."""
+"""A killed process is gone at once, unless it is in the kernel; a thread comes to the end of a sample or a batch."""
 
 Call = Callable[..., Any]
 Outcome = Callable[[], Any]

@@ -49,9 +49,9 @@ class BackendTests:
     """Tests of one backend; pytest collects a subclass whose name begins with "Test"."""
 
     mapped = False
-    """Whether the files that the backend is opened on are mapped into memory."""
+    """True if the files that the backend is opened on are mapped into memory."""
     may_be_in_place = False
-    """Whether the backend reads some extents in place and others not."""
+    """True if the backend reads some extents in place and others not."""
 
     @pytest.fixture
     def open_backend(self) -> OpenBackend:

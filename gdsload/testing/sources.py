@@ -63,9 +63,9 @@ class BatchSourceTests:
     """Tests of one batch source; pytest collects a subclass whose name begins with "Test"."""
 
     ragged = True
-    """Whether the source makes batches of ragged fields and texts."""
+    """True if the source makes batches of ragged fields and texts."""
     copies = False
-    """Whether the source's batches are made of copies of the files, which stay what they are if a file changes."""
+    """True if the source's batches are made of copies of the files, which stay what they are if a file changes."""
 
     @pytest.fixture
     def backends(self) -> Iterator[list[RecordingBackend]]:

@@ -190,7 +190,7 @@ class RecordingBackend(_Wrapper):
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
         self.brought: list[Extents] = []
-        """What each call of `read` wanted."""
+        """The extents of each call of `read`."""
         self.checked: list[list[int]] = []
         """The files of each call of `check`."""
         self.held_bytes = 0

@@ -36,7 +36,7 @@ class Filling:
         self.wanted = np.zeros(shards, bool)
         """Shards that were wanted and not in the tier; the tier resets them."""
         self.over = False
-        """Whether the thread is to end."""
+        """True if the thread is to end."""
         self._more, self._end = SimpleQueue[None](), SimpleQueue[None]()
 
     def want(self, files: IntArray) -> None:

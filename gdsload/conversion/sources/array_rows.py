@@ -59,12 +59,12 @@ def plain_rows(rows: Any) -> Any:
 
 
 def _is_raw(dtype: object) -> bool:
-    """Whether it is NumPy's type of raw bytes; bfloat16 and its like are of kind V, too."""
+    """Return whether it is NumPy's type of raw bytes; bfloat16 and its like are of kind V, too."""
     return isinstance(dtype, np.dtype) and dtype.type is np.void and dtype.names is None
 
 
 def bytes_notes(arrays: Mapping[str, Any]) -> list[str]:
-    """What users should know of arrays, by field, of bytes of a fixed length: zeros are lost, or they are numbers."""
+    """Sentences on arrays, by field, of bytes of a fixed length: zeros are lost, or they are numbers."""
     found = [
         f"{name!r} has bytes of a fixed length ({array.dtype.itemsize}), of which zeros at the end are left out: where "
         "they are part of the value, store it as numpy's V type, or as rows of uint8"

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
-"""What pandas calls the column of an index that has no name, in Parquet and in Arrow's tables."""
+"""The name that pandas gives the column of an index without a name, in Parquet and in Arrow's tables."""
 _DECIMALS = ("float64", "scaled")
 
 

@@ -26,7 +26,7 @@ BOX_WAYS_OUT = (
     "Pictures get one size with size=224 and resize='squash', say, by scaling each side; or keep them as the files "
     "that they are: keep_encoded=True."
 )
-"""What may be done about pictures of several sizes, without cutting objects off."""
+"""The remedy for pictures of several sizes, without cutting objects off."""
 
 _LOOKED_AT = 16
 _USUAL_BYTES = 3 * 640 * 480

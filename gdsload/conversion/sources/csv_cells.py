@@ -46,7 +46,7 @@ _EXACT = 2**53  # up to which float64 has all whole numbers
 _DIGITS = len(str(_EXACT))
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 _NO_NUMBER = {"int": ("x", "X"), "uint": ("x", "X"), "float": ("(",), "bool": ()}
-"""What is in texts that Arrow takes for numbers, and that are none here: 0x1F, nan(1)."""
+"""Parts of texts that Arrow takes for numbers, and that are none here: 0x1F, nan(1)."""
 _MISSING = frozenset({"na", "n/a", "#n/a", "<na>", "null", "none", "nil", "-", "?"})  # in lower case
 
 
@@ -128,7 +128,7 @@ def type_of(cells: Any) -> str:
 
 
 def is_path(cell: str) -> bool:
-    """Whether a cell ends as the name of an image or of an array does."""
+    """Return whether a cell ends as the name of an image or of an array does."""
     return cell.lower().endswith((*PICTURES, ".npy"))
 
 
@@ -167,7 +167,7 @@ def beyond_whole(cells: Any) -> str | None:
 
 
 def _is_rounded(cell: str) -> bool:
-    """Whether a cell is a whole number that float64 does not have, or a number that is infinite as one."""
+    """Return whether a cell is a whole number that float64 does not have, or a number that is infinite as one."""
     if len(cell) >= _DIGITS and _WHOLE_FLOAT.fullmatch(cell):
         return Decimal(cell) != Decimal(float(cell))
     return math.isinf(float(cell)) and "inf" not in cell.lower()
@@ -284,7 +284,7 @@ class CellReader:
 
 
 def other_delimiter(names: Sequence[str]) -> str | None:
-    """What cells may be between, if the only column's name holds that; else None."""
+    """The delimiter that a file may have instead, as its only column's name holds one; else None."""
     return next((one for one in ";\t|" if one in names[0]), None) if len(names) == 1 else None
 
 
@@ -309,14 +309,14 @@ def _text(cell: bytes) -> str:
 
 
 def beyond(cell: str) -> str:
-    """What is wrong with a number that no type of a column of numbers has."""
+    """The fault of a number that no type of a column of numbers has."""
     if not _WHOLE_FLOAT.fullmatch(cell.strip()):
         return f"has the number {cell.strip():.100}, which is beyond those of float64"
     return f"has the whole number {cell.strip():.100}, which would be rounded: int64 and uint64 do not hold all cells"
 
 
 def kept_or_rounded(name: str) -> str:
-    """What users can do about it."""
+    """The remedy for such a number."""
     return f"Keep them as texts, types={{{name!r}: 'str'}}; or round them, types={{{name!r}: 'float'}}."
 
 

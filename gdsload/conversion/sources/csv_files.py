@@ -123,7 +123,7 @@ class CsvSource(FieldChoice, ImageSource):
         }
 
     def notes(self) -> list[str]:
-        """What users should know of it."""
+        """Sentences that users should know of it."""
         file, found = self._files()[0], list[str]()
         names, values = self._header(file), self._first_cells(file)
         if other := other_delimiter(names):
@@ -205,7 +205,7 @@ class CsvSource(FieldChoice, ImageSource):
         return found
 
     def _load(self, name: str, cell: str, file: str, where: str) -> dict[str, Any]:
-        """What is made of what is at a path, if that is a file in the folder of the CSV file."""
+        """The values of the file at a path, if it is in the folder of the CSV file."""
         path = self.files.inside(os.path.dirname(file), cell)
         try:
             with open_file(path) as opened:

@@ -84,11 +84,11 @@ class CsvForm:
     encoding: str
 
     def between(self, file: str) -> str:
-        """What stands between cells of a file."""
+        """The character between the cells of a file."""
         return self.delimiter or ("\t" if file.lower().removesuffix(".gz").endswith(".tsv") else ",")
 
     def seekable(self, file: str) -> bool:
-        """Whether rows can be found again by their place."""
+        """Return whether rows can be found again by their place."""
         return self.encoding == "utf-8" and not file.lower().endswith(".gz")
 
     def pieces(

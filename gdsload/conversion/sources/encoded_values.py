@@ -18,7 +18,7 @@ from gdsload.shards.values import torch_dtype
 __all__ = ["ENCODINGS", "decode_safetensors", "decoded_fields"]
 
 ENCODINGS = ("bytes", "text", "npy", "image", "safetensors")
-"""What values may be: bytes as they are, UTF-8, a `.npy` file, an image file, a file of safetensors."""
+"""The forms of values: bytes as they are, UTF-8, a `.npy` file, an image file, a file of safetensors."""
 
 
 def decoded_fields(name: str, content: bytes, encoding: str, look: ImageForm, where: str) -> dict[str, Any]:

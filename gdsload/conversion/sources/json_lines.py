@@ -75,11 +75,11 @@ class JsonLinesSource(FieldChoice):
         return {"kind": self.kind, "files": stamps(self._files()), "types": self.types, **self.table_form.to_json()}
 
     def notes(self) -> list[str]:
-        """What users should know of it."""
+        """Sentences that users should know of it."""
         return self.table_form.notes(self._columns()[1])
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset's metadata have of it: units, of keys that `types` says are times."""
+        """The part of the dataset's metadata that follows from it: units, of keys that `types` says are times."""
         return self.table_form.metadata(self._columns()[1])
 
     def only(self, fields: Sequence[str]) -> Self:
@@ -158,7 +158,7 @@ class JsonLinesSource(FieldChoice):
         return table
 
     def _taken(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """What is taken of an object, texts of JSON in place of what becomes such."""
+        """The values of an object that are taken, with texts of JSON where they are kept as such."""
         wanted = found if self.fields is None else {key: found[key] for key in found if self._is_wanted(key)}
         return {key: _text(value) if key in self.table_form.as_json else value for key, value in wanted.items()}
 
@@ -276,7 +276,7 @@ def _text(value: Any) -> str:
 
 
 def _is_in(key: str, content: bytes) -> bool:
-    """Whether lines have a key, or a value that is called like it."""
+    """Return whether lines have a key, or a value that is called like it."""
     return any(json.dumps(key, ensure_ascii=how).encode() in content for how in (False, True))
 
 

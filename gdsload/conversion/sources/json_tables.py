@@ -63,7 +63,7 @@ def _read(lines: Sequence[bytes], schema: Any, others: str) -> Any:
 
 
 def _is_read(lines: Sequence[bytes], name: str, kind: Any) -> bool:
-    """Whether a key has values of a type alone."""
+    """Return whether a key has values of a type alone."""
     arrow = need("pyarrow")
     try:
         table = _read(lines, arrow.schema([(name, kind)]), "ignore")

@@ -92,7 +92,7 @@ def _rounded(value: Any, kind: Any) -> Iterator[int]:
 
 
 def has_large_float(column: Any) -> bool:
-    """Whether a float of a column is beyond the whole numbers that all floats are."""
+    """Return whether a float of a column is beyond the whole numbers that all floats are."""
     types = need("pyarrow").types
     if isinstance(column, need("pyarrow").ChunkedArray):
         return any(map(has_large_float, column.chunks))

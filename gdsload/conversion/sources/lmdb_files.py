@@ -105,7 +105,7 @@ class LmdbSource(ImageSource):
             yield from self.read(Part("the first keys", (file, "", _FEW)))
 
     def _read(self, function: Callable[..., Any], file: str, *arguments: Any) -> Any:
-        """What the library reads of a file; whatever is wrong with it is a FormatError."""
+        """The library's environment of a file. Any fault of it is a FormatError."""
         check_file(file)
         try:
             return read_apart(function, file, self.database, *arguments)

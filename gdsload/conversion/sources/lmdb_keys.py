@@ -1,4 +1,4 @@
-"""What the library `lmdb` reads of an environment: its keys, and runs of keys with their values.
+"""Reads keys, and runs of keys with their values, of an environment, by the library `lmdb`.
 
 A damaged file may kill the process that calls these functions. No lock file is made. They raise the library's errors,
 and `ValueError`: the caller knows which file it is.
@@ -114,7 +114,7 @@ def _opened(file: str, database: str | None) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _is_database(environment: Any, transaction: Any, key: bytes, value: bytes) -> bool:
-    """Whether a value describes a database: the library tells when that is opened."""
+    """Return whether a value describes a database: the library tells when that is opened."""
     if len(value) != _DATABASE_BYTES or b"\0" in key:  # a name ends at a zero
         return False
     lmdb = need("lmdb")

@@ -141,7 +141,7 @@ def _refuse_row_vectors(arrays: Mapping[str, NDArray[Any]], file: str) -> None:
 
 
 def _own(opened: Any, name: str) -> Any:
-    """What a file has under a name, if that and its data are in the file itself; else None."""
+    """The object of a name in a file, if it and its data are in the file itself; else None."""
     h5py = need("h5py")
     child = opened[name] if isinstance(opened.get(name, getlink=True), h5py.HardLink) else None
     elsewhere = isinstance(child, h5py.Dataset) and (child.external or child.is_virtual)

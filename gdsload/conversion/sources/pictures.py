@@ -213,7 +213,7 @@ class ImageSource:
         "Pictures get one size with size=224, say, by scaling and cutting the middle out; or keep them "
         "as the files that they are: keep_encoded=True."
     )
-    """What may be done about pictures of several sizes."""
+    """The remedy for pictures of several sizes."""
 
     look: ImageForm
     _decided: ImageForm | None = None

@@ -19,7 +19,7 @@ from gdsload.errors import FormatError, OptionError
 __all__ = ["KNOWN_TYPES", "Feature", "features_of", "sample_of_example"]
 
 KNOWN_TYPES = ("bytes", "text", "npy", "image", "list")
-"""What `types` may say of a feature, beside the name of an element type."""
+"""Values of `types` for a feature, beside the names of element types."""
 
 _PICTURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 # Lists, message and file as TensorFlow's example.proto and feature.proto have them: numbers of fields, and their types.

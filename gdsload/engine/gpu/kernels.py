@@ -169,7 +169,7 @@ def prepare_import() -> None:
 
 
 _prepared: dict[Hashable, bool] = {}
-"""Whether each thing that is to be prepared has been made, or could not be."""
+"""By the name of a thing that is to be prepared: True if it has been made, or could not be."""
 _preparing = deque[tuple[Hashable, Callable[[], object]]]()
 _turn = threading.Lock()
 

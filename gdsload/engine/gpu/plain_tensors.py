@@ -21,7 +21,7 @@ _SPARSE = {
     torch.sparse_csc: _COLUMNS,
     torch.sparse_bsc: _COLUMNS,
 }
-"""What gives the parts of a tensor of each layout that has no memory itself."""
+"""The methods that give the parts of a tensor, by layout, for layouts without memory themselves."""
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:

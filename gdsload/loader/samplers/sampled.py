@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Sampled", "expected_batch", "index_source"]
 
 _FIXED = (list, tuple, range, torch.Tensor, np.ndarray, SequentialSampler)
-"""What gives the same indices each time."""
+"""Kinds of samplers that give the same indices each time."""
 
 
 def expected_batch(batch_sampler: object) -> int | None:

@@ -65,7 +65,7 @@ _WAYS_OUT = {
     "record": _PARTS,
     "void": f"{_PARTS}Store raw ones as bytes: x.tobytes(). ",
 }
-"""What to do about element types of numpy's that are none of these."""
+"""The remedies for element types of numpy's that are none of these."""
 
 
 def dtype_of(value: object, field: str | None = None) -> DType:

@@ -49,7 +49,7 @@ class Field:
     row_bytes: int
     """Bytes of a row."""
     codecs: tuple[str, ...]
-    """What samples of encoded images are encoded by, sorted; nothing for other fields."""
+    """The codecs of encoded images, sorted; none for other fields."""
 
     def __init__(
         self,

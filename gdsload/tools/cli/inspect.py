@@ -24,7 +24,7 @@ __all__ = ["add_to"]
 
 
 _SUFFIXES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP", ".tif": "TIFF"}
-"""What a sheet is written as, by the end of its name, as Pillow calls it."""
+"""The formats of a sheet by the end of its name, as Pillow calls them."""
 _EXAMPLES = """
 gdsload inspect shards/
 gdsload inspect shards/ --sample -1

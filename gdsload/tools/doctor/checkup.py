@@ -50,7 +50,7 @@ CHECKS = (
 )
 _FILES_S = 5.0
 _GRACE_S = 1.0
-"""What reads of /proc, /sys and the path may take; they take milliseconds unless something hangs."""
+"""Seconds that reads of /proc, /sys and the path may take; they take milliseconds unless something hangs."""
 _IMPORTS_S = 45.0
 """Importing a package in a process is bounded by itself, at 20 s; a check may try more than one."""
 

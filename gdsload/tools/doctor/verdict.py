@@ -11,7 +11,7 @@ from gdsload.tools.doctor.finding import Finding, Verdict
 __all__ = ["judge"]
 
 _NEEDED = ("gpu.", "packages.", "storage.path")
-"""What stands between this machine and any GPU backend; the rest stands between bounce and gds, or costs speed."""
+"""Checks that any GPU backend needs; others decide between bounce and gds, or about speed."""
 
 
 def judge(findings: Iterable[Finding]) -> Verdict:
