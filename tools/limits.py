@@ -10,6 +10,7 @@ The rules:
   ``self``, ``cls``, ``*args`` and ``**kwargs``. The signatures in `LONG_SIGNATURES` count for neither, for the reason
   given there;
 - no module is named after nothing in particular (``utils`` and the like);
+- a docstring of gdsload says what the thing is or does, and does not begin with "What", "Who" or "Whether";
 - the modules of gdsload do not import each other in a circle. Imports inside functions and under ``TYPE_CHECKING`` do
   not count: they cannot fail at import;
 - no count is above its maximum in `MOST`. That guards against regrowth, and is no reason for dense lines or fewer
@@ -35,6 +36,7 @@ LONG_SIGNATURES = {
     ("gdsload/loader/loader.py", "DataLoader.__init__"): "each option of the loader is declared once, in its signature",
 }
 """Functions that may have any number of parameters, by file and qualified name, each with its reason."""
+QUESTIONS = ("What ", "Who ", "Whether ")
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
     "lines in gdsload": 56_700,
@@ -95,7 +97,7 @@ def violations(root: Path) -> list[Violation]:
     """Every violation under `root`, in order of path and line."""
     sources, found = read_sources(root)
     for source in sources:
-        found += [*_check_file(source), *_check_name(source), *_check_functions(source)]
+        found += [*_check_file(source), *_check_name(source), *_check_docstrings(source), *_check_functions(source)]
     found += _check_cycles([source for source in sources if source.path.parts[0] == PACKAGE])
     found += [Violation(one.path, 1, str(one)) for one in counts(root, sources) if one.number > MOST[one.what]]
     return sorted(found)
@@ -126,6 +128,15 @@ def _check_name(source: Source) -> Iterator[Violation]:
     name = source.path.parent.name if source.path.name == "__init__.py" else source.path.stem
     if name.strip("_") in VAGUE_NAMES:
         yield Violation(str(source.path), 1, f"{name} says nothing: name the module after what it does")
+
+
+def _check_docstrings(source: Source) -> Iterator[Violation]:
+    for node in ast.walk(source.tree) if source.path.parts[0] == PACKAGE else ():
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            text = node.value.value
+            if isinstance(text, str) and text.startswith(QUESTIONS):
+                message = f"the docstring begins with {text.split()[0]}: say what it is or does"
+                yield Violation(str(source.path), node.lineno, message)
 
 
 def _check_functions(source: Source) -> Iterator[Violation]:

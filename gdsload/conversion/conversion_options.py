@@ -49,8 +49,8 @@ class ConvertOptions:
             if name.removesuffix(_CLIP) not in known:
                 raise OptionError(
                     f"field {field!r} is to be cast to {name!r}, which is no element type",
-                    remedy=f"Supported are {', '.join(sorted(known))}. With {_CLIP} after it, values that it does not hold "
-                    "are clipped.",
+                    remedy=f"Supported are {', '.join(sorted(known))}. With {_CLIP} after it, values beyond it are "
+                    "clipped.",
                 )
         if self.shuffle_seed is not None:
             object.__setattr__(self, "shuffle_seed", check_whole(self.shuffle_seed, "shuffle_seed", 0, 2**64 - 1))

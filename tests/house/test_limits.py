@@ -40,6 +40,14 @@ def test_a_function_may_be_as_long_as_the_limit_and_no_longer(tmp_path: Path, ke
     ]
 
 
+@pytest.mark.parametrize("word", ["What", "Who", "Whether"])
+def test_a_docstring_of_the_package_is_no_question(tmp_path: Path, word: str):
+    text = f'x = 1\n"""{word} it is."""\n'
+    assert messages(tmp_path, {"gdsload/a.py": text, "tests/b.py": text, "gdsload/c.py": f'"""A {word}."""\n'}) == [
+        f"gdsload/a.py:2: the docstring begins with {word}: say what it is or does"
+    ]
+
+
 def test_a_docstring_does_not_count_but_a_nested_function_does(tmp_path: Path):
     docstring = '    """One.\n' + "    more\n" * 40 + '    """\n'
     assert messages(tmp_path, {"gdsload/a.py": "def f():\n" + docstring + "    x = 1\n" * 49}) == []
