@@ -20,7 +20,7 @@ def make_drives(folder, count):
 
 
 def folder_of(source):
-    """What `LocalFiles.lies_on` is then: the folder that a shard lies in."""
+    """What `LocalFiles.drive_key` is then: the folder that a shard lies in."""
     return os.path.dirname(os.path.realpath(source.path))
 
 
@@ -29,7 +29,7 @@ def files_of(reader=BulkReads, where=file_system_of, *, cached=True):
 
     class Others(LocalFiles):
         made_reader = staticmethod(reader)
-        lies_on = staticmethod(where)
+        drive_key = staticmethod(where)
 
         def is_resident(self, file, offset):
             return cached and super().is_resident(file, offset)

@@ -125,8 +125,8 @@ def _both(name: str, schemas: tuple[Schema, Schema], source: Source, ragged: boo
         return one
     same = one.dtype == other.dtype and not (one.is_string or other.is_string) and len(one.shape) == len(other.shape)
     pixels = same and one.dtype.name == "uint8" and len(one.shape) == 3
-    if same and (ragged or not pixels) and (told := _without_empty(one, other)) is not None:
-        return _ragged(name, told)
+    if same and (ragged or not pixels) and (known := _without_empty(one, other)) is not None:
+        return _ragged(name, known)
     channels = pixels and {one.shape[0], other.shape[0]} <= _CHANNELS
     if same and one.shape and one.shape[1:] == other.shape[1:] and (ragged or not channels):
         return _ragged(name, one)
@@ -141,9 +141,9 @@ def _both(name: str, schemas: tuple[Schema, Schema], source: Source, ragged: boo
 
 def _without_empty(one: Field, other: Field) -> Field | None:
     """Of two fields that of which the shape is known, if one is of empty lists of lists, which tell none; else None."""
-    for empty, told in ((one, other), (other, one)):
-        if 0 in empty.shape[1:] and empty.shape[0] in (0, None) and 0 not in told.shape[1:]:
-            return told
+    for empty, known in ((one, other), (other, one)):
+        if 0 in empty.shape[1:] and empty.shape[0] in (0, None) and 0 not in known.shape[1:]:
+            return known
     return None
 
 

@@ -362,8 +362,8 @@ class SourceFiles:
             OptionError: as `find`.
         """
         names = [] if root is None else [os.path.relpath(path, root) for path in paths]
-        told = splits_of(names)
-        listed = sorted({split for split in told if split is not None}, key=lambda split: (split != "train", split))
+        splits = splits_of(names)
+        listed = sorted({split for split in splits if split is not None}, key=lambda split: (split != "train", split))
         if self.split == ALL or (self.split is None and not listed):
             return list(paths)
         if self.split is None:
@@ -376,7 +376,7 @@ class SourceFiles:
         # Where names tell of no several splits, all may still be of the one that is asked for.
         mine = [
             path
-            for path, name, split in zip(paths, names, told, strict=bool(names))
+            for path, name, split in zip(paths, names, splits, strict=bool(names))
             if split == self.split or (split is None and self.split in split_words(name))
         ]
         if not mine:

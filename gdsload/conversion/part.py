@@ -79,15 +79,15 @@ def convert_part(task: PartTask) -> PartReport:
         folder, schema,
         shard_bytes=options.shard_bytes, pack_fields=options.pack_fields, spread_over=task.spread_over,
     )  # fmt: skip
-    told = time.monotonic()
+    last = time.monotonic()
     with writer, noting() as noted:
         for part in task.parts:
             for item in task.source.read(part):
                 if task.stopped is not None and task.stopped():
                     raise ReadError("the conversion was interrupted")
                 _Writing(task.source, writer, part, change, options.on_error, skipped).write(item)
-                if task.noted is not None and (now := time.monotonic()) - told > _EVERY_S:
-                    told = now
+                if task.noted is not None and (now := time.monotonic()) - last > _EVERY_S:
+                    last = now
                     task.noted(task.number, writer.samples)
     samples, nbytes = writer.samples, _bytes_in(folder)
     listed = [{"key": one.key, "reason": one.reason} for one in skipped]

@@ -151,7 +151,7 @@ def combined_metadata(
     """
     if all(metadata == datasets[0][1] for _, metadata in datasets):
         return dict(datasets[0][1])
-    told = {about: _agreed(datasets, about, fields) for about in matters}
+    agreed = {about: _agreed(datasets, about, fields) for about in matters}
     apart = {*_PROVENANCE, _MERGED}
     same = {
         key: value
@@ -166,7 +166,7 @@ def combined_metadata(
         if origin and origin not in origins:
             origins.append(origin)
     return {
-        **{about: of for about, of in told.items() if of},
+        **{about: of for about, of in agreed.items() if of},
         **same,
         **({_MERGED: origins} if origins else {}),
         "gdsload": __version__,

@@ -49,25 +49,27 @@ def agree(state: Mapping[str, Any], groups: Sequence[Any]) -> int:
     # Each rank draws one, so that their generators stay alike, and that of the first rank counts.
     drawn = drawn_seed() if state["seed"] is None else 0
     rank = torch.distributed.get_rank() if groups else 0
-    told = gather_texts({"rank": rank, "state": dict(state), "drawn": drawn}, groups)
-    told.sort(key=lambda one: one["rank"])
-    names = list(dict.fromkeys(name for one in told for name in one["state"]))
-    differing = [name for name in names if any(one["state"].get(name) != told[0]["state"].get(name) for one in told)]
+    answers = gather_texts({"rank": rank, "state": dict(state), "drawn": drawn}, groups)
+    answers.sort(key=lambda one: one["rank"])
+    names = list(dict.fromkeys(name for one in answers for name in one["state"]))
+    differing = [
+        name for name in names if any(one["state"].get(name) != answers[0]["state"].get(name) for one in answers)
+    ]
     if differing:
         raise OptionError(
             "the ranks of this loader do not run the same one: "
-            + "; ".join(f"{name} is {_by_rank(name, told)}" for name in differing),
+            + "; ".join(f"{name} is {_by_rank(name, answers)}" for name in differing),
             remedy="Make it in all ranks with the same dataset and options, and resume it in all of them from the same "
             "state.",
         )
-    seed = told[0]["state"]["seed"]
-    return int(told[0]["drawn"] if seed is None else seed)
+    seed = answers[0]["state"]["seed"]
+    return int(answers[0]["drawn"] if seed is None else seed)
 
 
-def _by_rank(name: str, told: Sequence[Mapping[str, Any]]) -> str:
+def _by_rank(name: str, answers: Sequence[Mapping[str, Any]]) -> str:
     """The values of `name`, each with the ranks that have it, in words."""
     ranks: dict[str, list[int]] = {}
-    for one in told:
+    for one in answers:
         value = one["state"].get(name)
         shown = "not drawn yet" if name == "seed" and value is None else f"{value!r:.100}"
         ranks.setdefault(shown, []).append(one["rank"])

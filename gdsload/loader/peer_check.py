@@ -58,14 +58,14 @@ class PeerCheckedEpoch(Epoch):
         return batch, size
 
     def _compare(self, mine: str) -> None:
-        told = self._tell(digest=mine)
-        if failed := [one for one in told if one["error"] is not None]:
+        answers = self._tell(digest=mine)
+        if failed := [one for one in answers if one["error"] is not None]:
             first = failed[0]
             raise ReadError(f"rank {first['rank']}, which gets the same batches, failed: {first['error']}")
-        if len({(one["epoch"], one["digest"]) for one in told}) > 1:
-            shown = ", ".join(f"rank {one['rank']}: {one['digest']} (epoch {one['epoch']})" for one in told)
+        if len({(one["epoch"], one["digest"]) for one in answers}) > 1:
+            shown = ", ".join(f"rank {one['rank']}: {one['digest']} (epoch {one['epoch']})" for one in answers)
             raise OptionError(
-                f"ranks that are to get the same batches do not, at step {told[0]['step']}: {shown}",
+                f"ranks that are to get the same batches do not, at step {answers[0]['step']}: {shown}",
                 remedy="Make the loader in all of them with the same dataset, options and transforms; what a "
                 "transform draws must come from the generator that it is given.",
             )
@@ -73,8 +73,8 @@ class PeerCheckedEpoch(Epoch):
     def _tell(self, digest: str = "", error: str | None = None) -> list[dict[str, Any]]:
         place: Place | None = getattr(self, "place", None)  # it has none if it could not begin
         epoch, step = (None, None) if place is None else (place.epoch, place.step)
-        told = {"rank": torch.distributed.get_rank(), "epoch": epoch, "step": step, "digest": digest, "error": error}
-        found: list[dict[str, Any]] = gather_texts(told, self._peers())
+        answers = {"rank": torch.distributed.get_rank(), "epoch": epoch, "step": step, "digest": digest, "error": error}
+        found: list[dict[str, Any]] = gather_texts(answers, self._peers())
         return sorted(found, key=lambda one: int(one["rank"]))
 
 

@@ -276,12 +276,12 @@ class Progress:
             groups = self._plan.groups
             alone = groups is None and self._plan.schedule.share is not None
             reached = groups.everyone() if groups is not None else [] if alone else everyone_there()
-            told = self._identity(schedule).state(cursor)
+            facts = self._identity(schedule).state(cursor)
             if groups is not None and self.sampled is not None:
-                told |= self.sampled.shared()
+                facts |= self.sampled.shared()
             if self._function is not None:
-                told["the sampler's indices"] = self._function.digest(cursor.epoch)
-            self.seed = agree(told, reached)
+                facts["the sampler's indices"] = self._function.digest(cursor.epoch)
+            self.seed = agree(facts, reached)
             self._agreed = True
         elif self._unnoticed and schedule.world_size > 1:
             self._unnoticed = False

@@ -198,16 +198,16 @@ def everyone_there() -> list[Any]:
     return [torch.distributed.group.WORLD] if there else []
 
 
-def gather_texts(told: object, groups: Sequence[Any]) -> list[Any]:
+def gather_texts(values: object, groups: Sequence[Any]) -> list[Any]:
     """The values of all ranks that the groups reach, gathered to each of them.
 
     All of them have to call it. The values travel as JSON.
 
     Args:
-        told: plain values of this rank.
+        values: plain values of this rank.
         groups: process groups, along which they are passed on one after the other.
     """
-    found = [told]
+    found = [values]
     for group in groups:
         found = [one for part in _gather(json.dumps(found), group) for one in json.loads(part)]
     return found

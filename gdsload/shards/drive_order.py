@@ -22,7 +22,7 @@ class DriveOrder:
     """The drives of some files.
 
     Args:
-        lies_on: for each file what tells its drive from others.
+        keys: for each file a value that the files of its drive have in common.
 
     Attributes:
         count: how many drives there are; 1 if there is no file.
@@ -30,10 +30,10 @@ class DriveOrder:
         turns: int64, each file's place in an order in which those of one drive follow one another; None on one drive.
     """
 
-    def __init__(self, lies_on: Sequence[Hashable]) -> None:
-        known = {drive: number for number, drive in enumerate(dict.fromkeys(lies_on))}
+    def __init__(self, keys: Sequence[Hashable]) -> None:
+        known = {drive: number for number, drive in enumerate(dict.fromkeys(keys))}
         self.count = max(len(known), 1)
-        self.of = np.array([known[drive] for drive in lies_on], np.int64)
+        self.of = np.array([known[drive] for drive in keys], np.int64)
         self.turns: IntArray | None = None
         if self.count > 1:
             self.turns = np.empty(len(self.of), np.int64)

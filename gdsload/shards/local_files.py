@@ -117,7 +117,7 @@ class LocalFiles:
 
     made_reader: Callable[[], BulkReads] = BulkReads
     """Makes what reads into host memory. A subclass may read in another way."""
-    lies_on: Callable[[ShardSource], Hashable] = staticmethod(file_system_of)
+    drive_key: Callable[[ShardSource], Hashable] = staticmethod(file_system_of)
     """Tells apart the drives of shards, each of which has its own readers."""
 
     def __init__(self, sources: Sequence[ShardSource], *, mapped: bool) -> None:
@@ -140,7 +140,7 @@ class LocalFiles:
         self._direct = np.full(count, _UNKNOWN, np.int8)
         self.kept = np.zeros(count, bool)
         self.reader = self.made_reader()
-        self.drives = DriveOrder([self.lies_on(source) for source in self.sources])
+        self.drives = DriveOrder([self.drive_key(source) for source in self.sources])
         self._mappings = count, (np.zeros(0, np.int64), np.zeros(0, np.int64))
         """How many files were not open when the ranges of those that were mapped were looked up, and those."""
         self._lock = threading.RLock()

@@ -76,9 +76,9 @@ def opened(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda _device: nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
 
-    def build(*, lies_on=file_system_of, **flaws):
+    def build(*, drive_key=file_system_of, **flaws):
         engine = type("Flawed", (Engine,), flaws)
-        files = files_of(where=lies_on)(open_catalog(str(folder)).sources, mapped=False)
+        files = files_of(where=drive_key)(open_catalog(str(folder)).sources, mapped=False)
         backends.append(GdsBackend(files, torch.device("cpu"), engine=engine, register=False, threads=4))
         return backends[-1], [path.read_bytes() for path in sorted(folder.iterdir())]
 
@@ -96,12 +96,12 @@ some = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 300_000), st.integer
 
 @pytest.mark.parametrize("most_bytes", [0, 1 << 20], ids=["threads", "one call"])
 @pytest.mark.parametrize("at_once", [1 << 30, 1000])
-@pytest.mark.parametrize("lies_on", [file_system_of, lambda source: "1.safe" in source.path], ids=["one", "two"])
+@pytest.mark.parametrize("drive_key", [file_system_of, lambda source: "1.safe" in source.path], ids=["one", "two"])
 @settings(derandomize=True, deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some)
-def test_every_wanted_byte_is_read_to_its_place(opened, lies_on, at_once, most_bytes, wanted):
+def test_every_wanted_byte_is_read_to_its_place(opened, drive_key, at_once, most_bytes, wanted):
     """Also where reads end early."""
-    backend, contents = opened(lies_on=lies_on, at_once=at_once, most_bytes=most_bytes)
+    backend, contents = opened(drive_key=drive_key, at_once=at_once, most_bytes=most_bytes)
     wanted = [(file, min(offset, SIZES[file]), nbytes) for file, offset, nbytes in wanted]
     wanted = [(file, offset, min(nbytes, SIZES[file] - offset)) for file, offset, nbytes in wanted]
     pending = backend.read(extents(wanted))
@@ -206,7 +206,7 @@ def test_a_batch_of_reads_has_reads_of_all_drives(opened):
         return one_by_one(engine, handles, *columns)
 
     of = {"0.safetensors": "a", "1.safetensors": "a", "2.safetensors": "b"}
-    backend, _ = opened(lies_on=lambda source: of[source.path[-13:]], most_bytes=1 << 20, read_many=read_many)
+    backend, _ = opened(drive_key=lambda source: of[source.path[-13:]], most_bytes=1 << 20, read_many=read_many)
     wanted = extents([(file, page * 24_576, 100) for file in (0, 2) for page in range(SIZES[file] // 24_576)])
     backend.read(wanted).completion.wait()
     [handles] = calls

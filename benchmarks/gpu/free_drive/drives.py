@@ -355,7 +355,7 @@ def real(drives: int = 1, *, one_queue: bool = False) -> Drive:
     class Uncached(LocalFiles):
         """Local files that are never looked for in the page cache."""
 
-        lies_on = staticmethod(lambda source: 0 if one_queue else drive_of(source.path, drives))
+        drive_key = staticmethod(lambda source: 0 if one_queue else drive_of(source.path, drives))
 
         def is_resident(self, file: int, offset: int) -> bool:
             """See `Files.is_resident`. Holes look as if they were there (seen on ext4, Linux 6.18)."""

@@ -326,9 +326,9 @@ def _mean_bytes(cells: Any) -> int:
 
 def _other_columns(found: Sequence[str], names: Sequence[str], file: str, first: str) -> FormatError:
     lacks, more = ([one for one in ones if one not in others] for ones, others in ((names, found), (found, names)))
-    told = [f"it lacks {', '.join(map(repr, lacks))}"] if lacks else []
-    told += [f"it has {', '.join(map(repr, more))} beside"] if more else []
-    differ = " and ".join(told) or f"they come in another order, {', '.join(map(repr, found))}"
+    differences = [f"it lacks {', '.join(map(repr, lacks))}"] if lacks else []
+    differences += [f"it has {', '.join(map(repr, more))} beside"] if more else []
+    differ = " and ".join(differences) or f"they come in another order, {', '.join(map(repr, found))}"
     return FormatError(
         f"its columns are not those of the first file, {first}: {differ:.500}",
         file=file,

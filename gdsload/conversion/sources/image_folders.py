@@ -121,16 +121,16 @@ class ImageFolderSource(ImageSource):
             found.append(
                 f"{are} left out, {others[0]!r} first, in formats that are not read ({formats}): save them as PNG."
             )
-        if told := self._told_beside():
-            are = f"{counted(len(told), 'file')} {'is' if len(told) == 1 else 'are'}"
+        if beside := self._metadata_files():
+            are = f"{counted(len(beside), 'file')} {'is' if len(beside) == 1 else 'are'}"
             found.append(
-                f"{are} left out that may tell more of the images, {told[0]!r} first. A CSV table that names files "
+                f"{are} left out that may tell more of the images, {beside[0]!r} first. A CSV table that names files "
                 "in a column is converted with these, kind='csv'; in Python so is what "
                 "datasets.load_dataset('imagefolder', data_dir=...) gives."
             )
         return found
 
-    def _told_beside(self) -> list[str]:
+    def _metadata_files(self) -> list[str]:
         """Files that may tell something of the images: tables, and those that are called as an image is."""
         found = []
         for root in self._roots(self._split_folders()):
@@ -250,7 +250,7 @@ class ImageFolderSource(ImageSource):
         found = []
         for label, folder, below in places:
             files = list(self._images_in(folder, below=below))
-            if files and splits is None:  # else they are told apart already
+            if files and splits is None:  # else they are known already
                 files = self.files.chosen(files, folder)
             found += [(label, os.path.relpath(file, self.path)) for file in files]
         self._listed = found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gdsload.errors import OptionError
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.metadata import caption, told
+from gdsload.tools.cli.metadata import caption, metadata_lines
 from gdsload.tools.cli.terminal import plain, say, table, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, as_count
 
@@ -82,7 +82,7 @@ def _run(chosen: argparse.Namespace) -> int:
     for names in dataset.stored.packed:
         for line in wrapped(plain(f"stored together: {', '.join(names)}"), terminal_width(sys.stdout), rest="  "):
             say(line)
-    for line in told(dataset.metadata):
+    for line in metadata_lines(dataset.metadata):
         for piece in wrapped(plain(line), terminal_width(sys.stdout), rest="  "):
             say(piece)
     say("")

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["caption", "told"]
+__all__ = ["caption", "metadata_lines"]
 
 _SHOWN, _LONGEST = 10, 200
 
 
-def told(metadata: Mapping[str, Any]) -> Iterator[str]:
+def metadata_lines(metadata: Mapping[str, Any]) -> Iterator[str]:
     """The metadata of a dataset, a line for each thing that they say. They may be anything that JSON can hold."""
     for key, value in metadata.items():
         if key == "classes" and isinstance(value, Mapping):
