@@ -1,10 +1,14 @@
-"""Headers and indexes that are changed, and are well-formed but for that."""
+"""Headers and indexes that are changed, and are well-formed but for that.
+
+Attacks are numbered for good: a number that is missing was one of the same branch as another.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable
+from typing import NamedTuple
 
 from gdsload.shards.format.header import PREFIX_BYTES, parse_header
 from gdsload.shards.format.layout import ShardLayout, align_up
@@ -12,6 +16,15 @@ from gdsload.shards.format.shard import Shard, read_shard
 
 FILE, SHA = "hostile", "0123456789abcdef" * 4
 Change = Callable[[dict], object]
+
+
+class Attack(NamedTuple):
+    """A change of a good header or index, or what to put into it, and the complaint that must follow."""
+
+    tries: str
+    change: object
+    says: str
+    field: str | None = None
 
 
 def tree_of(layout: ShardLayout) -> dict:
