@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import safetensors.numpy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -167,13 +166,6 @@ def test_what_lies_in_runs_as_it_comes(ids, row_bytes, expected):
 
 
 # --- opening ---
-
-
-@pytest.fixture
-def folder(tmp_path):
-    for number in range(10):
-        safetensors.numpy.save_file({"x": np.full((2, 3), number, np.int32)}, tmp_path / f"{number}.safetensors")
-    return tmp_path
 
 
 @pytest.mark.parametrize("mapped", [True, False])

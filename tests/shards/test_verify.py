@@ -139,15 +139,6 @@ def test_error_in_the_progress_report_comes_out(sound):
         ShardDataset(sound).verify(progress=stop)
 
 
-def test_many_fields_of_few_bytes_are_quick(tmp_path):
-    """Each tensor gets a buffer of its size, not of the largest."""
-    with ShardWriter(tmp_path / "d", shard_bytes=1) as writer:
-        for number in range(50):
-            writer.write({f"f{field}": number for field in range(20)})
-    dataset = ShardDataset(tmp_path / "d")
-    assert (dataset.verify().shards, dataset.verify().checked_bytes) == (50, 50 * 20 * 8)
-
-
 def test_a_shard_that_cannot_be_read_does_not_hide_the_others(sound, tmp_path, monkeypatch):
     shutil.copytree(sound, tmp_path / "d")
     dataset = ShardDataset(tmp_path / "d")
