@@ -174,14 +174,6 @@ def test_concatenation(parts):
     assert (len(flat), sum(size for _, _, size in flat)) == (len(whole), whole.total_bytes)
 
 
-@pytest.mark.parametrize("count", [100_000])
-def test_many_extents_are_quick(count):
-    rng = np.random.default_rng(2)
-    wanted = Extents(rng.integers(0, 5000, count), rng.integers(0, 2**30, count), np.full(count, 3000))
-    reads = coalesce(wanted, max_gap_bytes=16_384, max_read_bytes=2**20)
-    assert (wanted.offset == reads.extents.offset[reads.read_of] + reads.delta).all()
-
-
 @given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 100))
 def test_shares_take_every_read_once_and_are_of_about_one_size(lengths, about):
     found = shares(np.array(lengths, np.int64), about)

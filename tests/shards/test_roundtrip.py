@@ -190,23 +190,6 @@ def test_same_samples_make_the_same_bytes(schema, count, shard_bytes, seed):
         assert first == second == third
 
 
-@SETTINGS
-@given(schemas(), st.integers(1, 8), st.integers(0, 2**32))
-def test_safetensors_finds_the_fields(schema, count, seed):
-    rng = random.Random(seed)
-    samples = [{name: value_of(field, rng) for name, field in schema.items()} for _ in range(count)]
-    with tempfile.TemporaryDirectory() as folder:
-        dataset = write(f"{folder}/d", schema, samples, rng, 2**20)
-        tensors = load_file(dataset.shards[0].file)
-        for name, field in schema.items():
-            values = [sample[name] for sample in samples]
-            if field.kind in ("str", "bytes"):
-                text = b"".join(value.encode() if isinstance(value, str) else value for value in values)
-                assert text == raw_bytes(tensors[name])
-            else:
-                assert same(torch.cat(values) if field.ragged else torch.stack(values), tensors[name])
-
-
 @settings(SETTINGS, max_examples=30)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=30), st.integers(1, 1000))
 @example([0], 1)

@@ -119,18 +119,6 @@ def test_report_and_progress(sound):
     assert (report.shards, report.unchecked_bytes) == (2, 0)
 
 
-def test_all_shards_are_reported_at_once(sound, tmp_path):
-    shutil.copytree(sound, tmp_path / "d")
-    dataset = ShardDataset(tmp_path / "d")
-    first, second = (shard.file for shard in dataset.shards)
-    flip(first, 3, 0)
-    flip(second, dataset.shards[1].bytes - 1, 0)
-    with pytest.raises(ChecksumError, match="2 problems in 2 of 2 shards") as caught:
-        dataset.verify()
-    assert [first, second] == [problem.file for problem in caught.value.problems]
-    assert "Restore those shards from a copy, or write the dataset again" in str(caught.value)
-
-
 def test_error_in_the_progress_report_comes_out(sound):
     def stop(done, total):
         raise KeyError("stop")
@@ -147,8 +135,10 @@ def test_a_shard_that_cannot_be_read_does_not_hide_the_others(sound, tmp_path, m
     flip(second, dataset.shards[1].bytes - 1, 0)
     with open(first, "r+b") as file:
         file.truncate(dataset.shards[0].bytes - 4096)
-    with pytest.raises(ChecksumError, match="problems in 2 of 2 shards") as caught:
+    with pytest.raises(ChecksumError, match="2 problems in 2 of 2 shards") as caught:
         dataset.verify()
+    assert [first, second] == [problem.file for problem in caught.value.problems]
+    assert "Restore those shards from a copy, or write the dataset again" in str(caught.value)
     assert caught.value.problems[0].samples == (0, count)
     assert caught.value.problems[-1].message == "padding is not zero"
     assert caught.value.samples == ((0, count),)

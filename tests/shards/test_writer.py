@@ -323,17 +323,6 @@ def test_empty_batches(tmp_path):
         writer.write({"x": 1})
 
 
-# --- shards ---
-
-
-def test_sample_larger_than_a_shard(tmp_path):
-    with ShardWriter(tmp_path / "d", {"x": Field("uint8", (None,))}, shard_bytes="1KiB") as writer:
-        for size in (10, 5000, 20):
-            writer.write({"x": np.full(size, size % 256, np.uint8)})
-    dataset = ShardDataset(tmp_path / "d")
-    assert (dataset.counts.tolist(), len(dataset[1]["x"])) == ([1, 1, 1], 5000)
-
-
 @pytest.mark.parametrize("shard_bytes", [0, -1, "0", "many", 1.5, None])
 def test_shard_bytes_that_make_no_sense(tmp_path, shard_bytes):
     with pytest.raises(OptionError, match="shard_bytes is"):
