@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from gdsload.errors import FormatError
 from gdsload.shards.format.index import Index, IndexEntry, parse_index
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
@@ -67,9 +66,7 @@ def test_what_is_changed_is_good():
 def test_hostile_shard_is_refused(number):
     attack, tree = {**FIELD, **SHARDS}[number], tree_of(LAYOUT)
     (attack.change if number in SHARDS else in_schema(lambda inner: attack.change(inner["fields"])))(tree)
-    with pytest.raises(FormatError, match=attack.says) as caught:
-        read(tree)
-    assert len(str(caught.value)) < 5000
+    attack.on_shard(tree)
 
 
 INDEXES = {
@@ -85,7 +82,4 @@ INDEXES = {
 def test_hostile_index_is_refused(number):
     attack, tree = {**FIELD, **INDEXES}[number], json.loads(INDEX.to_bytes())
     attack.change(tree if number in INDEXES else tree["schema"])
-    with pytest.raises(FormatError, match=attack.says) as caught:
-        parse_index(forged(tree), FILE)
-    assert [(problem.file, problem.offset) for problem in caught.value.problems] == [(FILE, 0)]
-    assert len(str(caught.value)) < 2000
+    assert len(attack.on_index(forged(tree)).problems) == 1

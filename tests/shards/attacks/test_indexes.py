@@ -5,7 +5,6 @@ Every one carries the right digest of itself: anybody can compute that.
 
 from __future__ import annotations
 
-import hashlib
 import json
 
 import pytest
@@ -13,22 +12,12 @@ import pytest
 from gdsload.errors import FormatError
 from gdsload.shards.format.index import Index, IndexEntry, parse_index
 from gdsload.shards.format.schema import Field, Schema
-from tests.shards.attacks.forging import SHA, Attack, Change
+from tests.shards.attacks.forging import FILE, SHA, Attack, Change, forged
 
-FILE = "index.json"
 INDEX = Index(
     Schema({"x": Field("float32", (3,))}),
     (IndexEntry("0.safetensors", 7, 8192, SHA), IndexEntry("1.safetensors", 5, 8192, SHA)),
 )
-
-
-def forged(tree: dict) -> bytes:
-    """The index with a digest that fits its content."""
-    content = {key: value for key, value in tree.items() if key != "sha256"}
-    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
-    if "sha256" in tree:
-        tree["sha256"] = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-    return json.dumps(tree).encode()
 
 
 def top(**values: object) -> Change:
@@ -115,7 +104,6 @@ HEAD = {
     ),
     "I091": Attack("no shards", without("shards"), "its shards are no list"),
     "I095": Attack("one key more", top(base_url="x"), "it has the unknown keys .'base_url'"),
-    "I096": Attack("no digest", without("sha256"), "does not match its own sha256"),
     "I097": Attack(
         "a total beyond 64 bits",
         lambda tree: [entry.update(samples=2**62) for entry in tree["shards"]] and tree.update(samples=2**63),
@@ -159,11 +147,8 @@ def test_hostile_index_is_refused(number):
     attack = ATTACKS[number]
     tree = json.loads(GOOD)
     attack.change(tree)
-    with pytest.raises(FormatError, match=attack.says) as caught:
-        parse_index(forged(tree), FILE)
     # A file name of a surrogate cannot be part of any digest, so that no second problem may follow from it.
-    assert [(problem.file, problem.offset) for problem in caught.value.problems] == [(FILE, 0)]
-    assert len(str(caught.value)) < 2000
+    assert len(attack.on_index(forged(tree)).problems) == 1
 
 
 @pytest.mark.timeout(20)

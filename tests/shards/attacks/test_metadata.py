@@ -12,9 +12,8 @@ from gdsload.errors import FormatError
 from gdsload.shards.format.index import Index, IndexEntry, parse_index
 from gdsload.shards.format.metadata import MAX_METADATA_BYTES
 from gdsload.shards.format.schema import Field, Schema
-from tests.shards.attacks.forging import SHA, Attack
+from tests.shards.attacks.forging import FILE, SHA, Attack
 
-FILE = "hostile"
 INDEX = Index(
     Schema({"x": Field("int32")}),
     (IndexEntry("0.safetensors", 5, 8192, SHA),),
@@ -40,7 +39,7 @@ METADATA = {
     "D009": Attack("half a surrogate pair", {"a": "\ud800"}, "no valid Unicode"),
     "D010": Attack("half a surrogate pair as a key", {"a": {"\ud800": 1}}, "no valid Unicode"),
     "D011": Attack("more bytes than there may be", {"a": "x" * MAX_METADATA_BYTES}, "bytes; the most is"),
-    "D012": Attack("a hundred faults", {str(n): 2.0**n * float("inf") for n in range(100)}, "metadata has the number"),
+    "D012": Attack("a hundred faults", dict.fromkeys(map(str, range(100)), float("inf")), "metadata has the number"),
 }
 
 
@@ -84,10 +83,7 @@ def test_hostile_metadata_are_refused(number):
         attack = INDEXES[number]
         attack.change(tree)
         raw = json.dumps(tree).encode()
-    with pytest.raises(FormatError, match=attack.says) as caught:
-        parse_index(raw, FILE)
-    assert {(problem.file, problem.offset) for problem in caught.value.problems} == {(FILE, 0)}
-    assert len(str(caught.value)) < 5000
+    attack.on_index(raw)
 
 
 @pytest.mark.timeout(20)

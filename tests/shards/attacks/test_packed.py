@@ -112,11 +112,7 @@ def test_hostile_shard_is_refused(number):
     attack = SHARDS[number] if number in SHARDS else NAMES[number]
     tree = tree_of(LAYOUT)
     (attack.change if callable(attack.change) else schema(packed=attack.change))(tree)
-    with pytest.raises(FormatError, match=attack.says) as caught:
-        read(tree)
-    if attack.field is not None:
-        assert attack.field in {problem.field for problem in caught.value.problems}
-    assert len(str(caught.value)) < 5000
+    attack.on_shard(tree)
 
 
 INDEXES = {
@@ -140,10 +136,7 @@ def test_hostile_index_is_refused(number):
         attack.change(tree)
     else:
         tree["packed"] = attack.change
-    with pytest.raises(FormatError, match=attack.says) as caught:
-        parse_index(forged(tree), FILE)
-    assert [(problem.file, problem.offset) for problem in caught.value.problems] == [(FILE, 0)]
-    assert len(str(caught.value)) < 2000
+    assert len(attack.on_index(forged(tree)).problems) == 1
 
 
 def test_every_problem_is_reported_at_once():

@@ -19,7 +19,6 @@ from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_ind
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import StoredSchema, pack_rule, packed_by, read_packed
-from gdsload.shards.values import numpy_dtype
 from tests.shards.format.shard_files import SHA, file_of, random_payloads, shard_of, tree_of
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=80)
@@ -229,21 +228,3 @@ def test_rows_that_no_offset_could_address_are_refused():
     assert read_packed(schema, {"packed": [["a", "b", "c"]]}, (2,))[1] == [
         "packed[0]: a row has more bytes than 64-bit offsets can address"
     ]
-
-
-def test_those_of_numpys_types_are_records():
-    """What the text tells implementers."""
-    stored = packed_by(Schema(SCALARS), "auto")
-    (column, places), row_bytes = next(iter(stored.places.items())), 16
-    assert stored.columns[column].row_bytes == row_bytes
-    record = np.dtype(
-        {
-            "names": list(places),
-            "formats": [numpy_dtype(stored.schema[name].dtype) for name in places],
-            "offsets": list(places.values()),
-            "itemsize": row_bytes,
-        }
-    )
-    values = {"a": [True, False], "b": [-1, 2], "c": [0.5, 1.5], "d": [7, -8]}
-    rows = column_rows(stored, batch_rows(stored.schema, values))[column].data
-    assert {name: rows.view(record)[name][:, 0].tolist() for name in values} == values

@@ -129,14 +129,12 @@ def test_several_words_behind_the_arguments_are_a_list_as_ever(source, capsys):
     ("line", "taken", "both"),
     [
         ("split --sizes .5 .5 x one two", "'.5' is taken for PATH", "--sizes .5,.5"),
-        ("split --sizes=.5 .5 x one two", "'.5' is taken for PATH", "--sizes .5,.5"),
         ("split x --sizes 2 3 one two", "'3' is taken for OUT", "--sizes 2,3"),
         ("bench --backends host bounce", "'bounce' is taken for PATH", "--backends host,bounce"),
         ("bench --backends host bounce x", "too many: 'x'. 'bounce' is taken for PATH", "--backends host,bounce"),
         ("convert --fields a c x out", "too many: 'out'. 'c' is taken for SOURCE", "--fields a,c"),
         ("convert x --fields a c out", "too many: 'out'. 'c' is taken for OUT", "--fields a,c"),
         ("convert --ragged a 'b c' x out", "too many: 'out'. 'b c' is taken for SOURCE", "--ragged 'a,b c'"),
-        ("reshard --pack-fields a c x out", "too many: 'out'. 'c' is taken for PATH", "--pack-fields a,c"),
     ],
 )
 def test_values_of_a_list_before_the_arguments_are_said_to_be_taken_for_these(capsys, line, taken, both):

@@ -88,7 +88,7 @@ def test_what_one_may_not_read_is_not_spoiled(dataset, capsys, monkeypatch):
         gdsload.ShardDataset(dataset)[0]
 
 
-@pytest.mark.parametrize("change", [-5000, -1, 1, 5000])
+@pytest.mark.parametrize("change", [-1, 5000])
 def test_a_shard_of_another_length_is_called_that_as_inspect_does(dataset, capsys, change):
     shard = sorted(dataset.glob("*.safetensors"))[1]
     size = shard.stat().st_size
