@@ -138,6 +138,9 @@ def test_any_ragged_offsets_give_rows_or_an_error(tmp_path, mmap):
     assert errors > 30
 
 
+NO_SUCH_HEADER = "no valid safetensors file|header is not the one|cannot be read as a shard"
+
+
 @pytest.mark.parametrize("mmap", [True, False])
 def test_header_damaged_on_disk(small, shard_paths, mmap):
     path = shard_paths(small)[1]
@@ -146,9 +149,7 @@ def test_header_damaged_on_disk(small, shard_paths, mmap):
         raw[offset] ^= 0x20
         path.write_bytes(raw)
         dataset = ShardDataset(small, mmap=mmap)
-        with pytest.raises(
-            FormatError, match="no valid safetensors file|header is not the one|cannot be read as a shard"
-        ):
+        with pytest.raises(FormatError, match=NO_SUCH_HEADER):
             dataset[int(dataset.counts[0])]
         raw[offset] ^= 0x20
 
@@ -162,10 +163,7 @@ def test_refused_shard_is_refused_again(small, shard_paths):
     dataset = ShardDataset(small)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        with pytest.raises(
-            FormatError,
-            match="header is not the one that the index describes|no valid safetensors|as a shard",
-        ):
+        with pytest.raises(FormatError, match=NO_SUCH_HEADER):
             dataset[int(dataset.counts[0])]
     assert int(dataset[0]["x"][0]) == 0
     assert len(os.listdir("/proc/self/fd")) <= before + 2

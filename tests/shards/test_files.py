@@ -152,9 +152,7 @@ def test_only_regular_files_are_opened(tmp_path):
     for name in ("pipe", "link", ".", "/dev/null"):
         with pytest.raises(ReadError, match="it is no regular file"):
             open_regular(str(tmp_path / name))
-    with pytest.raises(
-        ReadError, match="cannot be opened: .* It is a symbolic link to .*, which is in no folder of shards"
-    ):
+    with pytest.raises(ReadError, match="It is a symbolic link to .*, which is in no folder of shards"):
         open_regular(str(tmp_path / "link"), follow_links=False)
     with pytest.raises(ReadError, match="cannot be opened: Too many levels of symbolic links"):
         open_regular(str(tmp_path / "loop"))

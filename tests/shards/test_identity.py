@@ -73,9 +73,7 @@ def test_ctime_alone_is_a_change(opened, ours, what, mapped):
     SAME_BYTES[what](path)
     table.check(np.array([0, 1, 2]))
     for _ in range(2):
-        with pytest.raises(
-            FileChangedError, match="was written to, or its rights or links were changed, while"
-        ) as caught:
+        with pytest.raises(FileChangedError, match="or its rights or links were changed, while") as caught:
             table.check(np.arange(4))
         assert caught.value.file == path
     again = opened(ours, mapped=mapped)
@@ -99,9 +97,7 @@ def test_overwritten_in_place_with_its_time_put_back(opened, ours, where):
     with open(path, "rb") as file:
         entries = load_shard(file.fileno(), path).header.tensors
     overwrite(path, 100 if where == "header" else entries[where].end - 1)
-    with pytest.raises(
-        FileChangedError, match="was written to, .* while the dataset was in use. Open the dataset again"
-    ):
+    with pytest.raises(FileChangedError, match="was written to, .* was in use. Open the dataset again"):
         table.check(np.arange(4))
     with pytest.raises(FileChangedError, match="was written to"):
         table.check_now(np.array([2]))

@@ -125,9 +125,7 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path, make, moment):
     if moment == "before":
         make(tmp_path / "d")
     with (
-        pytest.raises(
-            DatasetExistsError, match=r"more than a dataset, which would be lost: '.+'\. Move that elsewhere"
-        ),
+        pytest.raises(DatasetExistsError, match=r"more than a dataset, which would be lost: '.+'\. Move that"),
         gdsload.ShardWriter(tmp_path / "d", overwrite=True) as writer,
     ):
         writer.write({"n": 2})

@@ -328,9 +328,7 @@ def test_a_damaged_index_does_not_make_links_strangers(spread, drives, write_sma
 
 def test_a_drive_that_is_not_mounted(spread, drives, tmp_path):
     drives[1].rename(tmp_path / "unmounted")
-    with pytest.raises(
-        FormatError, match=r"\d of \d+ shards are missing or of another length.*Mount the drives"
-    ) as caught:
+    with pytest.raises(FormatError, match="shards are missing or of another length.*Mount the drives") as caught:
         ShardDataset(spread)
     problems = caught.value.problems
     assert {os.path.basename(problem.file) for problem in problems} == {
@@ -357,9 +355,7 @@ def test_links_are_followed_into_folders_of_shards_only(spread, tmp_path, where)
     shutil.move(path.resolve(), folder / "other.safetensors")
     path.unlink()
     path.symlink_to(folder / "other.safetensors")
-    with pytest.raises(
-        FormatError, match="which is in no folder of shards. Links are followed only into folders that are named"
-    ):
+    with pytest.raises(FormatError, match="in no folder of shards. Links are followed only into folders that are"):
         ShardDataset(spread)
 
 
@@ -386,9 +382,7 @@ def test_a_drive_that_is_unmounted_meanwhile(spread, drives, tmp_path):
     dataset = ShardDataset(spread, mmap=False)
     dataset[0]
     drives[0].rename(tmp_path / "unmounted")
-    with pytest.raises(
-        FileChangedError, match=f"or the drive of {drives[0]}/small.gdsload-.*, where it is, is not mounted any more"
-    ):
+    with pytest.raises(FileChangedError, match=f"drive of {drives[0]}/small.gdsload-.* is not mounted any more"):
         dataset[0]
 
 

@@ -200,8 +200,7 @@ def test_offsets_are_asked_for_until_all_of_a_shard_may_be_touched(tmp_path, mon
     """Only that shard's, and not before its last page is populated."""
     count = 2**17 // 8 + 1000  # offsets of two pieces
     with gdsload.ShardWriter(tmp_path / "d", {"x": gdsload.Field("uint8", (None,))}, shard_bytes=9 * count) as out:
-        for value in [np.zeros(1, np.uint8)] * (2 * count):
-            out.write({"x": value})
+        out.write_batch({"x": (np.zeros(2 * count, np.uint8), np.arange(2 * count + 1))})
     catalog = open_catalog(str(tmp_path / "d"))
     assert len(catalog.sources) > 1
     table, asked = ShardTable.of(catalog.sources, catalog.stored, mapped=True), []

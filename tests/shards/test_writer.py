@@ -127,9 +127,7 @@ def test_nested_tensor_with_holes(tmp_path):
 def test_nested_tensor_whose_second_dimension_varies(tmp_path):
     turned = nested([2, 3]).transpose(1, 2)
     with ShardWriter(tmp_path / "d", {"x": Field("float32", (None, 2))}) as writer:
-        with pytest.raises(
-            SchemaError, match="field 'x': a sample has shape \\[2, 3\\], but \\[any, 2\\] was expected"
-        ):
+        with pytest.raises(SchemaError, match=r"field 'x': a sample has shape \[2, 3\], but \[any, 2\] was"):
             writer.write_batch({"x": turned})
         writer.write({"x": torch.ones(1, 2)})
 
@@ -316,9 +314,7 @@ def test_empty_batches(tmp_path):
         assert writer.samples == 0
     assert len(ShardDataset(tmp_path / "d")) == 0
     with ShardWriter(tmp_path / "e") as writer:
-        with pytest.raises(
-            SchemaError, match="an empty list does not say what it is a list of. Give the writer a schema"
-        ):
+        with pytest.raises(SchemaError, match="not say what it is a list of. Give the writer a schema"):
             writer.write_batch({"x": []})
         writer.write({"x": 1})
 

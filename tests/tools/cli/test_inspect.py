@@ -75,7 +75,7 @@ def test_runs_as_a_module_and_into_a_closed_pipe(dataset):
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("arguments", ["", "--help", "inspect {}", "convert --json {} {}-2"])
+@pytest.mark.parametrize("arguments", ["", "inspect {}", "convert --json {} {}-2"])
 def test_output_that_cannot_be_written_is_an_error(dataset, arguments):
     program = f"{sys.executable} -m gdsload {arguments.format(dataset, dataset)} > /dev/full"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False)
