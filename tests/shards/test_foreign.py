@@ -59,6 +59,7 @@ def test_all_element_types_of_a_file(tmp_path):
     dataset = ShardDataset(tmp_path / "a.safetensors")
     for index, sample in enumerate(dataset):
         for code, tensor in tensors.items():
+            assert tensor.dtype == sample[code].dtype
             assert torch.equal(tensor[index].view(torch.uint8), sample[code].view(torch.uint8))
 
 

@@ -14,16 +14,7 @@ FILE = "hostile.safetensors"
 
 
 class Attack(NamedTuple):
-    """What a file holds, and the complaint that must follow.
-
-    Attributes:
-        tries: what would go wrong without the check.
-        header: the JSON.
-        data_bytes: length of what follows it.
-        says: a regular expression that the problem matches.
-        field: the tensor that the problem names.
-        offset: where in the file the problem is, where that is exact.
-    """
+    """What a file holds, and the problem that must be told: its words, its tensor, and its offset where that is exact."""
 
     tries: str
     header: bytes

@@ -17,12 +17,6 @@ from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import is_gdsload, read_shard
 
-TORCH_DTYPES = [
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64,
-    torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64,
-    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
-]  # fmt: skip
-
 
 def read(path) -> tuple[bytes, Header]:
     raw = path.read_bytes()
@@ -46,19 +40,6 @@ def test_numpy_file_has_the_offsets_that_safetensors_sees(tmp_path):
         assert bytes(theirs[name]["data"]) == raw[entry.begin : entry.end]
     assert header.metadata == {"made by": "a test"}
     assert sorted(header.tensors.values(), key=lambda entry: (entry.begin, entry.end)) == list(header.tensors.values())
-
-
-@pytest.mark.parametrize("dtype", TORCH_DTYPES, ids=str)
-def test_torch_file_of_every_dtype(tmp_path, dtype):
-    path = tmp_path / "a.safetensors"
-    tensor = torch.arange(24, dtype=torch.uint8).to(torch.bool).to(torch.uint8).repeat(dtype.itemsize).view(dtype)[:24]
-    safetensors.torch.save_file({"x": tensor.reshape(4, 2, 3)}, path)
-    raw, header = read(path)
-    shard = read_shard(header, path.name)
-    assert Schema({"x": Field(dtype, (2, 3))}) == shard.schema
-    assert (shard.samples, shard.checksums) == (4, None)
-    begin = shard.columns["x"].begin
-    assert bytes(tensor.view(torch.uint8).tolist()) == raw[begin : begin + 24 * dtype.itemsize]
 
 
 def test_plain_file_is_read_as_a_shard(tmp_path):
