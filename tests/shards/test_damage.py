@@ -11,6 +11,7 @@ import pytest
 
 from gdsload import Field, FileChangedError, FormatError, ReadError, ShardDataset, ShardWriter
 from gdsload.shards.opening import load_shard
+from tests.shards.bits import flip
 
 
 @pytest.fixture(params=[True, False], ids=["mapped", "unmapped"])
@@ -144,22 +145,17 @@ NO_SUCH_HEADER = "no valid safetensors file|header is not the one|cannot be read
 @pytest.mark.parametrize("mmap", [True, False])
 def test_header_damaged_on_disk(small, shard_paths, mmap):
     path = shard_paths(small)[1]
-    raw = bytearray(path.read_bytes())
     for offset in (0, 7, 8, 9, 100, 500):
-        raw[offset] ^= 0x20
-        path.write_bytes(raw)
+        flip(path, offset, bit=5)
         dataset = ShardDataset(small, mmap=mmap)
         with pytest.raises(FormatError, match=NO_SUCH_HEADER):
             dataset[int(dataset.counts[0])]
-        raw[offset] ^= 0x20
+        flip(path, offset, bit=5)
 
 
 def test_refused_shard_is_refused_again(small, shard_paths):
     """An error leaves nothing half open; and the other shards can be read."""
-    path = shard_paths(small)[1]
-    raw = bytearray(path.read_bytes())
-    raw[100] ^= 1
-    path.write_bytes(raw)
+    flip(shard_paths(small)[1], 100)
     dataset = ShardDataset(small)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):

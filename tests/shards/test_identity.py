@@ -17,6 +17,7 @@ from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.opening import load_shard
 from gdsload.shards.shard_table import ShardTable
+from tests.shards.bits import flip
 
 
 @pytest.fixture
@@ -48,11 +49,7 @@ def opened():
 def overwrite(path, offset=8192):
     """Change a byte in place, and put the time of the last write back."""
     before = os.stat(path)
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 1]))
+    flip(path, offset)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert os.stat(path).st_mtime_ns == before.st_mtime_ns
 

@@ -17,6 +17,7 @@ from gdsload.shards.format.shard import OFFSETS_PREFIX, PADDING_PREFIX
 from gdsload.shards.opening import load_shard
 from gdsload.shards.shard_checksums import PIECE_BYTES
 from gdsload.shards.verify.contents import wrong_runs
+from tests.shards.bits import flip
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +32,6 @@ def sound(tmp_path_factory):
             writer.write({"x": rng.integers(0, 256, 50_001, np.uint8), "r": rows, "s": "ß" * number, "n": number})
     assert len(ShardDataset(path).shards) == 2
     return path
-
-
-def flip(path, offset, bit):
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 1 << bit]))
 
 
 def entry_at(path, offset):
@@ -132,7 +125,7 @@ def test_a_shard_that_cannot_be_read_does_not_hide_the_others(sound, tmp_path, m
     dataset = ShardDataset(tmp_path / "d")
     first, second = (shard.file for shard in dataset.shards)
     count = dataset.shards[0].samples
-    flip(second, dataset.shards[1].bytes - 1, 0)
+    flip(second, dataset.shards[1].bytes - 1)
     with open(first, "r+b") as file:
         file.truncate(dataset.shards[0].bytes - 4096)
     with pytest.raises(ChecksumError, match="2 problems in 2 of 2 shards") as caught:
