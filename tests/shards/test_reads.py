@@ -174,6 +174,13 @@ def test_concatenation(parts):
     assert (len(flat), sum(size for _, _, size in flat)) == (len(whole), whole.total_bytes)
 
 
+def test_so_many_extents_that_they_are_sorted_by_parts():
+    rng = np.random.default_rng(2)
+    wanted = Extents(rng.integers(0, 5000, 100_000), rng.integers(0, 2**30, 100_000), np.full(100_000, 3000))
+    reads = coalesce(wanted, max_gap_bytes=16_384, max_read_bytes=2**20)
+    assert (wanted.offset == reads.extents.offset[reads.read_of] + reads.delta).all()
+
+
 @given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 100))
 def test_shares_take_every_read_once_and_are_of_about_one_size(lengths, about):
     found = shares(np.array(lengths, np.int64), about)

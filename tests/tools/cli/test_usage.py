@@ -80,6 +80,7 @@ def test_every_option_says_what_it_does_and_its_default(command):
     [
         (["--versio"], "error: gdsload has no option --versio\nhint: Did you mean --version? `gdsload --help` lists"),
         (["verify", ".", "--dep"], "error: gdsload verify has no option --dep\nhint: Did you mean --deep"),
+        (["convert", "a", "b", "--kind", "image"], "error: --kind cannot be 'image'\nhint: Did you mean 'images'? It is one"),
         (["convert", "a", "b", "--siz", "3"], "Did you mean --size"),  # an option of a kind
         (["convert", "a", "b", "--bad", "3"], "`gdsload convert --help` lists its options, `--help-source KIND` those of a kind"),
         (["convert", "a", "b", "--types", "zip:str"], "error: --types: 'zip:str' is not NAME=VALUE,...\n"),
