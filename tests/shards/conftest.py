@@ -7,7 +7,9 @@ import signal
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 from gdsload import ShardDataset
 from tests.shards.small_dataset import sample_of, write_small
@@ -39,6 +41,14 @@ def small(tmp_path, write_small):
     """The folder of a small dataset of several shards."""
     write_small(tmp_path / "small")
     return tmp_path / "small"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Ten files of another program's, of two samples each, without checksums."""
+    for number in range(10):
+        safetensors.numpy.save_file({"x": np.full((2, 3), number, np.int32)}, tmp_path / f"{number}.safetensors")
+    return tmp_path
 
 
 @pytest.fixture

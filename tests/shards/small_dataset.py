@@ -1,4 +1,4 @@
-"""A small dataset, of several shards or of one."""
+"""A small dataset, of several shards or of one, and odd names of fields."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import numpy as np
 
 from gdsload import Field, ShardWriter
 
+# What has tripped up readers of this and of similar formats.
+ODD_NAMES = [
+    "x", "é", "e\u0301", "a.b/c", " ", "\0", "\n", '"', "\\", "\u2028", "\ufeff", "👩‍👩‍👧", "__proto__", "dtype", "shape",
+    "gdsload", "\U0010ffff",
+]  # fmt: skip
 SCHEMA = {"x": Field("int32", (3,)), "words": "str", "points": Field("float32", (None, 2))}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import safetensors.numpy
 from gdsload import (
     DatasetNotFoundError,
     FileChangedError,
-    FormatError,
     LoaderClosedError,
     ReadError,
     ShortReadError,
@@ -21,15 +19,8 @@ from gdsload.shards import local_files as files_module
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.local_files import LocalFiles, open_regular, pread_exact
-from gdsload.shards.opening import load_shard
 from tests.page_cache import open_paths
-
-
-@pytest.fixture
-def folder(tmp_path):
-    for number in range(10):
-        safetensors.numpy.save_file({"x": np.full((2, 3), number, np.int32)}, tmp_path / f"{number}.safetensors")
-    return tmp_path
+from tests.shards.threads import in_threads
 
 
 def table_of(folder, *, mapped=False):
@@ -47,19 +38,8 @@ def opened(table):
     return {file for file, source in enumerate(table.sources) if os.path.realpath(source.path) in paths}
 
 
-def test_least_recently_used_descriptors_are_closed(folder, monkeypatch):
-    table, before = table_of(folder), descriptors()
-    monkeypatch.setattr(table.through, "most", 3)
-    for file in (0, 1, 2, 0, 3, 0, 4, 5, 0):
-        with table.descriptor(file):
-            pass
-    assert ({4, 5, 0}, before + 3) == (opened(table), descriptors())
-    table.close()
-    assert before == descriptors()
-
-
 def test_descriptors_in_use_are_not_closed(folder, monkeypatch):
-    table = table_of(folder)
+    table, before = table_of(folder), descriptors()
     monkeypatch.setattr(table.through, "most", 2)
     with table.descriptor(0) as first, table.descriptor(0) as same:
         assert first == same
@@ -71,10 +51,11 @@ def test_descriptors_in_use_are_not_closed(folder, monkeypatch):
         os.fstat(first)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(first)
+    assert before == descriptors()
 
 
 def test_many_threads_share_few_descriptors(folder, monkeypatch):
-    table, errors = table_of(folder), []
+    table = table_of(folder)
     monkeypatch.setattr(table.through, "most", 2)
 
     def work(seed):
@@ -83,15 +64,9 @@ def test_many_threads_share_few_descriptors(folder, monkeypatch):
             into = bytearray(4)
             with table.descriptor(file) as fd:
                 pread_exact(fd, memoryview(into), os.fstat(fd).st_size - 4, "x")
-            if int.from_bytes(into, "little") != file:
-                errors.append(file)
+            assert int.from_bytes(into, "little") == file
 
-    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert errors == []
+    in_threads(work, range(6))
     table.close()
 
 
@@ -177,9 +152,7 @@ def test_only_regular_files_are_opened(tmp_path):
     for name in ("pipe", "link", ".", "/dev/null"):
         with pytest.raises(ReadError, match="it is no regular file"):
             open_regular(str(tmp_path / name))
-    with pytest.raises(
-        ReadError, match="cannot be opened: .* It is a symbolic link to .*, which is in no folder of shards"
-    ):
+    with pytest.raises(ReadError, match="It is a symbolic link to .*, which is in no folder of shards"):
         open_regular(str(tmp_path / "link"), follow_links=False)
     with pytest.raises(ReadError, match="cannot be opened: Too many levels of symbolic links"):
         open_regular(str(tmp_path / "loop"))
@@ -208,13 +181,4 @@ def test_reads_that_come_in_pieces(tmp_path, monkeypatch):
     into = bytearray(50)
     pread_exact(fd, memoryview(into), 20, "f")
     assert bytes(range(20, 70)) == into
-    os.close(fd)
-
-
-@pytest.mark.parametrize("content", [b"", b"1234567", b"\0" * 8, b"\xff" * 100], ids=repr)
-def test_file_without_a_header(tmp_path, content):
-    (tmp_path / "f").write_bytes(content)
-    fd = open_regular(str(tmp_path / "f"))
-    with pytest.raises(FormatError, match="no valid safetensors file"):
-        load_shard(fd, "f")
     os.close(fd)

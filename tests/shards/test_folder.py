@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,14 +29,13 @@ from gdsload import (
 from gdsload.errors import Problem
 from gdsload.shards import publish as publish_module
 from gdsload.shards.format.checksum import BLOCK_BYTES
-from gdsload.shards.format.index import Index, IndexEntry, parse_index
+from gdsload.shards.format.index import parse_index
 from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.shards.opening import load_shard
+from tests.shards.failing_calls import failing
 
 RENAME_EXCHANGE = 2  # linux/fs.h
-GOLDEN = Path(__file__).parents[1] / "data/shards/v1"
-PACKED = Path(__file__).parents[1] / "data/shards/v2"
-IMAGES = Path(__file__).parents[1] / "data/shards/v3"
+GOLDEN = Path(__file__).parents[1] / "data/shards"
 
 
 def header_of(path):
@@ -53,21 +53,13 @@ def poke(path, offset, data):
         file.write(data)
 
 
-def write_index(folder, index):
-    (folder / "index.json").write_bytes(index.to_bytes())
-
-
-def read_index(folder):
-    return parse_index((folder / "index.json").read_bytes(), "index.json")
-
-
-def changed_entry(entry, **changes):
-    return IndexEntry(**{name: changes.get(name, getattr(entry, name)) for name in IndexEntry.__slots__})
-
-
-def all_of(folder):
-    dataset = ShardDataset(folder)
-    return dataset.__getitems__(range(len(dataset)))
+def change_entry(folder, number, **changes):
+    """Have the index say something else of a shard."""
+    file = folder / "index.json"
+    index = parse_index(file.read_bytes(), "index.json")
+    shards = list(index.shards)
+    shards[number] = replace(shards[number], **changes)
+    file.write_bytes(replace(index, shards=tuple(shards)).to_bytes())
 
 
 # --- padding, text, offsets, checksums ---
@@ -127,17 +119,17 @@ def refuses_offsets(ragged, number, value, sample):
         ShardDataset(folder).verify()
 
 
-@pytest.mark.parametrize("value", [1, 2, -1, -(2**63), 2**63 - 1])
+@pytest.mark.parametrize("value", [1, -(2**63), 2**63 - 1])
 def test_offsets_that_do_not_begin_with_0_are_refused(ragged, value):
     refuses_offsets(ragged, 0, value, sample=0)
 
 
-@pytest.mark.parametrize("value", [1, 0, -1, 7, 2**62, -(2**63)])
+@pytest.mark.parametrize("value", [1, 7, 2**62, -(2**63)])
 def test_offsets_that_fall_are_refused(ragged, value):
     refuses_offsets(ragged, 2, value, sample=1 if value < 2 else 2)
 
 
-@pytest.mark.parametrize("value", [5, 7, 2**40, 2**63 - 1, -1])
+@pytest.mark.parametrize("value", [5, 7, 2**63 - 1, -1])
 def test_offsets_that_do_not_end_with_the_rows_are_refused(ragged, value):
     refuses_offsets(ragged, 4, value, sample=3)
 
@@ -180,9 +172,7 @@ def test_shard_of_another_schema_is_refused(small, tmp_path):
         writer.write({"z": [1, 2, 3]})
     path = shards_of(small)[1]
     shutil.copy(shards_of(tmp_path / "other")[0], path)
-    index = read_index(small)
-    entry = changed_entry(index.shards[1], samples=1, bytes=path.stat().st_size, sha256=header_of(path).sha256)
-    write_index(small, Index(index.schema, (index.shards[0], entry, *index.shards[2:])))
+    change_entry(small, 1, samples=1, bytes=path.stat().st_size, sha256=header_of(path).sha256)
     refuses_shard(small, 1, "its fields are Schema.*'z'.*, but the dataset's are")
 
 
@@ -195,9 +185,7 @@ def test_shard_of_other_columns_is_refused(tmp_path):
     assert ShardDataset(tmp_path / "d").schema == ShardDataset(tmp_path / "other").schema
     path = shards_of(tmp_path / "d")[1]
     shutil.copy(shards_of(tmp_path / "other")[1], path)
-    index = read_index(tmp_path / "d")
-    entry = changed_entry(index.shards[1], bytes=path.stat().st_size, sha256=header_of(path).sha256)
-    write_index(tmp_path / "d", Index(index.schema, (index.shards[0], entry), index.packed))
+    change_entry(tmp_path / "d", 1, bytes=path.stat().st_size, sha256=header_of(path).sha256)
     refuses_shard(tmp_path / "d", 1, r"packed \['a', 'b'\], but the dataset's are .* packed \['a', 'b', 'c', 'd'\]")
 
 
@@ -247,6 +235,7 @@ def test_shards_are_counted_not_what_is_wrong_with_them(small):
     with pytest.raises(FormatError, match="1 of . shards are missing or of another length") as caught:
         ShardDataset(small)
     assert len(caught.value.problems) == 2
+    assert "the shard is no regular file" in str(caught.value)
 
 
 def test_shard_with_another_header_is_refused(small, tmp_path, write_small):
@@ -260,16 +249,9 @@ def test_shard_with_another_header_is_refused(small, tmp_path, write_small):
 
 
 def test_shard_with_another_count_is_refused(small):
-    index = read_index(small)
-    first, second = index.shards[:2]
-    write_index(
-        small,
-        Index(
-            index.schema,
-            (first, changed_entry(second, samples=second.samples + 1), *index.shards[2:]),
-        ),
-    )
-    refuses_shard(small, 1, f"it holds {second.samples} samples, but the index says {second.samples + 1}")
+    samples = int(ShardDataset(small).counts[1])
+    change_entry(small, 1, samples=samples + 1)
+    refuses_shard(small, 1, f"it holds {samples} samples, but the index says {samples + 1}")
 
 
 def test_empty_dataset_is_an_index_alone(tmp_path):
@@ -277,7 +259,11 @@ def test_empty_dataset_is_an_index_alone(tmp_path):
         pass
     assert os.listdir(tmp_path / "d") == ["index.json"]
     assert json.loads((tmp_path / "d/index.json").read_text())["shards"] == []
-    assert len(ShardDataset(tmp_path / "d")) == 0
+    dataset = ShardDataset(tmp_path / "d")
+    assert (len(dataset), len(dataset.shards), dataset.__getitems__([])) == (0, 0, [])
+    assert dataset.verify().shards == 0
+    with pytest.raises(IndexError, match="sample 0 does not exist: the dataset has 0"):
+        dataset[0]
 
 
 # --- becoming visible ---
@@ -328,12 +314,9 @@ def test_overwriting_exchanges_the_folders(tmp_path, write_small, events, expect
     assert os.listdir(tmp_path) == ["d"]
 
 
-def test_failed_writer_leaves_the_old_dataset(small, write_small, expect, monkeypatch):
-    def full(source, target, flags):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(publish_module, "renameat2", full)
-    with pytest.raises(WriteError, match="the dataset cannot be moved to its place: No space left on device"):
+def test_failed_writer_leaves_the_old_dataset(small, write_small, expect):
+    message = "the dataset cannot be moved to its place: No space left on device"
+    with failing(publish_module, "renameat2", errno.ENOSPC), pytest.raises(WriteError, match=message):
         write_small(small, mark=1, overwrite=True)
     expect(ShardDataset(small), mark=0)
     assert os.listdir(small.parent) == ["small"]
@@ -352,7 +335,7 @@ def test_shards_without_an_index_are_refused(small):
     (small / "index.json").unlink()
     with pytest.raises(UnfinishedDatasetError, match="gdsload shards, but no index.json: its writer never finished"):
         ShardDataset(small)
-    assert len(all_of(shards_of(small)[0]))
+    assert ShardDataset(shards_of(small)[0])[0]
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"{}", b"null", None], ids=str)
@@ -438,14 +421,6 @@ def test_index_that_is_a_pipe_is_refused(small):
         ShardDataset(small)
 
 
-def test_folder_in_place_of_a_shard_is_refused(small):
-    path = shards_of(small)[1]
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(FormatError, match="the shard is no regular file"):
-        ShardDataset(small)
-
-
 def test_files_that_the_index_does_not_name_are_ignored(small, expect):
     digest = ShardDataset(small).digest
     shutil.copy(shards_of(small)[0], small / "shard-99999.safetensors")
@@ -474,33 +449,31 @@ def test_shard_that_vanishes_after_the_dataset_was_opened(small):
         dataset.verify()
 
 
-# --- version 1, for ever ---
+# --- versions 1 to 3, for ever ---
 
 
-@pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("name", sorted(os.listdir(GOLDEN)) if GOLDEN.exists() else ["missing"])
-def test_golden_datasets_of_version_1_open(name, mmap):
-    dataset = ShardDataset(GOLDEN / name, mmap=mmap)
-    assert len(dataset) == len(dataset.__getitems__(range(len(dataset))))
-    assert len(dataset.shards) == dataset.verify().shards
+def golden(version):
+    """The golden datasets of a version, all of whose samples are read; test_golden.py says what they are."""
+    paths = list((GOLDEN / f"v{version}").iterdir())
+    assert paths
+    for path in paths:
+        for mmap in (True, False):
+            dataset = ShardDataset(path, mmap=mmap)
+            assert len(dataset) == len(dataset.__getitems__(range(len(dataset))))
+            assert len(dataset.shards) == dataset.verify(deep=True).shards
+            yield dataset
 
 
-@pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("name", sorted(path.name for path in PACKED.iterdir()))
-def test_golden_datasets_of_version_2_open(name, mmap):
-    dataset = ShardDataset(PACKED / name, mmap=mmap)
-    assert dataset.stored.packed
-    assert len(dataset) == len(dataset.__getitems__(range(len(dataset))))
-    assert len(dataset.shards) == dataset.verify(deep=True).shards
+def test_golden_datasets_of_version_1_open():
+    assert not any(dataset.stored.packed for dataset in golden(1))
 
 
-@pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("name", sorted(path.name for path in IMAGES.iterdir()))
-def test_golden_datasets_of_version_3_open(name, mmap):
-    dataset = ShardDataset(IMAGES / name, mmap=mmap)
-    assert "image" in {field.kind for field in dataset.schema.values()}
-    assert len(dataset) == len(dataset.__getitems__(range(len(dataset))))
-    assert len(dataset.shards) == dataset.verify(deep=True).shards
+def test_golden_datasets_of_version_2_open():
+    assert all(dataset.stored.packed for dataset in golden(2))
+
+
+def test_golden_datasets_of_version_3_open():
+    assert all("image" in {field.kind for field in dataset.schema.values()} for dataset in golden(3))
 
 
 def test_images_of_no_codec_are_reported(tmp_path):
@@ -528,10 +501,7 @@ def test_errors_name_samples_of_the_dataset_also_where_some_shards_are_left_out(
     assert caught.value.problems[0].samples == (start + 2, start + 3)
 
 
-def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
-    def refused(_path):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(os, "listdir", refused)
-    with pytest.raises(ReadError, match=f"{tmp_path}: the folder cannot be read: Permission denied. Give yourself"):
+def test_a_folder_that_may_not_be_read_is_named(tmp_path):
+    message = f"{tmp_path}: the folder cannot be read: Permission denied. Give yourself"
+    with failing(os, "listdir", errno.EACCES), pytest.raises(ReadError, match=message):
         ShardDataset(tmp_path)

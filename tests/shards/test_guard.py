@@ -130,15 +130,6 @@ def test_whole_pieces_that_were_populated_are_not_asked_for_again(found):
         assert disk.guard.left == 5 - len(whole)
 
 
-def test_nothing_is_asked_any_more_when_all_is_sure():
-    disk = Disk(SIZES)
-    for file, size in enumerate(SIZES):
-        assert disk.guard.left > 0
-        disk.ensure((file, 0, size))
-    assert disk.guard.left == 0
-    assert disk.guard.missing(extents((0, 0, SIZES[0]))) is None
-
-
 def test_what_is_no_field_s_need_not_be_sure():
     disk = Disk([])
     disk.guard = Guard(["a"], np.array([PAGE]), disk.read)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from gdsload.shards import handles
 from gdsload.shards.handles import HandleTable, most_open
+from tests.shards.threads import in_threads
 
 FILES = 9
 
@@ -20,7 +20,7 @@ class Opened:
     """Opens numbers, and notes which are open."""
 
     def __init__(self):
-        self.open, self.made, self.wrong = {}, 0, []
+        self.open, self.made = {}, 0
 
     def make(self, file):
         self.made += 1
@@ -116,22 +116,16 @@ def test_opening_may_ask_for_the_same_file():
 
 
 def test_threads_share_them():
-    opened, wrong = Opened(), []
+    opened = Opened()
     table = table_of(opened, most=2)
 
     def work(seed):
         for files in np.random.default_rng(seed).integers(0, FILES, (300, 3)):
             found = table.lend(files)
-            if [opened.open.get(handle) for handle in found.tolist()] != files.tolist():
-                wrong.append(files)
+            assert [opened.open.get(handle) for handle in found.tolist()] == files.tolist()
             table.give(files)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    in_threads(work, range(4))
     assert len(opened.open) <= 2
 
 

@@ -8,7 +8,6 @@ import time
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
 import gdsload
 from gdsload import FileChangedError
@@ -18,14 +17,7 @@ from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.opening import load_shard
 from gdsload.shards.shard_table import ShardTable
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Ten files of another program's, without checksums."""
-    for number in range(10):
-        safetensors.numpy.save_file({"x": np.full((2, 3), number, np.int32)}, tmp_path / f"{number}.safetensors")
-    return tmp_path
+from tests.shards.bits import flip
 
 
 @pytest.fixture
@@ -37,66 +29,55 @@ def ours(tmp_path):
     return tmp_path / "d"
 
 
-def opened(folder, *, mapped=False):
-    catalog = open_catalog(str(folder))
-    table = ShardTable.of(catalog.sources, catalog.stored, mapped=mapped).files
-    table.ensure_open(np.arange(len(catalog.sources)))
-    time.sleep(0.02)  # file times tick every 1 to 4 ms
-    return table
+@pytest.fixture
+def opened():
+    """Opens all files of a folder, until the end of the test."""
+    tables = []
+
+    def open_all(folder, *, mapped=False):
+        catalog = open_catalog(str(folder))
+        tables.append(ShardTable.of(catalog.sources, catalog.stored, mapped=mapped).files)
+        tables[-1].ensure_open(np.arange(len(catalog.sources)))
+        time.sleep(0.02)  # file times tick every 1 to 4 ms
+        return tables[-1]
+
+    yield open_all
+    for table in tables:
+        table.close()
 
 
 def overwrite(path, offset=8192):
     """Change a byte in place, and put the time of the last write back."""
     before = os.stat(path)
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 1]))
+    flip(path, offset)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert os.stat(path).st_mtime_ns == before.st_mtime_ns
-
-
-def rename_and_back(path):
-    os.rename(path, f"{path}.away")
-    os.rename(f"{path}.away", path)
-
-
-def link_and_unlink(path):
-    os.link(path, f"{path}.link")
-    os.unlink(f"{path}.link")
 
 
 SAME_BYTES = {
     "chmod": lambda path: os.chmod(path, 0o400),
     "hard link": lambda path: os.link(path, f"{path}.backup"),
-    "rename and back": rename_and_back,
-    "link and unlink": link_and_unlink,
     "times set to what they are": lambda path: os.utime(path, ns=(0, os.stat(path).st_mtime_ns)),
 }
 
 
 @pytest.mark.parametrize("mapped", [True, False])
 @pytest.mark.parametrize("what", SAME_BYTES)
-def test_ctime_alone_is_a_change(ours, what, mapped):
+def test_ctime_alone_is_a_change(opened, ours, what, mapped):
     """It cannot be told from a write after which the other times were put back, and no byte is read to find out."""
     table = opened(ours, mapped=mapped)
     path = table.sources[3].path
     SAME_BYTES[what](path)
     table.check(np.array([0, 1, 2]))
     for _ in range(2):
-        with pytest.raises(
-            FileChangedError, match="was written to, or its rights or links were changed, while"
-        ) as caught:
+        with pytest.raises(FileChangedError, match="or its rights or links were changed, while") as caught:
             table.check(np.arange(4))
         assert caught.value.file == path
-    table.close()
     again = opened(ours, mapped=mapped)
     again.check(np.arange(4))
-    again.close()
 
 
-def test_ctime_is_another_when_a_file_is_opened(ours):
+def test_ctime_is_another_when_a_file_is_opened(opened, ours):
     table = opened(ours)
     table.close()
     os.chmod(table.sources[2].path, 0o400)
@@ -107,23 +88,20 @@ def test_ctime_is_another_when_a_file_is_opened(ours):
 
 
 @pytest.mark.parametrize("where", ["header", "x", "s", "gdsload:offsets:s"])
-def test_overwritten_in_place_with_its_time_put_back(ours, where):
+def test_overwritten_in_place_with_its_time_put_back(opened, ours, where):
     table = opened(ours)
     path = table.sources[2].path
     with open(path, "rb") as file:
         entries = load_shard(file.fileno(), path).header.tensors
     overwrite(path, 100 if where == "header" else entries[where].end - 1)
-    with pytest.raises(
-        FileChangedError, match="was written to, .* while the dataset was in use. Open the dataset again"
-    ):
+    with pytest.raises(FileChangedError, match="was written to, .* was in use. Open the dataset again"):
         table.check(np.arange(4))
     with pytest.raises(FileChangedError, match="was written to"):
         table.check_now(np.array([2]))
     table.check(np.array([0, 1, 3]))
-    table.close()
 
 
-def test_a_file_of_the_same_bytes_with_a_new_time_is_another(ours):
+def test_a_file_of_the_same_bytes_with_a_new_time_is_another(opened, ours):
     """Whoever sets the time of the last write says that it was written to."""
     table = opened(ours)
     os.utime(table.sources[0].path)
@@ -133,7 +111,6 @@ def test_a_file_of_the_same_bytes_with_a_new_time_is_another(ours):
     os.rename(f"{table.sources[1].path}.new", table.sources[1].path)
     with pytest.raises(FileChangedError, match="was replaced by another file"):
         table.check(np.array([1]))
-    table.close()
 
 
 # --- what looking costs ---
@@ -160,7 +137,7 @@ def clock(monkeypatch):
     return clock
 
 
-def test_no_look_is_believed_but_before_a_read(folder, clock):
+def test_no_look_is_believed_but_before_a_read(opened, folder, clock):
     table = opened(folder)
     for _ in range(3):
         table.check(np.array([1, 2, 1]))
@@ -170,10 +147,9 @@ def test_no_look_is_believed_but_before_a_read(folder, clock):
     clock.now += LOOK_BEFORE_S
     table.check(np.array([2]), believed_s=LOOK_BEFORE_S)
     assert clock.looked[7:] == ["2"]
-    table.close()
 
 
-def test_looking_takes_a_share_of_the_time_and_no_more(folder, clock):
+def test_looking_takes_a_share_of_the_time_and_no_more(opened, folder, clock):
     """Where looking takes long (many shards, a slow file system), it is done less often."""
     table = opened(folder)
     clock.each_s, began, looking = 0.05, clock.now, 0.0
@@ -183,10 +159,9 @@ def test_looking_takes_a_share_of_the_time_and_no_more(folder, clock):
         looking += clock.now - before
         clock.now += 0.01
     assert 0.03 < looking / (clock.now - began) < 0.06
-    table.close()
 
 
-def test_what_was_passed_over_is_looked_at_in_the_end_and_nothing_else(folder, clock):
+def test_what_was_passed_over_is_looked_at_in_the_end_and_nothing_else(opened, folder, clock):
     table = opened(folder)
     table.check(np.arange(10))
     clock.each_s = 1.0
@@ -206,10 +181,9 @@ def test_what_was_passed_over_is_looked_at_in_the_end_and_nothing_else(folder, c
     clock.looked.clear()
     table.check_passed()
     assert clock.looked == []
-    table.close()
 
 
-def test_a_look_that_began_before_the_read_does_not_count(folder, clock, monkeypatch):
+def test_a_look_that_began_before_the_read_does_not_count(opened, folder, clock, monkeypatch):
     """Another thread's batch is passed over while a look is under way that may have been at the file already."""
     table, stat = opened(folder), os.stat
     table.check(np.arange(10))
@@ -228,10 +202,9 @@ def test_a_look_that_began_before_the_read_does_not_count(folder, clock, monkeyp
     table.check_now(np.array([4]))
     with pytest.raises(FileChangedError, match=r"4.safetensors: the shard was written to"):
         table.check_passed()
-    table.close()
 
 
-def test_who_notes_late_what_it_passed_over_takes_no_other_note_back(folder, clock, monkeypatch):
+def test_who_notes_late_what_it_passed_over_takes_no_other_note_back(opened, folder, clock, monkeypatch):
     """A thread loses the processor right behind the clock; another looks at the file, and a third passes it over."""
     table = opened(folder)
     table.check(np.arange(10))
@@ -252,11 +225,10 @@ def test_who_notes_late_what_it_passed_over_takes_no_other_note_back(folder, clo
     clock.looked.clear()
     table.check_passed()
     assert clock.looked == ["4"]
-    table.close()
 
 
 @pytest.mark.parametrize(("looks", "each_s"), [(1, 0.2), (4, 0.05)])
-def test_looks_that_took_long_by_chance(folder, clock, looks, each_s):
+def test_looks_that_took_long_by_chance(opened, folder, clock, looks, each_s):
     """The process did not have its turn: soon afterwards a file that was cut short is found out all the same."""
     table = opened(folder)
     clock.each_s = each_s
@@ -267,10 +239,9 @@ def test_looks_that_took_long_by_chance(folder, clock, looks, each_s):
     os.truncate(folder / "1.safetensors", 8)
     with pytest.raises(FileChangedError, match="written to"):
         table.check(np.array([1]))
-    table.close()
 
 
-def test_looking_now_is_nothing_that_other_looks_pay_for(folder, clock):
+def test_looking_now_is_nothing_that_other_looks_pay_for(opened, folder, clock):
     """Nor is a file ever trusted that was not looked at once."""
     table = opened(folder)
     clock.each_s = 10
@@ -283,4 +254,3 @@ def test_looking_now_is_nothing_that_other_looks_pay_for(folder, clock):
     clock.now += 300
     table.check(np.array([1]))
     assert clock.looked[3:] == ["1"]
-    table.close()

@@ -24,6 +24,7 @@ from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.page_cache import file_is_resident, is_resident, looks_resident
 from gdsload.shards.reads import Extents
 from tests.page_cache import chill, in_cache
+from tests.shards.failing_calls import failing
 
 PAGE = mmap.PAGESIZE
 SHARD_PAGES = 2048
@@ -180,20 +181,13 @@ def test_what_cannot_be_told_is_not_resident(shard, files, monkeypatch):
     assert not file_is_resident(files, 0)
 
 
-def refuse(*_args):
-    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-
-
-def test_a_file_system_that_does_not_say_is_asked_whether_it_is_memory(shard, files, monkeypatch):
+def test_a_file_system_that_does_not_say_is_asked_whether_it_is_memory(shard, files):
     """As tmpfs answers; a shard on a drive of which nobody can say anything is not taken for resident."""
-    monkeypatch.setattr(residency.os, "preadv", refuse)
-    with files.descriptor(0) as fd:
+    in_memory = os.memfd_create("gdsload-test")  # a file of a tmpfs
+    with failing(os, "preadv", errno.EOPNOTSUPP), files.descriptor(0) as fd:
         assert not is_resident(fd, 0)
-    fd = os.memfd_create("gdsload-test")  # a file of a tmpfs
-    try:
-        assert is_resident(fd, 0)
-    finally:
-        os.close(fd)
+        assert is_resident(in_memory, 0)
+    os.close(in_memory)
 
 
 def test_the_bytes_of_shards_in_memory(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import threading
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from gdsload.shards.prepared_reads import PreparedReads
 from gdsload.shards.reads import PAGE_BYTES, Extents
 from gdsload.system.memory import address_of
 from tests.page_cache import fail_reads, open_paths
+from tests.shards.threads import in_threads
 
 FILES, SIZE = 7, 100_003
 
@@ -87,21 +87,9 @@ def test_every_byte_is_read_whatever_is_open_and_by_whatever_path(opened, wanted
 def test_threads_share_them(opened):
     files, contents = opened
     extents, memory, addresses = lay(files, [(number % FILES, number % 24, 5000) for number in range(400)])
-    reads, errors = PreparedReads(files, extents, np.ones(400, bool)), []
-
-    def work(low):
-        try:
-            reads.read(low, low + 50, addresses[low : low + 50])
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(low,)) for low in range(0, 400, 50)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    reads = PreparedReads(files, extents, np.ones(400, bool))
+    in_threads(lambda low: reads.read(low, low + 50, addresses[low : low + 50]), range(0, 400, 50))
     reads.close()
-    assert errors == []
     check(extents, memory, addresses, contents)
 
 

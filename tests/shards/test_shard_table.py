@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import safetensors.numpy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -169,13 +168,6 @@ def test_what_lies_in_runs_as_it_comes(ids, row_bytes, expected):
 # --- opening ---
 
 
-@pytest.fixture
-def folder(tmp_path):
-    for number in range(10):
-        safetensors.numpy.save_file({"x": np.full((2, 3), number, np.int32)}, tmp_path / f"{number}.safetensors")
-    return tmp_path
-
-
 @pytest.mark.parametrize("mapped", [True, False])
 def test_shards_are_opened_on_first_use(folder, mapped):
     catalog = open_catalog(str(folder))
@@ -208,8 +200,7 @@ def test_offsets_are_asked_for_until_all_of_a_shard_may_be_touched(tmp_path, mon
     """Only that shard's, and not before its last page is populated."""
     count = 2**17 // 8 + 1000  # offsets of two pieces
     with gdsload.ShardWriter(tmp_path / "d", {"x": gdsload.Field("uint8", (None,))}, shard_bytes=9 * count) as out:
-        for value in [np.zeros(1, np.uint8)] * (2 * count):
-            out.write({"x": value})
+        out.write_batch({"x": (np.zeros(2 * count, np.uint8), np.arange(2 * count + 1))})
     catalog = open_catalog(str(tmp_path / "d"))
     assert len(catalog.sources) > 1
     table, asked = ShardTable.of(catalog.sources, catalog.stored, mapped=True), []

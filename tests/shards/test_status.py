@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import resource
 from contextlib import suppress
@@ -13,6 +14,7 @@ from safetensors.numpy import save_file
 
 import gdsload
 from gdsload.errors import DatasetNotFoundError, GdsloadError, ReadError
+from tests.shards.failing_calls import failing
 
 
 def epoch(path, **options):
@@ -55,29 +57,18 @@ def left_open(path):
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("for_good", [False, True])
-def test_a_status_that_the_system_does_not_give_is_an_error_of_gdsloads(dataset, monkeypatch, name, code, for_good):
+def test_a_status_that_the_system_does_not_give_is_an_error_of_gdsloads(dataset, name, code, for_good):
     """Whichever look it is that fails, alone or with all further ones."""
-    real, calls = os.fstat, 0
-
-    def fstat(fd):
-        nonlocal calls
-        calls += 1
-        if calls == failing or (for_good and calls > failing):
-            raise OSError(code, os.strerror(code))
-        return real(fd)
-
     raised = 0
-    for failing in range(1, 40):
-        calls = 0
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "fstat", fstat)
+    for number in range(1, 40):
+        with failing(os, "fstat", code, first=number, last=math.inf if for_good else number) as calls:
             try:
                 ANSWERS[name](dataset)
             except GdsloadError as error:
                 assert os.strerror(code) in str(error)
                 assert not isinstance(error, DatasetNotFoundError)
                 raised += 1
-        if calls < failing:
+        if len(calls) < number:
             break
     assert raised
     assert left_open(dataset) == []

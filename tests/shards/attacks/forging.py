@@ -1,17 +1,51 @@
-"""Headers and indexes that are changed, and are well-formed but for that."""
+"""Headers and indexes that are changed, and are well-formed but for that.
+
+Attacks are numbered for good: a number that is missing was one of the same branch as another.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable
+from typing import NamedTuple
 
+import pytest
+
+from gdsload.errors import FormatError
 from gdsload.shards.format.header import PREFIX_BYTES, parse_header
+from gdsload.shards.format.index import parse_index
 from gdsload.shards.format.layout import ShardLayout, align_up
 from gdsload.shards.format.shard import Shard, read_shard
 
 FILE, SHA = "hostile", "0123456789abcdef" * 4
 Change = Callable[[dict], object]
+
+
+class Attack(NamedTuple):
+    """A change of a good header or index, or what to put into it, and the complaint that must follow."""
+
+    tries: str
+    change: object
+    says: str
+    field: str | None = None
+
+    def on_shard(self, tree: dict) -> FormatError:
+        """The error of a shard with this header, which says what the attack must be told."""
+        with pytest.raises(FormatError, match=self.says) as caught:
+            read(tree)
+        if self.field is not None:
+            assert self.field in {problem.field for problem in caught.value.problems}
+        assert len(str(caught.value)) < 20_000
+        return caught.value
+
+    def on_index(self, raw: bytes) -> FormatError:
+        """The error of an index, whose problems are of the whole of it."""
+        with pytest.raises(FormatError, match=self.says) as caught:
+            parse_index(raw, FILE)
+        assert {(problem.file, problem.offset) for problem in caught.value.problems} == {(FILE, 0)}
+        assert len(str(caught.value)) < 5000
+        return caught.value
 
 
 def tree_of(layout: ShardLayout) -> dict:

@@ -14,16 +14,7 @@ FILE = "hostile.safetensors"
 
 
 class Attack(NamedTuple):
-    """What a file holds, and the complaint that must follow.
-
-    Attributes:
-        tries: what would go wrong without the check.
-        header: the JSON.
-        data_bytes: length of what follows it.
-        says: a regular expression that the problem matches.
-        field: the tensor that the problem names.
-        offset: where in the file the problem is, where that is exact.
-    """
+    """What a file holds, and the problem that must be told: its words, its tensor, and its offset where that is exact."""
 
     tries: str
     header: bytes
@@ -58,11 +49,8 @@ SHAPE, OFFSETS = "is no list of at most 64 whole numbers", "are no two whole num
 
 # header_bytes: number -> (what it tries, the first bytes, length of the file, complaint)
 PREFIXES = {
-    "H001": ("no file at all", b"", 0, "too few for any header"),
     "H002": ("a prefix cut short", b"\2\0\0\0\0\0\0", 7, "too few for any header"),
-    "H003": ("a prefix and nothing else", b"\0" * 8, 8, "too few for any header"),
     "H004": ("half a pair of braces", b"\1" + b"\0" * 7, 9, "too few for any header"),
-    "H005": ("reading past the end", b"\x64" + b"\0" * 7, 100, "claims 100 bytes, but only 92 follow"),
     "H006": ("reading one byte past the end", b"\x03" + b"\0" * 7, 10, "claims 3 bytes, but only 2 follow"),
     "H007": (
         "allocating an exabyte",
@@ -70,7 +58,6 @@ PREFIXES = {
         2**40,
         "header would have 18446744073709551615 bytes, and the most is",
     ),
-    "H008": ("a length that is negative if signed", b"\0" * 7 + b"\x80", 2**40, "the most is 100000000"),
     "H009": (
         "a header just over the cap",
         (10**8 + 1).to_bytes(8, "little"),
@@ -82,30 +69,16 @@ PREFIXES = {
 # _Check.json
 JSON = {
     "H020": Attack("a header of no bytes", b"", 2, r"begins with '\{', this one with b''", None, 8),
-    "H021": Attack("a pickle", b"\x80\x04K\x01.", 0, r"begins with '\{'", None, 8),
-    "H022": Attack("an HTML page, saved by a failed download", b"<!DOCTYPE html>", 0, r"begins with '\{'", None, 8),
     "H023": Attack("a list", b"[]", 0, r"begins with '\{', this one with b'\['", None, 8),
     "H024": Attack("hiding behind a leading blank", b" " + GOOD, 4, r"begins with '\{', this one with b' '", None, 8),
     "H025": Attack("hiding behind a byte order mark", b"\xef\xbb\xbf" + GOOD, 4, r"begins with '\{'", None, 8),
     "H026": Attack("a brace alone", b"{ ", 0, "no valid JSON", None, 10),
-    "H027": Attack("a header cut short", GOOD[:-1], 4, "no valid JSON", None, 8 + len(GOOD) - 1),
     "H028": Attack("a second object after the first", GOOD + GOOD, 4, "no valid JSON: Extra data", None, 8 + len(GOOD)),
-    "H029": Attack("zeros as padding", GOOD + b"\0" * 8, 4, "no valid JSON: Extra data", None, 8 + len(GOOD)),
-    "H030": Attack("text after the padding", GOOD + b"   x", 4, "no valid JSON: Extra data", None, 11 + len(GOOD)),
     "H031": Attack("bytes that are no UTF-8", GOOD.replace(b"x", b"\xff"), 4, "no valid UTF-8", None, 10),
-    "H032": Attack("a zero in too many bytes", GOOD.replace(b"x", b"\xc0\x80"), 4, "no valid UTF-8", None, 10),
-    "H033": Attack("a surrogate in UTF-8", GOOD.replace(b"x", b"\xed\xa0\x80"), 4, "no valid UTF-8", None, 10),
-    "H034": Attack("UTF-16", b"{\0}\0", 0, "no valid JSON", None, 9),
     "H035": Attack("overflowing the stack with objects", b'{"a":' * 200_000, 0, "nested too deeply", None, 8),
-    "H036": Attack("overflowing the stack with lists", b'{"a":' + b"[" * 10**6, 0, "nested too deeply", None, 8),
     "H037": Attack(
         "a raw line end in a name", GOOD.replace(b"x", b"x\n"), 4, "no valid JSON: Invalid control", None, 11
     ),
-    "H038": Attack("a raw NUL in a name", GOOD.replace(b"x", b"\0"), 4, "no valid JSON: Invalid control", None, 10),
-    "H039": Attack("a comment", b'{/**/"x":{}}', 0, "no valid JSON", None, 9),
-    "H040": Attack("single quotes", GOOD.replace(b'"', b"'"), 4, "no valid JSON", None, 9),
-    "H041": Attack("a leading zero", text("[04]"), 4, "no valid JSON"),
-    "H042": Attack("hexadecimal", text("[0x4]"), 4, "no valid JSON"),
     "H043": Attack("one tensor under two names of one key", GOOD[:-1] + b"," + GOOD[1:], 4, "'x' occurs twice", "x", 9),
     "H044": Attack(
         "the same, one key written with escapes",
@@ -115,38 +88,23 @@ JSON = {
         "x",
     ),
     "H045": Attack("two shapes", text('[4],"shape":[2]'), 4, "'shape' occurs twice", "shape"),
-    "H046": Attack("two places", text("[4]", '[0,4],"data_offsets":[4,8]'), 8, "'data_offsets' occurs twice"),
     "H047": Attack("two metadata", b'{"__metadata__":{},"__metadata__":{}}', 0, "'__metadata__' occurs twice"),
-    "H048": Attack("two texts of one key", b'{"__metadata__":{"a":"1","a":"2"}}', 0, "'a' occurs twice", "a"),
 }
 
 # _Check.entry: the numbers of shape and data_offsets
 NUMBERS = {
     "H060": Attack("a shape of half a row", text("[1.5]"), 4, SHAPE, "x"),
     "H061": Attack("a whole number as a fraction", text("[4.0]"), 4, SHAPE, "x"),
-    "H062": Attack("an exponent", text("[4e0]"), 4, SHAPE, "x"),
-    "H063": Attack("a number beyond all floats", text("[1e999]"), 4, SHAPE, "x"),
     "H064": Attack("NaN", text("[NaN]"), 4, SHAPE, "x"),
-    "H065": Attack("Infinity", text("[Infinity]"), 4, SHAPE, "x"),
-    "H066": Attack("-Infinity", text("[-Infinity]"), 4, SHAPE, "x"),
     "H067": Attack("true, which Python takes for 1", text("[4,true]"), 4, SHAPE, "x"),
-    "H068": Attack("null", text("[null]"), 4, SHAPE, "x"),
     "H069": Attack("digits as text", text('["4"]'), 4, SHAPE, "x"),
     "H070": Attack("a negative size", text("[-4]"), 4, SHAPE, "x"),
     "H071": Attack("two negative sizes, whose product is positive", text("[-2,-2]"), 4, SHAPE, "x"),
     "H072": Attack("a size of 19 digits", text(f"[{NINES}]"), 4, "more bytes than 64 bits", "x"),
     "H073": Attack("a size of 20 digits", text(f"[{NINES}9]"), 4, SHAPE, "x"),
-    "H074": Attack("a size of 5000 digits, which int() refuses", text(f"[{'9' * 5000}]"), 4, SHAPE, "x"),
     "H075": Attack("a size of a million digits, which takes long", text(f"[{'9' * 10**6}]"), 4, SHAPE, "x"),
     "H076": Attack(
         "a product that wraps around to 4", text("[4611686018427387905,4]"), 4, "more bytes than 64 bits", "x"
-    ),
-    "H077": Attack(
-        "a product that wraps around to 0",
-        text("[4294967296,4294967296]", "[0,0]"),
-        0,
-        "more bytes than 64",
-        "x",
     ),
     "H078": Attack(
         "a product hidden by a zero", text(f"[0,{2**62},{2**62}]", "[0,0]"), 0, "more bytes than 64 bits", "x"
@@ -159,23 +117,14 @@ NUMBERS = {
         "x",
     ),
     "H080": Attack("65 dimensions", text(str([1] * 65), "[0,1]"), 1, SHAPE, "x"),
-    "H081": Attack("a million dimensions", text(str([1] * 10**6), "[0,1]"), 1, SHAPE, "x"),
     "H082": Attack("a shape that is a number", text("4"), 4, SHAPE, "x"),
-    "H083": Attack("a shape that is null", text("null"), 4, SHAPE, "x"),
     "H084": Attack("a shape that is an object", text('{"0":4}'), 4, SHAPE, "x"),
     "H085": Attack("a list in the shape", text("[[4]]"), 4, SHAPE, "x"),
     "H086": Attack("no offsets", text("[4]", "[]"), 4, OFFSETS, "x"),
-    "H087": Attack("one offset", text("[4]", "[4]"), 4, OFFSETS, "x"),
     "H088": Attack("three offsets", text("[4]", "[0,4,4]"), 4, OFFSETS, "x"),
     "H089": Attack("offsets that are text", text("[4]", '"04"'), 4, OFFSETS, "x"),
-    "H090": Attack("offsets that are null", text("[4]", "null"), 4, OFFSETS, "x"),
     "H091": Attack("fractions", text("[4]", "[0.0,4.0]"), 4, OFFSETS, "x"),
-    "H092": Attack("an exponent", text("[1000]", "[0,1e3]"), 1000, OFFSETS, "x"),
-    "H093": Attack("false and true", text("[1]", "[false,true]"), 1, OFFSETS, "x"),
-    "H094": Attack("NaN", text("[4]", "[NaN,NaN]"), 4, OFFSETS, "x"),
     "H095": Attack("reading the header as data", text("[4]", "[-4,0]"), 0, OFFSETS, "x"),
-    "H096": Attack("an offset of 20 digits", text("[4]", f"[{NINES}0,{NINES}4]"), 4, OFFSETS, "x"),
-    "H097": Attack("an offset of 5000 digits", text("[4]", f"[0,{'4' * 5000}]"), 4, OFFSETS, "x"),
     "H099": Attack("a zero with a sign", text("[4]", "[-0,4]"), 4, OFFSETS, "x"),
     "H098": Attack(
         "an offset that is negative if signed",
@@ -196,25 +145,11 @@ ENTRIES = {
         r"span 3 bytes, but U8 \[4\] needs 4",
     ),
     "H112": Attack("more bytes than the shape needs", header(x=entry(offsets=(0, 5))), 5, "span 5 bytes", "x"),
-    "H113": Attack("bytes without elements", header(x=entry(shape=[0])), 4, "span 4 bytes, but U8 .0. needs 0", "x"),
-    "H114": Attack("elements without bytes", header(x=entry(offsets=(0, 0))), 0, "span 0 bytes", "x"),
     "H115": Attack("elements of another width", header(x=entry("F32")), 4, r"F32 \[4\] needs 16", "x"),
-    "H116": Attack(
-        "reading past the end",
-        header(x=entry(offsets=(4, 8))),
-        4,
-        "end after the data, which have 4 bytes",
-        "x",
-    ),
     "H117": Attack("a file cut short", header(x=entry()), 3, "end after the data, which have 3 bytes", "x", 9),
-    "H118": Attack("a file without its data", header(x=entry()), 0, "end after the data, which have 0 bytes", "x"),
     "H119": Attack("a dtype nobody knows", header(x=entry("F128")), 4, "dtype 'F128' is unknown", "x"),
     "H120": Attack("a dtype in lower case", header(x=entry("u8")), 4, "dtype 'u8' is unknown", "x"),
-    "H121": Attack("a dtype of no characters", header(x=entry("")), 4, "dtype '' is unknown", "x"),
     "H122": Attack("a list, which cannot be looked up", header(x=entry(["U8"])), 4, "is unknown", "x"),
-    "H123": Attack("an object", header(x=entry({"U8": 1})), 4, "is unknown", "x"),
-    "H124": Attack("a number", header(x=entry(8)), 4, "dtype 8 is unknown", "x"),
-    "H125": Attack("null", header(x=entry(None)), 4, "dtype None is unknown", "x"),
     "H126": Attack(
         "a dtype of a megabyte",
         header(x=entry("U" * 10**6)),
@@ -224,23 +159,10 @@ ENTRIES = {
     ),
     "H127": Attack("half bytes", header(x=entry("F4", [8])), 4, "dtype F4 has elements that are no whole bytes", "x"),
     "H128": Attack("six bits", header(x=entry("F6_E2M3")), 3, "F6_E2M3 has elements that are no whole bytes", "x"),
-    "H129": Attack("six bits, the other way", header(x=entry("F6_E3M2")), 3, "F6_E3M2 has elements", "x"),
     "H130": Attack("no dtype", header(x={"shape": [4], "data_offsets": [0, 4]}), 4, "has exactly dtype, shape", "x"),
-    "H131": Attack("no shape", header(x={"dtype": "U8", "data_offsets": [0, 4]}), 4, "has exactly dtype, shape", "x"),
-    "H132": Attack("no offsets", header(x={"dtype": "U8", "shape": [4]}), 4, "has exactly dtype, shape", "x"),
     "H133": Attack("one key more", header(x=entry() | {"strides": [1]}), 4, "has exactly dtype, shape", "x"),
-    "H134": Attack(
-        "keys in capitals",
-        header(x={"Dtype": "U8", "shape": [4], "data_offsets": [0, 4]}),
-        4,
-        "has exactly",
-        "x",
-    ),
     "H135": Attack("a tensor that is a list", header(x=["U8", [4], [0, 4]]), 4, "has exactly dtype, shape", "x"),
-    "H136": Attack("a tensor that is null", header(x=None), 4, "has exactly dtype, shape", "x"),
-    "H137": Attack("a tensor that is text", header(x="dtype"), 4, "has exactly dtype, shape", "x"),
     "H138": Attack("half a surrogate pair as name", b'{"\\ud800' + GOOD[3:], 4, "no valid Unicode text", "\ud800", 8),
-    "H139": Attack("the other half", b'{"\\udfff' + GOOD[3:], 4, "no valid Unicode text", "\udfff", 8),
     "H140": Attack(
         "metadata that are a list",
         b'{"__metadata__":[]}',
@@ -248,13 +170,6 @@ ENTRIES = {
         "__metadata__ is no JSON object",
         "__metadata__",
         9,
-    ),
-    "H141": Attack(
-        "metadata that are null",
-        b'{"__metadata__":null}',
-        0,
-        "__metadata__ is no JSON object",
-        "__metadata__",
     ),
     "H142": Attack(
         "metadata that are a tensor", header(__metadata__=entry()), 4, "'shape'. is no text", "__metadata__"
@@ -266,8 +181,6 @@ ENTRIES = {
         r"__metadata__\['a'\] is no text",
         "__metadata__",
     ),
-    "H144": Attack("null as metadata", b'{"__metadata__":{"a":null}}', 0, r"__metadata__\['a'\] is no text"),
-    "H145": Attack("an object as metadata", b'{"__metadata__":{"a":{}}}', 0, r"__metadata__\['a'\] is no text"),
     "H146": Attack("text that cannot be printed", b'{"__metadata__":{"a":"\\ud800"}}', 0, "no valid Unicode text"),
     "H147": Attack("a key that cannot be printed", b'{"__metadata__":{"\\udc00":""}}', 0, "no valid Unicode text"),
 }
@@ -278,12 +191,6 @@ A, B = entry(shape=[4], offsets=[0, 4]), entry(shape=[4], offsets=[4, 8])
 COVER = {
     "H160": Attack("two tensors in one place", header(a=A, b=A), 4, "inside the one before it", "b"),
     "H161": Attack("overlap by one byte", header(a=A, b=entry(offsets=(3, 7))), 7, "inside the one before it", "b"),
-    "H162": Attack(
-        "a tensor inside another",
-        header(a=entry(shape=[8], offsets=[0, 8]), b=entry("U8", [1], [2, 3])),
-        8,
-        "inside",
-    ),
     "H163": Attack(
         "nothing inside another",
         header(a=A, b=entry(shape=[0], offsets=[2, 2])),
@@ -293,9 +200,6 @@ COVER = {
     ),
     "H164": Attack("a hole before the first", header(b=B), 8, "a hole of 4 bytes before the tensor", "b"),
     "H165": Attack("a hole for a payload", header(a=A, b=entry(offsets=(5, 9))), 9, "a hole of 1 bytes", "b"),
-    "H166": Attack(
-        "a hole before nothing", header(a=A, b=entry(shape=[0], offsets=[6, 6])), 6, "a hole of 2 bytes", "b"
-    ),
     "H167": Attack("a payload at the end", header(a=A, b=B), 9, "1 bytes after the last tensor"),
     "H168": Attack("a payload without tensors", b"{}", 100, "100 bytes after the last tensor", None, 10),
     "H169": Attack(
@@ -329,6 +233,8 @@ def test_hostile_header_is_refused(number):
     with pytest.raises(FormatError, match=attack.says) as caught:
         parse(attack.header, attack.data_bytes)
     problem = caught.value.problems[0]
+    if number not in JSON.keys() | {"H142"}:  # which is a whole tensor where text belongs
+        assert len(caught.value.problems) == 1
     assert FILE == caught.value.file == problem.file
     if attack.field is not None:
         assert attack.field == problem.field
@@ -336,15 +242,6 @@ def test_hostile_header_is_refused(number):
         assert attack.offset == problem.offset
     assert 8 <= problem.offset <= 8 + len(attack.header) + attack.data_bytes
     assert len(str(caught.value)) < 20_000
-
-
-# H142 is a whole tensor where text belongs.
-@pytest.mark.parametrize("number", sorted((NUMBERS | ENTRIES | COVER).keys() - {"H142"}))
-def test_one_fault_is_one_problem(number):
-    attack = ATTACKS[number]
-    with pytest.raises(FormatError, match=attack.says) as caught:
-        parse(attack.header, attack.data_bytes)
-    assert len(caught.value.problems) == 1
 
 
 @pytest.mark.parametrize("key", ["shape", "dtype", "offsets"])

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
 
 import pytest
 
-from gdsload.errors import FormatError
 from gdsload.shards.format.index import Index, IndexEntry, parse_index
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
-from tests.shards.attacks.forging import FILE, SHA, Change, forged, in_schema, read, tree_of, version
+from tests.shards.attacks.forging import FILE, SHA, Attack, Change, forged, in_schema, read, tree_of, version
 
 FIELDS = Schema({"i": Field("image", codecs=["jpeg", "png"]), "a": Field("int32"), "b": Field("bool")})
 PACKED = (("a", "b"),)
 LAYOUT = ShardLayout(FIELDS, 5, {"i": 70}, {"i": "i"}, PACKED)
 INDEX = Index(FIELDS, (IndexEntry("0.safetensors", 5, 8192, SHA),), PACKED)
-
-
-class Attack(NamedTuple):
-    """A change of a good schema, shard or index, and the complaint that must follow."""
-
-    tries: str
-    change: Change
-    says: str
 
 
 def codecs(value: object) -> Change:
@@ -38,12 +28,8 @@ FIELD = {
     "E003": Attack("another order", codecs(["png", "jpeg"]), "is to be written"),
     "E004": Attack("one twice", codecs(["jpeg", "jpeg"]), "is to be written"),
     "E005": Attack("a text", codecs("jpeg"), "codecs 'jpeg' is no list"),
-    "E006": Attack("null", codecs(None), "codecs None is no list"),
-    "E007": Attack("an object", codecs({"jpeg": 1}), "codecs {'jpeg': 1} is no list"),
-    "E008": Attack("a number among them", codecs(["jpeg", 1]), "the codecs of encoded images are"),
     "E009": Attack("a list among them", codecs([["jpeg"]]), "the codecs of encoded images are"),
     "E010": Attack("a megabyte", codecs(["a" * 10**6]), "the codecs of encoded images are"),
-    "E011": Attack("capitals", codecs(["JPEG"]), "the codecs of encoded images are"),
     "E012": Attack("no word of them", lambda fields: fields["i"].pop("codecs"), "is to be written"),
     "E013": Attack("a shape", lambda fields: fields["i"].update(shape=[3]), "has no shape"),
     "E014": Attack("an empty shape", lambda fields: fields["i"].update(shape=[]), "is to be written"),
@@ -64,11 +50,9 @@ SHARDS = {
     "E041": Attack("version 1", of_version_1, "its version is 1, but fields like these are version 3"),
     "E042": Attack("one key more", in_schema(lambda tree: tree.update(x=1)), "is no JSON object of fields, offsets"),
     "E043": Attack("no columns", in_schema(lambda tree: tree.update(packed=[])), "no list of at least one column"),
-    "E044": Attack("null for columns", in_schema(lambda tree: tree.update(packed=None)), "packed is None, no list"),
     "E045": Attack("a packed image", in_schema(lambda tree: tree.update(packed=[["i"]])), "'i' is not fixed"),
     "E046": Attack("no offsets", in_schema(lambda tree: tree.update(offsets={})), "names offsets for {}"),
     "E047": Attack("rows of another type", lambda tree: tree["i"].update(dtype="I8"), "but the schema says U8"),
-    "E048": Attack("rows with a shape", lambda tree: tree["i"].update(shape=[35, 2]), "but the schema says U8"),
 }
 
 
@@ -82,9 +66,7 @@ def test_what_is_changed_is_good():
 def test_hostile_shard_is_refused(number):
     attack, tree = {**FIELD, **SHARDS}[number], tree_of(LAYOUT)
     (attack.change if number in SHARDS else in_schema(lambda inner: attack.change(inner["fields"])))(tree)
-    with pytest.raises(FormatError, match=attack.says) as caught:
-        read(tree)
-    assert len(str(caught.value)) < 5000
+    attack.on_shard(tree)
 
 
 INDEXES = {
@@ -100,7 +82,4 @@ INDEXES = {
 def test_hostile_index_is_refused(number):
     attack, tree = {**FIELD, **INDEXES}[number], json.loads(INDEX.to_bytes())
     attack.change(tree if number in INDEXES else tree["schema"])
-    with pytest.raises(FormatError, match=attack.says) as caught:
-        parse_index(forged(tree), FILE)
-    assert [(problem.file, problem.offset) for problem in caught.value.problems] == [(FILE, 0)]
-    assert len(str(caught.value)) < 2000
+    assert len(attack.on_index(forged(tree)).problems) == 1

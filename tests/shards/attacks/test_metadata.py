@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from typing import NamedTuple
 
 import pytest
 
@@ -13,22 +12,14 @@ from gdsload.errors import FormatError
 from gdsload.shards.format.index import Index, IndexEntry, parse_index
 from gdsload.shards.format.metadata import MAX_METADATA_BYTES
 from gdsload.shards.format.schema import Field, Schema
+from tests.shards.attacks.forging import FILE, SHA, Attack
 
-FILE = "hostile"
 INDEX = Index(
     Schema({"x": Field("int32")}),
-    (IndexEntry("0.safetensors", 5, 8192, "0123456789abcdef" * 4),),
+    (IndexEntry("0.safetensors", 5, 8192, SHA),),
     (),
     {"classes": {"x": ["cat", "dog"]}, "n": [1, 2.5, None, True]},
 )
-
-
-class Attack(NamedTuple):
-    """Metadata, or a change of a good index, and the complaint that must follow."""
-
-    tries: str
-    change: object
-    says: str
 
 
 def deep(levels: int) -> object:
@@ -41,8 +32,6 @@ def deep(levels: int) -> object:
 METADATA = {
     "D001": Attack("a list", [1], r"metadata is \[1\], no object"),
     "D002": Attack("nothing", {}, "metadata is {}, no object of at least one key"),
-    "D003": Attack("null", None, "metadata is None, no object"),
-    "D004": Attack("a text", "{}", "metadata is '{}', no object"),
     "D005": Attack("too deep", deep(33), "nested more than 32 levels deep"),
     "D006": Attack("a number of 100 digits", {"a": 10**100}, "does not fit 64 bits"),
     "D007": Attack("NaN", {"a": float("nan")}, "metadata has the number nan"),
@@ -50,7 +39,7 @@ METADATA = {
     "D009": Attack("half a surrogate pair", {"a": "\ud800"}, "no valid Unicode"),
     "D010": Attack("half a surrogate pair as a key", {"a": {"\ud800": 1}}, "no valid Unicode"),
     "D011": Attack("more bytes than there may be", {"a": "x" * MAX_METADATA_BYTES}, "bytes; the most is"),
-    "D012": Attack("a hundred faults", {str(n): 2.0**n * float("inf") for n in range(100)}, "metadata has the number"),
+    "D012": Attack("a hundred faults", dict.fromkeys(map(str, range(100)), float("inf")), "metadata has the number"),
 }
 
 
@@ -94,10 +83,7 @@ def test_hostile_metadata_are_refused(number):
         attack = INDEXES[number]
         attack.change(tree)
         raw = json.dumps(tree).encode()
-    with pytest.raises(FormatError, match=attack.says) as caught:
-        parse_index(raw, FILE)
-    assert {(problem.file, problem.offset) for problem in caught.value.problems} == {(FILE, 0)}
-    assert len(str(caught.value)) < 5000
+    attack.on_index(raw)
 
 
 @pytest.mark.timeout(20)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
 
 import pytest
 
@@ -11,7 +10,7 @@ from gdsload.errors import FormatError
 from gdsload.shards.format.index import Index, IndexEntry, parse_index
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
-from tests.shards.attacks.forging import FILE, SHA, Change, forged, in_schema, inside, read, tree_of, version
+from tests.shards.attacks.forging import FILE, SHA, Attack, Change, forged, in_schema, inside, read, tree_of, version
 
 FIELDS = Schema(
     {
@@ -30,15 +29,6 @@ INDEX = Index(FIELDS, (IndexEntry("0.safetensors", 5, 8192, SHA),), PACKED)
 ROWS = "gdsload:rows:0"
 
 
-class Attack(NamedTuple):
-    """A change of a good header or index, and the complaint that must follow."""
-
-    tries: str
-    change: Change
-    says: str
-    field: str | None = None
-
-
 # read_packed: the same in a shard and in an index.
 NAMES = {
     "P001": Attack("no columns", [], r"packed is \[\], no list of at least one column"),
@@ -46,20 +36,12 @@ NAMES = {
     "P003": Attack("a name for a column", ["a"], r"packed\[0\] is 'a', no list of at least one field"),
     "P004": Attack("an object", {"0": ["a"]}, "packed is {'0': \\['a'\\]}, no list"),
     "P005": Attack("null", None, "packed is None, no list"),
-    "P006": Attack("a number", 1, "packed is 1, no list"),
-    "P007": Attack("true", True, "packed is True, no list"),
-    "P008": Attack("a text", "ab", "packed is 'ab', no list"),
     "P010": Attack("a field that is not there", [["a", "z"]], r"packed\[0\]: the schema has no field 'z'"),
-    "P011": Attack("a number for a name", [["a", 1]], r"packed\[0\]: the schema has no field 1"),
     "P012": Attack("a list for a name", [["a", ["b"]]], r"packed\[0\]: the schema has no field \['b'\]"),
-    "P013": Attack("null for a name", [[None]], r"packed\[0\]: the schema has no field None"),
-    "P014": Attack("half a surrogate pair", [["\ud800"]], r"packed\[0\]: the schema has no field '\\ud800'"),
     "P015": Attack("a name of a megabyte", [["a" * 10**6]], r"packed\[0\]: the schema has no field 'aaa"),
-    "P016": Attack("one of gdsload's own", [["gdsload:rows:0"]], "has no field 'gdsload:rows:0'"),
     "P020": Attack("a field twice in a row", [["a", "b", "a"]], r"packed\[0\]: the field 'a' is packed twice"),
     "P021": Attack("a field in two columns", [["a"], ["b", "a"]], r"packed\[1\]: the field 'a' is packed twice"),
     "P030": Attack("a ragged field", [["a", "r"]], r"packed\[0\]: the field 'r' is not fixed"),
-    "P031": Attack("a text field", [["text"]], r"packed\[0\]: the field 'text' is not fixed"),
     "P032": Attack("a field of no bytes", [["none"]], r"packed\[0\]: the field 'none' has no bytes"),
 }
 
@@ -95,14 +77,12 @@ SHARDS = {
     "P052": Attack(
         "longer rows", tensor(ROWS, shape=[4, 30]), r"is U8 \[4, 30\], but the schema says U8 \[5, 24\]", ROWS
     ),
-    "P053": Attack("a dimension more", tensor(ROWS, shape=[5, 6, 4]), r"is U8 \[5, 6, 4\], but", ROWS),
     "P054": Attack(
         "a larger element", retyped("a", dtype="int64", shape=[2]), r"but the schema says U8 \[5, 32\]", ROWS
     ),
     "P055": Attack("another order, so other places", schema(packed=[["b", "a"], ["c"]]), r"says U8 \[5, 8\]", ROWS),
     "P056": Attack("rows of 2^63 bytes", retyped("a", dtype="int32", shape=[2**61 - 5]), "a row has more bytes than"),
     "P060": Attack("no rows", renamed(ROWS, "gdsload:rows:2"), f"there is no tensor {ROWS!r}", ROWS),
-    "P061": Attack("rows by another number", renamed(ROWS, "gdsload:rows:00"), f"there is no tensor {ROWS!r}", ROWS),
     "P062": Attack("rows under the field's name", renamed(ROWS, "a"), "neither a field of its own, being packed", "a"),
     "P063": Attack("a column more", schema(packed=[["c", "a"]]), "there is no tensor 'b'", "b"),
     "P064": Attack("a column less", schema(packed=[["c", "a"], ["b"], ["wide"]]), "no tensor 'gdsload:rows:2'"),
@@ -132,11 +112,7 @@ def test_hostile_shard_is_refused(number):
     attack = SHARDS[number] if number in SHARDS else NAMES[number]
     tree = tree_of(LAYOUT)
     (attack.change if callable(attack.change) else schema(packed=attack.change))(tree)
-    with pytest.raises(FormatError, match=attack.says) as caught:
-        read(tree)
-    if attack.field is not None:
-        assert attack.field in {problem.field for problem in caught.value.problems}
-    assert len(str(caught.value)) < 5000
+    attack.on_shard(tree)
 
 
 INDEXES = {
@@ -160,10 +136,7 @@ def test_hostile_index_is_refused(number):
         attack.change(tree)
     else:
         tree["packed"] = attack.change
-    with pytest.raises(FormatError, match=attack.says) as caught:
-        parse_index(forged(tree), FILE)
-    assert [(problem.file, problem.offset) for problem in caught.value.problems] == [(FILE, 0)]
-    assert len(str(caught.value)) < 2000
+    assert len(attack.on_index(forged(tree)).problems) == 1
 
 
 def test_every_problem_is_reported_at_once():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
 
 import pytest
 
@@ -12,7 +11,7 @@ from gdsload.shards.format.header import parse_header
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import read_shard
-from tests.shards.attacks.forging import FILE, Change, inside, read, tree_of
+from tests.shards.attacks.forging import FILE, Attack, Change, inside, read, tree_of
 
 LAYOUT = ShardLayout(
     Schema(
@@ -29,15 +28,6 @@ LAYOUT = ShardLayout(
 )
 TOKENS, NAME = "gdsload:offsets:tokens", "gdsload:offsets:name"
 SAMPLES, SCHEMA, CHECKSUMS, VERSION = (f"gdsload.{key}" for key in ("samples", "schema", "checksums", "version"))
-
-
-class Attack(NamedTuple):
-    """A change of a good shard's header, and the complaint that must follow."""
-
-    tries: str
-    change: Change
-    says: str
-    field: str | None = None
 
 
 def good_tree() -> dict:
@@ -112,23 +102,15 @@ HEAD = {
     "S001": Attack(
         "a version of the future", text_of(VERSION, "4"), "version is '4'; this gdsload reads versions 1, 2, 3"
     ),
-    "S002": Attack("a version that is nearly 1", text_of(VERSION, "1.0"), "version is '1.0'"),
-    "S003": Attack("a version of no characters", text_of(VERSION, ""), "version is ''"),
     "S004": Attack("a blank after the version", text_of(VERSION, "1 "), "version is '1 '"),
     "S005": Attack("a 1 of another script", text_of(VERSION, "\u0661"), "version is '\u0661'"),
     "S006": Attack("a version of a megabyte", text_of(VERSION, "1" * 10**6), f"version is '{'1' * 20}'"),
     "S010": Attack("no count", text_of(SAMPLES, None), "samples is '', no whole number from 1"),
-    "S011": Attack("a count of no characters", text_of(SAMPLES, ""), "samples is '', no whole number"),
     "S012": Attack("less than nothing", text_of(SAMPLES, "-5"), "samples is '-5'"),
     "S013": Attack("nothing", text_of(SAMPLES, "0"), "samples is '0'"),
     "S014": Attack("a second spelling of 5", text_of(SAMPLES, "05"), "samples is '05'"),
-    "S015": Attack("a third one", text_of(SAMPLES, "+5"), "samples is '\\+5'"),
-    "S016": Attack("an underscore, which int() takes", text_of(SAMPLES, "1_0"), "samples is '1_0'"),
     "S017": Attack("digits of another script", text_of(SAMPLES, "\u0665"), "samples is '\u0665'"),
-    "S018": Attack("a superscript, which isdigit() takes", text_of(SAMPLES, "\u2075"), "samples is '\u2075'"),
-    "S019": Attack("5000 digits, which int() refuses", text_of(SAMPLES, "5" * 5000), f"samples is '{'5' * 20}'"),
     "S020": Attack("more than 64 bits", text_of(SAMPLES, "9223372036854775808"), "samples is '9223372036854775808'"),
-    "S021": Attack("half a sample", text_of(SAMPLES, "5.5"), "samples is '5.5'"),
     "S022": Attack(
         "one sample too many", text_of(SAMPLES, "6"), r"F32 \[5, 3\], but the schema says F32 \[6, 3\]", "x"
     ),
@@ -141,8 +123,6 @@ HEAD = {
 # _Own._schema
 SCHEMAS = {
     "S030": Attack("no schema", text_of(SCHEMA, None), "gdsload.schema is no valid JSON"),
-    "S031": Attack("no JSON", text_of(SCHEMA, "x"), "gdsload.schema is no valid JSON"),
-    "S032": Attack("null", text_of(SCHEMA, "null"), "gdsload.schema is no JSON object of fields, offsets"),
     "S033": Attack("a list", text_of(SCHEMA, "[]"), "gdsload.schema is no JSON object of fields, offsets"),
     "S034": Attack("an empty object", text_of(SCHEMA, "{}"), "gdsload.schema is no JSON object of fields, offsets"),
     "S035": Attack("overflowing the stack", text_of(SCHEMA, "[" * 10**6), "gdsload.schema is no valid JSON"),
@@ -152,46 +132,31 @@ SCHEMAS = {
         "two fields of one name", doubled(SCHEMA, '"x":', '"x":{"dtype":"str"},"x":'), "key 'x' occurs twice"
     ),
     "S039": Attack("no fields", schema(lambda tree: tree.update(fields={}, offsets={})), "at least one field"),
-    "S040": Attack(
-        "fields that are a list", schema(lambda tree: tree.update(fields=["x"])), "is a JSON object, not list"
-    ),
     "S041": Attack(
         "a field that is no tensor", fields(y={"dtype": "int8", "shape": []}), "there is no tensor 'y'", "y"
     ),
     "S042": Attack("another dtype, as wide", fields(x={"dtype": "int32", "shape": [3]}), "the schema says I32", "x"),
     "S043": Attack("another shape, as large", fields(x={"dtype": "float32", "shape": [1, 3]}), r"F32 \[5, 1, 3\]", "x"),
-    "S044": Attack("a larger shape", fields(x={"dtype": "float32", "shape": [4]}), r"F32 \[5, 4\]", "x"),
-    "S045": Attack("a negative shape", fields(x={"dtype": "float32", "shape": [-3]}), "dimension 0 is -3"),
-    "S046": Attack("a shape of true", fields(x={"dtype": "float32", "shape": [True]}), "dimension 0 is True"),
-    "S047": Attack("NaN in a shape", fields(x={"dtype": "float32", "shape": [float("nan")]}), "dimension 0 is nan"),
     "S048": Attack(
         "a shape beyond 64 bits", fields(x={"dtype": "float32", "shape": [2**62]}), "more bytes than 64-bit"
     ),
     "S049": Attack("an unknown dtype", fields(x={"dtype": "object", "shape": [3]}), "'object' cannot be stored"),
-    "S050": Attack("a dtype that is a list", fields(x={"dtype": ["float32"], "shape": [3]}), "describes no field"),
     "S051": Attack("text over tokens", fields(tokens={"dtype": "str"}), "the schema says U8", "tokens"),
     "S052": Attack("one row as many", fields(tokens={"dtype": "int32", "shape": [None, 4]}), r"I32 \[7, 4\]", "tokens"),
     "S053": Attack("padding as a field", fields(**{"gdsload:pad:0": {"dtype": "uint8", "shape": []}}), "is reserved"),
-    "S054": Attack("offsets as a field", fields(**{TOKENS: {"dtype": "int64", "shape": []}}), "is reserved"),
-    "S055": Attack("a name of no characters", fields(**{"": {"dtype": "int8", "shape": []}}), "at least one character"),
     "S056": Attack("half a surrogate pair", fields(**{"\ud800": {"dtype": "int8", "shape": []}}), "no valid Unicode"),
     "S057": Attack("a field dropped in silence", schema(lambda tree: tree["fields"].pop("x")), "neither a field", "x"),
 }
 
 # _Own._schema and _Own._column: offsets
 OFFSETS = {
-    "S060": Attack("no offsets", schema(lambda tree: tree.update(offsets={})), "ragged are ..mask., .name., .tokens."),
     "S061": Attack("offsets for one too few", schema(lambda tree: tree["offsets"].pop("name")), "names offsets for"),
     "S062": Attack("offsets for a fixed field", offsets(x="x"), "names offsets for"),
-    "S063": Attack("offsets for a stranger", offsets(y="y"), "names offsets for"),
     "S064": Attack(
         "offsets that are a list", schema(lambda tree: tree.update(offsets=["tokens"])), "names offsets for"
     ),
-    "S065": Attack("an owner that is a number", offsets(mask=3), "gives it the offsets of 3", "mask"),
     "S066": Attack("an owner that is a list", offsets(mask=["tokens"]), "gives it the offsets of", "mask"),
-    "S067": Attack("an owner that is null", offsets(mask=None), "gives it the offsets of None", "mask"),
     "S068": Attack("a stranger as owner", offsets(mask="y"), "offsets of 'y', which has none", "mask"),
-    "S069": Attack("a fixed field as owner", offsets(mask="x"), "offsets of 'x', which has none", "mask"),
     "S070": Attack("an owner that borrows itself", offsets(name="mask"), "which has none", "name"),
     "S071": Attack("owners in a circle", offsets(mask="name", name="mask"), "which has none", "mask"),
     "S072": Attack(
@@ -200,12 +165,10 @@ OFFSETS = {
         "has 7 rows, but 'name', whose offsets it uses, has 30",
         "mask",
     ),
-    "S073": Attack("an owner of no characters", offsets(mask=""), "gives it the offsets of ''", "mask"),
     "S074": Attack(
         "missing offsets", renamed(NAME, "gdsload:pad:99"), "there is no tensor 'gdsload:offsets:name'", NAME
     ),
     "S075": Attack("offsets without sign", tensor(TOKENS, dtype="U64"), r"are I64 \[6\], not U64 \[6\]", TOKENS),
-    "S076": Attack("fractions as offsets", tensor(TOKENS, dtype="F64"), r"are I64 \[6\], not F64 \[6\]", TOKENS),
     "S077": Attack("half as wide, twice as many", tensor(TOKENS, dtype="I32", shape=[12]), r"not I32 \[12\]", TOKENS),
     "S078": Attack("two dimensions", tensor(TOKENS, shape=[6, 1]), r"not I64 \[6, 1\]", TOKENS),
 }
@@ -215,7 +178,6 @@ TENSORS = {
     "S080": Attack("a field missing", renamed("x", "y"), "there is no tensor 'x'", "x"),
     "S081": Attack("a scalar in place of rows", tensor("mask", shape=[7, 1]), "the schema says BOOL .7.", "mask"),
     "S082": Attack("a stranger inside the padding", renamed("gdsload:pad:0", "y"), "neither a field, nor offsets", "y"),
-    "S083": Attack("a reserved name of no use", renamed("gdsload:pad:0", "gdsload:x"), "neither a field", "gdsload:x"),
     "S084": Attack(
         "offsets nobody uses",
         renamed("gdsload:pad:0", "gdsload:offsets:y"),
@@ -235,44 +197,24 @@ TENSORS = {
 # _Own._checksums
 CHECKS = {
     "S090": Attack("no checksums", text_of(CHECKSUMS, None), "gdsload.checksums is no valid JSON"),
-    "S091": Attack("no JSON", text_of(CHECKSUMS, "{"), "gdsload.checksums is no valid JSON"),
-    "S092": Attack("null", text_of(CHECKSUMS, "null"), "gdsload.checksums is no JSON object of algorithm"),
-    "S093": Attack("overflowing the stack", text_of(CHECKSUMS, '{"a":' * 10**5), "gdsload.checksums is no valid JSON"),
     "S094": Attack("one key more", checksums(salt=""), "is no JSON object of algorithm, block_bytes, digests"),
-    "S095": Attack("two sizes", doubled(CHECKSUMS, '{"', '{"block_bytes":1,"'), "the key 'block_bytes' occurs twice"),
     "S096": Attack("an algorithm that proves nothing", checksums(algorithm="none"), "is not of xxh3_64 over blocks"),
-    "S097": Attack("an algorithm that is a list", checksums(algorithm=["xxh3_64"]), "is not of xxh3_64 over blocks"),
-    "S098": Attack("NaN bytes a block", checksums(block_bytes=float("nan")), "blocks of 262144 bytes"),
-    "S099": Attack("infinitely many", checksums(block_bytes=float("inf")), "blocks of 262144 bytes"),
-    "S100": Attack("none", checksums(block_bytes=0), "blocks of 262144 bytes"),
-    "S101": Attack("a negative number", checksums(block_bytes=-262144), "blocks of 262144 bytes"),
-    "S102": Attack("true", checksums(block_bytes=True), "blocks of 262144 bytes"),
     "S103": Attack("a fraction that is whole", checksums(block_bytes=262144.0), "blocks of 262144 bytes"),
-    "S104": Attack("text", checksums(block_bytes="262144"), "blocks of 262144 bytes"),
-    "S105": Attack("one block as large as memory", checksums(block_bytes=2**62), "blocks of 262144 bytes"),
-    "S106": Attack("a number of 4000 digits", checksums(block_bytes=10**4000), "blocks of 262144 bytes"),
-    "S107": Attack("a number that int() refuses", doubled(CHECKSUMS, "262144", "9" * 5000), "is no valid JSON"),
     "S108": Attack("blocks of a byte", checksums(block_bytes=1), "blocks of 262144 bytes"),
     "S109": Attack("digests in a list", checksums(digests=[]), "has no object of digests"),
-    "S110": Attack("no digests", checksums(digests={}), "has not the 16 hexadecimal digits", TOKENS),
     "S111": Attack(
         "one tensor left out",
         inside(CHECKSUMS, lambda tree: tree["digests"].pop("x")),
         "has not the 16",
         "x",
     ),
-    "S112": Attack(
-        "offsets left out", inside(CHECKSUMS, lambda tree: tree["digests"].pop(NAME)), "has not the 16", NAME
-    ),
     "S113": Attack("a digit too few", digests(x=DIGEST[1:]), "has not the 16 hexadecimal digits", "x"),
     "S114": Attack("a block too many", digests(x=DIGEST * 2), "has not the 16 hexadecimal digits", "x"),
-    "S115": Attack("no digits", digests(x=""), "has not the 16 hexadecimal digits", "x"),
     "S116": Attack("upper case", digests(x="ABCDEF0123456789"), "has not the 16 hexadecimal digits", "x"),
     "S117": Attack("no hexadecimal digits", digests(x="g" * 16), "has not the 16 hexadecimal digits", "x"),
     "S118": Attack("digits of another script", digests(x="\u0660" * 16), "has not the 16 hexadecimal digits", "x"),
     "S119": Attack("a number", digests(x=1234567812345678), "has not the 16 hexadecimal digits", "x"),
     "S120": Attack("a list of 16", digests(x=["0"] * 16), "has not the 16 hexadecimal digits", "x"),
-    "S121": Attack("null", digests(x=None), "has not the 16 hexadecimal digits", "x"),
     "S122": Attack("digests of a stranger", digests(y=DIGEST), "it is no tensor that has any", "y"),
     "S123": Attack(
         "digests of padding",
@@ -289,31 +231,9 @@ def test_the_shard_itself_is_good():
     assert LAYOUT.schema == read(good_tree()).schema
 
 
-@pytest.mark.timeout(20)
-@pytest.mark.parametrize("number", ATTACKS)
-def test_hostile_shard_is_refused(number):
-    attack = ATTACKS[number]
-    tree = good_tree()
-    attack.change(tree)
-    with pytest.raises(FormatError, match=attack.says) as caught:
-        read(tree)
-    assert caught.value.file == FILE
-    assert {FILE} == {problem.file for problem in caught.value.problems}
-    assert all(problem.offset >= 8 for problem in caught.value.problems)
-    assert len(set(caught.value.problems)) == len(caught.value.problems)
-    if attack.field is not None:
-        assert attack.field in [problem.field for problem in caught.value.problems]
-    assert len(str(caught.value)) < 20_000
-
-
-@pytest.mark.parametrize("number", HEAD | CHECKS)
-def test_the_field_named_is_the_one_that_is_wrong(number):
+def check_places(tree, problems):
     """What touches no tensor is found where the metadata are, what touches one where its bytes are."""
-    tree = good_tree()
-    ATTACKS[number].change(tree)
-    with pytest.raises(FormatError, match="cannot be read as a shard") as caught:
-        read(tree)
-    for problem in caught.value.problems:
+    for problem in problems:
         if problem.field in tree:
             begin = tree[problem.field]["data_offsets"][0]
             assert begin % 4096 == problem.offset % 4096
@@ -322,19 +242,30 @@ def test_the_field_named_is_the_one_that_is_wrong(number):
             assert problem.offset == 8
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("number", ATTACKS)
+def test_hostile_shard_is_refused(number):
+    attack = ATTACKS[number]
+    tree = good_tree()
+    attack.change(tree)
+    error = attack.on_shard(tree)
+    assert error.file == FILE
+    assert {FILE} == {problem.file for problem in error.problems}
+    if number in HEAD | CHECKS:
+        check_places(tree, error.problems)
+    assert all(problem.offset >= 8 for problem in error.problems)
+    assert len(set(error.problems)) == len(error.problems)
+
+
 @pytest.mark.parametrize(
     ("key", "host"),
     [
         (SCHEMA, "NESTED"),
         (SCHEMA, '{"fields":NESTED,"offsets":{}}'),
-        (SCHEMA, '{"fields":{"x":NESTED},"offsets":{}}'),
         (SCHEMA, '{"fields":{"x":{"dtype":"int8","shape":NESTED}},"offsets":{}}'),
         (SCHEMA, '{"fields":{"x":{"dtype":"str"}},"offsets":NESTED}'),
         (SCHEMA, '{"fields":{"x":{"dtype":"str"}},"offsets":{"x":NESTED}}'),
-        (CHECKSUMS, "NESTED"),
         (CHECKSUMS, '{"algorithm":NESTED,"block_bytes":262144,"digests":{}}'),
-        (CHECKSUMS, '{"algorithm":"xxh3_64","block_bytes":NESTED,"digests":{}}'),
-        (CHECKSUMS, '{"algorithm":"xxh3_64","block_bytes":262144,"digests":NESTED}'),
         (CHECKSUMS, '{"algorithm":"xxh3_64","block_bytes":262144,"digests":{"x":NESTED}}'),
     ],
 )
@@ -431,15 +362,12 @@ def test_other_metadata_are_ignored():
     assert LAYOUT.schema == read(tree).schema
 
 
-@pytest.mark.parametrize("version", ["0", "4", "1.1", "2.0", "v1", "", "10"])
-def test_unknown_version_is_the_only_problem(version):
+def test_unknown_version_is_the_only_problem():
     """Whatever else it holds may mean something else in that version."""
     tree = {
-        "__metadata__": {VERSION: version, SAMPLES: "?"},
+        "__metadata__": {VERSION: "10", SAMPLES: "?"},
         "y": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
     }
-    with pytest.raises(
-        FormatError, match=f"gdsload.version is {version!r}; this gdsload reads versions 1, 2, 3"
-    ) as caught:
+    with pytest.raises(FormatError, match="gdsload.version is '10'; this gdsload reads versions 1, 2, 3") as caught:
         read(tree, alignment=1)
     assert len(caught.value.problems) == 1

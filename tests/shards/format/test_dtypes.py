@@ -31,13 +31,9 @@ def test_code_and_name_and_dtype_name_the_same(code):
     assert dtype == dtype_of(f"torch.{dtype.name}")
     assert dtype == dtype_of(dtype)
     assert dtype == dtype_of(scalar_type(dtype.name))
-
-
-@pytest.mark.parametrize("code", sorted(DTYPES))
-def test_torch_dtype(code):
-    torch_dtype = getattr(torch, DTYPES[code].name)
-    assert DTYPES[code] == dtype_of(torch_dtype)
-    assert torch_dtype.itemsize == DTYPES[code].itemsize
+    assert dtype == dtype_of(getattr(torch, dtype.name))
+    assert dtype == pickle.loads(pickle.dumps(dtype))
+    assert dtype.itemsize == getattr(torch, dtype.name).itemsize
 
 
 @pytest.mark.parametrize("name", NUMPY_NAMES)
@@ -57,35 +53,25 @@ def test_names_are_unique():
     assert not SUB_BYTE_DTYPES & DTYPES.keys()
 
 
-def test_dtype_survives_pickle():
-    assert DTYPES["BF16"] == pickle.loads(pickle.dumps(DTYPES["BF16"]))
-
-
 @pytest.mark.parametrize(
     ("value", "named"),
     [
         (np.dtype("complex128"), "complex128"),
         (np.complex128, "complex128"),
-        (torch.complex128, "torch.complex128"),
         (torch.float4_e2m1fn_x2, "torch.float4_e2m1fn_x2"),
-        (torch.quint8, "torch.quint8"),
         ("F4", "F4"),
         ("F6_E2M3", "F6_E2M3"),
         ("F6_E3M2", "F6_E3M2"),
-        (scalar_type("float6_e2m3fn"), "float6_e2m3fn"),
         (scalar_type("int4"), "int4"),
         (np.dtype(object), "object"),
         (object, "object"),
         (np.dtype("datetime64[ns]"), "datetime64[ns]"),
-        (np.dtype("timedelta64[s]"), "timedelta64[s]"),
         (np.dtype([("a", "f4"), ("b", "i4")]), "void64"),
         (np.dtype("U5"), "str160"),
-        (np.longdouble, "longdouble"),
         (float, "float"),
         (int, "int"),
         (None, "None"),
         (3, "3"),
-        ("", ""),
         ("torch.F32", "torch.F32"),
         ("Float32", "Float32"),
     ],

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from gdsload.errors import FormatError
-from gdsload.shards.format.image_header import IMAGE_CODECS, ImageHeader, image_codec, read_image_header
+from gdsload.shards.format.image_header import IMAGE_CODECS, image_codec, read_image_header
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=120)
 MODES = {"jpeg": ("L", "RGB", "CMYK"), "png": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"), "webp": ("RGB", "RGBA")}
@@ -239,8 +239,3 @@ def test_hostile_lengths_cost_little(raw):
     begin = time.perf_counter()
     assert refused(raw)
     assert time.perf_counter() - begin < 5
-
-
-def test_header_is_a_value():
-    assert ImageHeader("png", 3, 4, 3) == ImageHeader("png", 3, 4, 3)
-    assert ImageHeader("png", 3, 4, 3, orientation=5).upright == (4, 3)

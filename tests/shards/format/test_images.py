@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 
 import numpy as np
 import pytest
@@ -14,17 +13,14 @@ from hypothesis import strategies as st
 
 from gdsload.errors import SchemaError
 from gdsload.shards.encode import batch_rows, sample_rows
-from gdsload.shards.format.checksum import BlockHasher
-from gdsload.shards.format.header import PREFIX_BYTES, header_bytes, parse_header
 from gdsload.shards.format.image_header import IMAGE_CODECS
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
-from gdsload.shards.format.shard import read_shard
 from gdsload.shards.format.stored import packed_by
+from tests.shards.format.shard_files import SHA, file_of, random_payloads, shard_of, tree_of
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=80)
-FILE, SHA = "shard.safetensors", "0123456789abcdef" * 4
 SIGNATURES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n", "webp": b"RIFF\1\2\3\4WEBP"}
 codecs = st.sets(st.sampled_from(IMAGE_CODECS), min_size=1)
 
@@ -46,23 +42,15 @@ PLURAL = st.integers(1, 6)
 
 
 def metadata(layout: ShardLayout) -> dict:
-    return json.loads(layout.header()[PREFIX_BYTES:])["__metadata__"]
+    return tree_of(layout.header())["__metadata__"]
 
 
 @SETTINGS
 @given(layouts())
 def test_shard_reads_back_what_was_laid_out(layout):
-    generator, tensors = random.Random(0), layout.tensors()
-    payloads = {name: generator.randbytes(nbytes) for name, (_, _, nbytes) in tensors.items()}
-    data, digests = bytearray(layout.data_bytes()), {}
-    for name, begin in layout.data_offsets().items():
-        data[begin : begin + len(payloads[name])] = payloads[name]
-        hasher = BlockHasher()
-        hasher.update(memoryview(payloads[name]))
-        digests[name] = hasher.digests()
-    raw = layout.header(digests) + bytes(data)
-    length = header_bytes(raw[:PREFIX_BYTES], len(raw), FILE)
-    shard = read_shard(parse_header(raw[:length], len(raw), FILE), FILE)
+    payloads = random_payloads(layout)
+    raw = file_of(layout, payloads)
+    shard = shard_of(raw)
     assert (layout.stored, layout.samples) == (shard.stored, shard.samples)
     opened = dict(safetensors.deserialize(raw))
     for name, field in layout.schema.items():
@@ -124,7 +112,7 @@ def test_codecs_are_a_set():
     assert (Field("bytes").codecs, Field("uint8", (None,)).codecs) == ((), ())
 
 
-@pytest.mark.parametrize("given", [[], ["gif"], ["jpeg", "bmp"], "jpg", "", 3, [None], [["jpeg"]]], ids=repr)
+@pytest.mark.parametrize("given", [[], ["jpeg", "bmp"], "jpg", 3, [["jpeg"]]], ids=repr)
 def test_codecs_that_there_are_not(given):
     with pytest.raises(SchemaError, match="the codecs of encoded images are .* Name some of jpeg, png, webp"):
         Field("image", codecs=given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from itertools import pairwise
 
 import numpy as np
@@ -15,18 +14,14 @@ from hypothesis import strategies as st
 
 from gdsload.errors import OptionError, SchemaError
 from gdsload.shards.encode import batch_rows, column_rows
-from gdsload.shards.format.checksum import BlockHasher
 from gdsload.shards.format.dtypes import DTYPES
-from gdsload.shards.format.header import PREFIX_BYTES, header_bytes, parse_header
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
-from gdsload.shards.format.shard import read_shard
 from gdsload.shards.format.stored import StoredSchema, pack_rule, packed_by, read_packed
-from gdsload.shards.values import numpy_dtype
+from tests.shards.format.shard_files import SHA, file_of, random_payloads, shard_of, tree_of
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=80)
-FILE, SHA = "shard.safetensors", "0123456789abcdef" * 4
 SCALARS = {name: Field(kind) for name, kind in zip("abcd", ("bool", "int64", "float16", "int32"), strict=True)}
 
 
@@ -55,29 +50,12 @@ def layouts(draw: st.DrawFn) -> ShardLayout:
     return ShardLayout(stored.schema, draw(st.integers(1, 300)), rows, {name: name for name in ragged}, stored.packed)
 
 
-def file_of(layout: ShardLayout) -> tuple[bytes, dict[str, bytes]]:
-    """A whole shard with random bytes in every tensor, and these bytes by name."""
-    generator = random.Random(0)
-    payloads = {name: generator.randbytes(nbytes) for name, (_, _, nbytes) in layout.tensors().items()}
-    data, digests = bytearray(layout.data_bytes()), {}
-    for name, begin in layout.data_offsets().items():
-        data[begin : begin + len(payloads[name])] = payloads[name]
-        hasher = BlockHasher()
-        hasher.update(memoryview(payloads[name]))
-        digests[name] = hasher.digests()
-    return layout.header(digests) + bytes(data), payloads
-
-
-def tree_of(layout: ShardLayout) -> dict:
-    return json.loads(layout.header()[PREFIX_BYTES:])
-
-
 @SETTINGS
 @given(layouts())
 def test_shard_reads_back_what_was_laid_out(layout):
-    raw, payloads = file_of(layout)
-    length = header_bytes(raw[:PREFIX_BYTES], len(raw), FILE)
-    shard = read_shard(parse_header(raw[:length], len(raw), FILE), FILE)
+    payloads = random_payloads(layout)
+    raw = file_of(layout, payloads)
+    shard = shard_of(raw)
     assert (layout.stored, layout.samples) == (shard.stored, shard.samples)
     assert list(layout.stored.columns) == list(shard.columns)
     for name, column in shard.columns.items():
@@ -89,8 +67,8 @@ def test_shard_reads_back_what_was_laid_out(layout):
 @SETTINGS
 @given(layouts())
 def test_safetensors_finds_the_rows(layout):
-    raw, payloads = file_of(layout)
-    found = dict(safetensors.deserialize(raw))
+    payloads = random_payloads(layout)
+    found = dict(safetensors.deserialize(file_of(layout, payloads)))
     for number, names in enumerate(layout.packed):
         rows = found[f"gdsload:rows:{number}"]
         assert (rows["dtype"], rows["shape"][0]) == ("U8", layout.samples)
@@ -153,7 +131,7 @@ def _torch(field: Field) -> torch.dtype:
 def test_version_is_the_lowest_that_says_it_all():
     schema = Schema({"x": Field("int32"), "y": Field("int32")})
     for packed, version in (((), 1), ((("x",),), 2)):
-        tree = tree_of(ShardLayout(schema, 3, {}, {}, packed))
+        tree = tree_of(ShardLayout(schema, 3, {}, {}, packed).header())
         assert tree["__metadata__"]["gdsload.version"] == str(version)
         assert ("packed" in json.loads(tree["__metadata__"]["gdsload.schema"])) == (version == 2)
         assert json.loads(Index(schema, (), packed).to_bytes())["version"] == version
@@ -161,7 +139,7 @@ def test_version_is_the_lowest_that_says_it_all():
 
 def test_metadata_of_a_packed_shard():
     schema = Schema({"x": Field("int32"), "text": "str", "y": Field("int64")})
-    tree = tree_of(ShardLayout(schema, 3, {"text": 5}, {"text": "text"}, (("y", "x"),)))
+    tree = tree_of(ShardLayout(schema, 3, {"text": 5}, {"text": "text"}, (("y", "x"),)).header())
     metadata = tree.pop("__metadata__")
     assert json.loads(metadata["gdsload.schema"]) == {
         "fields": schema.to_json(),
@@ -218,12 +196,12 @@ def test_nothing_but_the_end_of_a_row_is_lost(stored):
         assert used <= found.columns["gdsload:rows:0"].row_bytes < used + 8
 
 
-@pytest.mark.parametrize("rule", [["d", "a"], ("a", "d"), {"a": 1, "d": 2}, ["a", "d", "a"], iter("da")])
+@pytest.mark.parametrize("rule", [["d", "a"], {"a": 1, "d": 2}, ["a", "d", "a"], iter("da")])
 def test_named_fields_are_packed(rule):
     assert packed_by(Schema(SCALARS), pack_rule(rule)).packed == (("d", "a"),)
 
 
-@pytest.mark.parametrize("rule", ["a", "none", None, 3, [1], [None], b"a", True])
+@pytest.mark.parametrize("rule", ["a", None, 3, [1], b"a"])
 def test_what_is_no_rule_is_refused(rule):
     with pytest.raises(OptionError, match="pack_fields is"):
         pack_rule(rule)
@@ -250,21 +228,3 @@ def test_rows_that_no_offset_could_address_are_refused():
     assert read_packed(schema, {"packed": [["a", "b", "c"]]}, (2,))[1] == [
         "packed[0]: a row has more bytes than 64-bit offsets can address"
     ]
-
-
-def test_those_of_numpys_types_are_records():
-    """What the text tells implementers."""
-    stored = packed_by(Schema(SCALARS), "auto")
-    (column, places), row_bytes = next(iter(stored.places.items())), 16
-    assert stored.columns[column].row_bytes == row_bytes
-    record = np.dtype(
-        {
-            "names": list(places),
-            "formats": [numpy_dtype(stored.schema[name].dtype) for name in places],
-            "offsets": list(places.values()),
-            "itemsize": row_bytes,
-        }
-    )
-    values = {"a": [True, False], "b": [-1, 2], "c": [0.5, 1.5], "d": [7, -8]}
-    rows = column_rows(stored, batch_rows(stored.schema, values))[column].data
-    assert {name: rows.view(record)[name][:, 0].tolist() for name in values} == values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import struct
 from itertools import pairwise
 
@@ -12,45 +11,34 @@ import safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.shards.format.checksum import ALGORITHM, BLOCK_BYTES, DIGEST_CHARS, BlockHasher, block_count
+from gdsload.shards.format.checksum import ALGORITHM, BLOCK_BYTES, DIGEST_CHARS, block_count
 from gdsload.shards.format.dtypes import DTYPES
-from gdsload.shards.format.header import MAX_HEADER_BYTES, PREFIX_BYTES, header_bytes, parse_header
+from gdsload.shards.format.header import PREFIX_BYTES, parse_header
 from gdsload.shards.format.layout import ShardLayout, align_up
 from gdsload.shards.format.schema import RESERVED_PREFIX, Field, Schema
-from gdsload.shards.format.shard import ALIGNMENT, OFFSETS_PREFIX, PADDING_PREFIX, is_gdsload, read_shard
+from gdsload.shards.format.shard import ALIGNMENT, OFFSETS_PREFIX, PADDING_PREFIX, is_gdsload
+from tests.shards.format.shard_files import (
+    FILE,
+    digests_of,
+    file_of,
+    header_of,
+    random_payloads,
+    shard_of,
+    tree_of,
+)
+from tests.shards.small_dataset import ODD_NAMES
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=80)
 
-FILE = "shard.safetensors"
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(
     lambda name: name != "__metadata__" and not name.startswith(RESERVED_PREFIX)
-)
-# What has tripped up readers of this and of similar formats.
-ODD_NAMES = st.sampled_from(
-    [
-        "a.b/c",
-        " ",
-        "\0",
-        "\n",
-        '"',
-        "\\",
-        "\u2028",
-        "\ufeff",
-        "é",
-        "e\u0301",
-        "👩‍👩‍👧",
-        "__proto__",
-        "dtype",
-        "gdsload",
-        "\U0010ffff",
-    ]
 )
 SHAPES = st.lists(st.integers(0, 4), max_size=3)
 
 
 @st.composite
 def schemas(draw: st.DrawFn) -> Schema:
-    names = draw(st.lists(NAMES | ODD_NAMES, min_size=1, max_size=5, unique=True))
+    names = draw(st.lists(NAMES | st.sampled_from(ODD_NAMES), min_size=1, max_size=5, unique=True))
     fields = {}
     for name in names:
         kind = draw(st.sampled_from(["fixed", "fixed", "ragged", "str", "bytes"]))
@@ -77,29 +65,6 @@ def layouts(draw: st.DrawFn) -> ShardLayout:
     return ShardLayout(schema, samples, rows, offsets)
 
 
-def file_of(layout: ShardLayout, seed: int = 0) -> tuple[bytes, dict[str, bytes]]:
-    """A whole shard with random bytes in every tensor, and these bytes by name."""
-    generator = random.Random(seed)
-    payloads = {name: generator.randbytes(nbytes) for name, (_, _, nbytes) in layout.tensors().items()}
-    data = bytearray(layout.data_bytes())
-    for name, begin in layout.data_offsets().items():
-        data[begin : begin + len(payloads[name])] = payloads[name]
-    return layout.header(digests_of(payloads)) + bytes(data), payloads
-
-
-def digests_of(payloads: dict[str, bytes]) -> dict[str, str]:
-    found = {}
-    for name, payload in payloads.items():
-        hasher = BlockHasher()
-        hasher.update(memoryview(payload))
-        found[name] = hasher.digests()
-    return found
-
-
-def tree_of(raw: bytes) -> dict:
-    return json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-
-
 SMALL = ShardLayout(
     Schema(
         {
@@ -118,12 +83,11 @@ SMALL = ShardLayout(
 @SETTINGS
 @given(layouts())
 def test_shard_reads_back_what_was_laid_out(layout):
-    raw, payloads = file_of(layout)
-    length = header_bytes(raw[:PREFIX_BYTES], len(raw), FILE)
-    header = parse_header(raw[:length], len(raw), FILE)
-    shard = read_shard(header, FILE)
+    payloads = random_payloads(layout)
+    raw = file_of(layout, payloads)
+    shard = shard_of(raw)
 
-    assert is_gdsload(header)
+    assert is_gdsload(shard.header)
     assert (layout.schema, layout.samples) == (shard.schema, shard.samples)
     assert digests_of(payloads) == shard.checksums.digests
     assert list(layout.schema) == list(shard.columns)
@@ -141,9 +105,9 @@ def test_shard_reads_back_what_was_laid_out(layout):
 @SETTINGS
 @given(layouts())
 def test_safetensors_reads_the_same_bytes(layout):
-    raw, payloads = file_of(layout)
-    theirs = dict(safetensors.deserialize(raw))
-    ours = parse_header(raw[: header_bytes(raw[:8], len(raw), FILE)], len(raw), FILE).tensors
+    payloads = random_payloads(layout)
+    raw = file_of(layout, payloads)
+    theirs, ours = dict(safetensors.deserialize(raw)), header_of(raw).tensors
     assert set(theirs) == set(ours)
     for name, entry in ours.items():
         assert entry.dtype.code == theirs[name]["dtype"]
@@ -155,8 +119,7 @@ def test_safetensors_reads_the_same_bytes(layout):
 @SETTINGS
 @given(layouts())
 def test_header_length_does_not_depend_on_digests(layout):
-    payloads = {name: random.Random(1).randbytes(nbytes) for name, (_, _, nbytes) in layout.tensors().items()}
-    real = layout.header(digests_of(payloads))
+    real = layout.header(digests_of(random_payloads(layout)))
     placeholder = layout.header()
     assert len(placeholder) == len(real)
     tensors = {name: entry for name, entry in tree_of(placeholder).items() if name != "__metadata__"}
@@ -178,8 +141,8 @@ def test_header_is_blank_padded_to_whole_pages(layout):
 @SETTINGS
 @given(layouts())
 def test_tensors_and_file_lie_on_whole_pages(layout):
-    raw, _ = file_of(layout)
-    header = parse_header(raw[: header_bytes(raw[:8], len(raw), FILE)], len(raw), FILE)
+    raw = file_of(layout, random_payloads(layout))
+    header = header_of(raw)
     assert header.data_start % ALIGNMENT == 0
     assert len(raw) % ALIGNMENT == 0
     tensors = [entry for name, entry in header.tensors.items() if not name.startswith(PADDING_PREFIX)]
@@ -191,8 +154,8 @@ def test_tensors_and_file_lie_on_whole_pages(layout):
 @SETTINGS
 @given(layouts())
 def test_padding_is_short_and_zero(layout):
-    raw, _ = file_of(layout)
-    header = parse_header(raw[: header_bytes(raw[:8], len(raw), FILE)], len(raw), FILE)
+    raw = file_of(layout, random_payloads(layout))
+    header = header_of(raw)
     padding = [entry for name, entry in header.tensors.items() if name.startswith(PADDING_PREFIX)]
     for entry in padding:
         assert (1, entry.dtype.code) == (len(entry.shape), "U8")
@@ -203,8 +166,8 @@ def test_padding_is_short_and_zero(layout):
 @SETTINGS
 @given(layouts())
 def test_tensors_tile_the_data(layout):
-    raw, _ = file_of(layout)
-    header = parse_header(raw[: header_bytes(raw[:8], len(raw), FILE)], len(raw), FILE)
+    raw = file_of(layout, random_payloads(layout))
+    header = header_of(raw)
     places = [(entry.begin, entry.end) for entry in header.tensors.values()]
     assert [begin for begin, _ in places[1:]] == [end for _, end in places[:-1]]
     assert (header.data_start, len(raw)) == (places[0][0], places[-1][1])
@@ -220,8 +183,8 @@ def test_schema_survives_json(schema):
 
 
 def test_metadata_of_a_shard():
-    raw, payloads = file_of(SMALL)
-    metadata = tree_of(raw)["__metadata__"]
+    payloads = random_payloads(SMALL)
+    metadata = tree_of(file_of(SMALL, payloads))["__metadata__"]
     assert {"gdsload.version", "gdsload.samples", "gdsload.schema", "gdsload.checksums"} == set(metadata)
     assert (metadata["gdsload.version"], metadata["gdsload.samples"]) == ("1", "5")
     schema = json.loads(metadata["gdsload.schema"])
@@ -233,8 +196,7 @@ def test_metadata_of_a_shard():
 
 
 def test_ragged_fields_may_share_offsets():
-    raw, _ = file_of(SMALL)
-    shard = read_shard(parse_header(raw[: header_bytes(raw[:8], len(raw), FILE)], len(raw), FILE), FILE)
+    shard = shard_of(file_of(SMALL, random_payloads(SMALL)))
     assert shard.columns["tokens"].offsets_begin == shard.columns["mask"].offsets_begin
     assert shard.columns["tokens"].offsets_begin != shard.columns["name"].offsets_begin
     names = [name for name in shard.header.tensors if name.startswith(OFFSETS_PREFIX)]
@@ -242,8 +204,7 @@ def test_ragged_fields_may_share_offsets():
 
 
 def test_strings_are_ragged_rows_of_bytes():
-    raw, _ = file_of(SMALL)
-    entry = tree_of(raw)["name"]
+    entry = tree_of(SMALL.header())["name"]
     assert (entry["dtype"], entry["shape"]) == ("U8", [30])
 
 
@@ -261,16 +222,14 @@ def test_offsets_are_little_endian_rows():
 
 def test_zero_length_tensors_have_empty_digests():
     layout = ShardLayout(Schema({"none": Field("float32", (0, 3)), "x": Field("uint8", ())}), 3, {}, {})
-    raw, _ = file_of(layout)
-    shard = read_shard(parse_header(raw[: header_bytes(raw[:8], len(raw), FILE)], len(raw), FILE), FILE)
+    shard = shard_of(file_of(layout, random_payloads(layout)))
     assert shard.checksums.digests["none"] == ""
     assert len(shard.checksums.digests["x"]) == DIGEST_CHARS
 
 
 def test_large_tensor_has_a_digest_for_each_block():
     layout = ShardLayout(Schema({"x": Field("uint8", (BLOCK_BYTES // 2 + 1,))}), 3, {}, {})
-    raw, _ = file_of(layout)
-    shard = read_shard(parse_header(raw[: header_bytes(raw[:8], len(raw), FILE)], len(raw), FILE), FILE)
+    shard = shard_of(file_of(layout, random_payloads(layout)))
     assert block_count(3 * (BLOCK_BYTES // 2 + 1)) == 2
     assert len(shard.checksums.digests["x"]) == 2 * DIGEST_CHARS
 
@@ -289,7 +248,3 @@ def test_header_digest_changes_with_any_byte():
 )
 def test_align_up(value, expected):
     assert expected == align_up(value)
-
-
-def test_header_limit_is_that_of_safetensors():
-    assert MAX_HEADER_BYTES == 100_000_000

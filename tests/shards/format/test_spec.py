@@ -11,21 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from gdsload.shards.format.checksum import BLOCK_BYTES, block_digest
+from gdsload.shards.format.checksum import BLOCK_BYTES
 from gdsload.shards.format.dtypes import DTYPES
-from gdsload.shards.format.header import header_bytes, parse_header
+from gdsload.shards.format.header import header_bytes
 from gdsload.shards.format.index import Index, IndexEntry, parse_index
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
-from gdsload.shards.format.shard import ALIGNMENT, read_shard
+from gdsload.shards.format.shard import ALIGNMENT
+from tests.shards.format.shard_files import file_of, header_of, shard_of
 
 ROOT = Path(__file__).parents[3]
 SPECS = {version: (ROOT / f"docs/spec/shard-v{version}.md").read_text() for version in (1, 2, 3)}
 SPEC = SPECS[1]
 PARAGRAPHS = [paragraph for spec in SPECS.values() for paragraph in re.split(r"\n\n+", spec)]
 REQUIREMENTS = [paragraph for paragraph in PARAGRAPHS if paragraph.startswith("**M")]
-# Its tests come with the dataset; until then there is no file to look into.
-LATER = "tests/shards/test_folder.py"
 
 EXAMPLES = {
     1: ShardLayout(Schema({"x": Field("float32", (2,)), "text": Field("str")}), 2, {"text": 5}, {"text": "text"}),
@@ -60,11 +59,7 @@ def functions_of(file: str) -> set[str]:
 
 def example(version: int) -> bytes:
     layout = EXAMPLES[version]
-    data = bytearray(layout.data_bytes())
-    for name, begin in layout.data_offsets().items():
-        data[begin : begin + len(PAYLOADS[name])] = PAYLOADS[name]
-    digests = {name: block_digest(PAYLOADS[name]) for name in layout.tensors()}
-    return layout.header(digests) + bytes(data)
+    return file_of(layout, {name: PAYLOADS[name] for name in layout.tensors()})
 
 
 def code_blocks(version: int, language: str) -> list[str]:
@@ -92,15 +87,13 @@ def test_requirement_names_tests_that_exist(paragraph):
     # Whatever looks like a test must be one that the expression above has understood.
     assert len(tests) == paragraph.count("::")
     for file, function in tests:
-        if file == LATER and not (ROOT / file).exists():
-            continue
         assert function in functions_of(file), f"{file} has no {function}"
 
 
 def test_requirements_lean_only_on_tests_that_may_be_checked():
     for paragraph in REQUIREMENTS:
         for file, _ in named_tests(paragraph):
-            assert file == LATER or file.startswith(("tests/shards/format/", "tests/shards/attacks/"))
+            assert file.startswith(("tests/shards/format/", "tests/shards/attacks/", "tests/shards/test_folder.py"))
 
 
 def test_dtypes_are_those_of_the_table():
@@ -161,8 +154,7 @@ def test_worked_example_never_changes(version, digest):
 )
 def test_worked_example_can_be_read(version, begins):
     raw = example(version)
-    header = parse_header(raw[: header_bytes(raw[:8], len(raw), "example")], len(raw), "example")
-    shard = read_shard(header, "example")
+    shard = shard_of(raw)
     assert (EXAMPLES[version].stored, 2) == (shard.stored, shard.samples)
     assert begins == {name: (column.begin, column.offsets_begin) for name, column in shard.columns.items()}
 
@@ -170,8 +162,8 @@ def test_worked_example_can_be_read(version, begins):
 @pytest.mark.parametrize("version", SPECS)
 def test_example_index_is_what_the_code_writes(version):
     raw, layout = example(version), EXAMPLES[version]
-    header = parse_header(raw[: header_bytes(raw[:8], len(raw), "example")], len(raw), "example")
-    index = Index(layout.schema, (IndexEntry("00000.safetensors", 2, len(raw), header.sha256),), layout.packed)
+    entry = IndexEntry("00000.safetensors", 2, len(raw), header_of(raw).sha256)
+    index = Index(layout.schema, (entry,), layout.packed)
     shown = code_blocks(version, "json")[1]
     assert index == parse_index(shown.encode(), "index.json")
     assert json.loads(index.to_bytes()) == json.loads(shown)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import gdsload
+from tests.shards.bits import flip
 from tests.tools.cli.terminals import Shown, settled
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -107,9 +108,7 @@ def made():
     with gdsload.ShardWriter(folder / "damaged", shard_bytes="4kB") as writer:
         writer.write_batch({"x": np.arange(3000)})
     shard = sorted((folder / "damaged").glob("shard-*"))[1]
-    raw = bytearray(shard.read_bytes())
-    raw[-2000] ^= 1
-    shard.write_bytes(raw)
+    flip(shard, shard.stat().st_size - 2000)
     yield folder
     shutil.rmtree(folder)
 

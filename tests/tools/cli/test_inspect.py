@@ -1,6 +1,5 @@
 import io
 import json
-import re
 import subprocess
 import sys
 
@@ -69,20 +68,6 @@ def test_fields_that_are_stored_together_are_named(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["packed"] == [["b", "a", "d", "c"]]
 
 
-def test_a_fault_is_told_and_gives_exit_code_1(tmp_path, capsys):
-    assert main(["inspect", str(tmp_path / "nothing")]) == 1
-    assert capsys.readouterr().err.startswith(f"error: {tmp_path / 'nothing'}: there is no dataset here")
-
-
-@pytest.mark.parametrize("arguments", [["inspect"], ["what"], ["inspect", "--shards", "x", "."]])
-def test_wrong_usage_gives_exit_code_2(arguments, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(arguments)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert re.fullmatch(r"error: .+\nhint: `gdsload( inspect)? --help` \w+ .+\n", said.err)
-
-
 def test_runs_as_a_module_and_into_a_closed_pipe(dataset):
     program = f"{sys.executable} -m gdsload inspect {dataset} | head -n 1"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
@@ -90,7 +75,7 @@ def test_runs_as_a_module_and_into_a_closed_pipe(dataset):
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("arguments", ["", "--help", "inspect {}", "convert --json {} {}-2"])
+@pytest.mark.parametrize("arguments", ["", "inspect {}", "convert --json {} {}-2"])
 def test_output_that_cannot_be_written_is_an_error(dataset, arguments):
     program = f"{sys.executable} -m gdsload {arguments.format(dataset, dataset)} > /dev/full"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False)

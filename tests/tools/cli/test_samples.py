@@ -62,11 +62,6 @@ def test_a_sample_as_json(dataset, capsys):
     assert tree["text"]["text"] == sample["text"]
 
 
-def test_a_sample_that_is_not_there(dataset, capsys):
-    assert main(["inspect", str(dataset), "--sample", "5"]) == 1
-    assert "sample 5 does not exist: the dataset has 5" in capsys.readouterr().err
-
-
 def test_what_numbers_are_like():
     values = torch.tensor([1.0, float("nan"), 3.0, -float("inf")])
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float8_e5m2):
@@ -120,7 +115,6 @@ def test_pictures_of_other_element_types():
         (["--out", "a.png"], "--out is for a contact sheet"),
         (["--image", "chw", "--out", "a.gif"], "'a.gif' has no name of a picture"),
         (["--image", "text"], "no image"),
-        (["--image", "flat"], "no image"),
         (["--image", "chw", "--layout", "hwc"], "no 1, 3 or 4 channels last"),
         (["--image", "chw", "--count", "0"], "no picture to show"),
         (["--image", "ragged", "--count", "1"], "no picture to show"),

@@ -13,6 +13,7 @@ import pytest
 import gdsload
 from gdsload.tools.cli import main
 from gdsload.tools.cli.terminal import Bar, plain
+from tests.shards.bits import flip
 
 
 class Terminal(io.TextIOWrapper):
@@ -166,9 +167,7 @@ def test_files_do_not_get_the_numbers_of_closed_streams(tmp_path):
 
 def test_a_damaged_dataset_is_told_by_the_exit_code_though_nobody_reads_the_output(dataset):
     (shard,) = dataset.glob("shard-*")
-    content = bytearray(shard.read_bytes())
-    content[-1] ^= 1
-    shard.write_bytes(content)
+    flip(shard, shard.stat().st_size - 1)
     words = f"{sys.executable} -m gdsload verify {dataset} --json"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {words} | true"], capture_output=True, text=True, check=False

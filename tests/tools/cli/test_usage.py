@@ -78,20 +78,20 @@ def test_every_option_says_what_it_does_and_its_default(command):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["conver"], "error: there is no command 'conver'\nhint: Did you mean 'convert'? `gdsload --help` lists them all."),
         (["--versio"], "error: gdsload has no option --versio\nhint: Did you mean --version? `gdsload --help` lists"),
         (["verify", ".", "--dep"], "error: gdsload verify has no option --dep\nhint: Did you mean --deep"),
         (["convert", "a", "b", "--kind", "image"], "error: --kind cannot be 'image'\nhint: Did you mean 'images'? It is one"),
         (["convert", "a", "b", "--siz", "3"], "Did you mean --size"),  # an option of a kind
         (["convert", "a", "b", "--bad", "3"], "`gdsload convert --help` lists its options, `--help-source KIND` those of a kind"),
         (["convert", "a", "b", "--types", "zip:str"], "error: --types: 'zip:str' is not NAME=VALUE,...\n"),
-        (["convert", "a"], "error: OUT is missing\n"),
         (["convert"], "error: SOURCE, OUT are missing\n"),
         (["inspect", "a", "b"], "error: there is an argument too many: 'b'\n"),
         (["split", "a", "b", "--sizes", "x"], "error: --sizes: 'x' is no such list\n"),
         (["bench", "a", "--backends", "bounc"], "error: --backends: there is no backend 'bounc'. Did you mean 'bounce'?"),
         (["bench", "a", "--max-bytes", "many"], "error: --max-bytes: it is 'many', which is no size\n"),
         (["bench", "a", "--trials", "0"], "error: --trials: 0 is no whole number from 1\n"),
+        (["bench", "a", "--seconds", "nan"], "hint: `gdsload bench --help` "),
+        (["bench", "a", "--cold-only", "--hot-only"], "hint: `gdsload bench --help` "),
         (["inspect", "a", "--shards", "-1"], "error: --shards: -1 is no whole number from 0\n"),
         (["inspect", "a", "--count", "-1"], "error: --count: -1 is no whole number from 0\n"),
         (["doctor", "a", "--timeout", "-1"], "error: --timeout: -1 is no time\n"),
@@ -130,14 +130,12 @@ def test_several_words_behind_the_arguments_are_a_list_as_ever(source, capsys):
     ("line", "taken", "both"),
     [
         ("split --sizes .5 .5 x one two", "'.5' is taken for PATH", "--sizes .5,.5"),
-        ("split --sizes=.5 .5 x one two", "'.5' is taken for PATH", "--sizes .5,.5"),
         ("split x --sizes 2 3 one two", "'3' is taken for OUT", "--sizes 2,3"),
         ("bench --backends host bounce", "'bounce' is taken for PATH", "--backends host,bounce"),
         ("bench --backends host bounce x", "too many: 'x'. 'bounce' is taken for PATH", "--backends host,bounce"),
         ("convert --fields a c x out", "too many: 'out'. 'c' is taken for SOURCE", "--fields a,c"),
         ("convert x --fields a c out", "too many: 'out'. 'c' is taken for OUT", "--fields a,c"),
         ("convert --ragged a 'b c' x out", "too many: 'out'. 'b c' is taken for SOURCE", "--ragged 'a,b c'"),
-        ("reshard --pack-fields a c x out", "too many: 'out'. 'c' is taken for PATH", "--pack-fields a,c"),
     ],
 )
 def test_values_of_a_list_before_the_arguments_are_said_to_be_taken_for_these(capsys, line, taken, both):
@@ -200,11 +198,6 @@ def test_the_report_for_scripts(source, capsys):
     assert said.err.startswith("error: ")
     assert main(["split", "out", "a", "b", "--sizes", "2", "--json"]) == 0
     assert [one["samples"] for one in json.loads(capsys.readouterr().out)["datasets"]] == [2, 4]
-
-
-def test_quiet(source, capsys):
-    assert main(["convert", "x.npz", "out", "--quiet", "--workers", "1"]) == 0
-    assert capsys.readouterr() == ("", "")
 
 
 def test_modules_of_the_current_folder_are_found(source):

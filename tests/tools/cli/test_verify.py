@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 import gdsload
 from gdsload.shards.opening import load_shard
 from gdsload.tools.cli import main
+from tests.shards.bits import flip
 
 
 @pytest.fixture
@@ -28,14 +29,6 @@ def dataset(tmp_path):
         writer.write_batch({"x": x, "text": ["é" * (number % 3) for number in range(30)]})
     assert gdsload.ShardDataset(tmp_path / "d").counts.tolist() == [10, 10, 10]
     return tmp_path / "d"
-
-
-def flip(path, offset):
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 1]))
 
 
 def test_a_sound_dataset(dataset, capsys):
@@ -88,7 +81,7 @@ def test_what_one_may_not_read_is_not_spoiled(dataset, capsys, monkeypatch):
         gdsload.ShardDataset(dataset)[0]
 
 
-@pytest.mark.parametrize("change", [-5000, -1, 1, 5000])
+@pytest.mark.parametrize("change", [-1, 5000])
 def test_a_shard_of_another_length_is_called_that_as_inspect_does(dataset, capsys, change):
     shard = sorted(dataset.glob("*.safetensors"))[1]
     size = shard.stat().st_size

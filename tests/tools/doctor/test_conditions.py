@@ -116,14 +116,7 @@ def test_with_nvidia_fs_or_without_a_gpu_a_failing_condition_is_only_a_fact(nvfs
     assert failed(nvfs) == ["bar1", "config"]
 
 
-def test_a_laptop_hears_of_no_failing_condition(laptop: Made):
-    assert {finding.severity for finding in laptop.diagnose().findings if "p2p" in finding.check} <= {
-        "ok",
-        "info",
-    }
-
-
-@pytest.mark.parametrize("variable", ["1", "true", "TRUE"])
+@pytest.mark.parametrize("variable", ["1", "TRUE"])
 def test_the_variable_replaces_the_configuration(p2p: Made, variable: str):
     no_config(p2p)
     p2p.environ["CUFILE_USE_PCIP2PDMA"] = variable

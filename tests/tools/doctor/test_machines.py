@@ -17,26 +17,10 @@ from gdsload.tools.doctor.gpu_trial import GpuTrial
 from tests.machines import DRIVE, GPU, ROOT_MOUNT, Hang, Made, make_drive, make_gpu, make_host
 
 
-def test_a_bare_laptop_has_no_fault_and_reads_into_cpu_memory(laptop: Made):
-    report = laptop.diagnose()
-    assert {finding.severity for finding in report.findings} <= {"ok", "info"}
-    assert report.verdict.backend == "host"
-    assert report.verdict.improvements == []
-
-
 def test_a_machine_that_shows_nothing_at_all(made: Made):
     report = made.diagnose("/")
     assert report.verdict.backend == "host"
     assert {finding.severity for finding in report.findings} <= {"ok", "info", "unknown"}
-
-
-def test_a_machine_with_nvidia_fs(nvfs: Made):
-    report = nvfs.diagnose()
-    bad = [finding.check for finding in report.findings if finding.severity not in ("ok", "info")]
-    assert bad == []
-    assert report.verdict.backend == "gds"
-    assert "gds-nvfs" in report.verdict.why
-    assert report.machine["gpu"] == "NVIDIA H100 80GB HBM3"
 
 
 def test_a_gpu_without_a_driver_is_an_error(nvfs: Made):
@@ -49,22 +33,12 @@ def test_a_gpu_without_a_driver_is_an_error(nvfs: Made):
     assert "gpu.driver: Install the NVIDIA driver" in report.verdict.improvements[0]
 
 
-def test_a_torch_for_the_cpu_beside_a_gpu_is_an_error(nvfs: Made):
-    nvfs.build = dataclasses.replace(nvfs.build, accelerator="", cuda="")
-    assert "built for CUDA" in nvfs.findings()["gpu.device"].remedy
-
-
 def test_a_probe_that_hangs_is_not_waited_for(nvfs: Made, hang: Hang, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run, "_FILES_S", 0.1)
     nvfs.calls["probe"] = hang
     start = time.monotonic()
     assert run.diagnose("/data/set", system=nvfs.system(), timeout_s=0.2).verdict.backend != "gds"
     assert time.monotonic() - start < 10
-
-
-def test_a_driver_that_hangs(nvfs: Made):
-    nvfs.gpu = GpuTrial(status="timeout", error="torch and CUDA gave no answer within 5 s")
-    assert nvfs.findings()["gpu.device"].severity == "error"
 
 
 def test_the_cpu_asked_for(nvfs: Made):
@@ -79,12 +53,29 @@ def test_another_accelerator_gets_host(laptop: Made):
     assert laptop.diagnose().verdict.backend == "host"
 
 
-@pytest.mark.parametrize(("release", "dxg"), [("5.15.167.4-microsoft-standard-WSL2", False), ("6.8.0", True)])
-def test_wsl(nvfs: Made, release: str, dxg: bool):
-    nvfs.write("/proc/sys/kernel/osrelease", release)
-    if dxg:
-        nvfs.write("/dev/dxg")
-    assert nvfs.findings()["machine.wsl"].severity == "warning"
+def torch_for_the_cpu(made: Made):
+    made.build = dataclasses.replace(made.build, accelerator="", cuda="")
+
+
+def driver_that_hangs(made: Made):
+    made.gpu = GpuTrial(status="timeout", error="torch and CUDA gave no answer within 5 s")
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "severity", "remedy"),
+    [
+        (torch_for_the_cpu, "gpu.device", "error", "built for CUDA"),
+        (driver_that_hangs, "gpu.device", "error", ""),
+        (lambda made: made.write("/proc/sys/kernel/osrelease", "5.15-microsoft-WSL2"), "machine.wsl", "warning", ""),
+        (lambda made: made.write("/dev/dxg"), "machine.wsl", "warning", ""),
+        (lambda made: made.remove("/dev/nvidia-fs0"), "cufile.nvidia-fs", "warning", "NVIDIA_GDS=enabled"),
+    ],
+)
+def test_what_is_wrong_beside_a_gpu_is_told(nvfs: Made, change, check: str, severity: str, remedy: str):
+    change(nvfs)
+    finding = nvfs.findings()[check]
+    assert finding.severity == severity
+    assert remedy in finding.remedy
 
 
 def test_signs_of_a_container(laptop: Made):
@@ -138,13 +129,6 @@ def test_a_kernel_without_proc_modules(nvfs: Made):
     found = nvfs.findings()
     assert found["cufile.modules"].evidence == {"exists": False}
     assert "cufile.modules" in found["cufile.probe"].remedy
-
-
-def test_a_container_that_hides_the_nodes_of_nvidia_fs(nvfs: Made):
-    nvfs.remove("/dev/nvidia-fs0")
-    finding = nvfs.findings()["cufile.nvidia-fs"]
-    assert finding.severity == "warning"
-    assert "NVIDIA_GDS=enabled" in finding.remedy
 
 
 @pytest.mark.parametrize(

@@ -19,22 +19,6 @@ def mounted(made: Made, line: str):
     return made.findings()
 
 
-def test_ext4_in_ordered_mode(nvfs: Made):
-    finding = nvfs.findings()["storage.filesystem"]
-    assert (finding.severity, finding.evidence["data"], finding.evidence["point"]) == (
-        "ok",
-        "ordered",
-        "/data",
-    )
-
-
-def test_ext4_whose_mode_the_mount_table_does_not_show(nvfs: Made):
-    finding = mounted(nvfs, DATA_MOUNT.replace(",data=ordered", ""))["storage.filesystem"]
-    assert finding.severity == "warning"
-    assert "Unmount it and mount it again with -o data=ordered" in finding.remedy
-    assert "a remount does not show it" in finding.remedy
-
-
 def test_ext4_in_another_mode(nvfs: Made):
     finding = mounted(nvfs, DATA_MOUNT.replace("ordered", "journal"))["storage.filesystem"]
     assert (finding.severity, finding.evidence["data"]) == ("warning", "journal")
