@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import random
+import re
 import shutil
 import tarfile
 import wave
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+import gdsload
 from gdsload.conversion.part import samples_of
 from gdsload.errors import GdsloadError
 
@@ -26,6 +28,35 @@ DATA = Path(__file__).parent.parent / "data"
 def out(tmp_path_factory):
     """Where a dataset may be made that is not in `tmp_path`."""
     return tmp_path_factory.mktemp("out") / "out"
+
+
+@pytest.fixture
+def converted(tmp_path_factory):
+    """Converts a source in this process, and returns the dataset that is made of it."""
+
+    def convert(source, **options):
+        out = tmp_path_factory.mktemp("converted") / "out"
+        gdsload.convert(source, out, workers=1, **options)
+        return gdsload.ShardDataset(out)
+
+    return convert
+
+
+@pytest.fixture
+def left_out(tmp_path_factory):
+    """Checks that samples are refused for these reasons, by their keys, or left out if asked; returns the others."""
+
+    def check(source, reasons, **options):
+        places = tmp_path_factory.mktemp("left-out")
+        with pytest.raises(GdsloadError, match=re.escape(next(iter(reasons.values())))):
+            gdsload.convert(source, places / "none", workers=1, **options)
+        how = {"on_error": "skip", "max_skipped": len(reasons), "workers": 1}
+        report = gdsload.convert(source, places / "some", **how, **options)
+        assert [one.key for one in report.skipped] == [*reasons]
+        assert [one.reason for one in report.skipped if reasons[one.key] not in one.reason] == []
+        return gdsload.ShardDataset(report.path)
+
+    return check
 
 
 def numpy_arrays(folder):

@@ -11,7 +11,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,6 +30,7 @@ from gdsload.errors import (
     SchemaError,
     WriteError,
 )  # fmt: skip
+from tests.conversion.reading import content, hidden
 
 ROWS = 1000
 
@@ -95,14 +95,6 @@ def arrays(tmp_path_factory):
     return folder
 
 
-def content(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
-
-
-def hidden(folder):
-    return [name for name in os.listdir(folder) if name.startswith(".")]
-
-
 @pytest.mark.parametrize("shard_bytes", [2000, 10_000, "1MiB"])
 def test_samples_are_those_of_the_source(arrays, tmp_path, shard_bytes):
     report = convert(arrays, tmp_path / "out", shard_bytes=shard_bytes, workers=1)
@@ -143,9 +135,8 @@ def test_a_shuffle_is_a_permutation_that_its_seed_decides(arrays, tmp_path):
     assert content(tmp_path / "one") == content(tmp_path / "again")
 
 
-def test_fields_casts_and_map(arrays, tmp_path):
-    convert(arrays, tmp_path / "cast", fields=["x"], casts={"x": "float16"}, workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "cast")
+def test_fields_casts_and_map(converted, arrays):
+    dataset = converted(arrays, fields=["x"], casts={"x": "float16"})
     assert list(dataset.schema) == ["x"]
     assert dataset[3]["x"].dtype == torch.float16
 
@@ -157,9 +148,8 @@ def functions(monkeypatch):
     return "functions_of_the_test"
 
 
-def test_map(arrays, tmp_path, functions):
-    convert(arrays, tmp_path / "out", map=f"{functions}:double", workers=1)
-    found = gdsload.ShardDataset(tmp_path / "out").__getitems__(range(ROWS))
+def test_map(arrays, tmp_path, converted, functions):
+    found = converted(arrays, map=f"{functions}:double").__getitems__(range(ROWS))
     assert np.array_equal(np.stack([sample["x"].numpy() for sample in found]), 2 * np.load(arrays / "x.npy"))
     with pytest.raises(OptionError, match="map returned int"):
         convert(arrays, tmp_path / "none", map=f"{functions}:no_mapping", workers=1)
@@ -196,9 +186,8 @@ def test_a_damaged_source_always_stops(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_ragged_fields_are_found_or_named(tmp_path):
-    convert(Numbers(40, ragged=True), tmp_path / "found", workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "found")
+def test_ragged_fields_are_found_or_named(converted):
+    dataset = converted(Numbers(40, ragged=True))
     assert dataset.schema["r"].ragged
     assert [len(sample["r"]) for sample in dataset.__getitems__(range(8))] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert dataset.schema["text"].kind == "str"
@@ -224,9 +213,8 @@ class Batches:
             yield Item(f"from {low}", lambda values=values, offsets=offsets: {"r": (values, offsets)}, 100)
 
 
-def test_a_batch_says_which_fields_are_ragged(tmp_path):
-    convert(Batches(), tmp_path / "out", workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+def test_a_batch_says_which_fields_are_ragged(converted):
+    dataset = converted(Batches())
     assert dataset.schema["r"].ragged
     assert [len(dataset[index]["r"]) for index in (0, 199, 200, 299)] == [2, 2, 3, 3]
 

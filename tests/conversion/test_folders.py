@@ -133,14 +133,13 @@ def test_among_tables_an_underscore_hides_all_but_columns():
     ]
 
 
-def test_a_class_and_a_column_may_begin_with_an_underscore(tmp_path):
+def test_a_class_and_a_column_may_begin_with_an_underscore(tmp_path, converted):
     pictures = pytest.importorskip("PIL.Image")
     tables, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     for name in ("_other", "cat", ".git", "__MACOSX"):
         (tmp_path / "p" / name).mkdir(parents=True)
         pictures.new("L", (2, 2)).save(tmp_path / "p" / name / "_1.png")
-    gdsload.convert(tmp_path / "p", tmp_path / "images", workers=1)
-    found = gdsload.ShardDataset(tmp_path / "images")
+    found = converted(tmp_path / "p")
     assert found.metadata["classes"]["label"] == ["_other", "cat"]
     assert found.column("label").tolist() == [0, 1]
     for number in range(2):

@@ -30,7 +30,7 @@ def samples(*datasets):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_scalars_of_a_source_are_packed(tmp_path, workers):
+def test_scalars_of_a_source_are_packed(tmp_path, converted, workers):
     (tmp_path / "source").mkdir()
     numbers = np.arange(100, dtype=np.float32)
     (tmp_path / "source" / "rows.csv").write_text(
@@ -40,8 +40,7 @@ def test_scalars_of_a_source_are_packed(tmp_path, workers):
     dataset = ShardDataset(tmp_path / "out")
     assert len(dataset.shards) > 1
     assert sorted(name for names in dataset.stored.packed for name in names) == ["a", "b", "c", "d", "e"]
-    convert(tmp_path / "source", tmp_path / "plain", shard_bytes=400, workers=1, pack_fields=())
-    plain = ShardDataset(tmp_path / "plain")
+    plain = converted(tmp_path / "source", shard_bytes=400, pack_fields=())
     assert not plain.stored.packed
     assert samples(dataset) == samples(plain)
     assert dataset.counts.tolist() == plain.counts.tolist()

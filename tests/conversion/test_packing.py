@@ -6,7 +6,6 @@ import itertools
 import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import samples_of
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import FormatError, OptionError, ReadError
+from tests.conversion.reading import content
 
 BAD = "bad"
 
@@ -132,10 +132,6 @@ def corpus():
     return [[rng.integers(0, 1000, rng.integers(0, 60)).tolist() for _ in range(9)] for _ in range(20)]
 
 
-def content(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
-
-
 def test_the_same_bytes_whatever_the_workers(tmp_path, corpus):
     pack = {"field": "ids", "length": 32, "eos": 0, "pad": 0}
     report = gdsload.convert(Documents(corpus), tmp_path / "one", pack=pack, workers=1, shard_bytes=2000)
@@ -224,14 +220,13 @@ class Packed(Documents):
         return {"ids": document if isinstance(document, bytes) else super().one(document)["ids"].tobytes()}
 
 
-def test_bytes_are_tokens_of_the_type_that_is_said(tmp_path):
+def test_bytes_are_tokens_of_the_type_that_is_said(tmp_path, converted):
     documents = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
     pack = {"field": "ids", "length": 4}
     how = {"on_error": "skip", "max_skipped": 1, "workers": 1}
     report = gdsload.convert(Packed([[*documents, b"odd"]]), tmp_path / "a", pack={**pack, "dtype": "int32"}, **how)
     assert "3 bytes are no tokens of type int32" in report.skipped[0].reason
-    gdsload.convert(Documents([documents]), tmp_path / "b", pack=pack, workers=1)
-    assert gdsload.ShardDataset(tmp_path / "a").digest == gdsload.ShardDataset(tmp_path / "b").digest
+    assert gdsload.ShardDataset(tmp_path / "a").digest == converted(Documents([documents]), pack=pack).digest
     with pytest.raises(FormatError, match='If these bytes are numbers, say of which type: "dtype": "int64" in pack'):
         gdsload.convert(Packed([documents]), tmp_path / "c", pack=pack, workers=1)
     with pytest.raises(OptionError, match="dtype is 'float32'. Supported are uint8, uint16"):

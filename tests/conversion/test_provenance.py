@@ -290,13 +290,12 @@ def test_folders_without_images_are_said_and_keep_their_number(folder, tmp_path)
     assert ShardDataset(tmp_path / "d").column("label").tolist() == [1, 1, 1, 2, 2, 2]
 
 
-def test_a_flat_folder_has_no_labels(folder, tmp_path):
+def test_a_flat_folder_has_no_labels(folder, tmp_path, converted):
     flat: Path = tmp_path / "flat"
     shutil.copytree(folder / "cat", flat)
     (flat / "notes.txt").write_text("no image")
     (flat / "._0.png").write_bytes(b"\0\5\x16\7")
-    convert(flat, tmp_path / "d", with_key=True, workers=1)
-    dataset = ShardDataset(tmp_path / "d")
+    dataset = converted(flat, with_key=True)
     assert list(dataset.schema) == ["key", "image"]
     assert dataset.column("key") == ["0.png", "1.png", "2.png"]
     assert [sample["image"].unique().item() for sample in dataset] == [0, 1, 2]

@@ -17,6 +17,7 @@ from gdsload.conversion import runner as runner_module
 from gdsload.conversion.staging import StagingFolder
 from gdsload.errors import ConversionError, DatasetExistsError, DiskFullError, OptionError, ReadError, WriteError
 from gdsload.tools.cli import main
+from tests.conversion.reading import content
 
 ROWS = 400
 
@@ -32,10 +33,6 @@ def plain(array, tmp_path):
     """The dataset in one folder."""
     gdsload.convert(array, tmp_path / "plain", shard_bytes=4000, workers=1)
     return tmp_path / "plain"
-
-
-def content(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
 
 
 def content_names(folder):

@@ -8,7 +8,6 @@ import json
 import numpy as np
 import pytest
 
-import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.coco_files import CocoSource
 from gdsload.errors import FormatError, OptionError
@@ -82,29 +81,19 @@ def test_what_the_annotations_say(tmp_path, samples_in, name, images, folder):
     ]  # fmt: skip
 
 
-def test_shards_have_ragged_boxes_whatever_the_first_images_have(tmp_path, out):
+def test_shards_have_ragged_boxes_whatever_the_first_images_have(tmp_path, converted):
     def one_box_each(tree):
         tree["annotations"] = tree["annotations"][:1]
         tree["images"] = tree["images"][2:]
 
     write(tmp_path, change=one_box_each)
-    gdsload.convert(tmp_path, out, workers=1)
-    dataset = gdsload.ShardDataset(out)
+    dataset = converted(tmp_path)
     shapes = {name: (field.dtype.name, field.shape) for name, field in dataset.schema.items()}
     assert shapes == {
         "image": ("uint8", (3, 6, 8)), "image_id": ("int64", ()), "boxes": ("float32", (None, 4)),
         "labels": ("int64", (None,)), "area": ("float32", (None,)), "iscrowd": ("bool", (None,)),
     }  # fmt: skip
     assert dataset[0]["boxes"].tolist() == [[0.5, 1, 2.25, 3]]
-
-
-def test_images_kept_as_they_are(tmp_path, out):
-    write(tmp_path)
-    gdsload.convert(tmp_path, out, keep_encoded=True, workers=1)
-    dataset = gdsload.ShardDataset(out)
-    names = [f"{number:012}.png" for number in (5, 3, 4)]
-    assert dataset.column("image") == [(tmp_path / "val2017" / name).read_bytes() for name in names]
-    assert dataset[2]["boxes"].tolist() == [[0.5, 1, 2.25, 3], [0, 0, 8, 6]]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 
 import numpy as np
@@ -10,14 +9,10 @@ import pytest
 
 from gdsload.conversion.sources.hdf5_files import Hdf5Source
 from gdsload.errors import FormatError
+from tests.conversion.reading import made_by
 
 h5py = pytest.importorskip("h5py")
 COUNT = 20
-
-
-def made(source, target=2**20):
-    """What the items hold; made while the file is open, as the protocol has it."""
-    return [item.make() for part in source.parts(target) for item in source.read(part)]
 
 
 def write(path, **datasets):
@@ -41,7 +36,7 @@ def test_equals_what_h5py_reads(tmp_path):
         group.create_group("deeper")
     source = pickle.loads(pickle.dumps(Hdf5Source(str(tmp_path), group="/some/group")))
     assert sum(part.samples for part in source.parts(3000)) == COUNT
-    found = made(source, 3000)
+    found = made_by(source, 3000)
     assert len(found) > 2
     assert np.array_equal(np.concatenate([one["x"] for one in found]), x)
     assert np.array_equal(np.concatenate([one["y"] for one in found]), y)
@@ -75,15 +70,9 @@ def test_of_many_groups_the_first_ones_are_named(tmp_path):
     ]  # fmt: skip
 
 
-def test_files_in_natural_order(tmp_path):
-    for number in (10, 9):
-        write(tmp_path / f"f{number}.h5", x=[number])
-    assert [one["x"].tolist() for one in made(Hdf5Source(str(tmp_path)))] == [[9], [10]]
-
-
 def test_bytes_of_a_fixed_length(tmp_path):
     path = write(tmp_path / "a.h5", x=np.array([b"ab", b"c"]))
-    assert made(Hdf5Source(path)) == [{"x": [b"ab", b"c"]}]
+    assert made_by(Hdf5Source(path)) == [{"x": [b"ab", b"c"]}]
 
 
 def test_nothing_of_other_files_is_read(tmp_path):
@@ -136,7 +125,7 @@ def test_groups_in_which_datasets_may_lie_are_named(tmp_path):
         Hdf5Source(path).parts(1)
     with pytest.raises(FormatError, match="group=: '/data/demo_0', '/data/demo_1'"):
         Hdf5Source(path, group="data").parts(1)
-    assert made(Hdf5Source(path, group="/data/demo_0"))[0]["x"].tolist() == [1, 2]
+    assert made_by(Hdf5Source(path, group="/data/demo_0"))[0]["x"].tolist() == [1, 2]
 
 
 def test_cut_short_anywhere(tmp_path):
@@ -147,16 +136,7 @@ def test_cut_short_anywhere(tmp_path):
         with open(path, "wb") as out:
             out.write(whole[:end])
         with pytest.raises(FormatError, match="cannot be read"):
-            made(Hdf5Source(path))
-
-
-def test_describes_files_and_options(tmp_path):
-    path = write(tmp_path / "a.h5", x=[1])
-    one = Hdf5Source(path).describe()
-    assert one == Hdf5Source(path).describe()
-    assert one != Hdf5Source(path, group="g").describe()
-    os.utime(path, ns=(1, 1))
-    assert one != Hdf5Source(path).describe()
+            made_by(Hdf5Source(path))
 
 
 def test_what_is_beside_the_fields_that_are_wanted_does_not_matter(tmp_path):

@@ -89,10 +89,9 @@ def test_every_frame_in_order(tmp_path, samples_in, version):
     assert {name: value.shape for name, value in small[0].items()} == {"observation.images.top": (3, 4, 4)}
 
 
-def test_batches_where_there_are_no_images(tmp_path):
+def test_batches_where_there_are_no_images(tmp_path, converted):
     columns = ["action", "observation.state", "episode_index", "frame_index"]
-    gdsload.convert(write(tmp_path / "d"), tmp_path / "out", workers=1, fields=columns, shard_bytes=200)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = converted(write(tmp_path / "d"), fields=columns, shard_bytes=200)
     assert {name: (field.dtype.name, field.shape) for name, field in dataset.schema.items()} == {
         "action": ("float32", (2, 2)), "observation.state": ("float32", (3,)),
         "episode_index": ("int64", ()), "frame_index": ("int64", ()),
@@ -101,9 +100,8 @@ def test_batches_where_there_are_no_images(tmp_path):
     assert dataset[11]["observation.state"].tolist() == [11, 22, 33]
 
 
-def test_images_kept_as_they_are(tmp_path):
-    gdsload.convert(write(tmp_path / "d"), tmp_path / "out", keep_encoded=True, workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+def test_images_kept_as_they_are(tmp_path, converted):
+    dataset = converted(write(tmp_path / "d"), keep_encoded=True)
     assert dataset.schema["observation.images.top"].kind == "image"
     assert dataset.column("observation.images.top") == [png(number) for number in range(FRAMES)]
     assert dataset.column("action").shape == (FRAMES, 2, 2)

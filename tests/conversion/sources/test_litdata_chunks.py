@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
 
@@ -15,13 +14,10 @@ import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.litdata_chunks import LitDataSource
 from gdsload.errors import FormatError
+from tests.conversion.reading import made_by
 from tools import make_litdata
 
 DATA = make_litdata.FOLDER
-
-
-def samples(source, target=2**20):
-    return [item.make() for part in source.parts(target) for item in source.read(part)]
 
 
 def same(mine, theirs):
@@ -36,42 +32,40 @@ def same(mine, theirs):
 def test_values_of_every_kind(target):
     source = pickle.loads(pickle.dumps(LitDataSource(str(DATA / "leaves"))))
     assert [part.where for part in source.parts(target)] == ([(0, 1), (1, 2)] if target == 1 else [(0, 2)])
-    for mine, theirs in zip(samples(source, target), make_litdata.leaves(), strict=True):
+    for mine, theirs in zip(made_by(source, target), make_litdata.leaves(), strict=True):
         assert list(mine) == list(theirs)
         for name, value in theirs.items():
             assert same(mine[name], value), name
 
 
 def test_lists_nested_dictionaries_and_single_values():
-    for mine, theirs in zip(samples(LitDataSource(str(DATA / "pairs"))), make_litdata.pairs(), strict=True):
+    for mine, theirs in zip(made_by(LitDataSource(str(DATA / "pairs"))), make_litdata.pairs(), strict=True):
         assert list(mine) == ["0", "1"]
         assert all(same(mine[str(number)], value) for number, value in enumerate(theirs))
-    found = samples(LitDataSource(str(DATA / "nested")))
+    found = made_by(LitDataSource(str(DATA / "nested")))
     assert [{name: value.tolist() for name, value in one.items()} for one in found] == [
         {"n.a": [[number]]} for number in range(make_litdata.COUNT)
     ]
-    found = samples(LitDataSource(str(DATA / "single")))
+    found = made_by(LitDataSource(str(DATA / "single")))
     assert [sample["0"].tolist() for sample in found] == [list(range(number)) for number in range(make_litdata.COUNT)]
 
 
-def test_plain_rows_lie_in_tables(tmp_path):
+def test_plain_rows_lie_in_tables(converted):
     pytest.importorskip("pyarrow")
     source = LitDataSource(str(DATA / "rows"))
     items = [item for part in source.parts(1) for item in source.read(part)]
     assert [item.key for item in items] == ["chunk-0-0.bin, rows 0 to 3", "chunk-0-1.bin, rows 0 to 2"]
-    gdsload.convert(DATA / "rows", tmp_path / "out", workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = converted(DATA / "rows")
     found = [
         {**one, "n": one["n"].item(), "ids": one["ids"].tolist()} for one in dataset.__getitems__(range(len(dataset)))
     ]
     assert found == list(make_litdata.rows())
 
 
-def test_tokens_can_be_packed(tmp_path):
-    found = samples(LitDataSource(str(DATA / "tokens")))
+def test_tokens_can_be_packed(converted):
+    found = made_by(LitDataSource(str(DATA / "tokens")))
     assert all(same(mine["tokens"], theirs) for mine, theirs in zip(found, make_litdata.tokens(), strict=True))
-    gdsload.convert(DATA / "tokens", tmp_path / "out", pack={"field": "tokens", "length": 8}, workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = converted(DATA / "tokens", pack={"field": "tokens", "length": 8})
     row = torch.cat(list(make_litdata.tokens()))
     assert torch.equal(torch.cat([dataset[n]["tokens"] for n in range(len(dataset))]), row[: len(row) // 8 * 8])
 
@@ -84,12 +78,12 @@ def test_a_table_that_is_damaged(tmp_path, length):
     content = path.read_bytes()
     path.write_bytes(content[:-12] + length.to_bytes(4, "little") + content[-8:])
     with pytest.raises(FormatError, match="the chunk cannot be read"):
-        samples(LitDataSource(str(tmp_path / "d")))
+        made_by(LitDataSource(str(tmp_path / "d")))
 
 
 def test_images():
     pytest.importorskip("PIL")
-    for number, sample in enumerate(samples(LitDataSource(str(DATA / "images")))):
+    for number, sample in enumerate(made_by(LitDataSource(str(DATA / "images")))):
         expected = make_litdata.picture(number).transpose(2, 0, 1)
         assert np.array_equal(sample["pil"], expected)
         assert np.abs(sample["jpeg"].astype(int) - expected).mean() < 10
@@ -160,7 +154,7 @@ def spec(kind, context="null"):
 )
 def test_an_index_that_lies(tmp_path, change, reason):
     with pytest.raises(FormatError, match=reason):
-        samples(changed(tmp_path, change))
+        made_by(changed(tmp_path, change))
 
 
 @pytest.mark.parametrize("kind", ["leaves", "pairs", "tokens", "rows"])
@@ -174,12 +168,12 @@ def test_damaged_anywhere_is_read_or_refused(tmp_path, kind):
         spoiled[rng.integers(len(whole))] = rng.integers(256)
         path.write_bytes(spoiled)
         try:
-            samples(LitDataSource(str(tmp_path / "d")))
+            made_by(LitDataSource(str(tmp_path / "d")))
         except FormatError:
             continue
     path.write_bytes(whole[:-1])
     with pytest.raises(FormatError, match="the index says"):
-        samples(LitDataSource(str(tmp_path / "d")))
+        made_by(LitDataSource(str(tmp_path / "d")))
 
 
 def test_a_sample_that_is_damaged_is_alone(tmp_path):
@@ -193,15 +187,3 @@ def test_a_sample_that_is_damaged_is_alone(tmp_path):
     assert report.samples == make_litdata.COUNT - 1
     assert [one.key for one in report.skipped] == ["chunk-0-0.bin, sample 1"]
     assert "field '1' cannot be decoded: it is of element type" in report.skipped[0].reason
-
-
-def test_describes_files_and_options(tmp_path):
-    shutil.copytree(DATA / "pairs", tmp_path / "d")
-    source = LitDataSource(str(tmp_path / "d"))
-    one = source.describe()
-    assert json.loads(json.dumps(one)) == one
-    assert one != LitDataSource(source.path, mode="L").describe()
-    os.utime(tmp_path / "d" / "chunk-0-0.bin", ns=(1, 1))
-    assert one != source.describe()
-    with pytest.raises(FormatError, match="no file 'index.json'"):
-        LitDataSource(str(tmp_path)).describe()

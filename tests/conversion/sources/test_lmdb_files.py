@@ -147,20 +147,6 @@ def test_values_that_are_something_else_are_samples_at_fault(tmp_path, decode):
         items[1].make()
 
 
-def test_images_kept_as_they_are(tmp_path):
-    pictures, files = pytest.importorskip("PIL.Image"), {}
-    for number, kind in enumerate(("PNG", "JPEG", "WEBP")):
-        stream = io.BytesIO()
-        pictures.new("RGB", (4 + number, 5)).save(stream, kind)
-        files[b"%d" % number] = stream.getvalue()
-    path = write(tmp_path / "l", files)
-    gdsload.convert(path, tmp_path / "out", decode="image", keep_encoded=True, workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
-    assert dataset.schema["value"].kind == "image"
-    assert dataset.column("value") == list(files.values())
-    assert dataset.column("value.width").tolist() == [4, 5, 6]
-
-
 def test_splits_and_files_alone(tmp_path, samples_in):
     for split in ("train", "val"):
         (tmp_path / "in").mkdir(exist_ok=True)

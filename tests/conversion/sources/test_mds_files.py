@@ -22,14 +22,11 @@ from gdsload.conversion.sources.mds_files import MdsSource
 from gdsload.conversion.sources.mds_values import decoder
 from gdsload.conversion.sources.pictures import ImageForm
 from gdsload.errors import FormatError
+from tests.conversion.reading import made_by
 from tools import make_mds
 
 DATA = make_mds.FOLDER
 PACKERS = [packer.partition(":")[0] for packer in make_mds.PACKERS]
-
-
-def samples(source, target=2**20):
-    return [item.make() for part in source.parts(target) for item in source.read(part)]
 
 
 def plain(value):
@@ -39,7 +36,7 @@ def plain(value):
 @pytest.mark.parametrize("target", [1, 6000, 2**20])
 def test_numbers_arrays_and_texts(target):
     source = pickle.loads(pickle.dumps(MdsSource(str(DATA / "numbers"))))
-    found = samples(source, target)
+    found = made_by(source, target)
     for mine, theirs in zip(found, make_mds.numbers(), strict=True):
         assert set(mine) == set(theirs)
         for name, value in theirs.items():
@@ -57,20 +54,20 @@ def test_packed_shards(packer):
     source = MdsSource(str(DATA / packer))
     expected = [{"n": sample["int32"], "str": sample["str"]} for sample in make_mds.numbers()]
     assert len(source.parts(1)) > 1
-    assert samples(source) == expected
+    assert made_by(source) == expected
 
 
 def test_images():
     pytest.importorskip("PIL")
-    found = samples(MdsSource(str(DATA / "images"), mode="keep"))
+    found = made_by(MdsSource(str(DATA / "images"), mode="keep"))
     for mine, theirs in zip(found, make_mds.images(), strict=True):
         for name in ("png", "pil"):
             assert np.array_equal(mine[name], theirs[name].transpose(2, 0, 1))
         assert np.array_equal(mine["grey"], theirs["grey"][None])
         lossy = mine["jpeg"].astype(int) - theirs["jpeg"].transpose(2, 0, 1)
         assert np.abs(lossy).mean() < 10
-    assert {sample["grey"].shape[0] for sample in samples(MdsSource(str(DATA / "images")))} == {1}
-    assert {sample["grey"].shape[0] for sample in samples(MdsSource(str(DATA / "images"), mode="RGB"))} == {3}
+    assert {sample["grey"].shape[0] for sample in made_by(MdsSource(str(DATA / "images")))} == {1}
+    assert {sample["grey"].shape[0] for sample in made_by(MdsSource(str(DATA / "images"), mode="RGB"))} == {3}
 
 
 def test_converted(tmp_path):
@@ -92,7 +89,7 @@ def test_pickles_are_refused_but_can_be_left_out():
         MdsSource(path).only(["n", "object"]).parts(1)
     with pytest.raises(FormatError, match=r"'more' has the encoding 'list\[png\]'"):
         MdsSource(path).parts(1)
-    assert samples(MdsSource(path).only(["n"])) == [{"n": 1}]
+    assert made_by(MdsSource(path).only(["n"])) == [{"n": 1}]
 
 
 def test_unpacked_shards_come_first_and_merged_ones_lie_deeper(tmp_path):
@@ -103,12 +100,12 @@ def test_unpacked_shards_come_first_and_merged_ones_lie_deeper(tmp_path):
         for kind in ("raw_data", "zip_data"):
             shard[kind]["basename"] = "part/" + shard[kind]["basename"]
     (tmp_path / "all" / "index.json").write_text(json.dumps(tree))
-    expected = samples(MdsSource(str(DATA / "gz")))
-    assert samples(MdsSource(str(tmp_path / "all"))) == expected
+    expected = made_by(MdsSource(str(DATA / "gz")))
+    assert made_by(MdsSource(str(tmp_path / "all"))) == expected
     for packed in list((tmp_path / "all" / "part").glob("*.gz")):
         packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
         packed.unlink()
-    assert samples(MdsSource(str(tmp_path / "all"))) == expected
+    assert made_by(MdsSource(str(tmp_path / "all"))) == expected
 
 
 def changed(tmp_path, kind, change):
@@ -151,7 +148,7 @@ def changed(tmp_path, kind, change):
 )
 def test_an_index_that_lies(tmp_path, change, reason):
     with pytest.raises(FormatError, match=reason):
-        samples(changed(tmp_path, "gz", change))
+        made_by(changed(tmp_path, "gz", change))
 
 
 @pytest.mark.parametrize("packer", PACKERS)
@@ -160,7 +157,7 @@ def test_a_shard_never_unpacks_to_more_than_the_index_says(tmp_path, packer, nby
     pytest.importorskip("pyarrow")
     source = changed(tmp_path, packer, lambda shard, tree: shard["raw_data"].update(bytes=nbytes))
     with pytest.raises(FormatError, match="cannot be read"):
-        samples(source)
+        made_by(source)
 
 
 @pytest.mark.parametrize("kind", ["numbers", *PACKERS])
@@ -175,12 +172,12 @@ def test_damaged_anywhere_is_read_or_refused(tmp_path, kind):
         spoiled[rng.integers(len(whole))] = rng.integers(256)
         path.write_bytes(spoiled)
         try:
-            samples(MdsSource(str(tmp_path / "d")))
+            made_by(MdsSource(str(tmp_path / "d")))
         except FormatError:
             continue
     path.write_bytes(whole[:-1])
     with pytest.raises(FormatError, match="the index says"):
-        samples(MdsSource(str(tmp_path / "d")))
+        made_by(MdsSource(str(tmp_path / "d")))
 
 
 @given(
@@ -255,18 +252,6 @@ def test_a_shard_without_samples_is_passed_over(tmp_path):
     assert (report.samples, gdsload.ShardDataset(tmp_path / "out")[0]["n"].item()) == (1, 1)
 
 
-def test_describes_files_and_options(tmp_path):
-    shutil.copytree(DATA / "gz", tmp_path / "d")
-    source = MdsSource(str(tmp_path / "d"))
-    one = source.describe()
-    assert json.loads(json.dumps(one)) == one
-    assert one != MdsSource(source.path, mode="L").describe()
-    os.utime(next((tmp_path / "d").glob("*.gz")), ns=(1, 1))
-    assert one != source.describe()
-    with pytest.raises(FormatError, match="no file 'index.json'"):
-        MdsSource(str(tmp_path)).describe()
-
-
 def test_the_index_is_json(tmp_path):
     (tmp_path / "index.json").write_bytes(b"[" * 100_000)
     with pytest.raises(FormatError, match="none of MDS"):
@@ -299,7 +284,7 @@ def hashed(folder, packer=None, algorithms=("sha1", "xxh64", "xxh3_64"), change=
 @pytest.mark.parametrize("algorithms", [("sha1", "xxh64"), ("xxh3_64",), ("blake2s",)])
 def test_hashes_of_the_index_are_compared(tmp_path, packer, algorithms):
     folder = hashed(tmp_path / "d", packer, algorithms)
-    assert len(samples(MdsSource(str(folder)))) == len(list(make_mds.numbers()))
+    assert len(made_by(MdsSource(str(folder)))) == len(list(make_mds.numbers()))
     file = next(folder.glob("shard.00001.mds*"))
     content = bytearray(file.read_bytes())
     content[-3] ^= 1
@@ -314,7 +299,7 @@ def test_hashes_of_the_index_are_compared(tmp_path, packer, algorithms):
 def test_hashes_of_what_was_packed_are_compared(tmp_path):
     folder = hashed(tmp_path / "d", "gz", change=lambda tree: tree["shards"][1]["raw_data"]["hashes"].update(sha1="00"))
     with pytest.raises(FormatError, match=r"its sha1 is \w+, but the index says 00"):
-        samples(MdsSource(str(folder)))
+        made_by(MdsSource(str(folder)))
 
 
 def test_hashes_that_are_not_known_are_named(tmp_path):

@@ -101,14 +101,13 @@ def test_an_empty_array_that_tells_another_shape_is_refused(tmp_path, shape):
     assert [sample["x"].shape for sample in gdsload.ShardDataset(tmp_path / "d")] == [(0, 3)]
 
 
-def test_empty_lists_of_lists_beside_images(tmp_path):
+def test_empty_lists_of_lists_beside_images(tmp_path, converted):
     file = io.BytesIO()
     Image.new("RGB", (8, 8)).save(file, "PNG")
     images = pa.array([{"bytes": file.getvalue(), "path": "a.png"}] * len(BOXES))
     boxes = pa.array(BOXES, pa.list_(pa.list_(pa.float64())))
     pq.write_table(pa.table({"image": images, "boxes": boxes}), tmp_path / "t.parquet")
-    gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = converted(tmp_path / "t.parquet")
     assert dataset.schema["boxes"] == gdsload.Field("float64", (None, 4))
     assert [sample["boxes"].tolist() for sample in dataset] == BOXES
 

@@ -10,12 +10,9 @@ import torch
 import gdsload
 from gdsload.conversion.sources.safetensors_files import SafetensorsSource
 from gdsload.errors import DatasetNotFoundError, FormatError
+from tests.conversion.reading import items_of
 
 COUNT = 30
-
-
-def read_all(source, target=2**20):
-    return [item for part in source.parts(target) for item in source.read(part)]
 
 
 def write(path, samples, schema=None):
@@ -62,7 +59,7 @@ def test_files_of_others(tmp_path):
     save = pytest.importorskip("safetensors.torch").save_file
     save({"a": torch.arange(6.0).reshape(3, 2), "b": torch.arange(3)}, tmp_path / "x.safetensors")
     for path in (tmp_path, tmp_path / "x.safetensors"):
-        (item,) = read_all(SafetensorsSource(str(path)))
+        (item,) = items_of(SafetensorsSource(str(path)))
         found = item.make()
         assert item.count == 3
         assert torch.equal(found["a"], torch.arange(6.0).reshape(3, 2))
@@ -81,11 +78,10 @@ def test_what_it_says_of_itself_and_what_it_refuses(tmp_path):
         SafetensorsSource(str(tmp_path / "bad.safetensors")).parts(1)
 
 
-def test_ragged_fields_stay_ragged(tmp_path):
+def test_ragged_fields_stay_ragged(tmp_path, converted):
     """Also if the first samples happen to have one length."""
     schema = {"r": gdsload.Field("int64", (None,))}
     write(tmp_path / "in", [{"r": torch.arange(2 + n // 900)} for n in range(1000)], schema)
-    gdsload.convert(tmp_path / "in", tmp_path / "out", workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = converted(tmp_path / "in")
     assert dataset.schema == gdsload.Schema(schema)
     assert [len(dataset[index]["r"]) for index in (0, 899, 900)] == [2, 2, 3]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import shutil
 import subprocess
 import tarfile
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.conversion.sources.webdataset_tars import TarSource
-from gdsload.errors import ConversionError, FormatError
+from gdsload.errors import FormatError
 
 HARD, SYMBOLIC = tarfile.LNKTYPE, tarfile.SYMTYPE
 
@@ -176,7 +174,7 @@ def test_what_tar_makes_of_a_folder_of_links(tmp_path, shape):
     assert len(texts(tmp_path / "links.tar")) == 6
 
 
-def test_members_apart_are_refused_with_a_command_that_loses_none(tmp_path, monkeypatch):
+def test_members_apart_are_refused_with_a_command_that_loses_none(tmp_path, converted, monkeypatch):
     members = [(f"s/{n:03}.{name}", b"%d" % n) for name in ("txt", "cls") for n in range(99, -1, -1)]
     (tmp_path / "a b").mkdir()
     path = written(tmp_path / "a b", archive(members[:150]) + archive(members[150:]))
@@ -190,8 +188,7 @@ def test_members_apart_are_refused_with_a_command_that_loses_none(tmp_path, monk
         pytest.skip("GNU tar is not here")
     monkeypatch.chdir(tmp_path)
     subprocess.run(str(caught.value).partition("which loses none: ")[2], shell=True, check=True)
-    gdsload.convert("sorted.tar", tmp_path / "out", workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = converted("sorted.tar")
     assert dataset.column("key") == [f"s/{n:03}" for n in range(100)]
     assert dataset.column("txt") == [str(n) for n in dataset.column("cls").tolist()] == [str(n) for n in range(100)]
 
@@ -261,15 +258,6 @@ def test_what_comes_after_is_cut_off_by_the_command(tmp_path, monkeypatch, packe
         read(written(tmp_path, archive([("0.txt", b"a")]) + b"x" * 512, packed))
     subprocess.run(str(refused.value.remedy).partition("cut it off: ")[2], shell=True, check=True)
     assert texts(tmp_path / "cut.tar") == [("0", "a")]
-
-
-def test_devices_and_pipes_are_bad_samples(tmp_path):
-    path = written(tmp_path, archive([("0.txt", b"a"), ("1.txt", tarfile.FIFOTYPE, ""), ("2.txt", b"c")]))
-    with pytest.raises(ConversionError, match="'1.txt' is a named pipe"):
-        gdsload.convert(path, tmp_path / "no", workers=1)
-    report = gdsload.convert(path, tmp_path / "out", on_error="skip", max_skipped=1, workers=1)
-    assert (report.samples, [one.key for one in report.skipped]) == (2, ["1"])
-    assert os.listdir(Path(path).parent)
 
 
 @pytest.mark.parametrize("ending", ["pgm", "PBM", "pnm", "bmp", "tif", "tiff", "jpeg"])

@@ -51,15 +51,13 @@ LARGE = [2**53 + 1, None, -(2**53) - 1]
     ],
     ids=["Arrow", "chunks", "pandas", "objects", "polars"],
 )
-def test_large_whole_numbers_with_holes_are_never_floats(tmp_path, make):
-    gdsload.convert(make(), tmp_path / "out", workers=1, fill={"n": 2**62 + 1})
-    assert gdsload.ShardDataset(tmp_path / "out").column("n").tolist() == [2**53 + 1, 2**62 + 1, -(2**53) - 1]
+def test_large_whole_numbers_with_holes_are_never_floats(converted, make):
+    assert converted(make(), fill={"n": 2**62 + 1}).column("n").tolist() == [2**53 + 1, 2**62 + 1, -(2**53) - 1]
 
 
-def test_large_whole_numbers_with_holes_in_lists(tmp_path):
+def test_large_whole_numbers_with_holes_in_lists(tmp_path, converted):
     pq.write_table(pa.table({"n": [LARGE, [None, 2**53 + 1]]}), tmp_path / "t.parquet")
-    gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", workers=1, fill={"n": -1})
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = converted(tmp_path / "t.parquet", fill={"n": -1})
     assert [sample["n"].tolist() for sample in dataset] == [[2**53 + 1, -1, -(2**53) - 1], [-1, 2**53 + 1]]
 
 

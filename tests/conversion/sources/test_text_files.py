@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources import text_files
 from gdsload.conversion.sources.text_files import TextSource
-from gdsload.errors import ConversionError, FormatError, OptionError
+from gdsload.errors import FormatError, OptionError
+from tests.conversion.reading import made_by
 
 LINES = st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=12), min_size=1, max_size=30)
 
@@ -52,21 +52,16 @@ def test_encodings(tmp_path, samples_in):
     assert samples_in(whole) == [{"text": "é\nb"}]
 
 
-def test_a_line_that_cannot_be_decoded_is_at_fault_alone(tmp_path):
+def test_a_line_that_cannot_be_decoded_is_at_fault_alone(tmp_path, left_out):
     lines = [b"line %d" % number for number in range(200)]
     lines[77] = b"\xff\xfe"
     (tmp_path / "a.txt").write_bytes(b"\n".join(lines))
     place = len(b"\n".join(lines[:77])) + 1
-    with pytest.raises(ConversionError, match=f"the line at byte {place} .*it is no utf-8.*Pass encoding="):
-        gdsload.convert(tmp_path / "a.txt", tmp_path / "out", workers=1)
-    report = gdsload.convert(tmp_path / "a.txt", tmp_path / "out", workers=1, on_error="skip")
-    assert (report.samples, len(report.skipped)) == (199, 1)
-    assert gdsload.ShardDataset(tmp_path / "out")[77]["text"] == "line 78"
+    dataset = left_out(tmp_path / "a.txt", {f"the line at byte {place}": "it is no utf-8"})
+    assert dataset.column("text") == [f"line {number}" for number in range(200) if number != 77]
     (tmp_path / "b.txt").write_bytes(b"\xff")
-    (item,) = [item for part in TextSource(str(tmp_path / "b.txt"), each="file").parts(1)
-               for item in TextSource(str(tmp_path / "b.txt"), each="file").read(part)]  # fmt: skip
-    with pytest.raises(FormatError, match="it is no utf-8"):
-        item.make()
+    with pytest.raises(FormatError, match="it is no utf-8.*Pass encoding="):
+        made_by(TextSource(str(tmp_path / "b.txt"), each="file"))
 
 
 def test_texts_without_end_are_refused(tmp_path, monkeypatch, samples_in):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
@@ -196,13 +195,12 @@ def test_bad_documents_are_alone(tmp_path):
         ([-1], "uint64", "int64"),
     ],
 )
-def test_the_error_of_tokens_names_a_type_that_holds_them(tmp_path, tokens, dtype, holds):
+def test_the_error_of_tokens_names_a_type_that_holds_them(tmp_path, converted, tokens, dtype, holds):
     (tmp_path / "t.jsonl").write_text(f"{tokens}\n")
     options = {} if dtype is None else {"dtype": dtype}
     with pytest.raises(ReadError, match=f"are not {dtype or 'uint16'}. Pass dtype='{holds}'"):
         gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", workers=1, **options)
-    gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", workers=1, dtype=holds)
-    assert gdsload.ShardDataset(tmp_path / "out")[0]["tokens"].tolist() == tokens
+    assert converted(tmp_path / "t.jsonl", dtype=holds)[0]["tokens"].tolist() == tokens
 
 
 @pytest.mark.parametrize(
@@ -221,17 +219,6 @@ def test_arrays_that_are_no_tokens(tmp_path):
     _, item = TokenSource(str(tmp_path)).read(TokenSource(str(tmp_path)).parts(2000)[0])
     with pytest.raises(FormatError, match="no row of whole numbers"):
         item.make()
-
-
-def test_describes_files_and_options(tmp_path):
-    path = tmp_path / "t.jsonl"
-    path.write_text("[1]")
-    one = TokenSource(str(path)).describe()
-    assert json.loads(json.dumps(one)) == one
-    for options in ({"dtype": "int32"}, {"end": 1}, {"key": "ids"}, {"each": "document"}):
-        assert one != TokenSource(str(path), **options).describe()
-    os.utime(path, ns=(1, 1))
-    assert one != TokenSource(str(path)).describe()
 
 
 @pytest.mark.parametrize(

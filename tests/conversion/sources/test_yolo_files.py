@@ -88,14 +88,6 @@ def test_forms_of_boxes(tmp_path, samples_in, options, expected):
     assert np.allclose(samples_in(YoloSource(str(tmp_path), **options))[1]["boxes"], [expected])
 
 
-def test_images_kept_as_they_are(tmp_path, out):
-    write(tmp_path)
-    gdsload.convert(tmp_path, out, keep_encoded=True, workers=1)
-    dataset = gdsload.ShardDataset(out)
-    assert dataset.column("image") == [(tmp_path / f"images/train/{number}.png").read_bytes() for number in range(3)]
-    assert dataset[2]["labels"].tolist() == [0, 1]
-
-
 def test_the_yaml_file_itself_is_no_folder(tmp_path):
     write(tmp_path)
     (file,) = tmp_path.glob("*.yaml")
@@ -108,13 +100,12 @@ def test_ways_out_of_several_sizes_cut_no_object_off(tmp_path):
     YoloSource(str(tmp_path), size=224, resize="squash")
 
 
-def test_splits_and_shards(tmp_path, out):
+def test_splits_and_shards(tmp_path, converted):
     for split in ("train", "val"):
         write(tmp_path, f"{{kind}}/{split}")
     with pytest.raises(OptionError, match="several splits: 'train', 'val'"):
         YoloSource(str(tmp_path)).parts(1)
-    gdsload.convert(tmp_path, out, workers=1, split="val")
-    dataset = gdsload.ShardDataset(out)
+    dataset = converted(tmp_path, split="val")
     assert [dataset[number]["labels"].tolist() for number in range(3)] == [[], [0], [0, 1]]
     assert dataset.schema["boxes"].shape == (None, 4)
 
@@ -260,10 +251,9 @@ def test_folders_called_images_and_labels_are_no_classes_of_images(tmp_path, out
 
 
 @pytest.mark.parametrize("place", ["classes.txt", "labels/classes.txt", "images/classes.txt"])
-def test_names_of_classes_in_a_text(tmp_path, out, place):
+def test_names_of_classes_in_a_text(tmp_path, converted, place):
     put(tmp_path, ["images/a.png"], {"labels/a.txt": "1 0.5 0.5 0.2 0.2", place: "cat\nhot dog\n\n"})
-    gdsload.convert(tmp_path, out, workers=1)
-    assert gdsload.ShardDataset(out).metadata["classes"] == {"labels": ["cat", "hot dog"]}
+    assert converted(tmp_path).metadata["classes"] == {"labels": ["cat", "hot dog"]}
 
 
 def test_a_second_label_file_of_an_image_is_said(tmp_path, samples_in):
