@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import signal
@@ -22,7 +21,6 @@ from gdsload.conversion.runner import convert, plan
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import (
     DatasetExistsError,
-    DatasetNotFoundError,
     DiskFullError,
     FormatError,
     OptionError,
@@ -135,12 +133,6 @@ def test_a_shuffle_is_a_permutation_that_its_seed_decides(arrays, tmp_path):
     assert content(tmp_path / "one") == content(tmp_path / "again")
 
 
-def test_fields_casts_and_map(converted, arrays):
-    dataset = converted(arrays, fields=["x"], casts={"x": "float16"})
-    assert list(dataset.schema) == ["x"]
-    assert dataset[3]["x"].dtype == torch.float16
-
-
 @pytest.fixture
 def functions(monkeypatch):
     """This module's functions, where `map` finds them."""
@@ -155,15 +147,10 @@ def test_map(arrays, tmp_path, converted, functions):
         convert(arrays, tmp_path / "none", map=f"{functions}:no_mapping", workers=1)
 
 
-def test_bad_samples_stop_it_and_say_which(tmp_path):
+def test_bad_samples_stop_it_and_say_which_and_then_they_can_be_skipped(tmp_path):
     with pytest.raises(ReadError, match=r"number 33 of from 30 cannot be converted: ValueError: no picture"):
         convert(Numbers(100, bad=(33,)), tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()
-
-
-def test_after_a_stop_the_bad_ones_can_be_skipped(tmp_path):
-    with pytest.raises(ReadError, match="number 33"):
-        convert(Numbers(100, bad=(33,)), tmp_path / "out", workers=1)
     report = convert(Numbers(100, bad=(33,)), tmp_path / "out", workers=1, on_error="skip")
     assert (report.resumed, report.samples, len(report.skipped)) == (3, 99, 1)
 
@@ -193,30 +180,6 @@ def test_ragged_fields_are_found_or_named(converted):
     assert dataset.schema["text"].kind == "str"
     with pytest.raises(SchemaError, match="single number"):
         plan(Numbers(40), ragged=["n"])
-
-
-class Batches:
-    """Batches of a ragged field whose lengths happen to agree for long."""
-
-    kind, threads = "batches", True
-
-    def describe(self):
-        return {}
-
-    def parts(self, target_bytes):
-        return [Part("all", (0, 300), 300, 4800)]
-
-    def read(self, part):
-        for low in range(0, 300, 100):
-            lengths = np.full(100, 2) + (low == 200)
-            values, offsets = np.arange(lengths.sum()), np.append(0, np.cumsum(lengths))
-            yield Item(f"from {low}", lambda values=values, offsets=offsets: {"r": (values, offsets)}, 100)
-
-
-def test_a_batch_says_which_fields_are_ragged(converted):
-    dataset = converted(Batches())
-    assert dataset.schema["r"].ragged
-    assert [len(dataset[index]["r"]) for index in (0, 199, 200, 299)] == [2, 2, 3, 3]
 
 
 def test_bad_samples_at_the_very_beginning_do_not_matter(tmp_path):
@@ -262,13 +225,6 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     convert(Numbers(100), tmp_path / "plain", workers=1)
     assert content(tmp_path / "out") == content(tmp_path / "plain")
     assert hidden(tmp_path) == []
-
-
-def test_restart_throws_the_rest_away(tmp_path):
-    with pytest.raises(FormatError, match="damaged"):
-        convert(Numbers(100, broken=95), tmp_path / "out", workers=1)
-    report = convert(Numbers(50), tmp_path / "out", workers=1, restart=True)
-    assert (report.resumed, report.samples) == (0, 50)
 
 
 def test_killed_at_any_moment(arrays, tmp_path, functions):
@@ -353,22 +309,6 @@ def test_a_lost_worker_is_named_and_the_next_run_goes_on(tmp_path):
     assert convert(Numbers(50), tmp_path / "out", workers=1).samples == 50
 
 
-def test_sources_that_cannot_be(tmp_path):
-    with pytest.raises(DatasetNotFoundError, match="nothing"):
-        convert(tmp_path / "no", tmp_path / "out")
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "readme.md").write_text("x")
-    with pytest.raises(OptionError, match="cannot be recognised"):
-        convert(tmp_path / "text", tmp_path / "out")
-    np.save(tmp_path / "objects.npy", np.array([{"a": 1}, None], dtype=object), allow_pickle=True)
-    with pytest.raises(FormatError, match="never loaded"):
-        convert(tmp_path / "objects.npy", tmp_path / "out")
-    np.save(tmp_path / "text" / "a.npy", np.zeros(3))
-    np.save(tmp_path / "text" / "b.npy", np.zeros(4))
-    with pytest.raises(FormatError, match="different lengths"):
-        convert(tmp_path / "text", tmp_path / "out", kind="numpy")
-
-
 def test_progress_ends_with_everything(tmp_path):
     seen = []
     convert(Numbers(45), tmp_path / "out", workers=1, progress=lambda *found: seen.append(found))
@@ -406,13 +346,6 @@ def test_a_stage_that_cannot_be_written(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(WriteError, match=os.strerror(errno.EACCES)):
         convert(Numbers(5), tmp_path / "out", workers=1)
-
-
-def test_plan_of_a_stage_is_json(tmp_path):
-    with pytest.raises(FormatError, match="damaged"):
-        convert(Numbers(100, broken=95), tmp_path / "out", workers=1)
-    tree = json.loads((tmp_path / ".out.gdsload-convert" / "plan.json").read_text())
-    assert sum(map(len, tree["tasks"])) == 10
 
 
 class Leisurely(Numbers):

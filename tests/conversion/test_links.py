@@ -149,21 +149,6 @@ def test_a_link_to_nothing(tmp_path):
         SourceFiles(str(tmp_path)).find((".tar",))
 
 
-def test_a_folder_that_cannot_be_read_is_not_passed_over(tmp_path, monkeypatch):
-    (tmp_path / "in" / "deep").mkdir(parents=True)
-    (tmp_path / "in" / "a.tar").write_bytes(b"")
-    scandir = os.scandir
-
-    def refused(path):
-        if str(path).endswith("deep"):
-            raise PermissionError(13, "Permission denied")
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refused)
-    with pytest.raises(FormatError, match="deep: the folder cannot be read: Permission denied"):
-        SourceFiles(str(tmp_path / "in")).find((".tar",))
-
-
 def test_hub_cache(tmp_path, make_source):
     """Of which every file is a link out of its folder: the error says word for word what to pass."""
     place, blobs = tmp_path / "snapshots" / "0a1b", tmp_path / "blobs"

@@ -122,6 +122,7 @@ def locked(tmp_path, monkeypatch):
     [
         *((folder, None) for folder in ("", "cat", "cat/more", "annotations")),
         *(("", kind) for kind in ("numpy", "yolo", "images", "coco", "zarr")),
+        ("cat", "webdataset"),
     ],
 )
 def test_folders_that_cannot_be_read_are_named(tmp_path, locked, folder, kind):

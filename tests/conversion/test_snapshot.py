@@ -78,18 +78,6 @@ def test_a_change_is_an_error(lines, tmp_path, change):
     assert report.resumed == 0
 
 
-def test_a_change_between_two_runs_is_one_too(lines, tmp_path):
-    def stop(samples, nbytes, parts, of):
-        if parts:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        gdsload.convert(lines, tmp_path / "out", shard_bytes=100, workers=1, progress=stop)
-    put_back(lines / "4.jsonl", "[9, 9]\n" * 10)
-    with pytest.raises(OptionError, match="its source or its options were others"):
-        gdsload.convert(lines, tmp_path / "out", shard_bytes=100, workers=1)
-
-
 def test_a_source_that_only_was_read_is_the_same(lines, tmp_path):
     def read(folder):
         for path in folder.iterdir():

@@ -117,6 +117,8 @@ FILES = {
     "hdf5": ("{}/all.h5", "a.h5", {}),
     "safetensors": ("{}.safetensors", "a.safetensors", {}),
     "numpy": ("x_{}.npy", "x.npy", {}),
+    "tfrecord": ("mnist-{}.tfrecord-00000-of-00002", "a.tfrecord", {}),
+    "lmdb": ("{}.lmdb", "data.mdb", {}),
 }
 
 
@@ -128,7 +130,9 @@ def test_files_of_several_splits_are_never_merged_in_silence(tmp_path, make_sour
         place = tmp_path / "in" / pattern.format(split)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(tmp_path / "made" / name, place)
-    (tmp_path / "in" / "README.md").write_text("about it")
+    for beside in ("README.md", ".gitattributes"):
+        (tmp_path / "in" / beside).write_text("about it")
+    assert recognise(str(tmp_path / "in")) == kind
     alone = values(tmp_path / "in" / pattern.format("train"), kind, **options)
     message = r"it holds several splits: 'train', 'val'\. Pass split='train'.*split='all'"
     for look in (lambda source: source.describe(), lambda source: source.parts(1)):
@@ -232,21 +236,6 @@ def test_splits_below_classes(tmp_path, make_source):
     with pytest.raises(OptionError, match="cat: it holds several splits: 'train', 'test'"):
         ImageFolderSource(str(tmp_path)).describe()
     assert [one["label"] for one in values(tmp_path, split="test")] == [0, 1]
-
-
-def test_a_hub_repository(tmp_path, make_source):
-    """README.md, data/train-…, data/test-…: the layout of every dataset on Hugging Face's hub."""
-    make_source("parquet", tmp_path / "made")
-    for split in ("train", "test"):
-        (tmp_path / "hub" / "data").mkdir(parents=True, exist_ok=True)
-        shutil.copy(tmp_path / "made" / "a.parquet", tmp_path / "hub" / "data" / f"{split}-00000-of-00001.parquet")
-    (tmp_path / "hub" / "README.md").write_text("---\nlicense: mit\n---\n")
-    (tmp_path / "hub" / ".gitattributes").write_text("")
-    assert recognise(str(tmp_path / "hub")) == "parquet"
-    with pytest.raises(OptionError, match="it holds several splits: 'train', 'test'"):
-        gdsload.convert(tmp_path / "hub", tmp_path / "out", workers=1)
-    report = gdsload.convert(tmp_path / "hub", tmp_path / "out", workers=1, source_options={"split": "train"})
-    assert report.samples == 3
 
 
 def test_one_split_alone_needs_no_option_and_may_be_named(tmp_path, make_source):

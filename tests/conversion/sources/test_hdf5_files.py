@@ -70,11 +70,6 @@ def test_of_many_groups_the_first_ones_are_named(tmp_path):
     ]  # fmt: skip
 
 
-def test_bytes_of_a_fixed_length(tmp_path):
-    path = write(tmp_path / "a.h5", x=np.array([b"ab", b"c"]))
-    assert made_by(Hdf5Source(path)) == [{"x": [b"ab", b"c"]}]
-
-
 def test_nothing_of_other_files_is_read(tmp_path):
     secret = write(tmp_path / "secret.h5", x=[1])
     (tmp_path / "raw").write_bytes(bytes(64))

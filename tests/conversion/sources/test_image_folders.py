@@ -106,17 +106,6 @@ def test_folders_that_may_be_pictures_and_their_masks_are_said(tmp_path, names, 
     assert [("is taken for a class" in note) for note in ImageFolderSource(str(tmp_path)).notes()] == [True] * noted
 
 
-def test_turned_as_exif_says(tmp_path):
-    array = np.zeros((8, 16, 3), np.uint8)
-    array[:, :8] = 255
-    exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was held upright: turn it clockwise by 90°
-    save(tmp_path / "a" / "0.png", array, exif=exif)
-    found = items_of(ImageFolderSource(str(tmp_path)))[0].make()["image"]
-    assert found.shape == (3, 16, 8)
-    assert np.array_equal(found, np.rot90(array, -1).transpose(2, 0, 1))
-
-
 def bomb(width, height):
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -35,6 +35,7 @@ def plain(value):
 
 @pytest.mark.parametrize("target", [1, 6000, 2**20])
 def test_numbers_arrays_and_texts(target):
+    assert recognise(str(DATA / "numbers")) == recognise(str(DATA / "zstd")) == "mds"
     source = pickle.loads(pickle.dumps(MdsSource(str(DATA / "numbers"))))
     found = made_by(source, target)
     for mine, theirs in zip(found, make_mds.numbers(), strict=True):
@@ -68,19 +69,6 @@ def test_images():
         assert np.abs(lossy).mean() < 10
     assert {sample["grey"].shape[0] for sample in made_by(MdsSource(str(DATA / "images")))} == {1}
     assert {sample["grey"].shape[0] for sample in made_by(MdsSource(str(DATA / "images"), mode="RGB"))} == {3}
-
-
-def test_converted(tmp_path):
-    assert recognise(str(DATA / "numbers")) == recognise(str(DATA / "zstd")) == "mds"
-    options = {"fields": ["str", "float16", "any shape"]}
-    report = gdsload.convert(DATA / "numbers", tmp_path / "out", workers=1, **options)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
-    assert list(dataset.schema) == options["fields"]
-    assert report.samples == make_mds.COUNT
-    for sample, expected in zip(dataset.__getitems__(range(report.samples)), make_mds.numbers(), strict=True):
-        assert [plain(sample[name].numpy() if name != "str" else sample[name]) for name in dataset.schema] == [
-            plain(expected[name]) for name in dataset.schema
-        ]
 
 
 def test_pickles_are_refused_but_can_be_left_out():
@@ -126,7 +114,6 @@ def changed(tmp_path, kind, change):
         (lambda shard, tree: tree.update(shards=[7]), "a value in it is not of the kind that it must be"),
         (lambda shard, tree: shard.update(format="jsonl"), "format 'jsonl'"),
         (lambda shard, tree: shard.update(samples=-1), "-1 is no number"),
-        (lambda shard, tree: shard.update(samples=True), "True is no number"),
         (lambda shard, tree: shard.update(samples=2**40), "no number from 0"),
         (lambda shard, tree: shard.update(samples=4), "does not begin"),
         (lambda shard, tree: shard.update(column_names=["n"]), "a value in it is not of the kind that it must be"),
@@ -138,10 +125,6 @@ def changed(tmp_path, kind, change):
         (lambda shard, tree: shard["zip_data"].update(basename="a\0"), "is no name of a file"),
         (lambda shard, tree: shard["zip_data"].update(bytes=3), "the index says 3"),
         (lambda shard, tree: shard["raw_data"].update(bytes=100), "not unpack to the 100 bytes that the index says"),
-        (
-            lambda shard, tree: shard["raw_data"].update(bytes=10_000),
-            "not unpack to the 10000 bytes that the index says",
-        ),
         (lambda shard, tree: shard.update(compression="lz4"), "'lz4'"),
         (lambda shard, tree: shard.update(compression="bz2"), "Invalid data stream"),
     ],

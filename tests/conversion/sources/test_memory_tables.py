@@ -69,27 +69,22 @@ def test_a_pandas_index_is_a_field_if_it_has_a_name(tmp_path, converted):
     assert samples_in_rows(converted(frame.rename_axis("n"))) == [{"x": x, "n": x - 1} for x in (1, 2, 4)]
 
 
-def test_so_is_one_that_was_kept_in_a_table(tmp_path):
+def test_so_is_one_that_was_kept_in_a_table(tmp_path, converted):
+    path = tmp_path / "a.parquet"
     frame = pytest.importorskip("pandas").DataFrame({"x": [1, 2, 3, 4]}).query("x != 3")
-    frame.to_parquet(tmp_path / "a.parquet")
-    for source in (tmp_path / "a.parquet", pa.Table.from_pandas(frame)):
+    frame.to_parquet(path)
+    for source in (path, pa.Table.from_pandas(frame)):
         report = gdsload.convert(source, tmp_path / "out", workers=1, overwrite=True)
         assert samples_in_rows(gdsload.ShardDataset(tmp_path / "out")) == [{"x": 1}, {"x": 2}, {"x": 4}]
         (note,) = report.notes
         assert note.startswith("the index of pandas has no name and is left out")
-        taken = ["__index_level_0__", "x"]
-        gdsload.convert(source, tmp_path / "out", workers=1, overwrite=True, fields=taken)
-        assert [[*one.values()] for one in samples_in_rows(gdsload.ShardDataset(tmp_path / "out"))] == [
-            [0, 1],
-            [1, 2],
-            [3, 4],
-        ]
-    frame.rename_axis("n").to_parquet(tmp_path / "a.parquet")
-    assert gdsload.convert(tmp_path / "a.parquet", tmp_path / "out", workers=1, overwrite=True).notes == ()
+        taken = converted(source, fields=["__index_level_0__", "x"])
+        assert [[*one.values()] for one in samples_in_rows(taken)] == [[0, 1], [1, 2], [3, 4]]
+    frame.rename_axis("n").to_parquet(path)
+    assert gdsload.convert(path, tmp_path / "out", workers=1, overwrite=True).notes == ()
     assert samples_in_rows(gdsload.ShardDataset(tmp_path / "out")) == [{"x": x, "n": x - 1} for x in (1, 2, 4)]
-    frame[[]].to_parquet(tmp_path / "a.parquet")  # which has nothing else
-    gdsload.convert(tmp_path / "a.parquet", tmp_path / "out", workers=1, overwrite=True)
-    assert samples_in_rows(gdsload.ShardDataset(tmp_path / "out")) == [{"__index_level_0__": x} for x in (0, 1, 3)]
+    frame[[]].to_parquet(path)  # which has nothing else
+    assert samples_in_rows(converted(path)) == [{"__index_level_0__": x} for x in (0, 1, 3)]
 
 
 def test_options_and_fields_are_those_of_parquet(tmp_path, converted):

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.tfrecord_files import TfRecordSource
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 
 checksum = pytest.importorskip("google_crc32c").value
 pytest.importorskip("google.protobuf")
@@ -214,14 +213,3 @@ def test_lengths_that_look_as_gzip_does(tmp_path, samples_in):
     path = write(tmp_path / "a.tfrecord", [{"x": [bytes(size)]}])
     assert (tmp_path / "a.tfrecord").read_bytes()[:3] == b"\x1f\x8b\x08"
     assert len(samples_in(TfRecordSource(path))[0]["x"]) == size
-
-
-def test_names_and_splits(tmp_path, samples_in):
-    for split in ("train", "test"):
-        for number in range(2):
-            write(tmp_path / f"mnist-{split}.tfrecord-0000{number}-of-00002", [{"x": ints(number)}])
-    (tmp_path / "features.json").write_text("{}")
-    assert recognise(str(tmp_path)) == "tfrecord"
-    with pytest.raises(OptionError, match="several splits: 'train', 'test'"):
-        TfRecordSource(str(tmp_path)).parts(1)
-    assert [int(one["x"]) for one in samples_in(TfRecordSource(str(tmp_path), split="train"))] == [0, 1]

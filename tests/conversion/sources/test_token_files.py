@@ -157,29 +157,26 @@ def test_the_same_blocks_from_every_kind_of_source(tmp_path):
     assert np.array_equal(np.concatenate([tokens for tokens, _ in found["t.bin"]])[: len(row)], row)
 
 
-def test_bad_documents_are_alone(tmp_path):
-    lines = [
-        "[1, 2]",
-        "[1, 2",
-        '{"text": 1}',
-        "[70000]",
-        "[-1]",
-        "[1.5]",
-        '["a"]',
-        "[[1]]",
-        "[" * 10_000,
-        f"[{10**30}]",
-        "[]",
-        "[3]",
-    ]
+BAD_LINES = {
+    "[1, 2": "no JSON",
+    '{"text": 1}': "no list of whole numbers",
+    "[70000]": "Pass dtype='uint32'",
+    "[-1]": "are not uint16",
+    "[1.5]": "no list of whole numbers",
+    '["a"]': "no list of whole numbers",
+    "[[1]]": "no list of whole numbers",
+    "[" * 10_000: "no JSON",
+    f"[{10**30}]": "no list of whole numbers",
+}
+
+
+def test_bad_documents_are_alone(tmp_path, left_out):
+    lines = ["[1, 2]", *BAD_LINES, "[]", "[3]"]
     (tmp_path / "t.jsonl").write_text("\n".join(lines))
-    with pytest.raises(ReadError, match="the line at byte 7 of t.jsonl"):
-        gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", workers=1)
-    report = gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", on_error="skip", max_skipped=1.0, workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    places = np.cumsum([len(line) + 1 for line in lines]).tolist()
+    reasons = {f"the line at byte {place}": why for place, why in zip(places, BAD_LINES.values(), strict=False)}
+    dataset = left_out(tmp_path / "t.jsonl", reasons)
     assert [dataset[n]["tokens"].tolist() for n in range(3)] == [[1, 2], [], [3]]
-    assert len(report.skipped) == 9
-    assert "Pass dtype='uint32'" in report.skipped[2].reason
 
 
 @pytest.mark.parametrize(
@@ -203,12 +200,9 @@ def test_the_error_of_tokens_names_a_type_that_holds_them(tmp_path, converted, t
     assert converted(tmp_path / "t.jsonl", dtype=holds)[0]["tokens"].tolist() == tokens
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [("t.bin", bytes(3), "no whole number of uint16"), ("t.bin", b"", "not one token"), ("t.txt", b"", "no file with")],
-)
-def test_files_that_are_no_tokens(tmp_path, name, content, reason):
-    (tmp_path / name).write_bytes(content)
+@pytest.mark.parametrize(("content", "reason"), [(bytes(3), "no whole number of uint16"), (b"", "not one token")])
+def test_files_that_are_no_tokens(tmp_path, content, reason):
+    (tmp_path / "t.bin").write_bytes(content)
     with pytest.raises(FormatError, match=reason):
         TokenSource(str(tmp_path), dtype="uint16").parts(1)
 
@@ -224,10 +218,7 @@ def test_arrays_that_are_no_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        (
-            "a.npy",
-            r"it is float32 of shape \(3, 4\), no row of whole numbers\. Arrays of other values are of kind='numpy'",
-        ),
+        ("a.npy", r"it is float32 of shape \(3, 4\), no row of whole numbers\. Arrays of other .* kind='numpy'"),
         ("a.txt", r"it is text, no tokens.*kind='text'"),
         ("a.json", r"it is text, no tokens.*kind='jsonl'"),
     ],

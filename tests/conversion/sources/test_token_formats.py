@@ -181,10 +181,3 @@ def test_a_bare_file_wants_its_type(tmp_path, capsys):
         assert "Pass --dtype uint16, say: " in capsys.readouterr().err
     gdsload.convert(tmp_path / "t.bin", tmp_path / "out", dtype="uint32", workers=1)
     assert gdsload.ShardDataset(tmp_path / "out").column("tokens").tolist() == [1, 70_000, 128_255, 5]
-
-
-@pytest.mark.parametrize("name", ["cars.json", "a.txt", "README.md"])
-def test_text_is_no_tokens(tmp_path, name):
-    (tmp_path / name).write_text("hello you")
-    with pytest.raises(FormatError, match="it is text, no tokens"):
-        TokenSource(str(tmp_path / name), dtype="uint8").parts(1)

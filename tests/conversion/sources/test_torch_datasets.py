@@ -125,12 +125,6 @@ def test_a_stream_is_one_part_and_its_failure_is_not_a_samples():
         next(items)
 
 
-def test_images():
-    image = pytest.importorskip("PIL.Image").fromarray(np.arange(24, dtype=np.uint8).reshape(2, 4, 3))
-    found = items_of(TorchSource([(image, 1)]))[0].make()["0"]
-    assert np.array_equal(found, np.asarray(image).transpose(2, 0, 1))
-
-
 def test_describe():
     one = TorchSource(Squares()).describe()
     assert one == TorchSource(Squares()).describe()
