@@ -101,10 +101,9 @@ def test_classes_of_folders_and_where_they_are(folder, tmp_path, shuffle_seed):
     assert [key[:3] for key in dataset.column("key")] == [["cat", "dog"][n] for n in dataset.column("label")]
 
 
-def test_a_source_may_have_a_name_of_any_bytes(folder, tmp_path):
+def test_a_source_may_have_a_name_of_any_bytes(folder, tmp_path, converted):
     named = folder.rename(tmp_path / os.fsdecode(b"caf\xe9"))
-    convert(named, tmp_path / "d", workers=1)
-    assert metadata_of(tmp_path / "d")["source"]["path"] == f"{tmp_path}/caf\ufffd"
+    assert converted(named).metadata["source"]["path"] == f"{tmp_path}/caf\ufffd"
 
 
 def test_a_class_has_a_name_that_is_a_text(folder, tmp_path):
@@ -122,17 +121,15 @@ def test_workers_and_what_bad_samples_do_change_nothing(folder, tmp_path):
     assert (tmp_path / "a" / "index.json").read_bytes() == (tmp_path / "b" / "index.json").read_bytes()
 
 
-def test_classes_of_fields_that_are_left_out_are_none(folder, tmp_path):
-    convert(folder, tmp_path / "d", fields=["image"], workers=1)
-    found = metadata_of(tmp_path / "d")
+def test_classes_of_fields_that_are_left_out_are_none(converted, folder):
+    found = converted(folder, fields=["image"]).metadata
     assert "classes" not in found
     assert found["options"] == {"fields": ["image"]}
 
 
-def test_what_is_said_by_hand_takes_the_place_of_the_rest(folder, tmp_path):
+def test_what_is_said_by_hand_takes_the_place_of_the_rest(converted, folder):
     mine = {"classes": {"label": ["Katze", "Hund"]}, "licence": "CC0"}
-    convert(folder, tmp_path / "d", metadata=mine, workers=1)
-    found = metadata_of(tmp_path / "d")
+    found = converted(folder, metadata=mine).metadata
     assert {key: found[key] for key in mine} == mine
 
 
@@ -148,7 +145,7 @@ def test_classes_of_datasets_and_parquet_files(tmp_path):
         assert metadata_of(tmp_path / str(number))["classes"] == {"y": ["no", "yes"]}
 
 
-def test_units_of_what_were_times_or_decimals(tmp_path):
+def test_units_of_what_were_times_or_decimals(tmp_path, converted):
     arrow = pytest.importorskip("pyarrow")
     times = arrow.array([1, 2], arrow.timestamp("us"))
     prices = arrow.array([Decimal("1.25"), Decimal("2.50")], arrow.decimal128(9, 2))
@@ -161,8 +158,7 @@ def test_units_of_what_were_times_or_decimals(tmp_path):
         assert metadata_of(out)["units"] == units
     reshard(out, tmp_path / "r", fields=["t"])
     assert metadata_of(tmp_path / "r")["units"] == {"t": units["t"]}
-    convert(table, tmp_path / "text", as_json=["t"], decimals="scaled", fields=["t", "x"], workers=1)
-    assert "units" not in metadata_of(tmp_path / "text")
+    assert "units" not in converted(table, as_json=["t"], decimals="scaled", fields=["t", "x"]).metadata
 
 
 def test_units_that_disagree_are_never_merged(tmp_path):
@@ -177,25 +173,22 @@ def test_units_that_disagree_are_never_merged(tmp_path):
     assert metadata_of(tmp_path / "n")["units"] == {"x": "ticks"}
 
 
-def test_what_users_call_units_is_kept(tmp_path):
+def test_what_users_call_units_is_kept(tmp_path, converted):
     for name in "ab":
         written(tmp_path / name, part=name, units="SI", classes=["cat", "dog"])
     merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
     assert metadata_of(tmp_path / "m") == {"units": "SI", "classes": ["cat", "dog"], "gdsload": __version__}
     told = {"units": {"x": "m", "height of the station": "km"}, "key": "none"}
-    convert({"x": np.arange(3)}, tmp_path / "c", metadata=told, workers=1)
-    assert metadata_of(tmp_path / "c").items() >= told.items()
+    assert converted({"x": np.arange(3)}, metadata=told).metadata.items() >= told.items()
 
 
-def test_keys_of_tars_and_options_of_packing(tmp_path):
+def test_keys_of_tars_and_options_of_packing(tmp_path, converted):
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         info = tarfile.TarInfo("0.cls")
         info.size = 1
         tar.addfile(info, io.BytesIO(b"1"))
-    convert(tmp_path / "a.tar", tmp_path / "tar", workers=1)
-    assert metadata_of(tmp_path / "tar")["key"] == "key"
-    convert(tmp_path / "a.tar", tmp_path / "alone", fields=["cls"], workers=1)
-    assert "key" not in metadata_of(tmp_path / "alone")
+    assert converted(tmp_path / "a.tar").metadata["key"] == "key"
+    assert "key" not in converted(tmp_path / "a.tar", fields=["cls"]).metadata
     np.arange(9, dtype=np.uint16).tofile(tmp_path / "a.bin")
     pack = {"field": "tokens", "length": 4}
     convert(tmp_path / "a.bin", tmp_path / "packed", dtype="uint16", pack=pack, workers=1)
@@ -203,14 +196,13 @@ def test_keys_of_tars_and_options_of_packing(tmp_path):
     assert metadata_of(tmp_path / "packed")["source"]["path"] == str(tmp_path / "a.bin")
 
 
-def test_packing_keeps_what_is_known_of_the_documents(tmp_path):
+def test_packing_keeps_what_is_known_of_the_documents(tmp_path, converted):
     told = {"tokenizer": "bytes", "classes": {"text": ["a", "b"], "label": ["no", "yes"]}}
     schema = {"text": Field("int32", (None,)), "label": "int64"}
     with ShardWriter(tmp_path / "d", schema, metadata=told) as writer:
         writer.write({"text": np.arange(9, dtype=np.int32), "label": 1})
     pack = {"field": "text", "length": 4}
-    convert(tmp_path / "d", tmp_path / "packed", pack=pack, workers=1)
-    assert metadata_of(tmp_path / "packed") == {
+    assert converted(tmp_path / "d", pack=pack).metadata == {
         "tokenizer": "bytes",
         "classes": {"text": ["a", "b"]},  # of the fields that blocks have
         "source": {"kind": "safetensors files, packed", "path": str(tmp_path / "d")},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import hashlib
 import json
@@ -144,21 +145,12 @@ def test_a_shard_never_unpacks_to_more_than_the_index_says(tmp_path, packer, nby
 
 
 @pytest.mark.parametrize("kind", ["numbers", *PACKERS])
-def test_damaged_anywhere_is_read_or_refused(tmp_path, kind):
+def test_damaged_anywhere_is_read_or_refused(tmp_path, survives_damage, kind):
     pytest.importorskip("pyarrow")
     shutil.copytree(DATA / kind, tmp_path / "d")
-    path = next(path for path in sorted((tmp_path / "d").iterdir()) if path.name.startswith("shard.00001"))
-    whole = path.read_bytes()
-    rng = np.random.default_rng(0)
-    for _ in range(60):
-        spoiled = bytearray(whole)
-        spoiled[rng.integers(len(whole))] = rng.integers(256)
-        path.write_bytes(spoiled)
-        try:
-            made_by(MdsSource(str(tmp_path / "d")))
-        except FormatError:
-            continue
-    path.write_bytes(whole[:-1])
+    (path,) = (tmp_path / "d").glob("shard.00001*")
+    survives_damage(path, lambda: MdsSource(str(tmp_path / "d")))
+    path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(FormatError, match="the index says"):
         made_by(MdsSource(str(tmp_path / "d")))
 
@@ -203,36 +195,35 @@ def test_encodings_that_are_none(details):
         decoder(f"ndarray:{details}", "x", ImageForm(), "file")
 
 
-def test_a_sample_that_is_damaged_is_alone(tmp_path):
-    shutil.copytree(DATA / "pickles", tmp_path / "d")
-    (path,) = (tmp_path / "d").glob("*.mds")
-    tree = json.loads((tmp_path / "d" / "index.json").read_text())
+def test_a_sample_that_is_damaged_is_alone(tmp_path, left_out):
     columns = {"column_names": ["a", "b"], "column_encodings": ["str", "int8"], "column_sizes": [None, 1]}
     values = [struct.pack("<I", 1) + b"x\x07", struct.pack("<I", 9) + b"x\x07", b"", struct.pack("<I", 1) + b"\xff\x07"]
     places = np.cumsum([24, *map(len, values)])
-    path.write_bytes(struct.pack("<6I", 4, *places) + b"".join(values))
-    tree["shards"][0] |= columns | {"samples": 4}
-    tree["shards"][0]["raw_data"]["bytes"] = path.stat().st_size
-    (tmp_path / "d" / "index.json").write_text(json.dumps(tree))
-    report = gdsload.convert(tmp_path / "d", tmp_path / "out", on_error="skip", max_skipped=1.0, workers=1)
-    assert report.samples == 1
+    content = struct.pack("<6I", 4, *places) + b"".join(values)
+
+    def change(shard, _):
+        shard |= columns | {"samples": 4}
+        shard["raw_data"]["bytes"] = len(content)
+
+    source = changed(tmp_path, "pickles", change)
+    (path,) = (tmp_path / "d").glob("*.mds")
+    path.write_bytes(content)
     reasons = ["its values 14", "its values 6", "field 'a' cannot be decoded"]
-    assert len(report.skipped) == 3
-    for one, reason in zip(report.skipped, reasons, strict=True):
-        assert reason in one.reason
+    named = {f"{path.name}, sample {number}": reason for number, reason in enumerate(reasons, 1)}
+    assert len(left_out(source, named)) == 1
 
 
-def test_a_shard_without_samples_is_passed_over(tmp_path):
+def test_a_shard_without_samples_is_passed_over(tmp_path, converted):
     """As the library writes one where the first sample is larger than a shard may be."""
-    shutil.copytree(DATA / "pickles", tmp_path / "d")
-    tree = json.loads((tmp_path / "d" / "index.json").read_text())
-    empty = json.loads(json.dumps(tree["shards"][0])) | {"samples": 0}
+
+    def insert(shard, tree):
+        empty = copy.deepcopy(shard) | {"samples": 0}
+        empty["raw_data"] |= {"basename": "empty.mds", "bytes": 8}
+        tree["shards"].insert(0, empty)
+
+    source = changed(tmp_path, "pickles", insert)
     (tmp_path / "d" / "empty.mds").write_bytes(struct.pack("<2I", 0, 8))
-    empty["raw_data"] |= {"basename": "empty.mds", "bytes": 8}
-    tree["shards"].insert(0, empty)
-    (tmp_path / "d" / "index.json").write_text(json.dumps(tree))
-    report = gdsload.convert(tmp_path / "d", tmp_path / "out", fields=["n"], shard_bytes=1, workers=1)
-    assert (report.samples, gdsload.ShardDataset(tmp_path / "out")[0]["n"].item()) == (1, 1)
+    assert converted(source.only(["n"]), shard_bytes=1).column("n").tolist() == [1]
 
 
 def test_the_index_is_json(tmp_path):

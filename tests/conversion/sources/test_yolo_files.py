@@ -39,13 +39,11 @@ def test_what_the_label_files_say(tmp_path, samples_in, pattern):
     assert source.metadata() == {"classes": {"labels": ["cat", "dog"]}, "boxes": "cxcywh"}
     found = samples_in(source, 200)
     assert len(source.parts(200)) == 3
-    assert [
-        np.array_equal(one["image"], array.transpose(2, 0, 1)) for one, array in zip(found, pixels, strict=True)
-    ] == [True] * 3
+    for one, array in zip(found, pixels, strict=True):
+        assert np.array_equal(one["image"], array.transpose(2, 0, 1))
     assert [one["labels"].tolist() for one in found] == [[], [0], [0, 1]]
-    assert [one["boxes"].tolist() for one in found] == [
-        [], [[0.5, 0.25, 0.125, 0.5]], [[0.5, 0.25, 0.125, 0.5], [0.5, 0.25, 0.125, 0.25]],
-    ]  # fmt: skip
+    one, other = [0.5, 0.25, 0.125, 0.5], [0.5, 0.25, 0.125, 0.25]
+    assert [one["boxes"].tolist() for one in found] == [[], [one], [one, other]]
     assert found[0]["boxes"].shape == (0, 4)
 
 
@@ -115,16 +113,12 @@ def test_splits_and_shards(tmp_path, converted):
     [
         ("0 0.5 0.5 0.5", "a line has 4 values, not class, centre, width and height"),
         ("a cat on a mat", "a line is no box: 'a cat on a mat'. If no label file has boxes, pass kind='images'"),
-        ("a cat", "a line has 2 values, not class, .*: 'a cat'. If no label file has boxes, pass kind='images'"),
         ("0 0.1 0.1 0.2 0.2 0.3 0.3", "a line has 7 values, as outlines, key points and turned boxes have them"),
-        ("0 0.1 0.1 0.2 0.2 0.9", "a line has 6 values, not class"),
         ("0 0.5 0.5 0.1 0.1\nx 0.5 0.5 0.1 0.1", "a line is no box: 'x 0.5"),
-        ("cat 0.5 0.5 0.1 0.1", "a line is no box"),
         ("0 0.5 0.5 0.1 1.5", "not between 0 and 1"),
         ("0 0.5 nan 0.1 0.1", "not between 0 and 1"),
         ("2 0.5 0.5 0.1 0.1", "a class is none of the 2"),
         ("0.5 0.5 0.5 0.1 0.1", "a class is none of the 2"),
-        ("-1 0.5 0.5 0.1 0.1", "a class is none of the 2"),
     ],
 )
 def test_a_label_file_that_is_something_else_is_one_samples_fault(tmp_path, line, match):
@@ -142,13 +136,10 @@ def test_a_label_file_that_is_something_else_is_one_samples_fault(tmp_path, line
     [
         ("train: train.txt\nnames: [a]\n", "names the list 'train.txt', which is not there"),
         ("train: {a: b}\nnames: [a]\n", "'train' in its YAML file is no folder or file, and no list of them"),
-        ("train: [[a]]\nnames: [a]\n", "'train' in its YAML file is no folder or file, and no list of them"),
         ("names: [[a]]\n", "has no list of names. Write a list, names: "),
         ("&a [*a]\n", "it is no YAML"),
         ("names: {1: a, 2: b}\n", "not numbered from 0 on. Number them so"),
-        ("names: 7\n", "has no list of names"),
         ("[1, 2]", "no YAML file of a dataset"),
-        ("a: [", "it is no YAML"),
         ("!!python/object/apply:os.mkdir [x]", "it is no YAML"),
         ("[" * 1000, "it is no YAML"),
     ],
@@ -208,16 +199,9 @@ def test_where_label_files_may_be(tmp_path, out, images, labels, path):
 @pytest.mark.parametrize(
     ("texts", "match"),
     [
-        (
-            [],
-            r"2 images are there, and no label file fits: 'images/a.png' has none at 'labels/a.txt' or 'images/a.txt'",
-        ),
+        ([], r"2 images are there, and no label file fits: 'images/a.png' has none at 'labels/a.txt' or 'images"),
         (["labels/frame_a.txt"], "no label file fits.*Put label files there.*or pass kind='images'"),
-        (["images/labels/a.txt"], "no label file fits"),
-        (
-            ["labels/a.txt", "labels/c.txt", "labels/d.txt"],
-            "2 label files without an image, 'labels/c.txt' first. Put an",
-        ),
+        (["labels/a.txt", "labels/c.txt", "labels/d.txt"], "2 label files without an image, 'labels/c.txt' first. Put"),
         (["labels/a.txt", "images/c.txt"], "1 label file without an image, 'images/c.txt' first"),
         ({"labels/classes.txt": "cat\n"}, "no label file fits"),
     ],
@@ -234,12 +218,9 @@ def test_label_files_and_images_that_do_not_fit(tmp_path, texts, match):
     [
         ("images/a.png", ["Labels/a.txt"], "no label file fits: 'images/a.png' has none at 'labels/a.txt'"),
         ("Images/a.png", ["Labels/a.txt"], "no label file fits: 'Images/a.png' has none at 'Images/a.txt'"),
-        ("images/a.png", ["labels/frame_a.txt"], "no label file fits"),
         ("images/a.png", ["labels/a.png.txt"], "no label file fits"),
         ("images/a.png", {"labels/a.json": "{}"}, "no label file fits"),
-        ("images/a.png", {"labels/a.txt": "0 nan 0.5 0.5 0.5"}, "not between 0 and 1"),
         ("images/a.png", {"labels/a.txt": "0.5 0.5 0.5 0.5 0.5"}, "a class is no(ne of the 1| whole number)"),
-        ("images/a.png", {"labels/a.txt": "0,0.5,0.5,0.5,0.5"}, "a line has 1 values"),
         ("images/train/a.png", ["labels/train/b.txt"], "no label file fits"),
         ("train/images/a.png", ["train/labels/b.txt"], "no label file fits"),
     ],
@@ -362,6 +343,5 @@ def test_label_files_of_windows(tmp_path, samples_in):
     (tmp_path / "labels/a.txt").write_bytes(b"\xef\xbb\xbf0 0.5 0.5 0.25 0.25\r\n")
     assert samples_in(YoloSource(str(tmp_path)))[0]["boxes"].tolist() == [[0.5, 0.5, 0.25, 0.25]]
     (tmp_path / "labels/a.txt").write_bytes("0 0.5".encode("utf-16"))
-    (item,) = (item for part in YoloSource(str(tmp_path)).parts(1) for item in YoloSource(str(tmp_path)).read(part))
     with pytest.raises(FormatError, match="it is no text in UTF-8"):
-        item.make()
+        samples_in(YoloSource(str(tmp_path)))
