@@ -19,10 +19,12 @@ def made_by(source, target=2**20):
 
 def rows_of(source, target=2**20):
     """All samples, one by one."""
-    found = []
-    for item in items_of(source, target):
-        found += [item.make()] if item.count is None else [one.make() for one in samples_of(item)]
-    return found
+    return [
+        one.make()
+        for part in source.parts(target)
+        for item in source.read(part)
+        for one in (samples_of(item) if item.count is not None else [item])
+    ]
 
 
 def plain(sample):

@@ -208,9 +208,8 @@ def test_nan_stays_nan(target):
 
 def test_the_writer_says_the_same(tmp_path):
     with gdsload.ShardWriter(tmp_path / "d", {"b": gdsload.Field("uint8")}) as writer:
-        with pytest.raises(
-            SchemaError, match="field 'b': 300 does not fit uint8 .whole numbers from 0 to 255."
-        ) as by_writer:
+        said = "field 'b': 300 does not fit uint8 .whole numbers from 0 to 255."
+        with pytest.raises(SchemaError, match=said) as by_writer:
             writer.write({"b": 300})
         with pytest.raises(SchemaError, match="300 does not fit uint8") as by_cast:
             cast(np.array(300), dtype_of("uint8"), "b")

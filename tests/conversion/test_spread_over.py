@@ -268,9 +268,8 @@ def test_a_plan_that_cannot_be_read_now_is_not_taken_for_none(array, tmp_path, d
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", fail)
-        with pytest.raises(
-            ReadError, match=r"plan.json: what an interrupted run has left cannot be read: Input/output"
-        ):
+        said = r"plan.json: what an interrupted run has left cannot be read: Input/output"
+        with pytest.raises(ReadError, match=said):
             gdsload.convert(array, tmp_path / "out", **how)
     assert gdsload.convert(array, tmp_path / "out", **how).resumed == 4
 

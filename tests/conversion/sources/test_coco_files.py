@@ -229,9 +229,8 @@ def test_an_image_that_is_not_as_it_is_said_to_be_is_at_fault_alone(tmp_path):
 
 def test_images_in_none_of_the_usual_folders(tmp_path):
     write(tmp_path)
-    with pytest.raises(
-        FormatError, match="its images, such as .* none of the folders where images usually are.*images="
-    ):
+    said = "its images, such as .* none of the folders where images usually are.*images="
+    with pytest.raises(FormatError, match=said):
         CocoSource(str(tmp_path), images="elsewhere").parts(1)
 
 

@@ -164,9 +164,8 @@ MISSING = {
 def test_a_missing_value_is_refused_or_filled_as_the_error_says(tmp_path, converted, name):
     column, proposed, wanted = MISSING[name]
     path = write(tmp_path / "a.h5ad", columns={name: column})
-    with pytest.raises(
-        gdsload.errors.ConversionError, match=rf"'{name}' has no value in cell 1. .*{{'{name}': {proposed!r}}}"
-    ):
+    said = rf"'{name}' has no value in cell 1. .*{{'{name}': {proposed!r}}}"
+    with pytest.raises(gdsload.errors.ConversionError, match=said):
         gdsload.convert(path, tmp_path / "out", workers=1)
     found = converted(path, fill={name: proposed}).column(name)
     assert (found if isinstance(found, list) else found.tolist()) == wanted

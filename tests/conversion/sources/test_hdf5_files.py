@@ -114,9 +114,8 @@ def test_refused(tmp_path, datasets, match):
 
 def test_groups_in_which_datasets_may_lie_are_named(tmp_path):
     path = write(tmp_path / "a.h5", **{"data/demo_0/x": [1, 2], "data/demo_1/x": [3]})
-    with pytest.raises(
-        FormatError, match=r"no dataset in group '/'. Pass one of the groups in it as group=: '/data'\."
-    ):
+    said = r"no dataset in group '/'. Pass one of the groups in it as group=: '/data'\."
+    with pytest.raises(FormatError, match=said):
         Hdf5Source(path).parts(1)
     with pytest.raises(FormatError, match="group=: '/data/demo_0', '/data/demo_1'"):
         Hdf5Source(path, group="data").parts(1)

@@ -69,7 +69,7 @@ def test_sizes(folder):
         assert {
             item.make()["image"].shape for item in items_of(ImageFolderSource(str(folder), size=6, resize=resize))
         } == {(3, 6, 6)}
-    with pytest.raises(FormatError, match="8 × 12 pixels, not 8 × 8"):
+    with pytest.raises(FormatError, match="8 × 12 pixels, not 8 × 8.*resize"):
         items_of(ImageFolderSource(str(folder), size=8, resize="none"))[0].make()
 
 
@@ -158,16 +158,13 @@ def test_what_pillow_would_hand_to_other_programs(tmp_path):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(FormatError, match="no folder"):
-        ImageFolderSource(str(tmp_path)).parts(1)
     (tmp_path / "a").mkdir()
     with pytest.raises(FormatError, match="no file with"):
         ImageFolderSource(str(tmp_path)).parts(1)
     with pytest.raises(FormatError, match="cannot be read"):
         ImageFolderSource(str(tmp_path / "none")).parts(1)
     save(tmp_path / "a" / "0.png", np.zeros((2, 2, 3), np.uint8))
-    source = ImageFolderSource(str(tmp_path))
-    items = items_of(source)
+    (item,) = items_of(ImageFolderSource(str(tmp_path)))
     os.unlink(tmp_path / "a" / "0.png")
     with pytest.raises(FormatError, match="No such file"):
-        items[0].make()
+        item.make()

@@ -86,9 +86,8 @@ def test_numbers_and_texts_are_no_others(tmp_path, samples_in):
 def test_whole_numbers_that_no_whole_type_holds_are_refused(tmp_path, samples_in, numbers):
     for name, wrap in (("n", lambda n: n), ("l", lambda n: [n]), ("s", lambda n: {"id": n})):
         path = write(tmp_path / f"{name}.jsonl", [{name: wrap(number), "x": 0.5} for number in numbers])
-        with pytest.raises(
-            OptionError, match=rf"the key '{name}' has the whole number {numbers[1]}, .*as_json=\['{name}'\]"
-        ):
+        said = rf"the key '{name}' has the whole number {numbers[1]}, .*as_json=\['{name}'\]"
+        with pytest.raises(OptionError, match=said):
             JsonLinesSource(path).parts(100)
         texts = [one[name] for one in samples_in(JsonLinesSource(path, as_json=[name]))]
         assert [json.loads(text) for text in texts] == list(map(wrap, numbers))
@@ -108,9 +107,8 @@ def test_a_whole_number_among_floats_is_refused(tmp_path, samples_in, wrap, befo
     """At once, or, where it comes after the first lines, as a bad line."""
     rows = [{"n": wrap(value), "x": 1e300} for value in [0.5] * before + [2**53 + 1, 2**53]]
     path = write(tmp_path / "a.jsonl", rows)
-    with pytest.raises(
-        (OptionError, ReadError), match=r"the key 'n' has the whole number 9007199254740993, which would"
-    ):
+    said = r"the key 'n' has the whole number 9007199254740993, which would"
+    with pytest.raises((OptionError, ReadError), match=said):
         gdsload.convert(path, tmp_path / "out", workers=1)
     if before > 1:
         report = gdsload.convert(path, tmp_path / "out", workers=1, on_error="skip", restart=True)
@@ -159,18 +157,16 @@ def test_a_key_of_several_types_is_named(tmp_path, value, other, key, late):
 
 def test_a_number_that_its_key_does_not_hold_names_a_type_that_does(tmp_path, converted):
     path = write(tmp_path / "a.jsonl", [{"a": 1, "b": 1}] * 1000 + [{"a": 1, "b": 1.5}])
-    with pytest.raises(
-        ReadError, match=r"the key 'b' has .*1\.5\. Say of what type it is, types={'b': 'float64'}, which rounds"
-    ):
+    said = r"the key 'b' has .*1\.5\. Say of what type it is, types={'b': 'float64'}, which rounds"
+    with pytest.raises(ReadError, match=said):
         gdsload.convert(path, tmp_path / "out", workers=1)
     assert converted(path, types={"b": "float64"})[1000]["b"] == 1.5
 
 
 def test_a_large_whole_number_that_comes_late_is_not_told_to_be_a_float(tmp_path, converted):
     path = write(tmp_path / "a.jsonl", [{"b": 1}] * 1000 + [{"b": 2**64 - 1}])
-    with pytest.raises(
-        ReadError, match=r"the key 'b' has .*5\. Say of what type it is, types={'b': 'uint64'}; or keep"
-    ):
+    said = r"the key 'b' has .*5\. Say of what type it is, types={'b': 'uint64'}; or keep"
+    with pytest.raises(ReadError, match=said):
         gdsload.convert(path, tmp_path / "out", workers=1)
     assert converted(path, types={"b": "uint64"}).column("b")[-1].item() == 2**64 - 1
     path = write(tmp_path / "a.jsonl", [{"b": -1}] * 1000 + [{"b": 2**64 - 1}])

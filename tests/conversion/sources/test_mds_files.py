@@ -263,9 +263,8 @@ def test_hashes_of_the_index_are_compared(tmp_path, packer, algorithms):
     content = bytearray(file.read_bytes())
     content[-3] ^= 1
     file.write_bytes(content)
-    with pytest.raises(
-        FormatError, match=rf"{file.name}: .*its {algorithms[0]} is \w+, but the index says \w+\. Copy it again"
-    ):
+    said = rf"{file.name}: .*its {algorithms[0]} is \w+, but the index says \w+\. Copy it again"
+    with pytest.raises(FormatError, match=said):
         gdsload.convert(folder, tmp_path / "out", workers=1, on_error="skip", fields=["str"])
     assert not (tmp_path / "out").exists()
 

@@ -59,12 +59,11 @@ def test_lossy_sounds_are_float32(kind):
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("kind", [("WAV", "PCM_16"), ("WAV", "FLOAT"), ("AIFF", "PCM_24"), ("OGG", "VORBIS")])
 def test_a_sound_of_no_frames_is_an_empty_sample(tmp_path, converted, kind, channels):
-    values = {n: np.zeros((n, channels)[:channels]) for n in (100, 0)}
-    for n, sound in values.items():
-        (tmp_path / "in").mkdir(exist_ok=True)
-        (tmp_path / "in" / f"{n:03}.{kind[0].lower()}").write_bytes(encoded(sound, *kind))
-    dataset = converted(tmp_path / "in")
-    assert [tuple(sample["audio"].shape) for sample in dataset] == [values[n].shape for n in (0, 100)]
+    sounds = [np.zeros((frames, channels)[:channels]) for frames in (0, 100)]
+    for number, sound in enumerate(sounds):
+        (tmp_path / f"{number}.{kind[0].lower()}").write_bytes(encoded(sound, *kind))
+    dataset = converted(tmp_path)
+    assert [tuple(sample["audio"].shape) for sample in dataset] == [sound.shape for sound in sounds]
     assert dataset.column("audio.sampling_rate").tolist() == [RATE, RATE]
 
 
@@ -80,16 +79,11 @@ def test_a_recording_that_broke_off_is_not_empty(riff, sound):
         sound_fields("a", bytes(content), "x")
 
 
-def test_a_file_of_no_bytes_is_empty():
-    with pytest.raises(FormatError, match="cannot be decoded: the file is empty"):
-        sound_fields("a", b"", "x")
-
-
 @pytest.mark.parametrize("kind", ["WAV", "FLAC", "AIFF"])
 def test_a_file_that_is_cut_short_is_refused(kind):
     content = encoded(samples(), kind)
     for length in (0, 1, 11, 60, len(content) // 2, len(content) - 100):
-        with pytest.raises(FormatError, match="the sound "):
+        with pytest.raises(FormatError, match="the sound " if length else "cannot be decoded: the file is empty"):
             sound_fields("a", content[:length], "x")
 
 
@@ -196,9 +190,8 @@ def scales(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sounds_of_several_types_in_one_scale(scales, tmp_path, converted, dtype):
-    with pytest.raises(
-        SchemaError, match="samples differ: int16.*A cast leaves each in its scale; dtype='float32' makes all"
-    ):
+    said = "samples differ: int16.*A cast leaves each in its scale; dtype='float32' makes all"
+    with pytest.raises(SchemaError, match=said):
         gdsload.convert(scales, tmp_path / "out", workers=1)
     dataset = converted(scales, dtype=dtype)
     assert dataset.schema["audio"].dtype.name == dtype
@@ -226,9 +219,8 @@ def test_a_sound_of_another_type_that_comes_late_names_its_scale(tmp_path):
     for number in range(80):
         kind = "PCM_16" if number < 70 else "FLOAT"
         (folder / f"{number:02}.wav").write_bytes(encoded(LOUD[:20], "WAV", kind))
-    with pytest.raises(
-        ReadError, match="it is float32, but the schema says int16. A cast leaves each in its scale; dtype="
-    ):
+    said = "it is float32, but the schema says int16. A cast leaves each in its scale; dtype="
+    with pytest.raises(ReadError, match=said):
         gdsload.convert(folder, tmp_path / "out", workers=1)
 
 

@@ -16,7 +16,7 @@ from gdsload.conversion.part import samples_of
 from gdsload.conversion.sources.hf_datasets import HuggingFaceSource
 from gdsload.conversion.sources.parquet_files import ParquetSource
 from gdsload.errors import FormatError, OptionError
-from tests.conversion.reading import items_of, plain, rows_of
+from tests.conversion.reading import items_of, made_by, plain, rows_of
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -147,16 +147,6 @@ def test_all_that_cannot_be_taken_is_named_with_the_ways_out(tmp_path, converted
     assert list(converted(path, fields=["a b"]).schema) == ["a b"]
 
 
-def test_map_gets_the_fields_that_were_chosen(tmp_path, converted, monkeypatch):
-    (tmp_path / "my_map.py").write_text("def double(sample):\n    return {'y': sample['x'] * 2, 'n': len(sample)}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    path = write(tmp_path / "t.parquet", pa.table({"x": [1, 2], "tags": [["a"]] * 2}), "parquet")
-    assert [(int(one["y"]), int(one["n"])) for one in converted(path, fields=["x"], map="my_map:double")] == [
-        (2, 1),
-        (4, 1),
-    ]
-
-
 def test_structs_are_flattened_and_what_has_none_has_no_parts(tmp_path):
     column = pa.array([{"a": 1, "in": {"t": "x"}}, {"a": 2, "in": {"t": "y"}}, None, {"a": 4, "in": None}])
     source = one_column(tmp_path, column)
@@ -271,20 +261,15 @@ def test_lists_in_lists_of_one_length(tmp_path, converted):
 def test_lists_of_one_length_are_fixed_if_that_is_said(tmp_path, converted):
     source = one_column(tmp_path, pa.array([[1.0, 2.0], [3.0, 4.0]] * 50))
     assert converted(source).schema["x"].shape == (None,)
-    assert converted(source, fixed=["x"], casts={"x": "float32"}).schema["x"] == gdsload.Field("float32", (2,))
+    fixed = converted(source, fixed=["x"], casts={"x": "float32"})
+    assert fixed.schema["x"] == gdsload.Field("float32", (2,))
+    with pytest.raises(OptionError, match="'x' is to be ragged and fixed"):
+        converted(source, fixed=["x"], ragged=["x"])
     uneven = one_column(tmp_path, pa.array([[1, 2]] * 100 + [[3]]))
     with pytest.raises(gdsload.ConversionError, match=r"row.*has shape \[1\], but \[2\] was expected"):
-        gdsload.convert(
-            ParquetSource(uneven.path),
-            tmp_path / "no",
-            workers=1,
-            fixed=["x"],
-            schema={"x": gdsload.Field("int64", (2,))},
-        )
+        converted(uneven, fixed=["x"], schema={"x": gdsload.Field("int64", (2,))})
     with pytest.raises(gdsload.SchemaError, match="'x': it is to be fixed, but its samples have different lengths"):
-        gdsload.convert(one_column(tmp_path, pa.array([[1, 2], [3]])), tmp_path / "no", workers=1, fixed=["x"])
-    with pytest.raises(OptionError, match="'x' is to be ragged and fixed"):
-        gdsload.convert(source, tmp_path / "no", fixed=["x"], ragged=["x"])
+        converted(one_column(tmp_path, pa.array([[1, 2], [3]])), fixed=["x"])
 
 
 def test_files_with_names_in_structs_are_their_bytes(tmp_path):
@@ -433,35 +418,36 @@ def test_grids_that_vary(tmp_path, hf):
 
 def test_splits_of_datasets(tmp_path, hf):
     one = hf.Dataset.from_dict({"x": [1, 2]})
-    hf.DatasetDict({"train": one, "test": one.select([0])}).save_to_disk(str(tmp_path / "d"))
-    one.save_to_disk(str(tmp_path / "e"))
-    path = str(tmp_path / "d")
-    assert [item.count for item in items_of(HuggingFaceSource(path, split="train"))] == [2]
-    with pytest.raises(
-        OptionError, match="it holds several splits. Pass one of them as split=.*: there are 'train', 'test'"
-    ):
-        HuggingFaceSource(path).parts(1)
-    with pytest.raises(OptionError, match="there is no split 'val'.*: there are 'train', 'test'"):
-        HuggingFaceSource(path, split="val").parts(1)
-    everything = HuggingFaceSource(path, split="all")
-    assert [value for item in items_of(everything) for value in item.make()["x"].tolist()] == [1, 2, 1]
-    assert everything.describe()["files"] != HuggingFaceSource(path, split="train").describe()["files"]
-    other = hf.Dataset.from_dict({"x": ["a"]})
-    hf.DatasetDict({"train": one, "test": other}).save_to_disk(str(tmp_path / "unlike"))
-    with pytest.raises(FormatError, match="its splits do not go together"):
-        HuggingFaceSource(str(tmp_path / "unlike"), split="all").parts(1)
     nothing = one.select([])  # datasets 4.0 gives a column of no values no type
-    hf.DatasetDict({"empty": nothing, "train": one}).save_to_disk(str(tmp_path / "partly"))
-    assert [item.count for item in items_of(HuggingFaceSource(str(tmp_path / "partly"), split="all"))] == [2]
+
+    def source(split=None, **splits):
+        """Of a folder with these splits."""
+        place = tmp_path / "-".join([*splits, *(str(len(part)) for part in splits.values())])
+        hf.DatasetDict(splits).save_to_disk(str(place))
+        return HuggingFaceSource(str(place), split=split)
+
+    two = {"train": one, "test": one.select([0])}
+    assert [item.count for item in items_of(source("train", **two))] == [2]
+    assert [item.count for item in items_of(source(train=one))] == [2]
+    everything = source("all", **two)
+    assert [value for batch in made_by(everything) for value in batch["x"].tolist()] == [1, 2, 1]
+    described = [source(split, **two).describe() for split in ("all", "train", "test")]
+    assert described[0]["files"] != described[1]["files"]
+    assert described[1] != described[2]
+    assert [item.count for item in items_of(source("all", empty=nothing, train=one))] == [2]
+    said = "it holds several splits. Pass one of them as split=.*: there are 'train', 'test'"
+    with pytest.raises(OptionError, match=said):
+        source(**two).parts(1)
+    with pytest.raises(OptionError, match="there is no split 'val'.*: there are 'train', 'test'"):
+        source("val", **two).parts(1)
+    with pytest.raises(FormatError, match="its splits do not go together"):
+        source("all", train=one, other=hf.Dataset.from_dict({"x": ["a"]})).parts(1)
     for split in ("empty", "all"):
-        hf.DatasetDict({"empty": nothing}).save_to_disk(str(tmp_path / "empty"))
-        with pytest.raises(FormatError, match="empty: there is not one row"):
-            HuggingFaceSource(str(tmp_path / "empty"), split=split).parts(1)
-    hf.DatasetDict({"train": one}).save_to_disk(str(tmp_path / "alone"))
-    assert [item.count for item in items_of(HuggingFaceSource(str(tmp_path / "alone")))] == [2]
+        with pytest.raises(FormatError, match="empty-0: there is not one row"):
+            source(split, empty=nothing).parts(1)
+    one.save_to_disk(str(tmp_path / "alone"))
     with pytest.raises(OptionError, match="no splits"):
-        HuggingFaceSource(str(tmp_path / "e"), split="train").parts(1)
-    assert HuggingFaceSource(path, split="test").describe() != HuggingFaceSource(path, split="train").describe()
+        HuggingFaceSource(str(tmp_path / "alone"), split="train").parts(1)
     with pytest.raises(FormatError, match="there is no file"):
         HuggingFaceSource(str(tmp_path)).parts(1)
 

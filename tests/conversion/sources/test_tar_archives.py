@@ -75,10 +75,8 @@ def test_all_archives_of_a_file_are_read(place, archives, zeros, packed):
 @pytest.mark.parametrize("more", [b"x", b"\0\0x", b"PK\3\4" * 200, bytes(511) + b"x" * 2000])
 def test_what_comes_after_an_archive_and_is_none_is_an_error(tmp_path, packed, more):
     path = written(tmp_path, archive([("0.txt", b"a")]) + more, packed)
-    with pytest.raises(
-        FormatError,
-        match=r"after the end of an archive there is something else, at byte 10\d+.*head -c 10\d+|truncated",
-    ):
+    said = r"after the end of an archive there is something else, at byte 10\d+.*head -c 10\d+|truncated"
+    with pytest.raises(FormatError, match=said):
         read(path)
 
 
@@ -179,9 +177,8 @@ def test_members_apart_are_refused_with_a_command_that_loses_none(tmp_path, conv
     (tmp_path / "a b").mkdir()
     path = written(tmp_path / "a b", archive(members[:150]) + archive(members[150:]))
     for on_error in ("stop", "skip"):
-        with pytest.raises(
-            FormatError, match=r"sample 's/099' are not side by side: 's/099.cls' comes after"
-        ) as caught:
+        said = r"sample 's/099' are not side by side: 's/099.cls' comes after"
+        with pytest.raises(FormatError, match=said) as caught:
             gdsload.convert(path, tmp_path / "no", on_error=on_error, max_skipped="100%", workers=1)
     assert "on_error" not in str(caught.value)
     if shutil.which("tar") is None:
