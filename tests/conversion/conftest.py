@@ -18,8 +18,8 @@ import pytest
 import torch
 
 import gdsload
-from gdsload.conversion.part import samples_of
 from gdsload.errors import GdsloadError
+from tests.conversion.reading import rows_of
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -272,12 +272,7 @@ def documents_of():
     """Reads all documents of tokens of a source, cut into parts of about so many bytes."""
 
     def read(source, target=2**20):
-        return [
-            one.make()["tokens"].tolist()
-            for part in source.parts(target)
-            for item in source.read(part)
-            for one in samples_of(item)
-        ]
+        return [row["tokens"].tolist() for row in rows_of(source, target)]
 
     return read
 
@@ -289,10 +284,8 @@ def samples_in():
     def read(source, target=2**20):
         source = pickle.loads(pickle.dumps(source))  # as in another process
         return [
-            {name: np.asarray(value) if hasattr(value, "shape") else value for name, value in one.make().items()}
-            for part in source.parts(target)
-            for item in source.read(part)
-            for one in (samples_of(item) if item.count is not None else [item])
+            {name: np.asarray(value) if hasattr(value, "shape") else value for name, value in row.items()}
+            for row in rows_of(source, target)
         ]
 
     return read

@@ -17,6 +17,7 @@ from gdsload.conversion.folders import is_passed_over, names_below, names_in
 from gdsload.conversion.provenance import notes_of
 from gdsload.conversion.recognise import recognise, source_for
 from gdsload.errors import FormatError, OptionError
+from tests.conversion.reading import made_by
 
 KEPT_BESIDE = [
     ".ipynb_checkpoints", ".git", ".hidden", ".hive-staging_hive_2024", ".Trash-1000", ".snapshot", ".cache",
@@ -30,7 +31,7 @@ LIBRARIES_OWN = ("huggingface", "mds", "litdata")
 
 
 def samples(source):
-    return [str(item.make()) for part in source.parts(2**20) for item in source.read(part)]
+    return list(map(str, made_by(source)))
 
 
 def told_by(source):
