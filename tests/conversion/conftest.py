@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import random
 import re
 import shutil
-import tarfile
 import wave
 from itertools import islice
 from pathlib import Path
@@ -20,6 +18,7 @@ import torch
 import gdsload
 from gdsload.errors import GdsloadError
 from tests.conversion.reading import rows_of
+from tests.conversion.tar_files import pack
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -73,11 +72,7 @@ def images(folder):
 
 
 def webdataset(folder):
-    with tarfile.open(folder / "a.tar", "w") as tar:
-        for number in range(3):
-            info = tarfile.TarInfo(f"{number}.cls")
-            info.size = 1
-            tar.addfile(info, io.BytesIO(b"%d" % number))
+    pack(folder / "a.tar", [(f"{number}.cls", b"%d" % number) for number in range(3)])
     return ["a.tar"], {}
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import tarfile
 
 import pytest
+
+from tests.conversion.tar_files import pack
 
 
 def folder(root, files):
@@ -22,12 +23,7 @@ def csv(root, files):
 
 
 def tar(root, files):
-    with tarfile.open(root / "a.tar", "w") as made:
-        for number, raw in enumerate(files):
-            info = tarfile.TarInfo(f"{number}.jpg")
-            info.size = len(raw)
-            made.addfile(info, io.BytesIO(raw))
-    return root / "a.tar", "jpg", {}
+    return pack(root / "a.tar", [(f"{number}.jpg", raw) for number, raw in enumerate(files)]), "jpg", {}
 
 
 def parquet(root, files):
@@ -70,7 +66,7 @@ def coco(root, files):
             images.append({"id": number, "file_name": f"{number}.jpg", "width": image.width, "height": image.height})
     tree = {"categories": [], "annotations": [], "images": images}
     (root / "_annotations.coco.json").write_text(json.dumps(tree))
-    return root, "image", {}
+    return root, "image", {"kind": "coco"}
 
 
 def yolo(root, files):
@@ -80,7 +76,7 @@ def yolo(root, files):
     folder(root / "images", files)
     (root / "labels" / "0.txt").write_text("0 0.5 0.5 0.25 0.5\n")
     (root / "data.yaml").write_text("names: [cat]\ntrain: images\n")
-    return root, "image", {}
+    return root, "image", {"kind": "yolo"}
 
 
 WAYS = [folder, csv, tar, parquet, in_memory, saved, parquet_of_datasets, lmdb, coco, yolo]

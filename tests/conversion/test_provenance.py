@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import io
 import json
 import os
 import shutil
-import tarfile
 from decimal import Decimal
 from pathlib import Path
 
@@ -60,18 +58,17 @@ def rows():
     return [{"x": number} for number in range(12)]
 
 
-@pytest.mark.parametrize("pack", [None, {"field": "x", "length": 2}])
-def test_datasets_of_ones_own_are_called_by_their_names(tmp_path, pack):
-    convert(f"{__name__}:{'documents' if pack else 'rows'}", tmp_path / "d", pack=pack, workers=1)
-    kind = "torch dataset, packed" if pack else "torch dataset"
-    assert metadata_of(tmp_path / "d")["source"] == {
-        "kind": kind,
-        "name": f"{__name__}:{'documents' if pack else 'rows'}",
-    }
-
-
 def documents():
     return [{"x": [1, 2, number]} for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "pack"),
+    [("rows", "torch dataset", None), ("documents", "torch dataset, packed", {"field": "x", "length": 2})],
+)
+def test_datasets_of_ones_own_are_called_by_their_names(converted, name, kind, pack):
+    found = converted(f"{__name__}:{name}", pack=pack).metadata
+    assert found["source"] == {"kind": kind, "name": f"{__name__}:{name}"}
 
 
 @pytest.fixture
@@ -133,16 +130,15 @@ def test_what_is_said_by_hand_takes_the_place_of_the_rest(converted, folder):
     assert {key: found[key] for key in mine} == mine
 
 
-def test_classes_of_datasets_and_parquet_files(tmp_path):
+def test_classes_of_datasets_and_parquet_files(tmp_path, converted):
     library = pytest.importorskip("datasets")
     library.disable_progress_bars()
     features = library.Features({"y": library.ClassLabel(names=["no", "yes"]), "x": library.Value("int64")})
     dataset = library.Dataset.from_dict({"y": [0, 1], "x": [3, 4]}, features)
     dataset.save_to_disk(str(tmp_path / "disk"))
     dataset.to_parquet(str(tmp_path / "a.parquet"))
-    for number, source in enumerate((dataset, tmp_path / "disk", tmp_path / "a.parquet")):
-        convert(source, tmp_path / str(number), workers=1)
-        assert metadata_of(tmp_path / str(number))["classes"] == {"y": ["no", "yes"]}
+    for source in (dataset, tmp_path / "disk", tmp_path / "a.parquet"):
+        assert converted(source).metadata["classes"] == {"y": ["no", "yes"]}
 
 
 def test_units_of_what_were_times_or_decimals(tmp_path, converted):
@@ -152,11 +148,10 @@ def test_units_of_what_were_times_or_decimals(tmp_path, converted):
     table = arrow.table({"t": times, "day": arrow.array([1, 2], arrow.date32()), "price": prices, "x": [1, 2]})
     importlib.import_module("pyarrow.parquet").write_table(table, tmp_path / "a.parquet")
     units = {"t": "microseconds since 1970-01-01 (no time zone)", "price": "units of 10 to the power of -2"}
-    for number, source in enumerate((table, tmp_path / "a.parquet")):
-        out = tmp_path / str(number)
-        convert(source, out, decimals="scaled", fields=["t", "price", "x"], workers=1)
-        assert metadata_of(out)["units"] == units
-    reshard(out, tmp_path / "r", fields=["t"])
+    for source in (table, tmp_path / "a.parquet"):
+        dataset = converted(source, decimals="scaled", fields=["t", "price", "x"])
+        assert dataset.metadata["units"] == units
+    reshard(dataset.path, tmp_path / "r", fields=["t"])
     assert metadata_of(tmp_path / "r")["units"] == {"t": units["t"]}
     assert "units" not in converted(table, as_json=["t"], decimals="scaled", fields=["t", "x"]).metadata
 
@@ -182,18 +177,10 @@ def test_what_users_call_units_is_kept(tmp_path, converted):
     assert converted({"x": np.arange(3)}, metadata=told).metadata.items() >= told.items()
 
 
-def test_keys_of_tars_and_options_of_packing(tmp_path, converted):
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        info = tarfile.TarInfo("0.cls")
-        info.size = 1
-        tar.addfile(info, io.BytesIO(b"1"))
+def test_keys_of_tars(tmp_path, make_source, converted):
+    make_source("webdataset", tmp_path)
     assert converted(tmp_path / "a.tar").metadata["key"] == "key"
     assert "key" not in converted(tmp_path / "a.tar", fields=["cls"]).metadata
-    np.arange(9, dtype=np.uint16).tofile(tmp_path / "a.bin")
-    pack = {"field": "tokens", "length": 4}
-    convert(tmp_path / "a.bin", tmp_path / "packed", dtype="uint16", pack=pack, workers=1)
-    assert metadata_of(tmp_path / "packed")["options"] == {"pack": pack}
-    assert metadata_of(tmp_path / "packed")["source"]["path"] == str(tmp_path / "a.bin")
 
 
 def test_packing_keeps_what_is_known_of_the_documents(tmp_path, converted):
@@ -223,13 +210,10 @@ def test_reshard_and_split_keep_them(tmp_path):
     assert [metadata_of(tmp_path / name) for name in "rabc"] == [wanted] * 4
     reshard(tmp_path / "d", tmp_path / "f", fields=["x"])
     assert metadata_of(tmp_path / "f") == {"licence": "CC0"}
-
-
-def test_shards_that_say_nothing_are_made_of_such_ones_only(tmp_path):
-    written(tmp_path / "d")
-    reshard(tmp_path / "d", tmp_path / "r")
-    merge([tmp_path / "d", tmp_path / "r"], tmp_path / "m")
-    assert metadata_of(tmp_path / "r") == metadata_of(tmp_path / "m") == {}
+    written(tmp_path / "none")
+    reshard(tmp_path / "none", tmp_path / "n")
+    merge([tmp_path / "none", tmp_path / "n"], tmp_path / "m")
+    assert metadata_of(tmp_path / "n") == metadata_of(tmp_path / "m") == {}
 
 
 def test_merge_keeps_what_all_agree_in_and_lists_where_they_come_from(tmp_path):

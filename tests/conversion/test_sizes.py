@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
-import tarfile
 
 import numpy as np
 import pytest
 
 from gdsload import convert
 from gdsload.conversion.runner import plan
+from tests.conversion.tar_files import pack
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -30,19 +29,11 @@ def in_folder(folder):
     return folder
 
 
-def in_tar(folder, packed=False, size=(40, 30)):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as tar:
-        for number in range(60):
-            for name, content in (
-                (f"{number}.jpg", jpeg(number, size)),
-                (f"{number}.json", json.dumps({"n": number}).encode()),
-            ):
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-    raw = stream.getvalue()
-    (folder / ("a.tar.gz" if packed else "a.tar")).write_bytes(gzip.compress(raw, 1) if packed else raw)
+def in_tar(folder, name="a.tar", size=(40, 30)):
+    members = []
+    for number in range(60):
+        members += [(f"{number}.jpg", jpeg(number, size)), (f"{number}.json", json.dumps({"n": number}).encode())]
+    pack(folder / name, members, mode="w:gz" if name.endswith(".gz") else "w")
     return folder
 
 
@@ -84,14 +75,10 @@ def test_pixels_are_many_times_their_files(tmp_path):
 
 
 def test_a_packed_tar(tmp_path):
-    assert plan(in_tar(tmp_path, packed=True, size=(320, 240)), size=224).nbytes > 60 * 224 * 224 * 3 * 0.7
+    assert plan(in_tar(tmp_path, "a.tar.gz", size=(320, 240)), size=224).nbytes > 60 * 224 * 224 * 3 * 0.7
 
 
 def test_sources_without_images_have_no_two_sizes(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((4, 4), np.float32))
     assert plan(tmp_path / "x.npy").images is None
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        info = tarfile.TarInfo("0.cls")
-        info.size = 1
-        tar.addfile(info, io.BytesIO(b"1"))
-    assert plan(tmp_path / "a.tar").images is None
+    assert plan(pack(tmp_path / "a.tar", [("0.cls", b"1")])).images is None

@@ -49,9 +49,8 @@ def test_converted_to_pixels(converted, root, way):
     files = [encoded(codec, orientation) for codec in CODECS for orientation in range(1, 9)]
     source, field, options = way(root, files)
     found = converted(source, **options)
-    assert [np.array_equal(sample[field], shown(raw)) for sample, raw in zip(found, files, strict=True)] == [
-        True
-    ] * len(files)
+    for sample, raw in zip(found, files, strict=True):
+        assert np.array_equal(sample[field], shown(raw))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -84,9 +83,8 @@ def test_images_of_a_users_dataset_are_as_it_returns_them(out, turn):
     """It may have turned them by hand; that they are not turned is said."""
     notes = gdsload.convert(Opened(turn), out, workers=1).notes
     wanted = [np.asarray(Opened(turn)[index]["x"]).transpose(2, 0, 1) for index in range(8)]
-    assert [np.array_equal(one["x"], other) for one, other in zip(gdsload.ShardDataset(out), wanted, strict=True)] == [
-        True
-    ] * 8
+    for one, other in zip(gdsload.ShardDataset(out), wanted, strict=True):
+        assert np.array_equal(one["x"], other)
     assert [("exif_transpose" in note) for note in notes] == ([] if turn else [True])
     listed = [Opened(turn)[5]["x"]] * 2
     notes = gdsload.convert({"x": listed}, out, overwrite=True, workers=1).notes

@@ -70,22 +70,27 @@ def test_of_many_groups_the_first_ones_are_named(tmp_path):
     ]  # fmt: skip
 
 
-def test_nothing_of_other_files_is_read(tmp_path):
-    secret = write(tmp_path / "secret.h5", x=[1])
-    (tmp_path / "raw").write_bytes(bytes(64))
+@pytest.mark.parametrize(
+    ("put", "match"),
+    [
+        (lambda file, secret: file.__setitem__("x", h5py.ExternalLink(secret, "x")), "link to another file"),
+        (lambda file, secret: file.create_virtual_dataset("x", virtual(secret)), "in other files"),
+        (lambda file, secret: file.create_dataset("x", (8,), "i8", external=[(secret, 0, 64)]), "in other files"),
+    ],
+    ids=["link", "virtual", "external"],
+)
+def test_nothing_of_other_files_is_read(tmp_path, put, match):
+    secret = write(tmp_path / "secret", x=[1])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        put(file, secret)
+    with pytest.raises(FormatError, match=match):
+        Hdf5Source(str(tmp_path / "a.h5")).parts(1)
+
+
+def virtual(secret):
     layout = h5py.VirtualLayout((1,), "i8")
     layout[:] = h5py.VirtualSource(secret, "x", (1,))
-    for number, match in enumerate(["link to another file", "in other files", "in other files"]):
-        path = str(tmp_path / f"a{number}.h5")
-        with h5py.File(path, "w") as file:
-            if number == 0:
-                file["x"] = h5py.ExternalLink(secret, "x")
-            elif number == 1:
-                file.create_virtual_dataset("x", layout)
-            else:
-                file.create_dataset("x", (8,), "i8", external=[(str(tmp_path / "raw"), 0, 64)])
-        with pytest.raises(FormatError, match=match):
-            Hdf5Source(path).parts(1)
+    return layout
 
 
 def test_a_link_within_the_file_to_a_link_out_of_it(tmp_path):
@@ -138,11 +143,7 @@ def test_what_is_beside_the_fields_that_are_wanted_does_not_matter(tmp_path):
         file["x"], file["y"], file["mean"], file["names"] = np.arange(3), np.ones((3, 2)), 0.5, [b"a"]
         file["elsewhere"] = h5py.ExternalLink("other.h5", "x")
     source = Hdf5Source(str(tmp_path / "t.h5"))
-    assert [
-        item.make()["y"].shape
-        for part in source.only(["y", "x"]).parts(2**20)
-        for item in source.only(["y"]).read(part)
-    ] == [(3, 2)]
+    assert [one["y"].shape for one in made_by(source.only(["y", "x"]))] == [(3, 2)]
     with h5py.File(tmp_path / "t.h5", "a") as file:
         del file["elsewhere"]
     with pytest.raises(FormatError, match=r"fields=\['x', 'y'\]"):

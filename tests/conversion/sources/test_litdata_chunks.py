@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import shutil
@@ -116,7 +117,6 @@ WRONG_KIND = "a value in it is not of the kind that it must be"
     ("change", "reason"),
     [
         (lambda chunk, config: chunk.update(filename="../x"), "leads out of the folder"),
-        (lambda chunk, config: chunk.update(filename="/dev/zero"), "leads out of the folder"),
         (lambda chunk, config: chunk.update(filename="none"), "no file 'none'"),
         (lambda chunk, config: chunk.update(filename=7), "a chunk is"),
         (lambda chunk, config: chunk.update(chunk_bytes=7), "the index says 7"),
@@ -144,11 +144,18 @@ def test_an_index_that_lies(tmp_path, change, reason):
 
 
 @pytest.mark.parametrize("kind", ["leaves", "pairs", "tokens", "rows"])
-def test_damaged_anywhere_is_read_or_refused(tmp_path, survives_damage, kind):
+def test_damaged_anywhere_is_read_or_refused(tmp_path, kind):
     shutil.copytree(DATA / kind, tmp_path / "d")
     path = max((tmp_path / "d").glob("*.bin"))
-    survives_damage(path, lambda: LitDataSource(str(tmp_path / "d")))
-    path.write_bytes(path.read_bytes()[:-1])
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        spoiled = bytearray(whole)
+        spoiled[rng.integers(len(whole))] = rng.integers(256)
+        path.write_bytes(spoiled)
+        with contextlib.suppress(FormatError):
+            made_by(LitDataSource(str(tmp_path / "d")))
+    path.write_bytes(whole[:-1])
     with pytest.raises(FormatError, match="the index says"):
         made_by(LitDataSource(str(tmp_path / "d")))
 

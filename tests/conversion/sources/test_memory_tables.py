@@ -112,10 +112,9 @@ def test_splits_of_a_dataset_dict(tmp_path, converted):
         gdsload.convert(both, tmp_path / "out")
     with pytest.raises(OptionError, match="no split 'val'"):
         gdsload.convert(both, tmp_path / "out", split="val")
-    dataset = converted(both, split="test")
-    assert [sample["x"].tolist() for sample in dataset] == [2, 0]
-    assert dataset.schema["x"].dtype.name == "int32"
-    assert [sample["x"].tolist() for sample in converted(both, split="all")] == [0, 1, 2, 2, 0]
+    assert converted(both, split="test").column("x").tolist() == [2, 0]
+    together = converted(both, split="all")
+    assert (together.column("x").tolist(), together.schema["x"].dtype.name) == ([0, 1, 2, 2, 0], "int32")
 
 
 def test_arrays_by_name(tmp_path):
@@ -167,11 +166,10 @@ def columns_by_name():
 
 
 @pytest.mark.parametrize("beside", [{}, {"y": np.arange(3)}, {"z": torch.zeros(3, 2), "y": [0, 1, 2]}])
-def test_columns_by_name_are_taken_in_their_order(tmp_path, beside):
+def test_columns_by_name_are_taken_in_their_order(converted, beside):
     for name, column, wanted in columns_by_name():
         arrays = {"x": column, **beside}
-        gdsload.convert(arrays, tmp_path / name, workers=1)
-        dataset = gdsload.ShardDataset(tmp_path / name)
+        dataset = converted(arrays)
         assert list(dataset.schema) == list(arrays)
         samples = samples_in_rows(dataset)
         assert [one["x"] for one in samples] == wanted, name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import tarfile
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,7 @@ import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.sounds import sound_fields
 from gdsload.errors import FormatError, ReadError, SchemaError
+from tests.conversion.tar_files import pack
 
 soundfile = pytest.importorskip("soundfile", reason="gdsload[audio] decodes sounds")
 RATE = 16_000
@@ -115,16 +115,15 @@ def test_sounds_of_one_length_at_first_may_vary_later(tmp_path, converted):
 
 
 def test_tar_files(tmp_path, converted):
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for number in range(3):
-            for name, content in ((f"{number}.flac", encoded(samples(number))), (f"{number}.txt", b"hello")):
-                header = tarfile.TarInfo(name)
-                header.size = len(content)
-                tar.addfile(header, io.BytesIO(content))
-    dataset = converted(tmp_path / "a.tar", fields=["flac", "flac.sampling_rate", "txt"])
+    sounds = [encoded(samples(number)) for number in range(3)]
+    members = [
+        (f"{number}{end}", raw) for number, one in enumerate(sounds) for end, raw in ((".flac", one), (".txt", b"a"))
+    ]
+    path = pack(tmp_path / "a.tar", members)
+    dataset = converted(path, fields=["flac", "flac.sampling_rate", "txt"])
     assert all(np.array_equal(one["flac"], samples(n)) for n, one in enumerate(dataset))
     assert dataset.column("flac.sampling_rate").tolist() == [RATE] * 3
-    assert converted(tmp_path / "a.tar", keep_encoded=True).column("flac") == [encoded(samples(n)) for n in range(3)]
+    assert converted(path, keep_encoded=True).column("flac") == sounds
 
 
 def tables(tmp_path):
@@ -140,12 +139,11 @@ def tables(tmp_path):
 
 
 def test_columns_of_datasets(tmp_path):
+    names = ["audio.sampling_rate", "audio", "n"]
     for number, source in enumerate(tables(tmp_path)):
-        report = gdsload.convert(
-            source, tmp_path / f"{number}", workers=1, fields=["audio.sampling_rate", "audio", "n"]
-        )
-        dataset = gdsload.ShardDataset(tmp_path / f"{number}")
-        assert (list(dataset.schema), report.notes) == (["audio.sampling_rate", "audio", "n"], ())
+        report = gdsload.convert(source, tmp_path / f"{number}", workers=1, fields=names)
+        dataset = gdsload.ShardDataset(report.path)
+        assert (list(dataset.schema), report.notes) == (names, ())
         assert all(np.array_equal(one["audio"], samples(n)) for n, one in enumerate(dataset))
         report = gdsload.convert(source, tmp_path / f"{number} kept", workers=1, keep_encoded=True)
         assert gdsload.ShardDataset(report.path).column("audio") == [encoded(samples(n)) for n in range(3)]
@@ -224,11 +222,9 @@ def test_a_sound_of_another_type_that_comes_late_names_its_scale(tmp_path):
         gdsload.convert(folder, tmp_path / "out", workers=1)
 
 
-def test_sounds_in_tar_files_name_their_scales(scales, tmp_path):
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for name in ("1.wav", "3.wav"):
-            tar.add(scales / name, name)
+def test_sounds_in_tar_files_name_their_scales(scales, tmp_path, converted):
+    path = pack(tmp_path / "a.tar", [(name, (scales / name).read_bytes()) for name in ("1.wav", "3.wav")])
     with pytest.raises(SchemaError, match=r"pass a map= that divides int16 by 2\*\*15"):
-        gdsload.convert(tmp_path / "a.tar", tmp_path / "out", workers=1)
+        converted(path)
     with pytest.raises(ReadError, match="the sound is int16, and cast to float32 it would keep the scale"):
-        gdsload.convert(tmp_path / "a.tar", tmp_path / "out", workers=1, casts={"wav": "float32"})
+        converted(path, casts={"wav": "float32"})

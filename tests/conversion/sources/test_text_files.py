@@ -41,15 +41,11 @@ def test_one_text_a_file(tmp_path, samples_in):
     assert [one["text"] for one in found] == ["é9", "", "é10", ""]
 
 
-def test_encodings(tmp_path, samples_in):
-    for encoding in ("latin-1", "utf-16"):
-        (tmp_path / f"{encoding}.txt").write_text("é\nb", encoding=encoding)
-    assert [one["text"] for one in samples_in(TextSource(str(tmp_path / "latin-1.txt"), encoding="latin-1"))] == [
-        "é",
-        "b",
-    ]
-    whole = TextSource(str(tmp_path / "utf-16.txt"), encoding="utf-16", each="file")
-    assert samples_in(whole) == [{"text": "é\nb"}]
+@pytest.mark.parametrize(("encoding", "each", "texts"), [("latin-1", "line", ["é", "b"]), ("utf-16", "file", ["é\nb"])])
+def test_encodings(tmp_path, samples_in, encoding, each, texts):
+    (tmp_path / "a.txt").write_text("é\nb", encoding=encoding)
+    source = TextSource(str(tmp_path / "a.txt"), encoding=encoding, each=each)
+    assert [one["text"] for one in samples_in(source)] == texts
 
 
 def test_a_line_that_cannot_be_decoded_is_at_fault_alone(tmp_path, left_out):

@@ -56,19 +56,6 @@ def test_lines_belong_to_the_part_where_they_begin(documents_of, tmp_path_factor
     assert documents_of(TokenSource(str(path), key="ids"), target) == documents
 
 
-def test_arrays_are_documents(documents_of, tmp_path, out):
-    documents = [list(range(number)) for number in range(12)]
-    for number, document in enumerate(documents):
-        np.save(tmp_path / f"{number}.npy", np.array(document, np.int32))
-    source = TokenSource(str(tmp_path))
-    assert len(source.parts(400)) > 1
-    assert documents_of(source, 400) == documents
-    assert gdsload.convert(tmp_path, out, kind="tokens", workers=1).samples == 12
-    dataset = gdsload.ShardDataset(out)
-    assert dataset.schema["tokens"].ragged
-    assert dataset[5]["tokens"].tolist() == documents[5]
-
-
 def test_a_flat_file_without_ends_is_packed_as_one_document(documents_of, tmp_path):
     np.arange(100, dtype=np.uint32).tofile(tmp_path / "t.bin")
     source = TokenSource(str(tmp_path / "t.bin"), dtype="uint32", each="document")

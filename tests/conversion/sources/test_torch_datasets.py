@@ -9,7 +9,7 @@ from collections import namedtuple
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset
 
 import gdsload
 from gdsload.conversion.sources.torch_datasets import TorchSource
@@ -109,11 +109,6 @@ def test_by_name():
         assert len(items_of(source)) == 3
         assert source.describe()["dataset"] == f"{here}:{name}"
         assert source.describe()["samples"] == 3
-
-
-def test_tensors():
-    found = [item.make()["1"] for item in items_of(TorchSource(TensorDataset(torch.arange(4.0), torch.arange(4))))]
-    assert torch.equal(torch.stack(found), torch.arange(4))
 
 
 def test_a_stream_is_one_part_and_its_failure_is_not_a_samples():

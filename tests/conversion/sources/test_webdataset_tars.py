@@ -21,15 +21,7 @@ from gdsload.conversion.infer import schema_of
 from gdsload.conversion.sources.webdataset_tars import TarSource
 from gdsload.errors import ConversionError, FormatError, SchemaError
 from tests.conversion.reading import items_of
-
-
-def pack(path, members, mode="w", fmt=tarfile.PAX_FORMAT):
-    with tarfile.open(path, mode, format=fmt) as tar:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return str(path)
+from tests.conversion.tar_files import pack
 
 
 def npy(array, **options):

@@ -93,11 +93,6 @@ def test_the_yaml_file_itself_is_no_folder(tmp_path):
         YoloSource(str(file)).describe()
 
 
-def test_ways_out_of_several_sizes_cut_no_object_off(tmp_path):
-    assert "resize='squash'" in YoloSource(str(tmp_path)).ways_out
-    YoloSource(str(tmp_path), size=224, resize="squash")
-
-
 def test_splits_and_shards(tmp_path, converted):
     for split in ("train", "val"):
         write(tmp_path, f"{{kind}}/{split}")
