@@ -24,9 +24,8 @@ ORIENTATION = 0x0112
 def encoded(codec="jpeg", size=(12, 8), mode="RGB", seed=0, orientation=None):
     noise = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
     stream, exif = io.BytesIO(), Image.Exif()
-    if orientation is not None:
-        exif[ORIENTATION] = orientation
-    Image.fromarray(noise).convert(mode).save(stream, codec, exif=exif)
+    exif[ORIENTATION] = orientation
+    Image.fromarray(noise).convert(mode).save(stream, codec, **({} if orientation is None else {"exif": exif}))
     return stream.getvalue()
 
 

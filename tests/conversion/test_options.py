@@ -138,6 +138,7 @@ SOURCES = [
     ("text", {"encoding": "klingon"}, "encoding is 'klingon', which Python does not know"),
     ("text", {"encoding": "utf-16"}, "lines of 'utf-16' are not read. Pass each='file'"),
     ("tokens", {"dtype": "float32"}, "dtype is 'float32'"),
+    ("tokens", {"dtype": "token"}, "dtype is 'token'"),
     ("tokens", {"dtype": "uint16", "end": 70_000}, "end is 70000"),
     ("tokens", {"each": "line"}, "each is 'line'. Supported are"),
     ("tokens", {"each": "token", "end": 1}, "end ends documents, but each='token' makes none"),

@@ -145,11 +145,10 @@ def test_command(tmp_path, before, arguments, packed):
     ("given", "packed"),
     [("auto", {"auto", "a", "b", "c"}), ("auto,x", {"auto", "x"}), ("auto,auto", {"auto"}), ("x", {"x"})],
 )
-def test_a_field_that_is_called_as_the_rule_is(tmp_path, capsys, given, packed):
+def test_a_field_that_is_called_as_the_rule_is(tmp_path, out, capsys, given, packed):
     """Alone it is the rule; beside others, or twice, it is the field."""
-    (tmp_path / "source").mkdir()
     for name in ("auto", "a", "b", "c", "x"):
-        np.save(tmp_path / "source" / f"{name}.npy", np.zeros((9, 5) if name == "x" else 9))
-    command = ["convert", str(tmp_path / "source"), str(tmp_path / "out"), "--workers", "1", "--pack-fields", given]
+        np.save(tmp_path / f"{name}.npy", np.zeros((9, 5) if name == "x" else 9))
+    command = ["convert", str(tmp_path), str(out), "--workers", "1", "--pack-fields", given]
     assert main(command) == 0, capsys.readouterr().err
-    assert {name for names in ShardDataset(tmp_path / "out").stored.packed for name in names} == packed
+    assert {name for names in ShardDataset(out).stored.packed for name in names} == packed

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import gdsload
 from gdsload.conversion.sources.token_files import TokenSource
 from gdsload.errors import FormatError, OptionError, ReadError
+from tests.conversion.reading import plain
 
 END = 7
 
@@ -106,42 +107,33 @@ def test_rows_of_several_files_follow_each_other_and_documents_stay_documents(do
 
 def test_the_same_blocks_from_every_kind_of_source(tmp_path):
     """Whatever holds the documents, and however it is cut into parts."""
-    pa = pytest.importorskip("pyarrow")
-    pq = pytest.importorskip("pyarrow.parquet")
-    rng = np.random.default_rng(0)
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rng, end = np.random.default_rng(0), END + 100
     documents = [rng.integers(0, 99, rng.integers(0, 40)).astype(np.int32) for _ in range(60)]
+    row = np.concatenate([np.append(document, end) for document in documents]).astype(np.int32)
     column = pa.array([document.tolist() for document in documents], pa.list_(pa.int32()))
     pq.write_table(pa.table({"tokens": column, "n": np.arange(60)}), tmp_path / "t.parquet", row_group_size=17)
     (tmp_path / "arrays").mkdir()
     for number, document in enumerate(documents):
         np.save(tmp_path / "arrays" / f"{number}.npy", document)
     (tmp_path / "t.jsonl").write_text("".join(f"{document.tolist()}\n" for document in documents))
-    np.concatenate([np.append(document, END + 100) for document in documents]).astype(np.int32).tofile(
-        tmp_path / "t.bin"
-    )
+    row.tofile(tmp_path / "t.bin")
     gdsload.convert(tmp_path / "t.parquet", tmp_path / "shards", workers=1)
-    pack, found = {"field": "tokens", "length": 64, "pad": 0}, {}
-    for name, kind, options in (
-        ("t.parquet", None, {}),
-        ("arrays", "tokens", {}),
-        ("t.jsonl", None, {"dtype": "int32"}),
-        ("t.bin", None, {"dtype": "int32", "end": END + 100}),
-        ("shards", None, {}),
+    pack, found = {"field": "tokens", "length": 64, "pad": 0}, []
+    for name, options in (
+        ("t.bin", {"dtype": "int32", "end": end}),
+        ("t.parquet", {}),
+        ("arrays", {"kind": "tokens"}),
+        ("t.jsonl", {"dtype": "int32"}),
+        ("shards", {}),
     ):
-        more = {} if name == "t.bin" else {"eos": END + 100}
-        out = tmp_path / f"packed {name}"
+        ended = pack if "end" in options else {**pack, "eos": end}
         with ThreadPoolExecutor(3) as executor:
-            place = tmp_path / name
-            gdsload.convert(
-                place, out, kind=kind, source_options=options, pack=pack | more, shard_bytes=1500, executor=executor
-            )
-        dataset = gdsload.ShardDataset(out)
-        found[name] = [
-            (one["tokens"].tolist(), one["cu_seqlens"].tolist()) for one in dataset.__getitems__(range(len(dataset)))
-        ]
-    assert found["t.parquet"] == found["arrays"] == found["t.jsonl"] == found["t.bin"] == found["shards"]
-    row = np.concatenate([np.append(document, END + 100) for document in documents])
-    assert np.array_equal(np.concatenate([tokens for tokens, _ in found["t.bin"]])[: len(row)], row)
+            how = {"pack": ended, "shard_bytes": 1500, "executor": executor, **options}
+            gdsload.convert(tmp_path / name, tmp_path / f"packed {name}", **how)
+        found.append([plain(block) for block in gdsload.ShardDataset(tmp_path / f"packed {name}")])
+    assert found[1:] == [found[0]] * 4
+    assert np.array_equal(np.concatenate([block["tokens"] for block in found[0]])[: len(row)], row)
 
 
 BAD_LINES = {
