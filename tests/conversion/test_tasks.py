@@ -77,9 +77,8 @@ def dataset(_folder):
 
 def json_files(folder):
     for number in range(5):
-        (folder / f"{number}.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in rows()[1600 * number : 1600 * number + 1600])
-        )
+        some = rows()[1600 * number : 1600 * number + 1600]
+        (folder / f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
     return folder
 
 

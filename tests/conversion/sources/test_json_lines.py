@@ -74,10 +74,8 @@ def test_what_a_key_is_in_is_a_field_and_what_varies_may_be_a_text(tmp_path, sam
 
 
 def test_numbers_and_texts_are_no_others(tmp_path, samples_in):
-    path = write(
-        tmp_path / "a.jsonl", [{"n": 2**64 - 1, "t": "2024-01-01", "l": [2**63]}, {"n": 1, "t": "2024-01-02", "l": []}]
-    )
-    first, second = samples_in(JsonLinesSource(path))
+    rows = [{"n": 2**64 - 1, "t": "2024-01-01", "l": [2**63]}, {"n": 1, "t": "2024-01-02", "l": []}]
+    first, second = samples_in(JsonLinesSource(write(tmp_path / "a.jsonl", rows)))
     assert (first["n"].dtype, int(first["n"]), first["t"]) == (np.dtype("uint64"), 2**64 - 1, "2024-01-01")
     assert (first["l"].tolist(), second["l"].tolist()) == ([2**63], [])
 

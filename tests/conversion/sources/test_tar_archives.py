@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import gdsload
 from gdsload.conversion.sources.webdataset_tars import TarSource
 from gdsload.errors import FormatError
+from tests.conversion.reading import items_of
 
 HARD, SYMBOLIC = tarfile.LNKTYPE, tarfile.SYMTYPE
 
@@ -35,8 +36,7 @@ def archive(members, form=tarfile.PAX_FORMAT):
 
 
 def read(file, **options):
-    source = TarSource(str(file), **options)
-    return [item for part in source.parts(2**20) for item in source.read(part)]
+    return items_of(TarSource(str(file), **options))
 
 
 def texts(file):
