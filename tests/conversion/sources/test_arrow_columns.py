@@ -127,24 +127,20 @@ def written(folder, table, kind):
     return table if name == "memory" else path
 
 
-def test_a_line_of_json_beside_a_broken_one_is_ragged_too(tmp_path):
+def test_a_line_of_json_beside_a_broken_one_is_ragged_too(tmp_path, left_out):
     """Then all are read one by one."""
     rows = ['{"x": [1, 2], "y": 1}'] * 70 + ['{"x": [1,', '{"x": [3], "y": 1}']
     (tmp_path / "t.jsonl").write_text("\n".join(rows))
-    report = gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", workers=1, on_error="skip", max_skipped=1)
-    assert [one.key for one in report.skipped] == ["row 70"]
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = left_out(tmp_path / "t.jsonl", {"row 70": "the line is no JSON"})
     assert (dataset.schema["x"].shape, dataset[70]["x"].tolist()) == ((None,), [3])
 
 
-def test_a_row_that_does_not_fit_is_named_alone(tmp_path):
+def test_a_row_that_does_not_fit_is_named_alone(tmp_path, left_out):
     """Also one that is a batch by itself."""
     table = pa.table({"x": pa.array([[1, 2]] * 70 + [[3]], pa.list_(pa.int64()))})
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=1)
-    how = {"workers": 1, "on_error": "skip", "max_skipped": 1, "fixed": ["x"]}
-    how["schema"] = {"x": gdsload.Field("int64", (2,))}
-    report = gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", **how)
-    assert [one.key for one in report.skipped] == ["row 70"]
+    reasons = {"row 70": "has shape [1], but [2] was expected"}
+    left_out(tmp_path / "t.parquet", reasons, fixed=["x"], schema={"x": gdsload.Field("int64", (2,))})
 
 
 def tensors(order, shape=(2, 3, 4)):
@@ -200,16 +196,14 @@ def test_samples_without_a_class_are_said_or_refused(tmp_path, form, labels):
     """A negative number is how `datasets` has them; a missing one is a missing value as any other."""
     library = pytest.importorskip("datasets")
     features = library.Features({"label": library.ClassLabel(names=["a", "b"]), "n": library.Value("int64")})
-    source = library.Dataset.from_dict({"label": labels, "n": [1, 2, -3]}, features=features)
+    source = made = library.Dataset.from_dict({"label": labels, "n": [1, 2, -3]}, features=features)
     if form == "disk":
-        source.save_to_disk(tmp_path / "in")
+        made.save_to_disk(source := tmp_path / "in")
     elif form == "parquet":
-        source.to_parquet(tmp_path / "in.parquet")
-    place = {"memory": source, "disk": tmp_path / "in", "parquet": tmp_path / "in.parquet"}[form]
+        made.to_parquet(source := tmp_path / "in.parquet")
     if None in labels:
         with pytest.raises(gdsload.GdsloadError, match="column 'label' has no value"):
-            gdsload.convert(place, tmp_path / "out", workers=1)
+            gdsload.convert(source, tmp_path / "out", workers=1)
         return
-    report = gdsload.convert(place, tmp_path / "out", workers=1)
     note = "'label' has negative numbers, which stand for samples without a class"
-    assert report.notes == ((note,) if -1 in labels else ())
+    assert gdsload.convert(source, tmp_path / "out", workers=1).notes == ((note,) if -1 in labels else ())

@@ -26,7 +26,7 @@ COLUMNS = {
 }
 
 
-def samples_in_rows(dataset):
+def rows_in(dataset):
     return [plain(sample) for sample in dataset]
 
 
@@ -48,7 +48,7 @@ def tables():
 def test_tables_of_all_libraries(tmp_path, table, workers):
     report = gdsload.convert(table(), tmp_path / "out", workers=workers, shard_bytes="20kB")
     assert report.shards > 1
-    assert str(samples_in_rows(gdsload.ShardDataset(tmp_path / "out"))) == expected()
+    assert str(rows_in(gdsload.ShardDataset(tmp_path / "out"))) == expected()
 
 
 def test_workers_do_not_change_a_byte(tmp_path):
@@ -62,11 +62,11 @@ def test_workers_do_not_change_a_byte(tmp_path):
 def test_a_pandas_index_is_a_field_if_it_has_a_name(tmp_path, converted):
     frame = pytest.importorskip("pandas").DataFrame({"x": [1, 2, 3, 4]}).query("x != 3")
     report = gdsload.convert(frame, tmp_path / "out", workers=1)
-    assert samples_in_rows(gdsload.ShardDataset(tmp_path / "out")) == [{"x": 1}, {"x": 2}, {"x": 4}]
+    assert rows_in(gdsload.ShardDataset(tmp_path / "out")) == [{"x": 1}, {"x": 2}, {"x": 4}]
     assert report.notes == ("its index has no name and is left out: reset_index() makes a column of it",)
     (note,) = gdsload.convert(frame.rename_axis("x"), tmp_path / "same", workers=1).notes
     assert note.startswith("its index has the name of a column, 'x', and is left out")
-    assert samples_in_rows(converted(frame.rename_axis("n"))) == [{"x": x, "n": x - 1} for x in (1, 2, 4)]
+    assert rows_in(converted(frame.rename_axis("n"))) == [{"x": x, "n": x - 1} for x in (1, 2, 4)]
 
 
 def test_so_is_one_that_was_kept_in_a_table(tmp_path, converted):
@@ -75,21 +75,21 @@ def test_so_is_one_that_was_kept_in_a_table(tmp_path, converted):
     frame.to_parquet(path)
     for source in (path, pa.Table.from_pandas(frame)):
         report = gdsload.convert(source, tmp_path / "out", workers=1, overwrite=True)
-        assert samples_in_rows(gdsload.ShardDataset(tmp_path / "out")) == [{"x": 1}, {"x": 2}, {"x": 4}]
+        assert rows_in(gdsload.ShardDataset(tmp_path / "out")) == [{"x": 1}, {"x": 2}, {"x": 4}]
         (note,) = report.notes
         assert note.startswith("the index of pandas has no name and is left out")
         taken = converted(source, fields=["__index_level_0__", "x"])
-        assert [[*one.values()] for one in samples_in_rows(taken)] == [[0, 1], [1, 2], [3, 4]]
+        assert [[*one.values()] for one in rows_in(taken)] == [[0, 1], [1, 2], [3, 4]]
     frame.rename_axis("n").to_parquet(path)
     assert gdsload.convert(path, tmp_path / "out", workers=1, overwrite=True).notes == ()
-    assert samples_in_rows(gdsload.ShardDataset(tmp_path / "out")) == [{"x": x, "n": x - 1} for x in (1, 2, 4)]
+    assert rows_in(gdsload.ShardDataset(tmp_path / "out")) == [{"x": x, "n": x - 1} for x in (1, 2, 4)]
     frame[[]].to_parquet(path)  # which has nothing else
-    assert samples_in_rows(converted(path)) == [{"__index_level_0__": x} for x in (0, 1, 3)]
+    assert rows_in(converted(path)) == [{"__index_level_0__": x} for x in (0, 1, 3)]
 
 
 def test_options_and_fields_are_those_of_parquet(tmp_path, converted):
     table = pa.table({"n": [1, None], "tags": [["a"], []], "left": [[None], [{}]]})
-    assert samples_in_rows(converted(table, fields=["n", "tags"], fill={"n": -1}, as_json=["tags"])) == [
+    assert rows_in(converted(table, fields=["n", "tags"], fill={"n": -1}, as_json=["tags"])) == [
         {"n": 1, "tags": '["a"]'},
         {"n": -1, "tags": "[]"},
     ]
@@ -171,12 +171,12 @@ def test_columns_by_name_are_taken_in_their_order(converted, beside):
         arrays = {"x": column, **beside}
         dataset = converted(arrays)
         assert list(dataset.schema) == list(arrays)
-        samples = samples_in_rows(dataset)
+        samples = rows_in(dataset)
         assert [one["x"] for one in samples] == wanted, name
         assert [one["y"] for one in samples] == [0, 1, 2] if "y" in beside else True
 
 
-def test_columns_by_name_are_those_of_tables(tmp_path, converted):
+def test_columns_by_name_are_those_of_tables(tmp_path, converted, left_out):
     """Holes, times, structs, fields and what the notes say."""
     pandas = pytest.importorskip("pandas")
     arrays = {
@@ -186,17 +186,16 @@ def test_columns_by_name_are_those_of_tables(tmp_path, converted):
         "s": pa.array([{"a": n, "b": "x"} for n in range(300)]),
     }
     with pytest.raises(gdsload.GdsloadError, match=r"column 'n' has no value, .* in row 1. Say .*fill=\{'n': 0\}"):
-        gdsload.convert(arrays, tmp_path / "out", workers=1)
+        converted(arrays)
     report = gdsload.convert(arrays, tmp_path / "out", workers=2, fill={"n": 0}, shard_bytes="2kB")
     assert report.notes == ("'t' is int64, seconds since 1970-01-01 (no time zone)",)
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert list(dataset.schema) == ["y", "n", "t", "s.a", "s.b"]
     wanted = [{"y": n, "n": [1, 0, 3][n % 3], "t": 1577836800, "s.a": n, "s.b": "x"} for n in range(300)]
-    assert samples_in_rows(dataset) == wanted
-    report = gdsload.convert(arrays, tmp_path / "skipped", workers=1, on_error="skip", max_skipped=100)
-    assert [one.key for one in report.skipped] == [f"row {n}" for n in range(1, 300, 3)]
-    assert gdsload.ShardDataset(tmp_path / "skipped").column("y").tolist() == [n for n in range(300) if n % 3 != 1]
-    assert samples_in_rows(converted(arrays, fields=["s.b", "y"]))[7] == {"s.b": "x", "y": 7}
+    assert rows_in(dataset) == wanted
+    others = left_out(arrays, {f"row {n}": "column 'n' has no value" for n in range(1, 300, 3)})
+    assert others.column("y").tolist() == [n for n in range(300) if n % 3 != 1]
+    assert rows_in(converted(arrays, fields=["s.b", "y"]))[7] == {"s.b": "x", "y": 7}
 
 
 @pytest.mark.parametrize(
