@@ -14,6 +14,7 @@ from gdsload.conversion.recognise import source_for
 from gdsload.conversion.runner import plan
 from gdsload.errors import ConversionError, OptionError, SchemaError
 from tests.conversion.picture_sources import WAYS, coco, in_memory, yolo
+from tests.conversion.reading import made_by
 from tests.conversion.tar_files import pack
 
 Image = pytest.importorskip("PIL.Image")
@@ -112,7 +113,7 @@ def test_images_of_shards_of_others_are_kept(converted, data):
     """A picture that was stored as pixels is a PNG then."""
     source = DATA / data / "images"
     kept, plain = converted(source, keep_encoded=True), source_for(str(source), data, {"mode": "keep"})
-    decoded = [item.make() for part in plain.parts(2**20) for item in plain.read(part)]
+    decoded = made_by(plain)
     images = [name for name, field in kept.schema.items() if field.kind == "image"]
     assert len(images) > 1
     for name in images:

@@ -280,7 +280,7 @@ def test_an_object_that_is_not_as_it_should_be_is_its_images_fault_alone(tmp_pat
     """The error names the annotation and the image."""
     write(tmp_path, change=_set("annotations", None, number=1, **fields))
     source = CocoSource(str(tmp_path))
-    first, second, _ = (item for part in source.parts(1) for item in source.read(part))
+    first, second, _ = items_of(source)
     second.make()
     if isinstance(box, str):
         with pytest.raises(FormatError, match=f"000000000005.png: annotation 2 of image 5 {box}"):

@@ -14,7 +14,7 @@ import pytest
 from gdsload.conversion.sources.image_folders import ImageFolderSource
 from gdsload.conversion.sources.pictures import ImageForm, decode_image
 from gdsload.errors import FormatError
-from tests.conversion.reading import items_of
+from tests.conversion.reading import items_of, made_by
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -64,13 +64,15 @@ def test_parts_are_as_large_as_the_images_are(folder):
     assert [(part.samples, part.nbytes) for part in parts] == [(4, 4 * image)] * 3 + [(1, image)]
 
 
-def test_sizes(folder):
-    for resize in ("squash", "crop"):
-        assert {
-            item.make()["image"].shape for item in items_of(ImageFolderSource(str(folder), size=6, resize=resize))
-        } == {(3, 6, 6)}
+@pytest.mark.parametrize("resize", ["squash", "crop"])
+def test_sizes(folder, resize):
+    made = made_by(ImageFolderSource(str(folder), size=6, resize=resize))
+    assert {sample["image"].shape for sample in made} == {(3, 6, 6)}
+
+
+def test_images_of_another_size_are_refused_where_none_is_resized(folder):
     with pytest.raises(FormatError, match="8 × 12 pixels, not 8 × 8.*resize"):
-        items_of(ImageFolderSource(str(folder), size=8, resize="none"))[0].make()
+        made_by(ImageFolderSource(str(folder), size=8, resize="none"))
 
 
 @pytest.mark.parametrize("how", [{}, {"resize": "crop"}])

@@ -13,7 +13,7 @@ import torch
 
 from gdsload.conversion.sources.litdata_chunks import LitDataSource
 from gdsload.errors import FormatError
-from tests.conversion.reading import made_by
+from tests.conversion.reading import items_of, made_by, plain
 from tools import make_litdata
 
 DATA = make_litdata.FOLDER
@@ -51,14 +51,10 @@ def test_lists_nested_dictionaries_and_single_values():
 
 def test_plain_rows_lie_in_tables(converted):
     pytest.importorskip("pyarrow")
-    source = LitDataSource(str(DATA / "rows"))
-    items = [item for part in source.parts(1) for item in source.read(part)]
+    items = items_of(LitDataSource(str(DATA / "rows")), 1)
     assert [item.key for item in items] == ["chunk-0-0.bin, rows 0 to 3", "chunk-0-1.bin, rows 0 to 2"]
     dataset = converted(DATA / "rows")
-    found = [
-        {**one, "n": one["n"].item(), "ids": one["ids"].tolist()} for one in dataset.__getitems__(range(len(dataset)))
-    ]
-    assert found == list(make_litdata.rows())
+    assert [plain(one) for one in dataset] == list(make_litdata.rows())
 
 
 def test_tokens_can_be_packed(converted):

@@ -121,9 +121,7 @@ def bad_array(shape):
         ("npy", b"", "cannot be decoded"),
         ("cls", b"seven", "cannot be decoded"),
         ("cls", b"9" * 10_000, "cannot be decoded"),
-        ("cls", b"1.5", "b'1.5' is no whole number"),
         ("id", b"1_000", "b'1_000' is no whole number"),
-        ("index", b"", "b'' is no whole number"),
         ("txt", b"\xff", "cannot be decoded"),
         ("png", b"\x89PNG\r\n\x1a\n", "cannot be decoded"),
         ("jpg", b"%!PS-Adobe-3.0 EPSF-3.0", "cannot be decoded"),
@@ -145,13 +143,10 @@ def test_a_pickle_stays_bytes(tmp_path):
     assert items_of(TarSource(file, with_key=False))[0].make() == {"pyd": content, "pth": content, "pickle": content}
 
 
-def test_members_too_large_or_twice(tmp_path):
+def test_members_too_large_or_twice(tmp_path, left_out):
     members = [("0.bin", bytes(100)), ("1.a", bytes(60)), ("1.b", bytes(60)), ("2.x", b""), ("2.X", b""), ("3.ok", b"")]
-    large, together, twice, good = items_of(TarSource(pack(tmp_path / "a.tar", members), max_member_bytes=99))
-    for item, match in ((large, "more than 99 bytes"), (together, "more than 99 bytes"), (twice, "two members")):
-        with pytest.raises(FormatError, match=match):
-            item.make()
-    assert good.make()["ok"] == b""
+    reasons = {"0": "more than 99 bytes", "1": "more than 99 bytes", "2": "two members"}
+    assert left_out(pack(tmp_path / "a.tar", members), reasons, max_member_bytes=99).column("ok") == [b""]
 
 
 def test_a_member_called_key(tmp_path):
@@ -190,22 +185,25 @@ def test_damaged_packed_bytes_are_noticed(tmp_path):
         items_of(TarSource(str(file)))
 
 
-def test_a_long_header_that_unpacks_without_end(tmp_path):
+def long_name(nbytes):
+    """The header of a member's long name, of so many bytes."""
     info = tarfile.TarInfo("././@LongLink")
-    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 2**33
-    file = tmp_path / "a.tar.gz"
-    file.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(10**6)))
-    with pytest.raises(FormatError, match="no header"):
-        items_of(TarSource(str(file)))
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, nbytes
+    return info.tobuf(tarfile.GNU_FORMAT)
 
 
-def test_headers_of_headers(tmp_path):
-    info = tarfile.TarInfo("././@LongLink")
-    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 1
-    file = tmp_path / "a.tar"
-    file.write_bytes((info.tobuf(tarfile.GNU_FORMAT) + bytes(512)) * 3000)
-    with pytest.raises(FormatError, match="cannot be read"):
-        items_of(TarSource(str(file)))
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("a.tar.gz", gzip.compress(long_name(2**33) + bytes(10**6)), "no header"),
+        ("a.tar", (long_name(1) + bytes(512)) * 3000, "cannot be read"),
+    ],
+    ids=["one that unpacks without end", "headers of headers"],
+)
+def test_long_headers(tmp_path, name, content, match):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FormatError, match=match):
+        items_of(TarSource(str(tmp_path / name)))
 
 
 def claiming(path, nbytes, packed=False, name="a.bin", pax=None):

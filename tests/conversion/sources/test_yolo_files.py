@@ -9,6 +9,7 @@ import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.yolo_files import YoloSource
 from gdsload.errors import FormatError, GdsloadError, OptionError
+from tests.conversion.reading import items_of
 
 pictures = pytest.importorskip("PIL.Image")
 pytest.importorskip("yaml")
@@ -119,8 +120,7 @@ def test_splits_and_shards(tmp_path, converted):
 def test_a_label_file_that_is_something_else_is_one_samples_fault(tmp_path, line, match):
     write(tmp_path)
     (tmp_path / "labels" / "train" / "1.txt").write_text(line)
-    source = YoloSource(str(tmp_path))
-    items = [item for part in source.parts(1) for item in source.read(part)]
+    items = items_of(YoloSource(str(tmp_path)))
     items[2].make()
     with pytest.raises(FormatError, match=match):
         items[1].make()
@@ -281,7 +281,7 @@ def test_the_yaml_file_tells_of_splits(tmp_path, yaml, split, expected):
     (tmp_path / "lists").mkdir()
     (tmp_path / "lists" / "win.txt").write_bytes(b"..\\images\\y\\b.png\r\n")
     source = YoloSource(str(tmp_path), **({} if split is None else {"split": split}))
-    assert [item.key[:-4] for part in source.parts(1) for item in source.read(part)] == expected
+    assert [item.key[:-4] for item in items_of(source)] == expected
     assert bool(source.notes()) == (len(expected) < 3 and split is None)
 
 
@@ -290,8 +290,8 @@ def test_a_split_is_called_as_in_the_yaml_file_or_as_its_folder(tmp_path):
         put(tmp_path, [f"{split}/images/{split}.png"], [f"{split}/labels/{split}.txt"])
     put(tmp_path, yaml="names: [cat]\ntrain: ../train/images\nval: ../valid/images\n")
     for split in ("val", "valid"):
-        source = YoloSource(str(tmp_path), split=split)
-        assert [item.key for part in source.parts(1) for item in source.read(part)] == ["valid/images/valid.png"]
+        (item,) = items_of(YoloSource(str(tmp_path), split=split))
+        assert item.key == "valid/images/valid.png"
 
 
 def test_splits_of_a_yaml_file_are_not_mixed_unasked(tmp_path):

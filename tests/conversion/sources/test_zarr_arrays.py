@@ -11,7 +11,7 @@ import pytest
 
 from gdsload.conversion.sources.zarr_arrays import ZarrSource
 from gdsload.errors import FormatError
-from tests.conversion.reading import made_by
+from tests.conversion.reading import items_of, made_by
 
 zarr = pytest.importorskip("zarr")
 COUNT = 50
@@ -56,19 +56,22 @@ class Evil:
         return os.abort, ()
 
 
-def test_pickles_are_never_loaded(tmp_path):
-    path = tmp_path / "a.zarr"
-    zarr.create_array(str(path), data=np.arange(3), zarr_format=2, compressors=None)
-    meta = json.loads((path / ".zarray").read_text())
-    for change in (
+@pytest.mark.parametrize(
+    "change",
+    [
         {"filters": [{"id": "pickle", "protocol": 5}]},
         {"compressor": {"id": "pickle"}},
         {"dtype": "|O", "filters": [{"id": "pickle"}]},
-    ):
-        (path / ".zarray").write_text(json.dumps({**meta, **change}))
-        (path / "0").write_bytes(pickle.dumps(Evil()))
-        with pytest.raises(FormatError, match="never loaded|cannot be opened|no field can have"):
-            made_by(ZarrSource(str(path)))
+    ],
+    ids=["filter", "compressor", "objects"],
+)
+def test_pickles_are_never_loaded(tmp_path, change):
+    path = tmp_path / "a.zarr"
+    zarr.create_array(str(path), data=np.arange(3), zarr_format=2, compressors=None)
+    (path / ".zarray").write_text(json.dumps({**json.loads((path / ".zarray").read_text()), **change}))
+    (path / "0").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(FormatError, match="never loaded|cannot be opened|no field can have"):
+        made_by(ZarrSource(str(path)))
 
 
 def test_an_array_may_be_about_pickles(tmp_path):
@@ -84,7 +87,7 @@ def test_damaged(tmp_path):
     chunk = path / "c" / "1"
     chunk.write_bytes(chunk.read_bytes()[:-9])
     source = ZarrSource(str(path))
-    items = [item for part in source.parts(1) for item in source.read(part)]
+    items = items_of(source, 1)
     assert np.array_equal(items[0].make()["a"], np.arange(100))
     with pytest.raises(FormatError, match="rows 100 to 199 cannot be read"):
         items[1].make()
