@@ -446,8 +446,6 @@ def test_splits_of_datasets(tmp_path, hf):
     one.save_to_disk(str(tmp_path / "alone"))
     with pytest.raises(OptionError, match="no splits"):
         HuggingFaceSource(str(tmp_path / "alone"), split="train").parts(1)
-    with pytest.raises(FormatError, match="there is no file"):
-        HuggingFaceSource(str(tmp_path)).parts(1)
 
 
 def test_an_image_that_is_missing_spoils_its_row_alone(tmp_path, hf):
