@@ -144,6 +144,7 @@ BAD_LINES = {
     "[1.5]": "no list of whole numbers",
     '["a"]': "no list of whole numbers",
     "[[1]]": "no list of whole numbers",
+    "[[1], [2, 3]]": "no list of whole numbers",
     "[" * 10_000: "no JSON",
     f"[{10**30}]": "no list of whole numbers",
 }
