@@ -1,4 +1,4 @@
-"""The same files of pictures in sources of every kind: each function returns the source, the pictures' field, options."""
+"""Files of pictures in sources of every kind: each function returns the source, the field of pictures, and options."""
 
 from __future__ import annotations
 

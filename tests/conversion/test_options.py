@@ -1,4 +1,4 @@
-"""Options of conversions and of their sources: none is ignored, and the error says which was meant, and what it may be."""
+"""Options of conversions and of their sources: none is ignored, and what is wrong is refused with what it may be."""
 
 from __future__ import annotations
 

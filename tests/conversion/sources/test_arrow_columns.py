@@ -1,4 +1,4 @@
-"""Columns of Arrow: lists are ragged however a table is cut; tensors, whose dimensions may be in another order in memory; holes."""
+"""Columns of Arrow: lists, ragged however a table is cut; tensors in any order of their dimensions; numbers with holes."""
 
 from __future__ import annotations
 

@@ -185,12 +185,25 @@ def test_every_number_of_a_file_is_restored(top):
     assert decode_image(content, ImageForm("keep"), "it").flatten().tolist() == list(range(top + 1))
 
 
-def test_numbers_that_end_before_255_are_scaled_among_colours_and_that_is_said(converted):
-    images, notes = converted(png(in_colour(GREY)), png(GREY, 4))
-    assert images[1][0, 0].tolist() == [0, 17, 34, 51]
-    assert notes == (
-        "'image' has numbers that end before 255, which are scaled to it; mode={'image': 'keep'} keeps them",
-    )
+RAMP = bytes(value for value in range(4) for _ in "RGB")
+SCALED = "'image' has numbers that end before 255, which are scaled to it; mode={'image': 'keep'} keeps them"
+INDICES = "'image' has indices into the palette of its pictures; mode={'image': 'RGB'} gives colours"
+
+
+@pytest.mark.parametrize(
+    ("files", "last", "said"),
+    [
+        ([png(in_colour(GREY)), png(GREY, 4)], [0, 17, 34, 51] * 3, (SCALED,)),
+        ([png(GREY[:, :2], palette=COLOURS[:6]), png(GREY[:, :2], palette=COLOURS)], [0, 1], (INDICES,)),
+        ([png(GREY[:, :2], palette=COLOURS), png(GREY[:, :2], palette=COLOURS[:6])], [0, 1], (INDICES,)),
+        ([png(GREY), png(GREY, palette=RAMP)], [0, 1, 2, 3], ()),
+        ([png(GREY, palette=RAMP), png(GREY)], [0, 1, 2, 3], ()),
+    ],
+    ids=["few bits among colours", "first colours", "first colours last", "greys last", "greys"],
+)
+def test_what_pictures_of_several_forms_become_is_said(converted, files, last, said):
+    images, notes = converted(*files)
+    assert (images[-1].flatten().tolist(), notes) == (last, said)
 
 
 @pytest.mark.parametrize("codec", ["PNG", "BMP", "TIFF"])
@@ -204,19 +217,6 @@ def test_pictures_whose_palettes_differ_have_their_colours(converted, codec):
     images, notes = converted(*files)
     assert [image[:, 0, 0].tolist() for image in images] == [[200, 30, 30]] * 2
     assert notes == ("palettes of 'image' differ, so its pictures are RGB; mode={'image': 'keep'} keeps the indices",)
-
-
-def test_masks_of_one_palette_are_its_indices_also_where_a_file_has_only_the_first_colours(converted):
-    images, notes = converted(png(GREY[:, :2], palette=COLOURS[:6]), png(GREY[:, :2], palette=COLOURS))
-    assert [image.flatten().tolist() for image in images] == [[0, 1]] * 2
-    assert notes == ("'image' has indices into the palette of its pictures; mode={'image': 'RGB'} gives colours",)
-
-
-def test_a_palette_of_greys_is_grey(converted):
-    ramp = bytes(value for value in range(4) for _ in "RGB")
-    images, notes = converted(png(GREY, palette=ramp), png(GREY))
-    assert [image.flatten().tolist() for image in images] == [[0, 1, 2, 3]] * 2
-    assert not notes
 
 
 @pytest.mark.parametrize("other", [png(GREY, palette=bytes(12)), png(GREY)], ids=short)
