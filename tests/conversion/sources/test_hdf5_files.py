@@ -119,8 +119,7 @@ def test_refused(tmp_path, datasets, match):
 
 def test_groups_in_which_datasets_may_lie_are_named(tmp_path):
     path = write(tmp_path / "a.h5", **{"data/demo_0/x": [1, 2], "data/demo_1/x": [3]})
-    said = r"no dataset in group '/'. Pass one of the groups in it as group=: '/data'\."
-    with pytest.raises(FormatError, match=said):
+    with pytest.raises(FormatError, match=r"no dataset in group '/'. Pass one of .* in it as group=: '/data'\."):
         Hdf5Source(path).parts(1)
     with pytest.raises(FormatError, match="group=: '/data/demo_0', '/data/demo_1'"):
         Hdf5Source(path, group="data").parts(1)
@@ -128,14 +127,13 @@ def test_groups_in_which_datasets_may_lie_are_named(tmp_path):
 
 
 def test_cut_short_anywhere(tmp_path):
-    path = write(tmp_path / "a.h5", x=np.arange(500))
-    with open(path, "rb") as file:
-        whole = file.read()
+    path = tmp_path / "a.h5"
+    write(path, x=np.arange(500))
+    whole = path.read_bytes()
     for end in range(0, len(whole), 301):
-        with open(path, "wb") as out:
-            out.write(whole[:end])
+        path.write_bytes(whole[:end])
         with pytest.raises(FormatError, match="cannot be read"):
-            made_by(Hdf5Source(path))
+            made_by(Hdf5Source(str(path)))
 
 
 def test_what_is_beside_the_fields_that_are_wanted_does_not_matter(tmp_path):

@@ -325,14 +325,13 @@ def test_shards_have_the_size_asked_for_whatever_row_groups_are(tmp_path, worker
 
 @pytest.mark.parametrize(("kind", "name"), [("parquet", "t.parquet"), ("file", "t.feather"), ("stream", "t.arrow")])
 def test_damaged_anywhere_is_read_or_refused(tmp_path, kind, name):
-    path = write(tmp_path / name, table().select(["i", "text", "ragged"]), kind)
-    with open(path, "rb") as file:
-        whole = file.read()
+    path = tmp_path / name
+    write(path, table().select(["i", "text", "ragged"]), kind)
+    whole = path.read_bytes()
     for end in range(0, len(whole) - 1, len(whole) // 25):
-        with open(path, "wb") as out:
-            out.write(whole[:end])
+        path.write_bytes(whole[:end])
         try:
-            rows_of(ParquetSource(path))
+            rows_of(ParquetSource(str(path)))
         except FormatError:
             continue
         assert kind == "stream", "only a stream has no end"
@@ -341,15 +340,14 @@ def test_damaged_anywhere_is_read_or_refused(tmp_path, kind, name):
 @pytest.mark.parametrize(("kind", "name"), [("file", "t.feather"), ("stream", "t.arrow")])
 def test_spoiled_offsets_never_lead_out_of_the_table(tmp_path, kind, name):
     """Arrow itself would read whatever lies there in memory."""
-    path = write(tmp_path / name, pa.table({"text": ["abcd"] * 10}), kind)
-    with open(path, "rb") as file:
-        whole = file.read()
+    path = tmp_path / name
+    write(path, pa.table({"text": ["abcd"] * 10}), kind)
+    whole = path.read_bytes()
     edge = np.int32(4 * 7).tobytes() + np.int32(4 * 8).tobytes()
     assert whole.count(edge) == 1
-    with open(path, "wb") as out:
-        out.write(whole.replace(edge, edge[:4] + np.int32(2**30).tobytes()))
+    path.write_bytes(whole.replace(edge, edge[:4] + np.int32(2**30).tobytes()))
     with pytest.raises(FormatError, match="is damaged"):
-        rows_of(ParquetSource(path))
+        rows_of(ParquetSource(str(path)))
 
 
 def test_no_rows(tmp_path):

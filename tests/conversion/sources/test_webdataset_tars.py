@@ -176,13 +176,12 @@ def test_cut_short_anywhere(tmp_path, packed):
 
 
 def test_damaged_packed_bytes_are_noticed(tmp_path):
-    raw = pack(tmp_path / "a.tar", [("0.bin", bytes(range(256)) * 9)])
-    whole = bytearray(gzip.compress(pathlib.Path(raw).read_bytes(), 0))
+    path = tmp_path / "a.tar.gz"
+    whole = bytearray(gzip.compress(pathlib.Path(pack(path, [("0.bin", bytes(range(256)) * 9)])).read_bytes(), 0))
     whole[900] ^= 1
-    file = tmp_path / "b.tar.gz"
-    file.write_bytes(whole)
+    path.write_bytes(whole)
     with pytest.raises(FormatError, match="cannot be read"):
-        items_of(TarSource(str(file)))
+        items_of(TarSource(str(path)))
 
 
 def long_name(nbytes):
