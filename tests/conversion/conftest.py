@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import random
+import re
 import shutil
-import tarfile
 import wave
 from itertools import islice
 from pathlib import Path
@@ -16,8 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload.conversion.part import samples_of
+import gdsload
 from gdsload.errors import GdsloadError
+from tests.conversion.reading import rows_of
+from tests.conversion.tar_files import pack
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -26,6 +27,35 @@ DATA = Path(__file__).parent.parent / "data"
 def out(tmp_path_factory):
     """Where a dataset may be made that is not in `tmp_path`."""
     return tmp_path_factory.mktemp("out") / "out"
+
+
+@pytest.fixture
+def converted(tmp_path_factory):
+    """Converts a source in this process, and returns the dataset that is made of it."""
+
+    def convert(source, **options):
+        out = tmp_path_factory.mktemp("converted") / "out"
+        gdsload.convert(source, out, workers=1, **options)
+        return gdsload.ShardDataset(out)
+
+    return convert
+
+
+@pytest.fixture
+def left_out(tmp_path_factory):
+    """Checks that samples are refused for these reasons, by their keys, or left out if asked; returns the others."""
+
+    def check(source, reasons, **options):
+        places = tmp_path_factory.mktemp("left-out")
+        with pytest.raises(GdsloadError, match=re.escape(next(iter(reasons.values())))):
+            gdsload.convert(source, places / "none", workers=1, **options)
+        how = {"on_error": "skip", "max_skipped": len(reasons), "workers": 1}
+        report = gdsload.convert(source, places / "some", **how, **options)
+        assert [one.key for one in report.skipped] == [*reasons]
+        assert [one.reason for one in report.skipped if reasons[one.key] not in one.reason] == []
+        return gdsload.ShardDataset(report.path)
+
+    return check
 
 
 def numpy_arrays(folder):
@@ -42,11 +72,7 @@ def images(folder):
 
 
 def webdataset(folder):
-    with tarfile.open(folder / "a.tar", "w") as tar:
-        for number in range(3):
-            info = tarfile.TarInfo(f"{number}.cls")
-            info.size = 1
-            tar.addfile(info, io.BytesIO(b"%d" % number))
+    pack(folder / "a.tar", [(f"{number}.cls", b"%d" % number) for number in range(3)])
     return ["a.tar"], {}
 
 
@@ -241,12 +267,7 @@ def documents_of():
     """Reads all documents of tokens of a source, cut into parts of about so many bytes."""
 
     def read(source, target=2**20):
-        return [
-            one.make()["tokens"].tolist()
-            for part in source.parts(target)
-            for item in source.read(part)
-            for one in samples_of(item)
-        ]
+        return [row["tokens"].tolist() for row in rows_of(source, target)]
 
     return read
 
@@ -258,10 +279,8 @@ def samples_in():
     def read(source, target=2**20):
         source = pickle.loads(pickle.dumps(source))  # as in another process
         return [
-            {name: np.asarray(value) if hasattr(value, "shape") else value for name, value in one.make().items()}
-            for part in source.parts(target)
-            for item in source.read(part)
-            for one in (samples_of(item) if item.count is not None else [item])
+            {name: np.asarray(value) if hasattr(value, "shape") else value for name, value in row.items()}
+            for row in rows_of(source, target)
         ]
 
     return read

@@ -12,62 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload.errors import ReadError, SchemaError
+from gdsload.errors import SchemaError
 from gdsload.shards.casts import cast, clip
 from gdsload.shards.format.dtypes import dtype_of
 from gdsload.shards.values import bounds, torch_dtype, torch_dtypes
 
 REAL = sorted({str(dtype).removeprefix("torch.") for dtype in torch_dtypes().values()} - {"complex64"})
 SOURCES = [
-    "bool",
-    "uint8",
-    "int8",
-    "uint16",
-    "int16",
-    "uint32",
-    "int32",
-    "uint64",
-    "int64",
-    "float16",
-    "float32",
-    "float64",
-]
+    "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
+]  # fmt: skip
 EDGES = [
-    0,
-    1,
-    -1,
-    2,
-    127,
-    128,
-    255,
-    256,
-    257,
-    300,
-    448,
-    449,
-    65504,
-    65519,
-    65520,
-    2**24 + 1,
-    2**53 + 1,
-    2**63 - 1,
-    2**64 - 1,
-]
+    0, 1, -1, 2, 127, 128, 255, 256, 257, 300, 448, 449, 65504, 65519, 65520,
+    2**24 + 1, 2**53 + 1, 2**63 - 1, 2**64 - 1,
+]  # fmt: skip
 SPECIAL = [
-    0.5,
-    -0.0,
-    1e6,
-    -1e39,
-    1e300,
-    5e-324,
-    math.inf,
-    -math.inf,
-    math.nan,
-    3.4028235677973366e38,
-    2.0**63,
-    2.0**64,
-    -129.0,
-]
+    0.5, -0.0, 1e6, -1e39, 1e300, 5e-324, math.inf, -math.inf, math.nan,
+    3.4028235677973366e38, 2.0**63, 2.0**64, -129.0,
+]  # fmt: skip
 
 
 def as_list(values):
@@ -204,23 +165,14 @@ def test_what_is_clipped_in_a_sample_that_is_left_out_is_not_counted(tmp_path):
     [
         (np.array([1, 2, 65536, 128255]), "uint16", r"65536 at \[2\] does not fit uint16 \(whole numbers from 0 to 65535\)"),
         (np.array([[1, 300]]), "uint8", r"300 at \[0, 1\] does not fit uint8 \(whole numbers from 0 to 255\)"),
-        (np.array(-1), "uint16", "-1 does not fit uint16"),
-        (np.array(200), "int8", r"200 does not fit int8 \(whole numbers from -128 to 127\)"),
         (np.array([1.0, np.nan]), "int32", r"nan at \[1\] does not fit int32"),
-        (np.array(np.inf), "int64", "inf does not fit int64"),
-        (np.array(2.5), "int64", "2.5 does not fit int64"),
-        (np.array(2.0**63), "int64", "does not fit int64"),
         (np.array(2), "bool", r"2 does not fit bool \(0 and 1\)"),
         (np.array(1e6), "float16", r"1000000.0 does not fit float16 \(numbers up to 65504, whole numbers exactly up to 2048\)"),
-        (np.array(1e39), "float32", "does not fit float32"),
         (np.array(1e39), "bfloat16", "does not fit bfloat16"),
         (np.array(2**53 + 1), "float64", "9007199254740993 does not fit float64 .*exactly up to 9007199254740992"),
-        (np.array(2**63 - 1), "float64", "does not fit float64"),
-        (np.array(2**24 + 1), "float32", "16777217 does not fit float32"),
         (np.array(257), "bfloat16", "257 does not fit bfloat16"),
         (np.array(np.inf, np.float32), "float8_e4m3fn", "inf does not fit float8_e4m3fn"),
         (np.array(449.0), "float8_e4m3fn", r"449.0 does not fit float8_e4m3fn \(numbers up to 448\)"),
-        (np.array(-1.0), "float8_e8m0fnu", "-1.0 does not fit float8_e8m0fnu"),
         (np.array([1.0, 0.0]), "float8_e8m0fnu", r"0.0 at \[1\] does not fit float8_e8m0fnu \(numbers from 5.87"),
         (np.array(1e39 + 0j), "complex64", "does not fit complex64"),
         (np.array(1j), "float32", "1j is complex, but float32"),
@@ -256,9 +208,8 @@ def test_nan_stays_nan(target):
 
 def test_the_writer_says_the_same(tmp_path):
     with gdsload.ShardWriter(tmp_path / "d", {"b": gdsload.Field("uint8")}) as writer:
-        with pytest.raises(
-            SchemaError, match="field 'b': 300 does not fit uint8 .whole numbers from 0 to 255."
-        ) as by_writer:
+        said = "field 'b': 300 does not fit uint8 .whole numbers from 0 to 255."
+        with pytest.raises(SchemaError, match=said) as by_writer:
             writer.write({"b": 300})
         with pytest.raises(SchemaError, match="300 does not fit uint8") as by_cast:
             cast(np.array(300), dtype_of("uint8"), "b")
@@ -266,27 +217,23 @@ def test_the_writer_says_the_same(tmp_path):
         writer.write({"b": 3})
 
 
+ROWS_OF_TOKENS = [[1, 2], [1, 65536], [1, 65535]]
+
+
 @pytest.mark.parametrize("ragged", [False, True])
-def test_a_conversion_names_the_sample_and_may_leave_it_out(tmp_path, ragged):
+def test_a_conversion_names_the_sample_and_may_leave_it_out(tmp_path, left_out, ragged):
     """A cast that loses a value is a fault of that sample alone, whether samples come one by one or many at once."""
-    (tmp_path / "t").mkdir()
     if ragged:
-        for number, last in enumerate([2, 65536, 65535]):
-            np.save(tmp_path / "t" / f"{number}.npy", np.array([1, last]))
-        options = {"kind": "tokens"}
+        for number, row in enumerate(ROWS_OF_TOKENS):
+            np.save(tmp_path / f"{number}.npy", np.array(row))
+        place, options, key = tmp_path, {"kind": "tokens"}, str(tmp_path / "1.npy")
     else:
-        np.save(tmp_path / "t" / "tokens.npy", np.array([[1, 2], [1, 65536], [1, 65535]]))
-        options = {}
-    options |= {"casts": {"tokens": "uint16"}, "workers": 1}
-    with pytest.raises(ReadError, match=r"field 'tokens': 65536 at \[1\] does not fit uint16 .* 0 to 65535"):
-        gdsload.convert(tmp_path / "t", tmp_path / "out", **options)
-    report = gdsload.convert(tmp_path / "t", tmp_path / "out", on_error="skip", max_skipped=1, restart=True, **options)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+        np.save(tmp_path / "tokens.npy", np.array(ROWS_OF_TOKENS))
+        place, options, key = tmp_path / "tokens.npy", {}, "sample 1 of rows 0 to 2"
+    reasons = {key: "field 'tokens': 65536 at [1] does not fit uint16 (whole numbers from 0 to 65535)"}
+    dataset = left_out(place, reasons, casts={"tokens": "uint16"}, **options)
     assert [dataset[n]["tokens"].tolist() for n in range(2)] == [[1, 2], [1, 65535]]
     assert dataset.schema["tokens"].dtype.name == "uint16"
-    (skipped,) = report.skipped
-    assert "65536" in skipped.reason
-    assert skipped.key.endswith("1.npy") if ragged else "sample 1 of" in skipped.key
 
 
 MASKED = np.ma.masked_array([1.0, 2.0, 3.0], [False, True, False])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import signal
@@ -11,7 +10,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +21,6 @@ from gdsload.conversion.runner import convert, plan
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import (
     DatasetExistsError,
-    DatasetNotFoundError,
     DiskFullError,
     FormatError,
     OptionError,
@@ -31,6 +28,7 @@ from gdsload.errors import (
     SchemaError,
     WriteError,
 )  # fmt: skip
+from tests.conversion.reading import content, hidden
 
 ROWS = 1000
 
@@ -95,14 +93,6 @@ def arrays(tmp_path_factory):
     return folder
 
 
-def content(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
-
-
-def hidden(folder):
-    return [name for name in os.listdir(folder) if name.startswith(".")]
-
-
 @pytest.mark.parametrize("shard_bytes", [2000, 10_000, "1MiB"])
 def test_samples_are_those_of_the_source(arrays, tmp_path, shard_bytes):
     report = convert(arrays, tmp_path / "out", shard_bytes=shard_bytes, workers=1)
@@ -143,13 +133,6 @@ def test_a_shuffle_is_a_permutation_that_its_seed_decides(arrays, tmp_path):
     assert content(tmp_path / "one") == content(tmp_path / "again")
 
 
-def test_fields_casts_and_map(arrays, tmp_path):
-    convert(arrays, tmp_path / "cast", fields=["x"], casts={"x": "float16"}, workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "cast")
-    assert list(dataset.schema) == ["x"]
-    assert dataset[3]["x"].dtype == torch.float16
-
-
 @pytest.fixture
 def functions(monkeypatch):
     """This module's functions, where `map` finds them."""
@@ -157,23 +140,17 @@ def functions(monkeypatch):
     return "functions_of_the_test"
 
 
-def test_map(arrays, tmp_path, functions):
-    convert(arrays, tmp_path / "out", map=f"{functions}:double", workers=1)
-    found = gdsload.ShardDataset(tmp_path / "out").__getitems__(range(ROWS))
+def test_map(arrays, tmp_path, converted, functions):
+    found = converted(arrays, map=f"{functions}:double").__getitems__(range(ROWS))
     assert np.array_equal(np.stack([sample["x"].numpy() for sample in found]), 2 * np.load(arrays / "x.npy"))
     with pytest.raises(OptionError, match="map returned int"):
         convert(arrays, tmp_path / "none", map=f"{functions}:no_mapping", workers=1)
 
 
-def test_bad_samples_stop_it_and_say_which(tmp_path):
+def test_bad_samples_stop_it_and_say_which_and_then_they_can_be_skipped(tmp_path):
     with pytest.raises(ReadError, match=r"number 33 of from 30 cannot be converted: ValueError: no picture"):
         convert(Numbers(100, bad=(33,)), tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()
-
-
-def test_after_a_stop_the_bad_ones_can_be_skipped(tmp_path):
-    with pytest.raises(ReadError, match="number 33"):
-        convert(Numbers(100, bad=(33,)), tmp_path / "out", workers=1)
     report = convert(Numbers(100, bad=(33,)), tmp_path / "out", workers=1, on_error="skip")
     assert (report.resumed, report.samples, len(report.skipped)) == (3, 99, 1)
 
@@ -196,39 +173,13 @@ def test_a_damaged_source_always_stops(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_ragged_fields_are_found_or_named(tmp_path):
-    convert(Numbers(40, ragged=True), tmp_path / "found", workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "found")
+def test_ragged_fields_are_found_or_named(converted):
+    dataset = converted(Numbers(40, ragged=True))
     assert dataset.schema["r"].ragged
     assert [len(sample["r"]) for sample in dataset.__getitems__(range(8))] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert dataset.schema["text"].kind == "str"
     with pytest.raises(SchemaError, match="single number"):
         plan(Numbers(40), ragged=["n"])
-
-
-class Batches:
-    """Batches of a ragged field whose lengths happen to agree for long."""
-
-    kind, threads = "batches", True
-
-    def describe(self):
-        return {}
-
-    def parts(self, target_bytes):
-        return [Part("all", (0, 300), 300, 4800)]
-
-    def read(self, part):
-        for low in range(0, 300, 100):
-            lengths = np.full(100, 2) + (low == 200)
-            values, offsets = np.arange(lengths.sum()), np.append(0, np.cumsum(lengths))
-            yield Item(f"from {low}", lambda values=values, offsets=offsets: {"r": (values, offsets)}, 100)
-
-
-def test_a_batch_says_which_fields_are_ragged(tmp_path):
-    convert(Batches(), tmp_path / "out", workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
-    assert dataset.schema["r"].ragged
-    assert [len(dataset[index]["r"]) for index in (0, 199, 200, 299)] == [2, 2, 3, 3]
 
 
 def test_bad_samples_at_the_very_beginning_do_not_matter(tmp_path):
@@ -274,13 +225,6 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     convert(Numbers(100), tmp_path / "plain", workers=1)
     assert content(tmp_path / "out") == content(tmp_path / "plain")
     assert hidden(tmp_path) == []
-
-
-def test_restart_throws_the_rest_away(tmp_path):
-    with pytest.raises(FormatError, match="damaged"):
-        convert(Numbers(100, broken=95), tmp_path / "out", workers=1)
-    report = convert(Numbers(50), tmp_path / "out", workers=1, restart=True)
-    assert (report.resumed, report.samples) == (0, 50)
 
 
 def test_killed_at_any_moment(arrays, tmp_path, functions):
@@ -341,9 +285,8 @@ def test_what_is_there_is_not_replaced_unasked(tmp_path):
 
 def test_a_full_disk_is_seen_beforehand(arrays, tmp_path, monkeypatch):
     monkeypatch.setattr("gdsload.conversion.room.shutil.disk_usage", lambda path: Usage())
-    with pytest.raises(
-        DiskFullError, match="no room for the dataset: about 31.25 KiB is still to be written, and 100 B are free"
-    ):
+    said = "no room for the dataset: about 31.25 KiB is still to be written, and 100 B are free"
+    with pytest.raises(DiskFullError, match=said):
         convert(arrays, tmp_path / "out", workers=1)
     with pytest.raises(DiskFullError, match="about 39.06 KiB is still"):  # it is written twice, and x is halved
         convert(arrays, tmp_path / "half", workers=1, shuffle_seed=1, casts={"x": "float16"})
@@ -363,22 +306,6 @@ def test_a_lost_worker_is_named_and_the_next_run_goes_on(tmp_path):
     with Executor(1) as executor, pytest.raises(ReadError, match="a worker was lost"):
         convert(Numbers(50), tmp_path / "out", executor=executor)
     assert convert(Numbers(50), tmp_path / "out", workers=1).samples == 50
-
-
-def test_sources_that_cannot_be(tmp_path):
-    with pytest.raises(DatasetNotFoundError, match="nothing"):
-        convert(tmp_path / "no", tmp_path / "out")
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "readme.md").write_text("x")
-    with pytest.raises(OptionError, match="cannot be recognised"):
-        convert(tmp_path / "text", tmp_path / "out")
-    np.save(tmp_path / "objects.npy", np.array([{"a": 1}, None], dtype=object), allow_pickle=True)
-    with pytest.raises(FormatError, match="never loaded"):
-        convert(tmp_path / "objects.npy", tmp_path / "out")
-    np.save(tmp_path / "text" / "a.npy", np.zeros(3))
-    np.save(tmp_path / "text" / "b.npy", np.zeros(4))
-    with pytest.raises(FormatError, match="different lengths"):
-        convert(tmp_path / "text", tmp_path / "out", kind="numpy")
 
 
 def test_progress_ends_with_everything(tmp_path):
@@ -418,13 +345,6 @@ def test_a_stage_that_cannot_be_written(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(WriteError, match=os.strerror(errno.EACCES)):
         convert(Numbers(5), tmp_path / "out", workers=1)
-
-
-def test_plan_of_a_stage_is_json(tmp_path):
-    with pytest.raises(FormatError, match="damaged"):
-        convert(Numbers(100, broken=95), tmp_path / "out", workers=1)
-    tree = json.loads((tmp_path / ".out.gdsload-convert" / "plan.json").read_text())
-    assert sum(map(len, tree["tasks"])) == 10
 
 
 class Leisurely(Numbers):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from gdsload.shards.format.checksum import BLOCK_BYTES
 from gdsload.shards.opening import load_shard
 from gdsload.shards.verify.row_checksums import RowCheck
 from gdsload.tools.cli import main
+from tests.conversion.reading import content
 
 SCHEMA = {
     "x": gdsload.Field("uint8", (20_001,)),
@@ -61,10 +61,6 @@ def flip(path, offset, bit=0):
         byte = file.read(1)[0]
         file.seek(offset)
         file.write(bytes([byte ^ 1 << bit]))
-
-
-def content(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
 
 
 def merge(path, out, **options):

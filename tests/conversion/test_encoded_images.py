@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,9 @@ from gdsload import Field, ShardDataset, convert
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.runner import plan
 from gdsload.errors import ConversionError, OptionError, SchemaError
+from tests.conversion.picture_sources import WAYS, coco, in_memory, yolo
+from tests.conversion.reading import made_by
+from tests.conversion.tar_files import pack
 
 Image = pytest.importorskip("PIL.Image")
 DATA = Path(__file__).parent.parent / "data"
@@ -23,9 +25,8 @@ ORIENTATION = 0x0112
 def encoded(codec="jpeg", size=(12, 8), mode="RGB", seed=0, orientation=None):
     noise = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
     stream, exif = io.BytesIO(), Image.Exif()
-    if orientation is not None:
-        exif[ORIENTATION] = orientation
-    Image.fromarray(noise).convert(mode).save(stream, codec, exif=exif)
+    exif[ORIENTATION] = orientation
+    Image.fromarray(noise).convert(mode).save(stream, codec, **({} if orientation is None else {"exif": exif}))
     return stream.getvalue()
 
 
@@ -40,94 +41,34 @@ SIZES, ORIENTATIONS = [(12, 8), (7, 9), (30, 5), (6, 11), (8, 8)], [6, 1, 1, 1, 
 LABELS = [0, 1, 0, 1, 1]
 
 
-def in_folder(folder):
-    for number, (raw, label) in enumerate(zip(FILES, LABELS, strict=True)):
-        (folder / "cd"[label]).mkdir(exist_ok=True)
-        (folder / "cd"[label] / f"{number}.jpg").write_bytes(raw)
-    return folder, "image"
-
-
-def in_tar(folder):
-    with tarfile.open(folder / "a.tar", "w") as tar:
-        for number, raw in enumerate(FILES):
-            for name, content in ((f"{number}.jpg", raw), (f"{number}.cls", b"%d" % LABELS[number])):
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-    return folder, "jpg"
-
-
-def in_memory():
-    library = pytest.importorskip("datasets")
-    features = library.Features({"image": library.Image(), "label": library.ClassLabel(names=["cat", "dog"])})
-    rows = {"image": [{"bytes": raw, "path": None} for raw in FILES], "label": LABELS}
-    return library.Dataset.from_dict(rows, features)
-
-
-def saved_to_disk(folder):
-    dataset = in_memory()
-    pytest.importorskip("datasets").disable_progress_bars()
-    dataset.save_to_disk(str(folder / "d"))
-    return folder / "d", "image"
-
-
-def as_object(_folder):
-    return in_memory(), "image"
-
-
-def in_parquet_of_datasets(folder):
-    in_memory().to_parquet(str(folder / "a.parquet"))
-    return folder / "a.parquet", "image"
-
-
-def in_plain_parquet(folder):
-    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    rows = [{"bytes": raw, "path": None} for raw in FILES]
-    tables.write_table(arrow.table({"image": rows, "label": LABELS}), folder / "a.parquet", row_group_size=2)
-    return folder / "a.parquet", "image"
-
-
-def in_csv(folder):
-    for number, raw in enumerate(FILES):
-        (folder / f"{number}.png").write_bytes(raw)
-    lines = [f"{number}.png,{label}" for number, label in enumerate(LABELS)]
-    (folder / "a.csv").write_text("\n".join(["image,label", *lines]))
-    return folder / "a.csv", "image"
-
-
-MAKERS = [in_folder, in_tar, saved_to_disk, as_object, in_parquet_of_datasets, in_plain_parquet, in_csv]
-
-
-@pytest.fixture(params=MAKERS, ids=lambda maker: maker.__name__)
+@pytest.fixture(params=WAYS, ids=lambda way: way.__name__)
 def source(request, tmp_path):
-    """A source of any kind of the same images, of several sizes and codecs; and the field that they are in."""
+    """A source of any kind of the same images, of several sizes and codecs, the field that they are in, and options."""
     folder = tmp_path / "source"
     folder.mkdir()
-    return request.param(folder)
+    return request.param(folder, FILES)
 
 
-def in_order(source, values):
-    """What lies in class folders comes class by class."""
-    if isinstance(source, Path) and (source / "c").is_dir():
-        return [values[number] for number in np.argsort(LABELS, kind="stable")]
-    return list(values)
+def in_classes(folder):
+    for number, (raw, label) in enumerate(zip(FILES, LABELS, strict=True)):
+        (folder / "cd"[label]).mkdir(parents=True, exist_ok=True)
+        (folder / "cd"[label] / f"{number}.jpg").write_bytes(raw)
+    return folder
 
 
-def test_files_are_kept_as_they_are(source, tmp_path):
-    where, name = source
-    convert(where, tmp_path / "out", keep_encoded=True, workers=1)
-    dataset = ShardDataset(tmp_path / "out")
+def test_files_are_kept_as_they_are(source, converted):
+    where, name, options = source
+    dataset = converted(where, keep_encoded=True, **options)
     assert dataset.schema[name] == Field("image")
-    assert dataset.column(name) == in_order(where, FILES)
+    assert dataset.column(name) == FILES
     beside = [dataset.column(f"{name}.{one}").tolist() for one in ("width", "height", "orientation")]
-    assert list(zip(*beside[:2], strict=True)) == in_order(where, SIZES)
-    assert beside[2] == in_order(where, ORIENTATIONS)
+    assert list(zip(*beside[:2], strict=True)) == SIZES
+    assert beside[2] == ORIENTATIONS
     assert {"int32", "uint8"} == {dataset.schema[f"{name}.{one}"].dtype.name for one in ("width", "orientation")}
 
 
 def test_workers_keep_the_same_bytes(tmp_path):
-    (tmp_path / "s").mkdir()
-    in_folder(tmp_path / "s")
+    in_classes(tmp_path / "s")
     for name, options in (("one", {"workers": 1}), ("two", {"workers": 2})):
         convert(tmp_path / "s", tmp_path / name, keep_encoded=True, shard_bytes=700, **options)
     one, two = (sorted((tmp_path / name).iterdir()) for name in ("one", "two"))
@@ -135,21 +76,26 @@ def test_workers_keep_the_same_bytes(tmp_path):
     assert len(one) > 2
 
 
-@pytest.mark.parametrize("resize", ["crop", "squash"])
-def test_a_size_makes_them_equal(source, tmp_path, resize):
-    where, name = source
-    convert(where, tmp_path / "out", size=6, resize=resize, workers=1)
-    dataset = ShardDataset(tmp_path / "out")
+CUT_OFF_BY_CROPS = (coco, yolo)
+RESIZED = [(way, how) for way in WAYS for how in ("crop", "squash") if how == "squash" or way not in CUT_OFF_BY_CROPS]
+
+
+@pytest.mark.parametrize(("source", "resize"), RESIZED, indirect=["source"])
+def test_a_size_makes_them_equal(source, converted, resize):
+    where, name, options = source
+    dataset = converted(where, size=6, resize=resize, **options)
     assert dataset.schema[name] == Field("uint8", (3, 6, 6))
     assert len(dataset) == len(FILES)
 
 
 def test_images_of_several_sizes_are_refused_with_every_way_out(source, tmp_path):
-    where, name = source
+    where, name, options = source
     with pytest.raises(SchemaError, match=r"samples differ: uint8 \[3, \d+, \d+\] and uint8 .*"
                        r"size=224.*keep_encoded=True") as caught:  # fmt: skip
-        convert(where, tmp_path / "out", workers=1)
+        convert(where, tmp_path / "out", workers=1, **options)
     assert caught.value.field == name
+    if options.get("kind") in ("coco", "yolo"):  # to crop would cut objects off
+        assert "resize='squash'" in str(caught.value)
 
 
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
@@ -163,12 +109,11 @@ def test_an_image_of_another_size_far_behind_is_refused_with_every_way_out(tmp_p
 
 
 @pytest.mark.parametrize("data", ["mds", "litdata"])
-def test_images_of_shards_of_others_are_kept(tmp_path, data):
+def test_images_of_shards_of_others_are_kept(converted, data):
     """A picture that was stored as pixels is a PNG then."""
     source = DATA / data / "images"
-    convert(source, tmp_path / "kept", keep_encoded=True, workers=1)
-    kept, plain = ShardDataset(tmp_path / "kept"), source_for(str(source), data, {"mode": "keep"})
-    decoded = [item.make() for part in plain.parts(2**20) for item in plain.read(part)]
+    kept, plain = converted(source, keep_encoded=True), source_for(str(source), data, {"mode": "keep"})
+    decoded = made_by(plain)
     images = [name for name, field in kept.schema.items() if field.kind == "image"]
     assert len(images) > 1
     for name in images:
@@ -180,51 +125,45 @@ def test_images_of_shards_of_others_are_kept(tmp_path, data):
         assert all(raw[:2] == b"\xff\xd8" for raw in kept.column("jpeg"))
 
 
-@pytest.mark.parametrize("codec", ["gif", "bmp", "tiff", "ppm"])
-def test_other_formats_are_bad_samples(tmp_path, codec):
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        *((encoded(codec), "cannot be kept encoded") for codec in ("gif", "bmp", "tiff", "ppm")),
+        (FILES[1][:40], "the header of the image is damaged: it ends inside a chunk"),
+    ],
+    ids=["gif", "bmp", "tiff", "ppm", "damaged"],
+)
+def test_other_formats_and_damaged_images_are_bad_samples(tmp_path, left_out, content, reason):
     (tmp_path / "s" / "c").mkdir(parents=True)
-    for number, raw in enumerate([*FILES[:2], encoded(codec)]):
+    for number, raw in enumerate([*FILES[:2], content]):
         (tmp_path / "s" / "c" / f"{number}.png").write_bytes(raw)
+    assert len(left_out(tmp_path / "s", {"c/2.png": reason}, keep_encoded=True)) == 2
+
+
+def test_of_a_format_that_cannot_be_kept_it_is_said_which_ones_can(tmp_path, out):
+    (tmp_path / "0.png").write_bytes(encoded("gif"))
     with pytest.raises(ConversionError, match="is no JPEG, PNG or WebP .*cannot be kept encoded.*leave keep_encoded"):
-        convert(tmp_path / "s", tmp_path / "out", keep_encoded=True, workers=1)
-    report = convert(tmp_path / "s", tmp_path / "out", keep_encoded=True, on_error="skip", max_skipped=1, workers=1)
-    assert [one.key for one in report.skipped] == ["c/2.png"]
-
-
-def test_damaged_images_are_bad_samples(tmp_path):
-    (tmp_path / "s" / "c").mkdir(parents=True)
-    for number, raw in enumerate([FILES[0], FILES[1][:40]]):
-        (tmp_path / "s" / "c" / f"{number}.png").write_bytes(raw)
-    with pytest.raises(
-        ConversionError, match="c/1.png of .* the header of the image is damaged: it ends inside a chunk"
-    ):
-        convert(tmp_path / "s", tmp_path / "out", keep_encoded=True, workers=1)
+        convert(tmp_path, out, keep_encoded=True, workers=1)
 
 
 # --- channels ---
 
 
 def write_tar(path, *samples):
-    with tarfile.open(path, "w") as tar:
-        for number, sample in enumerate(samples):
-            for extension, content in sample.items():
-                info = tarfile.TarInfo(f"{number:04}.{extension}")
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-    return path
+    members = [(f"{n:04}.{extension}", raw) for n, sample in enumerate(samples) for extension, raw in sample.items()]
+    return pack(path, members)
 
 
 def schema_of(path, **options):
     return {name: field.shape for name, field in plan(path, **options).schema.items() if name != "key"}
 
 
-def test_masks_stay_indices_beside_photos(tmp_path):
+def test_masks_stay_indices_beside_photos(tmp_path, converted):
     """VOC: some photos are grey, masks have palettes; each field is what its pictures are."""
     samples = [{"jpg": encoded("jpeg", mode="L" if number == 1 else "RGB"), "seg.png": encoded("png", mode="P")}
                for number in range(4)]  # fmt: skip
     path = write_tar(tmp_path / "a.tar", *samples)
-    convert(path, tmp_path / "out", workers=1)
-    dataset = ShardDataset(tmp_path / "out")
+    dataset = converted(path)
     assert (dataset.schema["jpg"].shape, dataset.schema["seg_png"].shape) == ((3, 8, 12), (1, 8, 12))
     indices = np.asarray(Image.open(io.BytesIO(samples[0]["seg.png"])))
     assert np.array_equal(dataset[0]["seg_png"][0].numpy(), indices)
@@ -239,15 +178,13 @@ def test_pictures_of_one_channel_stay_so(tmp_path, mode):
     assert schema_of(path, mode={"jpg": "RGBA"}) == {"png": (1, 8, 12)}
 
 
-def test_a_coloured_picture_behind_grey_ones_is_no_grey_one(tmp_path):
+def test_a_coloured_picture_behind_grey_ones_is_no_grey_one(tmp_path, converted):
     samples = [{"png": encoded("png", mode="L" if number < 70 else "RGB")} for number in range(71)]
     path = write_tar(tmp_path / "a.tar", *samples)
-    with pytest.raises(
-        ConversionError, match="0070 of .*is RGB, but the first pictures of field 'png' have one channel"
-    ):
+    said = "0070 of .*is RGB, but the first pictures of field 'png' have one channel"
+    with pytest.raises(ConversionError, match=said):
         convert(path, tmp_path / "out", workers=1)
-    convert(path, tmp_path / "out", mode="L", workers=1)
-    assert ShardDataset(tmp_path / "out").schema["png"].shape == (1, 8, 12)
+    assert converted(path, mode="L").schema["png"].shape == (1, 8, 12)
 
 
 @pytest.mark.parametrize("first", ["L", "RGB"])
@@ -271,7 +208,7 @@ def test_a_mode_for_a_field_and_one_for_all_others(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["memory", "saved", "parquet"])
-def test_a_mode_that_features_name_counts_where_none_is_given(tmp_path, form):
+def test_a_mode_that_features_name_counts_where_none_is_given(tmp_path, converted, form):
     library = pytest.importorskip("datasets")
     library.disable_progress_bars()
     features = library.Features({"image": library.Image(mode="L"), "other": library.Image(mode="CMYK")})
@@ -283,22 +220,20 @@ def test_a_mode_that_features_name_counts_where_none_is_given(tmp_path, form):
     elif form == "parquet":
         where = tmp_path / "a.parquet"
         made.to_parquet(str(where))
-    convert(where, tmp_path / "out", workers=1)
-    found = ShardDataset(tmp_path / "out")
+    found = converted(where)
     assert np.array_equal(found[1]["image"][0], np.asarray(made[1]["image"]))
     assert found.schema["other"].shape == (3, 8, 12)
     assert schema_of(where, mode="RGBA") == {"image": (4, 8, 12), "other": (4, 8, 12)}
 
 
-def test_a_dataset_with_a_transform_gives_what_that_makes(tmp_path):
-    dataset = in_memory().with_transform(lambda rows: {"x": [np.float32(1)] * len(rows["label"])})
-    convert(dataset, tmp_path / "out", workers=1)
-    assert list(ShardDataset(tmp_path / "out").schema) == ["x"]
+def test_a_dataset_with_a_transform_gives_what_that_makes(tmp_path, converted):
+    dataset = in_memory(tmp_path, FILES)[0].with_transform(lambda rows: {"x": [np.float32(1)] * len(rows["image"])})
+    assert list(converted(dataset).schema) == ["x"]
 
 
-def test_a_dataset_with_chosen_columns_gives_these(tmp_path):
-    convert(in_memory().with_format("numpy", columns=["label"]), tmp_path / "out", workers=1)
-    assert ShardDataset(tmp_path / "out").column("label").tolist() == LABELS
+def test_a_dataset_with_chosen_columns_gives_these(tmp_path, converted):
+    dataset = in_memory(tmp_path, FILES)[0].add_column("label", LABELS).with_format("numpy", columns=["label"])
+    assert converted(dataset).column("label").tolist() == LABELS
 
 
 def test_paths_without_images_are_said(tmp_path):
@@ -315,10 +250,10 @@ def test_paths_of_a_dataset_in_memory_are_followed(tmp_path, keep_encoded):
     library = pytest.importorskip("datasets")
     for number, raw in enumerate(FILES):
         (tmp_path / f"{number}").write_bytes(raw)
-    paths = {"image": [str(tmp_path / f"{number}") for number in range(len(FILES))], "label": LABELS}
+    paths = {"image": [str(tmp_path / f"{number}") for number in range(len(FILES))]}
     dataset = library.Dataset.from_dict(paths).cast_column("image", library.Image())
     how = {"keep_encoded": keep_encoded} if keep_encoded else {"size": 8}
-    for name, source in (("paths", dataset), ("bytes", in_memory())):
+    for name, source in (("paths", dataset), ("bytes", in_memory(tmp_path, FILES)[0])):
         convert(source, tmp_path / name, **how)
     assert ShardDataset(tmp_path / "paths").digest == ShardDataset(tmp_path / "bytes").digest
     (tmp_path / "0").unlink()
@@ -345,7 +280,7 @@ def test_notes_that_are_none_do_no_harm(tmp_path, noted):
 
 
 def test_files_of_macos_are_passed_over(tmp_path):
-    in_folder(tmp_path)
+    in_classes(tmp_path)
     for name in ("._0.jpg", "._x"):
         (tmp_path / "c" / name).write_bytes(b"\0\5\x16\7")
     assert plan(tmp_path, size=8).samples == len(FILES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from gdsload.conversion.folders import is_passed_over, names_below, names_in
 from gdsload.conversion.provenance import notes_of
 from gdsload.conversion.recognise import recognise, source_for
 from gdsload.errors import FormatError, OptionError
+from tests.conversion.reading import made_by
 
 KEPT_BESIDE = [
     ".ipynb_checkpoints", ".git", ".hidden", ".hive-staging_hive_2024", ".Trash-1000", ".snapshot", ".cache",
@@ -23,12 +25,13 @@ KEPT_BESIDE = [
     "System Volume Information", "_temporary", "_spark_metadata", "_started_17", "_committed_17", "_tmp.x",
     "_delta_index", "_impala_insert_staging",
 ]  # fmt: skip
+OF_OTHERS = ("_SUCCESS", "Thumbs.db", "desktop.ini", "_metadata", ".DS_Store", "_common_metadata")
 DATA = ["_background_noise_", "_x=1", "__init", "tmp", "snapshot", "x.hidden", "metadata", "temporary", "a_tmp", "@a"]
 LIBRARIES_OWN = ("huggingface", "mds", "litdata")
 
 
 def samples(source):
-    return [str(item.make()) for part in source.parts(2**20) for item in source.read(part)]
+    return list(map(str, made_by(source)))
 
 
 def told_by(source):
@@ -46,13 +49,8 @@ def beside(folder, names):
                 shutil.copy(os.path.join(place, file), os.path.join(place, name, file))
         for file in files if "zarr.json" not in files else ():  # zarr warns of any other file
             shutil.copy(os.path.join(place, file), os.path.join(place, f"._{file}"))
-        for file in (
-            ()
-            if os.path.exists(os.path.join(folder, "zarr.json"))
-            else ("_SUCCESS", "Thumbs.db", "desktop.ini", "_metadata", ".DS_Store", "_common_metadata")
-        ):
-            with open(os.path.join(place, file), "wb") as opened:
-                opened.write(b"\0\1")
+        for file in () if (folder / "zarr.json").exists() else OF_OTHERS:
+            Path(place, file).write_bytes(b"\0\1")
 
 
 def test_no_source_takes_what_is_kept_beside_its_files(source_of_files):
@@ -106,9 +104,8 @@ def test_a_folder_of_nothing_else_is_refused(tmp_path, name):
     np.save(folder / name / "x.npy", np.zeros(3))
     with pytest.raises(OptionError, match="all its files are hidden, or kept by other programs beside data"):
         recognise(str(folder))
-    with pytest.raises(
-        FormatError, match=r"no file with .npy.* 1 file or folder is passed over.*you name is always taken"
-    ):
+    said = r"no file with .npy.* 1 file or folder is passed over.*you name is always taken"
+    with pytest.raises(FormatError, match=said):
         source_for(str(folder), "numpy", {"each": "file"})
     assert len(samples(source_for(str(folder / name), None))) == 1  # it is named itself
 
@@ -125,22 +122,17 @@ def test_other_names_are_data(name):
 
 
 def test_among_tables_an_underscore_hides_all_but_columns():
-    assert [is_passed_over(name, tables=True) for name in ("_x", "_old.parquet", "_x=1", "x_")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    names = ("_x", "_old.parquet", "_x=1", "x_")
+    assert [name for name in names if is_passed_over(name, tables=True)] == ["_x", "_old.parquet"]
 
 
-def test_a_class_and_a_column_may_begin_with_an_underscore(tmp_path):
+def test_a_class_and_a_column_may_begin_with_an_underscore(tmp_path, converted):
     pictures = pytest.importorskip("PIL.Image")
     tables, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     for name in ("_other", "cat", ".git", "__MACOSX"):
         (tmp_path / "p" / name).mkdir(parents=True)
         pictures.new("L", (2, 2)).save(tmp_path / "p" / name / "_1.png")
-    gdsload.convert(tmp_path / "p", tmp_path / "images", workers=1)
-    found = gdsload.ShardDataset(tmp_path / "images")
+    found = converted(tmp_path / "p")
     assert found.metadata["classes"]["label"] == ["_other", "cat"]
     assert found.column("label").tolist() == [0, 1]
     for number in range(2):

@@ -30,18 +30,14 @@ def samples(*datasets):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_scalars_of_a_source_are_packed(tmp_path, workers):
-    (tmp_path / "source").mkdir()
-    numbers = np.arange(100, dtype=np.float32)
-    (tmp_path / "source" / "rows.csv").write_text(
-        "a,b,c,d,e\n" + "".join(f"{number},{number + 1},{number % 2},0,{number / 2}\n" for number in numbers)
-    )
-    convert(tmp_path / "source", tmp_path / "out", shard_bytes=400, workers=workers)
-    dataset = ShardDataset(tmp_path / "out")
+def test_scalars_of_a_source_are_packed(tmp_path, converted, workers):
+    source = tmp_path / "rows.csv"
+    rows = [f"{number},{number + 1},{number % 2},0,{number / 2}\n" for number in range(100)]
+    source.write_text("a,b,c,d,e\n" + "".join(rows))
+    convert(source, tmp_path / "out", shard_bytes=2000, workers=workers)
+    dataset, plain = ShardDataset(tmp_path / "out"), converted(source, shard_bytes=2000, pack_fields=())
     assert len(dataset.shards) > 1
     assert sorted(name for names in dataset.stored.packed for name in names) == ["a", "b", "c", "d", "e"]
-    convert(tmp_path / "source", tmp_path / "plain", shard_bytes=400, workers=1, pack_fields=())
-    plain = ShardDataset(tmp_path / "plain")
     assert not plain.stored.packed
     assert samples(dataset) == samples(plain)
     assert dataset.counts.tolist() == plain.counts.tolist()
@@ -119,14 +115,17 @@ def test_a_single_shard_and_a_folder_of_them_are_sources(tmp_path):
     assert samples(ShardDataset(shard)) == samples(ShardDataset(tmp_path / "one"))
 
 
-def test_what_cannot_be_packed_is_refused_before_any_part_is_made(tmp_path):
-    write(tmp_path / "all")
-    for rule, kind, says in (
+@pytest.mark.parametrize(
+    ("rule", "kind", "says"),
+    [
         (["text"], SchemaError, "field 'text': it cannot be packed"),
         ("all", OptionError, "pack_fields is the text 'all'"),
-    ):
-        with pytest.raises(kind, match=says):
-            reshard(tmp_path / "all", tmp_path / "out", pack_fields=rule, workers=1)
+    ],
+)
+def test_what_cannot_be_packed_is_refused_before_any_part_is_made(tmp_path, rule, kind, says):
+    write(tmp_path / "all")
+    with pytest.raises(kind, match=says):
+        reshard(tmp_path / "all", tmp_path / "out", pack_fields=rule, workers=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all"]
 
 
@@ -146,11 +145,10 @@ def test_command(tmp_path, before, arguments, packed):
     ("given", "packed"),
     [("auto", {"auto", "a", "b", "c"}), ("auto,x", {"auto", "x"}), ("auto,auto", {"auto"}), ("x", {"x"})],
 )
-def test_a_field_that_is_called_as_the_rule_is(tmp_path, capsys, given, packed):
+def test_a_field_that_is_called_as_the_rule_is(tmp_path, out, capsys, given, packed):
     """Alone it is the rule; beside others, or twice, it is the field."""
-    (tmp_path / "source").mkdir()
     for name in ("auto", "a", "b", "c", "x"):
-        np.save(tmp_path / "source" / f"{name}.npy", np.zeros((9, 5) if name == "x" else 9))
-    command = ["convert", str(tmp_path / "source"), str(tmp_path / "out"), "--workers", "1", "--pack-fields", given]
+        np.save(tmp_path / f"{name}.npy", np.zeros((9, 5) if name == "x" else 9))
+    command = ["convert", str(tmp_path), str(out), "--workers", "1", "--pack-fields", given]
     assert main(command) == 0, capsys.readouterr().err
-    assert {name for names in ShardDataset(tmp_path / "out").stored.packed for name in names} == packed
+    assert {name for names in ShardDataset(out).stored.packed for name in names} == packed

@@ -6,7 +6,6 @@ import itertools
 import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import samples_of
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import FormatError, OptionError, ReadError
+from tests.conversion.reading import content
 
 BAD = "bad"
 
@@ -117,23 +117,10 @@ def test_blocks_are_the_row_of_all_tokens_cut(parts, length, eos, pad, batches):
     assert bad == listed
 
 
-def test_cu_seqlens_say_which_tokens_are_of_one_document():
-    source = PackedSource(Documents([[[1, 1, 1], [2, 2]], [[3]]]), Packing("ids", 4, eos=0, pad=9))
-    assert blocks_of(source)[0] == [
-        ([1, 1, 1, 0], [0, 4]),
-        ([2, 2, 0, 3], [0, 3, 4]),
-        ([0, 9, 9, 9], [0, 1, 4]),
-    ]
-
-
 @pytest.fixture(scope="module")
 def corpus():
     rng = np.random.default_rng(0)
     return [[rng.integers(0, 1000, rng.integers(0, 60)).tolist() for _ in range(9)] for _ in range(20)]
-
-
-def content(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
 
 
 def test_the_same_bytes_whatever_the_workers(tmp_path, corpus):
@@ -169,22 +156,15 @@ def test_documents_that_are_no_tokens_are_alone(tmp_path):
     class Mixed(Documents):
         def one(self, document):
             made = super().one([1, 2, 3])["ids"]
-            return {
-                "ids": {"wide": made.astype(np.int64), "real": made / 2, "text": "abc", "grid": made[None]}.get(
-                    document, made
-                )
-            }
+            others = {"wide": made.astype(np.int64), "real": made / 2, "text": "abc", "grid": made[None]}
+            return {"ids": others.get(document, made)}
 
-    kinds = ["int", "wide", "real", "int", "text", "grid", "int"]
-    report = gdsload.convert(
-        Mixed([kinds]), tmp_path / "out", pack={"field": "ids", "length": 9}, on_error="skip", max_skipped=4, workers=1
-    )
-    assert report.samples == 1
+    source = Mixed([["int", "wide", "real", "int", "text", "grid", "int"]])
+    how = {"on_error": "skip", "max_skipped": 4, "workers": 1}
+    report = gdsload.convert(source, tmp_path / "out", pack={"field": "ids", "length": 9}, **how)
     reasons = ["tokens are int64, those before int32", "are float64", "of shape ()", "of shape (1, 3)"]
-    assert len(report.skipped) == len(reasons)
-    for one, reason in zip(report.skipped, reasons, strict=True):
-        assert reason in one.reason
-    assert gdsload.ShardDataset(tmp_path / "out")[0]["ids"].tolist() == [1, 2, 3] * 3
+    assert [reason in one.reason for one, reason in zip(report.skipped, reasons, strict=True)] == [True] * 4
+    assert gdsload.ShardDataset(tmp_path / "out").column("ids").tolist() == [[1, 2, 3] * 3]
 
 
 @pytest.mark.parametrize("change", ["more", "fewer"])
@@ -224,14 +204,13 @@ class Packed(Documents):
         return {"ids": document if isinstance(document, bytes) else super().one(document)["ids"].tobytes()}
 
 
-def test_bytes_are_tokens_of_the_type_that_is_said(tmp_path):
+def test_bytes_are_tokens_of_the_type_that_is_said(tmp_path, converted):
     documents = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
     pack = {"field": "ids", "length": 4}
     how = {"on_error": "skip", "max_skipped": 1, "workers": 1}
     report = gdsload.convert(Packed([[*documents, b"odd"]]), tmp_path / "a", pack={**pack, "dtype": "int32"}, **how)
     assert "3 bytes are no tokens of type int32" in report.skipped[0].reason
-    gdsload.convert(Documents([documents]), tmp_path / "b", pack=pack, workers=1)
-    assert gdsload.ShardDataset(tmp_path / "a").digest == gdsload.ShardDataset(tmp_path / "b").digest
+    assert gdsload.ShardDataset(tmp_path / "a").digest == converted(Documents([documents]), pack=pack).digest
     with pytest.raises(FormatError, match='If these bytes are numbers, say of which type: "dtype": "int64" in pack'):
         gdsload.convert(Packed([documents]), tmp_path / "c", pack=pack, workers=1)
     with pytest.raises(OptionError, match="dtype is 'float32'. Supported are uint8, uint16"):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import io
 import json
 import os
 import shutil
-import tarfile
 from decimal import Decimal
 from pathlib import Path
 
@@ -60,18 +58,17 @@ def rows():
     return [{"x": number} for number in range(12)]
 
 
-@pytest.mark.parametrize("pack", [None, {"field": "x", "length": 2}])
-def test_datasets_of_ones_own_are_called_by_their_names(tmp_path, pack):
-    convert(f"{__name__}:{'documents' if pack else 'rows'}", tmp_path / "d", pack=pack, workers=1)
-    kind = "torch dataset, packed" if pack else "torch dataset"
-    assert metadata_of(tmp_path / "d")["source"] == {
-        "kind": kind,
-        "name": f"{__name__}:{'documents' if pack else 'rows'}",
-    }
-
-
 def documents():
     return [{"x": [1, 2, number]} for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "pack"),
+    [("rows", "torch dataset", None), ("documents", "torch dataset, packed", {"field": "x", "length": 2})],
+)
+def test_datasets_of_ones_own_are_called_by_their_names(converted, name, kind, pack):
+    found = converted(f"{__name__}:{name}", pack=pack).metadata
+    assert found["source"] == {"kind": kind, "name": f"{__name__}:{name}"}
 
 
 @pytest.fixture
@@ -101,10 +98,9 @@ def test_classes_of_folders_and_where_they_are(folder, tmp_path, shuffle_seed):
     assert [key[:3] for key in dataset.column("key")] == [["cat", "dog"][n] for n in dataset.column("label")]
 
 
-def test_a_source_may_have_a_name_of_any_bytes(folder, tmp_path):
+def test_a_source_may_have_a_name_of_any_bytes(folder, tmp_path, converted):
     named = folder.rename(tmp_path / os.fsdecode(b"caf\xe9"))
-    convert(named, tmp_path / "d", workers=1)
-    assert metadata_of(tmp_path / "d")["source"]["path"] == f"{tmp_path}/caf\ufffd"
+    assert converted(named).metadata["source"]["path"] == f"{tmp_path}/caf\ufffd"
 
 
 def test_a_class_has_a_name_that_is_a_text(folder, tmp_path):
@@ -122,47 +118,42 @@ def test_workers_and_what_bad_samples_do_change_nothing(folder, tmp_path):
     assert (tmp_path / "a" / "index.json").read_bytes() == (tmp_path / "b" / "index.json").read_bytes()
 
 
-def test_classes_of_fields_that_are_left_out_are_none(folder, tmp_path):
-    convert(folder, tmp_path / "d", fields=["image"], workers=1)
-    found = metadata_of(tmp_path / "d")
+def test_classes_of_fields_that_are_left_out_are_none(converted, folder):
+    found = converted(folder, fields=["image"]).metadata
     assert "classes" not in found
     assert found["options"] == {"fields": ["image"]}
 
 
-def test_what_is_said_by_hand_takes_the_place_of_the_rest(folder, tmp_path):
+def test_what_is_said_by_hand_takes_the_place_of_the_rest(converted, folder):
     mine = {"classes": {"label": ["Katze", "Hund"]}, "licence": "CC0"}
-    convert(folder, tmp_path / "d", metadata=mine, workers=1)
-    found = metadata_of(tmp_path / "d")
+    found = converted(folder, metadata=mine).metadata
     assert {key: found[key] for key in mine} == mine
 
 
-def test_classes_of_datasets_and_parquet_files(tmp_path):
+def test_classes_of_datasets_and_parquet_files(tmp_path, converted):
     library = pytest.importorskip("datasets")
     library.disable_progress_bars()
     features = library.Features({"y": library.ClassLabel(names=["no", "yes"]), "x": library.Value("int64")})
     dataset = library.Dataset.from_dict({"y": [0, 1], "x": [3, 4]}, features)
     dataset.save_to_disk(str(tmp_path / "disk"))
     dataset.to_parquet(str(tmp_path / "a.parquet"))
-    for number, source in enumerate((dataset, tmp_path / "disk", tmp_path / "a.parquet")):
-        convert(source, tmp_path / str(number), workers=1)
-        assert metadata_of(tmp_path / str(number))["classes"] == {"y": ["no", "yes"]}
+    for source in (dataset, tmp_path / "disk", tmp_path / "a.parquet"):
+        assert converted(source).metadata["classes"] == {"y": ["no", "yes"]}
 
 
-def test_units_of_what_were_times_or_decimals(tmp_path):
+def test_units_of_what_were_times_or_decimals(tmp_path, converted):
     arrow = pytest.importorskip("pyarrow")
     times = arrow.array([1, 2], arrow.timestamp("us"))
     prices = arrow.array([Decimal("1.25"), Decimal("2.50")], arrow.decimal128(9, 2))
     table = arrow.table({"t": times, "day": arrow.array([1, 2], arrow.date32()), "price": prices, "x": [1, 2]})
     importlib.import_module("pyarrow.parquet").write_table(table, tmp_path / "a.parquet")
     units = {"t": "microseconds since 1970-01-01 (no time zone)", "price": "units of 10 to the power of -2"}
-    for number, source in enumerate((table, tmp_path / "a.parquet")):
-        out = tmp_path / str(number)
-        convert(source, out, decimals="scaled", fields=["t", "price", "x"], workers=1)
-        assert metadata_of(out)["units"] == units
-    reshard(out, tmp_path / "r", fields=["t"])
+    for source in (table, tmp_path / "a.parquet"):
+        dataset = converted(source, decimals="scaled", fields=["t", "price", "x"])
+        assert dataset.metadata["units"] == units
+    reshard(dataset.path, tmp_path / "r", fields=["t"])
     assert metadata_of(tmp_path / "r")["units"] == {"t": units["t"]}
-    convert(table, tmp_path / "text", as_json=["t"], decimals="scaled", fields=["t", "x"], workers=1)
-    assert "units" not in metadata_of(tmp_path / "text")
+    assert "units" not in converted(table, as_json=["t"], decimals="scaled", fields=["t", "x"]).metadata
 
 
 def test_units_that_disagree_are_never_merged(tmp_path):
@@ -177,40 +168,28 @@ def test_units_that_disagree_are_never_merged(tmp_path):
     assert metadata_of(tmp_path / "n")["units"] == {"x": "ticks"}
 
 
-def test_what_users_call_units_is_kept(tmp_path):
+def test_what_users_call_units_is_kept(tmp_path, converted):
     for name in "ab":
         written(tmp_path / name, part=name, units="SI", classes=["cat", "dog"])
     merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
     assert metadata_of(tmp_path / "m") == {"units": "SI", "classes": ["cat", "dog"], "gdsload": __version__}
     told = {"units": {"x": "m", "height of the station": "km"}, "key": "none"}
-    convert({"x": np.arange(3)}, tmp_path / "c", metadata=told, workers=1)
-    assert metadata_of(tmp_path / "c").items() >= told.items()
+    assert converted({"x": np.arange(3)}, metadata=told).metadata.items() >= told.items()
 
 
-def test_keys_of_tars_and_options_of_packing(tmp_path):
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        info = tarfile.TarInfo("0.cls")
-        info.size = 1
-        tar.addfile(info, io.BytesIO(b"1"))
-    convert(tmp_path / "a.tar", tmp_path / "tar", workers=1)
-    assert metadata_of(tmp_path / "tar")["key"] == "key"
-    convert(tmp_path / "a.tar", tmp_path / "alone", fields=["cls"], workers=1)
-    assert "key" not in metadata_of(tmp_path / "alone")
-    np.arange(9, dtype=np.uint16).tofile(tmp_path / "a.bin")
-    pack = {"field": "tokens", "length": 4}
-    convert(tmp_path / "a.bin", tmp_path / "packed", dtype="uint16", pack=pack, workers=1)
-    assert metadata_of(tmp_path / "packed")["options"] == {"pack": pack}
-    assert metadata_of(tmp_path / "packed")["source"]["path"] == str(tmp_path / "a.bin")
+def test_keys_of_tars(tmp_path, make_source, converted):
+    make_source("webdataset", tmp_path)
+    assert converted(tmp_path / "a.tar").metadata["key"] == "key"
+    assert "key" not in converted(tmp_path / "a.tar", fields=["cls"]).metadata
 
 
-def test_packing_keeps_what_is_known_of_the_documents(tmp_path):
+def test_packing_keeps_what_is_known_of_the_documents(tmp_path, converted):
     told = {"tokenizer": "bytes", "classes": {"text": ["a", "b"], "label": ["no", "yes"]}}
     schema = {"text": Field("int32", (None,)), "label": "int64"}
     with ShardWriter(tmp_path / "d", schema, metadata=told) as writer:
         writer.write({"text": np.arange(9, dtype=np.int32), "label": 1})
     pack = {"field": "text", "length": 4}
-    convert(tmp_path / "d", tmp_path / "packed", pack=pack, workers=1)
-    assert metadata_of(tmp_path / "packed") == {
+    assert converted(tmp_path / "d", pack=pack).metadata == {
         "tokenizer": "bytes",
         "classes": {"text": ["a", "b"]},  # of the fields that blocks have
         "source": {"kind": "safetensors files, packed", "path": str(tmp_path / "d")},
@@ -231,13 +210,10 @@ def test_reshard_and_split_keep_them(tmp_path):
     assert [metadata_of(tmp_path / name) for name in "rabc"] == [wanted] * 4
     reshard(tmp_path / "d", tmp_path / "f", fields=["x"])
     assert metadata_of(tmp_path / "f") == {"licence": "CC0"}
-
-
-def test_shards_that_say_nothing_are_made_of_such_ones_only(tmp_path):
-    written(tmp_path / "d")
-    reshard(tmp_path / "d", tmp_path / "r")
-    merge([tmp_path / "d", tmp_path / "r"], tmp_path / "m")
-    assert metadata_of(tmp_path / "r") == metadata_of(tmp_path / "m") == {}
+    written(tmp_path / "none")
+    reshard(tmp_path / "none", tmp_path / "n")
+    merge([tmp_path / "none", tmp_path / "n"], tmp_path / "m")
+    assert metadata_of(tmp_path / "n") == metadata_of(tmp_path / "m") == {}
 
 
 def test_merge_keeps_what_all_agree_in_and_lists_where_they_come_from(tmp_path):
@@ -290,13 +266,12 @@ def test_folders_without_images_are_said_and_keep_their_number(folder, tmp_path)
     assert ShardDataset(tmp_path / "d").column("label").tolist() == [1, 1, 1, 2, 2, 2]
 
 
-def test_a_flat_folder_has_no_labels(folder, tmp_path):
+def test_a_flat_folder_has_no_labels(folder, tmp_path, converted):
     flat: Path = tmp_path / "flat"
     shutil.copytree(folder / "cat", flat)
     (flat / "notes.txt").write_text("no image")
     (flat / "._0.png").write_bytes(b"\0\5\x16\7")
-    convert(flat, tmp_path / "d", with_key=True, workers=1)
-    dataset = ShardDataset(tmp_path / "d")
+    dataset = converted(flat, with_key=True)
     assert list(dataset.schema) == ["key", "image"]
     assert dataset.column("key") == ["0.png", "1.png", "2.png"]
     assert [sample["image"].unique().item() for sample in dataset] == [0, 1, 2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ import gdsload
 from gdsload.conversion import part as part_module
 from gdsload.errors import DatasetExistsError, FormatError, OptionError, WriteError
 from gdsload.tools.cli import main
+from tests.conversion.reading import content, hidden
 
 SCHEMA = {
     "x": gdsload.Field("bfloat16", (3, 2)),
@@ -47,14 +47,6 @@ def write(path, given_samples, shard_bytes="1MiB", schema=SCHEMA):
         for sample in given_samples:
             writer.write(sample)
     return path
-
-
-def content(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
-
-
-def hidden(folder):
-    return [path.name for path in Path(folder).iterdir() if path.name.startswith(".")]
 
 
 @settings(derandomize=True, deadline=None, max_examples=15)

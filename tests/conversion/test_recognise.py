@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gdsload.conversion.recognise import KINDS, recognise, source_for
+from gdsload.conversion.recognise import recognise, source_for
 from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
 
@@ -75,20 +75,6 @@ def test_a_table_beside_other_files_may_be_notes(tmp_path, other):
     assert recognise(str(tmp_path / "train.csv")) == "csv"
 
 
-def test_every_kind_can_be_imported():
-    import importlib
-
-    for module, name in KINDS.values():
-        source = getattr(importlib.import_module(f"gdsload.conversion.sources.{module}"), name)
-        assert source.kind
-        assert isinstance(source.threads, bool | property)  # of some it depends on what they read
-
-
-def test_a_dataset_in_hand_is_a_source():
-    found = source_for([{"x": 1}, {"x": 2}], None)
-    assert [dict(item.make()) for part in found.parts(1000) for item in found.read(part)] == [{"x": 1}, {"x": 2}]
-
-
 @pytest.mark.parametrize("folder", ["", "train", "cat"])
 def test_lines_that_describe_pictures_and_these_are_never_left_out_for_each_other(tmp_path, folder):
     (tmp_path / folder).mkdir(exist_ok=True)
@@ -122,6 +108,7 @@ def locked(tmp_path, monkeypatch):
     [
         *((folder, None) for folder in ("", "cat", "cat/more", "annotations")),
         *(("", kind) for kind in ("numpy", "yolo", "images", "coco", "zarr")),
+        ("cat", "webdataset"),
     ],
 )
 def test_folders_that_cannot_be_read_are_named(tmp_path, locked, folder, kind):

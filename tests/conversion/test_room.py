@@ -6,13 +6,13 @@ import contextlib
 import errno
 import os
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gdsload
 from gdsload.conversion import room as room_module
+from tests.conversion.reading import content
 
 ROWS = 4000
 FULL = r"about \d\.\d* MiB is still to be written, and \d.* are free"
@@ -38,10 +38,6 @@ def small_disk(tmp_path):
         pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.decode().strip()}")
     yield disk
     subprocess.run(["umount", str(disk)], check=True)
-
-
-def content(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
 
 
 def free(folder):

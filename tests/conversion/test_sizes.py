@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
-import tarfile
 
 import numpy as np
 import pytest
 
-from gdsload import convert
 from gdsload.conversion.runner import plan
+from tests.conversion.picture_sources import folder, in_memory, parquet
+from tests.conversion.tar_files import pack
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -23,75 +22,43 @@ def jpeg(seed, size=(40, 30)):
     return stream.getvalue()
 
 
-def in_folder(folder):
-    (folder / "c").mkdir()
-    for number in range(60):
-        (folder / "c" / f"{number}.jpg").write_bytes(jpeg(number))
-    return folder
+def tar_beside_json(folder, files, name="a.tar"):
+    members = []
+    for number, raw in enumerate(files):
+        members += [(f"{number}.jpg", raw), (f"{number}.json", json.dumps({"n": number}).encode())]
+    return pack(folder / name, members, mode="w:gz" if name.endswith(".gz") else "w"), "jpg", {}
 
 
-def in_tar(folder, packed=False, size=(40, 30)):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as tar:
-        for number in range(60):
-            for name, content in (
-                (f"{number}.jpg", jpeg(number, size)),
-                (f"{number}.json", json.dumps({"n": number}).encode()),
-            ):
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-    raw = stream.getvalue()
-    (folder / ("a.tar.gz" if packed else "a.tar")).write_bytes(gzip.compress(raw, 1) if packed else raw)
-    return folder
-
-
-def in_parquet(folder):
-    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    rows = [{"bytes": jpeg(number), "path": None} for number in range(60)]
-    tables.write_table(arrow.table({"image": rows, "text": ["x" * 9] * 60}), folder / "a.parquet")
-    return folder
-
-
-def in_memory(_folder):
-    library = pytest.importorskip("datasets")
-    rows = {"image": [{"bytes": jpeg(number), "path": None} for number in range(60)], "text": ["x" * 9] * 60}
-    return library.Dataset.from_dict(
-        rows, library.Features({"image": library.Image(), "text": library.Value("string")})
-    )
+FILES = [jpeg(number) for number in range(60)]
 
 
 @pytest.mark.parametrize("options", [{"size": 64}, {}, {"keep_encoded": True}], ids=["sized", "own size", "kept"])
-@pytest.mark.parametrize("made", [in_folder, in_tar, in_parquet, in_memory], ids=lambda one: one.__name__)
-def test_it_is_what_comes_of_it(tmp_path, made, options):
-    (tmp_path / "s").mkdir()
-    source = made(tmp_path / "s")
-    found = plan(source, **options)
-    written = convert(source, tmp_path / "d", **options, workers=1).nbytes
+@pytest.mark.parametrize("made", [folder, tar_beside_json, parquet, in_memory], ids=lambda one: one.__name__)
+def test_it_is_what_comes_of_it(tmp_path, converted, made, options):
+    source, _, own = made(tmp_path, FILES)
+    found = plan(source, **own, **options)
+    written = converted(source, **own, **options).num_bytes
     padding = 4096 * 8  # headers, and what fills pages
     assert found.nbytes * 0.85 - padding < written < found.nbytes * 1.15 + padding
     others = {"encoded": {"keep_encoded": True}, "decoded": {key: options[key] for key in options if key == "size"}}
     for name, other in others.items():
-        wanted = plan(source, **other).nbytes
+        wanted = plan(source, **own, **other).nbytes
         assert wanted * 0.9 < getattr(found.images, name) < wanted * 1.1
 
 
 def test_pixels_are_many_times_their_files(tmp_path):
-    found = plan(in_tar(tmp_path), size=224)
+    found = plan(tar_beside_json(tmp_path, FILES)[0], size=224)
     assert found.images.decoded > 60 * 224 * 224 * 3 * 0.9
     assert found.images.encoded < (tmp_path / "a.tar").stat().st_size
     assert [part.nbytes for part in found.parts] == [found.nbytes]
 
 
 def test_a_packed_tar(tmp_path):
-    assert plan(in_tar(tmp_path, packed=True, size=(320, 240)), size=224).nbytes > 60 * 224 * 224 * 3 * 0.7
+    large = [jpeg(number, (320, 240)) for number in range(60)]
+    assert plan(tar_beside_json(tmp_path, large, "a.tar.gz")[0], size=224).nbytes > 60 * 224 * 224 * 3 * 0.7
 
 
 def test_sources_without_images_have_no_two_sizes(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((4, 4), np.float32))
     assert plan(tmp_path / "x.npy").images is None
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        info = tarfile.TarInfo("0.cls")
-        info.size = 1
-        tar.addfile(info, io.BytesIO(b"1"))
-    assert plan(tmp_path / "a.tar").images is None
+    assert plan(pack(tmp_path / "a.tar", [("0.cls", b"1")])).images is None

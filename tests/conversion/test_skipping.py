@@ -94,20 +94,6 @@ def test_the_reason_is_never_hidden(tmp_path):
     assert os.listdir(tmp_path) == ["t.csv"]
 
 
-def test_pictures_of_other_sizes_say_so(tmp_path):
-    """What everybody tries first: a size alone crops; where that was not wanted, hardly any picture is left."""
-    from PIL import Image
-
-    folder = tmp_path / "pictures" / "cat"
-    folder.mkdir(parents=True)
-    for number, size in enumerate([(20, 30), (40, 50), (24, 24)]):
-        Image.new("RGB", size).save(folder / f"{number}.png")
-    for options in ({}, {"on_error": "skip"}):
-        with pytest.raises((ConversionError, FormatError), match=r"30 × 20 pixels.*resize"):
-            convert(tmp_path / "pictures", tmp_path / "out", size=24, resize="none", workers=1, **options)
-    assert convert(tmp_path / "pictures", tmp_path / "out", size=24, workers=1, restart=True).samples == 3
-
-
 def test_documents_count_and_not_blocks(tmp_path):
     """Of 200 documents, 2 may be skipped, though they make 20 blocks."""
     lines = [json.dumps([n] * 10) if n % 100 else '["x"]' for n in range(200)]

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload.conversion.part import samples_of
 from gdsload.conversion.recognise import recognise, source_for
 from gdsload.conversion.sources.image_folders import ImageFolderSource
 from gdsload.conversion.splits import level_splits, splits_of
 from gdsload.errors import FormatError, OptionError
+from tests.conversion.reading import items_of, rows_of
 
 WORDS = ["train", "test", "val", "valid", "validation", "dev", "eval", "training"]
 
@@ -100,12 +100,7 @@ def values(place, kind=None, **options):
     source = source_for(str(place), kind, options)
     described = source.describe()
     assert json.loads(json.dumps(described)) == described
-    return [
-        {name: np.asarray(value).tolist() for name, value in one.make().items()}
-        for part in source.parts(2**20)
-        for item in source.read(part)
-        for one in (samples_of(item) if item.count is not None else [item])
-    ]
+    return [{name: np.asarray(value).tolist() for name, value in row.items()} for row in rows_of(source)]
 
 
 # What a file of the kind is called, which of those that `make_source` writes it is, and the options of the kind.
@@ -117,6 +112,8 @@ FILES = {
     "hdf5": ("{}/all.h5", "a.h5", {}),
     "safetensors": ("{}.safetensors", "a.safetensors", {}),
     "numpy": ("x_{}.npy", "x.npy", {}),
+    "tfrecord": ("mnist-{}.tfrecord-00000-of-00002", "a.tfrecord", {}),
+    "lmdb": ("{}.lmdb", "data.mdb", {}),
 }
 
 
@@ -128,7 +125,9 @@ def test_files_of_several_splits_are_never_merged_in_silence(tmp_path, make_sour
         place = tmp_path / "in" / pattern.format(split)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(tmp_path / "made" / name, place)
-    (tmp_path / "in" / "README.md").write_text("about it")
+    for beside in ("README.md", ".gitattributes"):
+        (tmp_path / "in" / beside).write_text("about it")
+    assert recognise(str(tmp_path / "in")) == kind
     alone = values(tmp_path / "in" / pattern.format("train"), kind, **options)
     message = r"it holds several splits: 'train', 'val'\. Pass split='train'.*split='all'"
     for look in (lambda source: source.describe(), lambda source: source.parts(1)):
@@ -170,6 +169,11 @@ def test_folders_of_several_splits(tmp_path, make_source, kind):
 @pytest.mark.parametrize("names", [("train", "val"), ("train2017", "val2017")])
 def test_folders_of_images(tmp_path, make_source, names):
     """ImageNet as it lies there: classes are those of the split, and what has no image is no split."""
+
+    def keys_and_labels(source):
+        assert source.classes == ["cat", "dog"]
+        return [(item.key, item.make()["label"]) for item in items_of(source)]
+
     for split in names:
         make_source("images", tmp_path / split)
     (tmp_path / "annotations").mkdir()
@@ -177,37 +181,25 @@ def test_folders_of_images(tmp_path, make_source, names):
     assert recognise(str(tmp_path)) == "images"
     with pytest.raises(OptionError, match="it holds several splits: 'train', 'val'"):
         ImageFolderSource(str(tmp_path)).describe()
-    source = ImageFolderSource(str(tmp_path), split="train")
-    assert source.classes == ["cat", "dog"]
-    found = [item for part in source.parts(2**20) for item in source.read(part)]
-    assert [item.key for item in found] == [f"{names[0]}/cat/1.png", f"{names[0]}/dog/1.png"]
-    assert [item.make()["label"] for item in found] == [0, 1]
+    wanted = [(f"{names[0]}/{one}/1.png", label) for label, one in enumerate(("cat", "dog"))]
+    assert keys_and_labels(ImageFolderSource(str(tmp_path), split="train")) == wanted
     shutil.rmtree(tmp_path / "annotations")
-    together = ImageFolderSource(str(tmp_path), split="all")
-    assert together.classes == ["cat", "dog"]
-    found = [item for part in together.parts(2**20) for item in together.read(part)]
-    assert [item.key for item in found] == [f"{name}/{one}/1.png" for one in ("cat", "dog") for name in names]
-    assert [item.make()["label"] for item in found] == [0, 0, 1, 1]
+    wanted = [(f"{name}/{one}/1.png", label) for label, one in enumerate(("cat", "dog")) for name in names]
+    assert keys_and_labels(ImageFolderSource(str(tmp_path), split="all")) == wanted
 
 
-@pytest.mark.parametrize("kind", ["numpy", "audio"])
-def test_class_folders_in_folders_of_splits(tmp_path, kind):
-    for split, label in (("train", "cat"), ("train", "dog"), ("test", "dog")):
-        folder = tmp_path / split / label
+@pytest.mark.parametrize(("kind", "options"), [("numpy", {"each": "file"}), ("audio", {})])
+def test_class_folders_in_folders_of_splits(tmp_path, kind, options):
+    for place in ("train/cat", "train/dog", "test/dog"):
+        folder = tmp_path / place
         folder.mkdir(parents=True)
         if kind == "numpy":
             np.save(folder / "0.npy", np.arange(3))
         else:
-            soundfile = pytest.importorskip("soundfile")
-            soundfile.write(folder / "0.wav", np.zeros(8, np.int16), 8000)
-    options = {"each": "file"} if kind == "numpy" else {}
+            pytest.importorskip("soundfile").write(folder / "0.wav", np.zeros(8, np.int16), 8000)
     source = source_for(str(tmp_path), kind, {"split": "all", **options})
     assert source.metadata() == {"classes": {"label": ["cat", "dog"]}}
-    assert [np.ravel(one["label"]).tolist() for one in values(tmp_path, kind, split="all", **options)] == [
-        [1],
-        [0],
-        [1],
-    ]
+    assert [np.ravel(row["label"]).tolist() for row in rows_of(source)] == [[1], [0], [1]]
 
 
 def test_classes_that_are_called_as_splits_are(tmp_path, make_source):
@@ -216,9 +208,8 @@ def test_classes_that_are_called_as_splits_are(tmp_path, make_source):
     shutil.copytree(tmp_path / "cat", tmp_path / "train")
     assert ImageFolderSource(str(tmp_path)).classes == ["cat", "dog", "train"]
     shutil.copytree(tmp_path / "cat", tmp_path / "test")
-    with pytest.raises(
-        OptionError, match="several splits: 'train', 'test'.*also where these names mean something else"
-    ):
+    said = "several splits: 'train', 'test'.*also where these names mean something else"
+    with pytest.raises(OptionError, match=said):
         values(tmp_path)
     assert ImageFolderSource(str(tmp_path), split="all").classes == ["cat", "dog", "test", "train"]
     assert len(values(tmp_path, split="all")) == 4
@@ -232,21 +223,6 @@ def test_splits_below_classes(tmp_path, make_source):
     with pytest.raises(OptionError, match="cat: it holds several splits: 'train', 'test'"):
         ImageFolderSource(str(tmp_path)).describe()
     assert [one["label"] for one in values(tmp_path, split="test")] == [0, 1]
-
-
-def test_a_hub_repository(tmp_path, make_source):
-    """README.md, data/train-…, data/test-…: the layout of every dataset on Hugging Face's hub."""
-    make_source("parquet", tmp_path / "made")
-    for split in ("train", "test"):
-        (tmp_path / "hub" / "data").mkdir(parents=True, exist_ok=True)
-        shutil.copy(tmp_path / "made" / "a.parquet", tmp_path / "hub" / "data" / f"{split}-00000-of-00001.parquet")
-    (tmp_path / "hub" / "README.md").write_text("---\nlicense: mit\n---\n")
-    (tmp_path / "hub" / ".gitattributes").write_text("")
-    assert recognise(str(tmp_path / "hub")) == "parquet"
-    with pytest.raises(OptionError, match="it holds several splits: 'train', 'test'"):
-        gdsload.convert(tmp_path / "hub", tmp_path / "out", workers=1)
-    report = gdsload.convert(tmp_path / "hub", tmp_path / "out", workers=1, source_options={"split": "train"})
-    assert report.samples == 3
 
 
 def test_one_split_alone_needs_no_option_and_may_be_named(tmp_path, make_source):

@@ -17,6 +17,7 @@ from gdsload.conversion import runner as runner_module
 from gdsload.conversion.staging import StagingFolder
 from gdsload.errors import ConversionError, DatasetExistsError, DiskFullError, OptionError, ReadError, WriteError
 from gdsload.tools.cli import main
+from tests.conversion.reading import content
 
 ROWS = 400
 
@@ -32,10 +33,6 @@ def plain(array, tmp_path):
     """The dataset in one folder."""
     gdsload.convert(array, tmp_path / "plain", shard_bytes=4000, workers=1)
     return tmp_path / "plain"
-
-
-def content(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
 
 
 def content_names(folder):
@@ -271,9 +268,8 @@ def test_a_plan_that_cannot_be_read_now_is_not_taken_for_none(array, tmp_path, d
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", fail)
-        with pytest.raises(
-            ReadError, match=r"plan.json: what an interrupted run has left cannot be read: Input/output"
-        ):
+        said = r"plan.json: what an interrupted run has left cannot be read: Input/output"
+        with pytest.raises(ReadError, match=said):
             gdsload.convert(array, tmp_path / "out", **how)
     assert gdsload.convert(array, tmp_path / "out", **how).resumed == 4
 
@@ -291,10 +287,8 @@ def test_a_disk_that_is_full_when_the_dataset_is_put_together(array, tmp_path, d
         gdsload.convert(array, tmp_path / "out", shard_bytes=4000, workers=1, spread_over=drives)
 
 
-def test_targets_of_a_split_are_looked_at_first(plain, tmp_path, drives):
+def test_targets_of_a_split_may_come_one_by_one(plain, tmp_path, drives):
     places = [tmp_path / "a", tmp_path / "b"]
-    with pytest.raises(WriteError, match="there is no such folder"):
-        gdsload.split(plain, places, [0.9, 0.1], spread_over=[drives[0] / "typo"])
     gdsload.split(plain, places, [0.5, 0.5], shard_bytes=4000, workers=1, spread_over=(drive for drive in drives))
     for name in ("a", "b"):
         assert [len(list(drive.glob(f"{name}.gdsload-*/shard-*"))) > 0 for drive in drives] == [True] * 3
@@ -309,60 +303,44 @@ def test_a_failed_conversion_that_finished_nothing_leaves_nothing(tmp_path, driv
 
 
 def test_reshard_merge_and_split(plain, tmp_path, drives):
-    gdsload.reshard(plain, tmp_path / "out", shard_bytes=2000, workers=1, spread_over=drives)
+    out, merged, *parts = (tmp_path / name for name in ("out", "out2", "out3", "out4"))
+    how = {"shard_bytes": 4000, "workers": 1}
+    gdsload.reshard(plain, out, shard_bytes=2000, workers=1, spread_over=drives)
     assert sum(shards_on(drives)) == 20
     # In its own place, with the same name on the drives as that which it replaces.
-    gdsload.reshard(tmp_path / "out", tmp_path / "out", shard_bytes=4000, workers=1, overwrite=True, spread_over=drives)
-    assert content(tmp_path / "out") == content(plain)
+    gdsload.reshard(out, out, overwrite=True, spread_over=drives, **how)
+    assert content(out) == content(plain)
     assert sum(shards_on(drives)) == 10
-    gdsload.merge([plain, tmp_path / "out"], tmp_path / "out2", shard_bytes=4000, workers=1, spread_over=drives[:1])
-    gdsload.split(
-        tmp_path / "out2",
-        [tmp_path / "out3", tmp_path / "out4"],
-        [0.5],
-        shard_bytes=4000,
-        workers=1,
-        spread_over=drives[1:],
-    )
-    for name in ("out3", "out4"):
-        assert content(tmp_path / name) == content(plain)
-    for name in ("out", "out2", "out3", "out4"):
-        gdsload.ShardDataset(tmp_path / name).verify()
+    gdsload.merge([plain, out], merged, spread_over=drives[:1], **how)
+    gdsload.split(merged, parts, [0.5], spread_over=drives[1:], **how)
+    assert [content(part) for part in parts] == [content(plain)] * 2
+    for path in (out, merged, *parts):
+        gdsload.ShardDataset(path).verify()
 
 
 def test_the_commands(array, plain, tmp_path, drives, capsys):
-    over = [word for drive in drives for word in ("--spread-over", str(drive))]
-    assert main(["convert", str(array), str(tmp_path / "out"), "--shard-bytes", "4kB", "--workers", "1", *over]) == 0
-    assert content(tmp_path / "out") == content(plain)
+    def run(command, *targets):
+        return main([*command.split(), *(word for drive in targets for word in ("--spread-over", str(drive)))])
+
+    out = tmp_path / "out"
+    assert run(f"convert {array} {out} --shard-bytes 4kB --workers 1", *drives) == 0
+    assert content(out) == content(plain)
     assert shards_on(drives) == [4, 3, 3]
-    assert (
-        main(
-            [
-                "reshard",
-                str(tmp_path / "out"),
-                str(tmp_path / "out"),
-                "--overwrite",
-                "--workers",
-                "1",
-                "--shard-bytes",
-                "8kB",
-                *over[:4],
-            ]
-        )
-        == 0
-    )
+    assert run(f"reshard {out} {out} --overwrite --workers 1 --shard-bytes 8kB", *drives[:2]) == 0
     assert shards_on(drives) == [3, 2, 0]
-    assert main(["verify", str(tmp_path / "out")]) == 0
+    assert run(f"verify {out}") == 0
     capsys.readouterr()
-    assert main(["convert", str(array), str(tmp_path / "o2"), "--spread-over", str(tmp_path / "none")]) == 1
+    assert run(f"convert {array} {tmp_path}/o2", tmp_path / "none") == 1
     assert f"{tmp_path}/none: shards cannot be written there: there is no such folder" in capsys.readouterr().err
 
 
-def test_targets_are_looked_at_first(array, tmp_path, drives):
+def test_targets_are_looked_at_first(array, plain, tmp_path, drives):
     with pytest.raises(WriteError, match="there is no such folder"):
         gdsload.convert(array, tmp_path / "out", spread_over=[*drives, tmp_path / "none"])
     with pytest.raises(OptionError, match="twice"):
         gdsload.convert(array, tmp_path / "out", spread_over=[*drives, drives[0]])
+    with pytest.raises(WriteError, match="there is no such folder"):
+        gdsload.split(plain, [tmp_path / "a", tmp_path / "b"], [0.9, 0.1], spread_over=[drives[0] / "typo"])
     assert shards_on(drives) == [0, 0, 0]
     assert not (tmp_path / ".out.gdsload-convert").exists()
 
@@ -375,27 +353,21 @@ class Usage(NamedTuple):
 
 def test_room_is_looked_at_drive_by_drive(array, tmp_path, drives, monkeypatch):
     """About 40 kB in all, a third on each: 20 kB are enough on two, 10 kB too few on the third."""
-    free = {str(drives[0]): 20_000, str(drives[1]): 20_000, str(drives[2]): 20_000}
+    free, real = dict.fromkeys(map(str, drives), 20_000), os.stat
+
+    def on_devices_of_their_own(path, **how):
+        status = list(real(path, **how))
+        if path in free and not how:
+            status[2] = [*free].index(path)
+        return os.stat_result(status)
+
     monkeypatch.setattr(room_module.shutil, "disk_usage", lambda path: Usage(10**9, 0, free[str(path)]))
-    numbers = {str(drive): number for number, drive in enumerate(drives)}
-    real = os.stat
-    monkeypatch.setattr(
-        room_module.os,
-        "stat",
-        lambda path, **how: _on(numbers[path], real(path)) if path in numbers and not how else real(path, **how),
-    )
+    monkeypatch.setattr(room_module.os, "stat", on_devices_of_their_own)
     how = {"shard_bytes": 4000, "workers": 1, "spread_over": drives}
     gdsload.convert(array, tmp_path / "out", **how)
     free[str(drives[2])] = 10_000
-    with pytest.raises(
-        DiskFullError,
-        match=f"{drives[2]}: there is no room for the dataset: about 39.* KiB is still to be written, and 19.* KiB, 19.* KiB, 9.* KiB are free in {drives[0]}, ",
-    ):
+    said = (
+        "there is no room for the dataset: about 39.* KiB is still to be written, and 19.* KiB, 19.* KiB, 9.* KiB are"
+    )
+    with pytest.raises(DiskFullError, match=f"{drives[2]}: {said} free in {drives[0]}, "):
         gdsload.convert(array, tmp_path / "out", **how, overwrite=True)
-
-
-def _on(number, status):
-    """The status of a folder on another device."""
-    fields = list(status)
-    fields[2] = number
-    return os.stat_result(fields)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import tarfile
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ import torch
 
 import gdsload
 from gdsload.transforms import DecodeImage
+from tests.conversion.picture_sources import WAYS, folder, in_memory
 
 Image = pytest.importorskip("PIL.Image")
 ImageOps = pytest.importorskip("PIL.ImageOps")
@@ -33,74 +32,10 @@ def shown(raw):
     return np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(raw)))).transpose(2, 0, 1)
 
 
-def folder(root, files):
-    for number, raw in enumerate(files):
-        (root / f"{number}.jpg").write_bytes(raw)
-    return root, "image", {"kind": "images"}
-
-
-def csv(root, files):
-    folder(root, files)
-    (root / "a.csv").write_text("\n".join(["image", *(f"{number}.jpg" for number in range(len(files)))]))
-    return root / "a.csv", "image", {}
-
-
-def tar(root, files):
-    with tarfile.open(root / "a.tar", "w") as made:
-        for number, raw in enumerate(files):
-            info = tarfile.TarInfo(f"{number}.jpg")
-            info.size = len(raw)
-            made.addfile(info, io.BytesIO(raw))
-    return root / "a.tar", "jpg", {}
-
-
-def parquet(root, files):
-    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    tables.write_table(arrow.table({"image": [{"bytes": raw, "path": None} for raw in files]}), root / "a.parquet")
-    return root / "a.parquet", "image", {}
-
-
-def in_memory(_root, files):
-    library = pytest.importorskip("datasets")
-    features = library.Features({"image": library.Image()})
-    rows = {"image": [{"bytes": raw, "path": None} for raw in files]}
-    return library.Dataset.from_dict(rows, features), "image", {}
-
-
-def saved(root, files):
-    pytest.importorskip("datasets").disable_progress_bars()
-    in_memory(root, files)[0].save_to_disk(str(root / "d"))
-    return root / "d", "image", {}
-
-
-def parquet_of_datasets(root, files):
-    in_memory(root, files)[0].to_parquet(str(root / "a.parquet"))
-    return root / "a.parquet", "image", {}
-
-
 def made_by_datasets(root, files):
     """What `datasets` itself decodes."""
     source = in_memory(root, files)[0]
     return source.with_transform(lambda rows: rows), "image", {}
-
-
-def lmdb(root, files):
-    library = pytest.importorskip("lmdb")
-    with library.open(str(root / "l"), map_size=2**20) as environment, environment.begin(write=True) as transaction:
-        for number, raw in enumerate(files):
-            transaction.put(b"%03d" % number, raw)
-    return root / "l", "value", {"decode": "image", "kind": "lmdb"}
-
-
-def coco(root, files):
-    folder(root, files)
-    images = [{"id": n, "file_name": f"{n}.jpg", "width": 16, "height": 16} for n in range(len(files))]
-    tree = {"categories": [], "annotations": [], "images": images}
-    (root / "_annotations.coco.json").write_text(json.dumps(tree))
-    return root, "image", {}
-
-
-WAYS = [folder, csv, tar, parquet, in_memory, saved, parquet_of_datasets, made_by_datasets, lmdb, coco]
 
 
 @pytest.fixture
@@ -109,18 +44,16 @@ def root(tmp_path):
     return tmp_path / "s"
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_converted_to_pixels(root, out, way):
+@pytest.mark.parametrize("way", [*WAYS, made_by_datasets])
+def test_converted_to_pixels(converted, root, way):
     files = [encoded(codec, orientation) for codec in CODECS for orientation in range(1, 9)]
     source, field, options = way(root, files)
-    gdsload.convert(source, out, workers=1, **options)
-    found = gdsload.ShardDataset(out)
-    assert [np.array_equal(sample[field], shown(raw)) for sample, raw in zip(found, files, strict=True)] == [
-        True
-    ] * len(files)
+    found = converted(source, **options)
+    for sample, raw in zip(found, files, strict=True):
+        assert np.array_equal(sample[field], shown(raw))
 
 
-@pytest.mark.parametrize("way", [one for one in WAYS if one is not made_by_datasets])
+@pytest.mark.parametrize("way", WAYS)
 def test_kept_and_decoded_by_the_loader(root, out, way):
     files = [encoded(codec, orientation) for codec in CODECS[:3] for orientation in range(1, 9)]
     source, field, options = way(root, files)
@@ -150,9 +83,8 @@ def test_images_of_a_users_dataset_are_as_it_returns_them(out, turn):
     """It may have turned them by hand; that they are not turned is said."""
     notes = gdsload.convert(Opened(turn), out, workers=1).notes
     wanted = [np.asarray(Opened(turn)[index]["x"]).transpose(2, 0, 1) for index in range(8)]
-    assert [np.array_equal(one["x"], other) for one, other in zip(gdsload.ShardDataset(out), wanted, strict=True)] == [
-        True
-    ] * 8
+    for one, other in zip(gdsload.ShardDataset(out), wanted, strict=True):
+        assert np.array_equal(one["x"], other)
     assert [("exif_transpose" in note) for note in notes] == ([] if turn else [True])
     listed = [Opened(turn)[5]["x"]] * 2
     notes = gdsload.convert({"x": listed}, out, overwrite=True, workers=1).notes
@@ -179,14 +111,13 @@ def test_what_is_no_exif_turns_nothing_by_any_way(root, out, content):
         assert next(iter(loader))["image"][0].shape == (3, 8, 16)
 
 
-def test_a_png_may_have_it_after_its_pixels(root, out):
+def test_a_png_may_have_it_after_its_pixels(converted, root):
     raw = encoded("PNG", 6)
     at = raw.index(b"eXIf") - 4
     end = at + 12 + int.from_bytes(raw[at : at + 4], "big")
     last = len(raw) - 12
     moved = raw[:at] + raw[end:last] + raw[at:end] + raw[last:]
     folder(root, [raw, moved])
-    gdsload.convert(root, out, workers=1)
-    images = [sample["image"] for sample in gdsload.ShardDataset(out)]
+    images = [sample["image"] for sample in converted(root)]
     assert torch.equal(*images)
     assert np.array_equal(images[0], shown(raw))

@@ -66,7 +66,7 @@ KINDS = {
 
 @pytest.mark.parametrize("latitudes", [4, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_stored_numbers_are_said_or_unpacked_and_other_coordinates_left_out(tmp_path, kind, latitudes):
+def test_stored_numbers_are_said_or_unpacked_and_other_coordinates_left_out(tmp_path, converted, kind, latitudes):
     """Also a coordinate that happens to be as long as there are samples."""
     path = KINDS[kind](tmp_path, latitudes=latitudes)
     report = gdsload.convert(path, tmp_path / "raw", workers=1)
@@ -82,34 +82,31 @@ def test_stored_numbers_are_said_or_unpacked_and_other_coordinates_left_out(tmp_
     )
     time = {"time": "days since 2000-01-01 (standard)"}
     assert dataset.metadata["units"] == {"t2m": f"K, where a value is {meaning}", **time}
-    gdsload.convert(path, tmp_path / "values", workers=1, unpack=True)
-    dataset = gdsload.ShardDataset(tmp_path / "values")
+    dataset = converted(path, unpack=True)
     assert np.array_equal(dataset.column("t2m").numpy(), VALUES[:, :latitudes], equal_nan=True)
     assert dataset.column("time").tolist() == [0, 1, 2, 3]
     assert dataset.metadata["units"] == {"t2m": "K", **time}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_arrays_whose_first_dimensions_differ_are_refused(tmp_path, kind):
+def test_arrays_whose_first_dimensions_differ_are_refused(tmp_path, converted, kind):
     path = KINDS[kind](tmp_path)
     if kind == "hdf5":
         with h5py.File(path, "a") as file:
             file["bounds"] = np.zeros((4, 2))
             file["bounds"].dims[0].attach_scale(file["lat"])
     else:
-        version = int(kind[-1])
-        named = (
-            {"dimension_names": ["lat", "b"]} if version == 3 else {"attributes": {"_ARRAY_DIMENSIONS": ["lat", "b"]}}
-        )
+        names = ["lat", "b"]
+        named = {"dimension_names": names} if kind == "zarr 3" else {"attributes": {"_ARRAY_DIMENSIONS": names}}
         zarr.open_group(path, mode="a").create_array("bounds", shape=(4, 2), dtype="f8", chunks=(4, 2), **named)
     with pytest.raises(
         FormatError, match=r"first dimensions of the arrays differ: .*fields=\['count', 't2m', 'time'\]"
     ):
-        gdsload.convert(path, tmp_path / "out", workers=1)
-    gdsload.convert(path, tmp_path / "out", workers=1, fields=["count", "t2m", "time"])
+        converted(path)
+    assert len(converted(path, fields=["count", "t2m", "time"])) == 4
 
 
-def test_files_that_are_packed_in_other_ways_are_each_unpacked_as_they_say(tmp_path):
+def test_files_that_are_packed_in_other_ways_are_each_unpacked_as_they_say(tmp_path, converted):
     (tmp_path / "in").mkdir()
     for number, scale in enumerate((0.5, 0.25)):
         with h5py.File(tmp_path / f"in/{number}.h5", "w") as file:
@@ -117,20 +114,18 @@ def test_files_that_are_packed_in_other_ways_are_each_unpacked_as_they_say(tmp_p
             file["x"].attrs["scale_factor"] = scale
     with pytest.raises(FormatError, match=r"number \* 0.25 .*, but the number \* 0.5 .* two things. Pass unpack=True"):
         gdsload.convert(tmp_path / "in", tmp_path / "raw", workers=1)
-    gdsload.convert(tmp_path / "in", tmp_path / "out", workers=1, unpack=True)
-    assert gdsload.ShardDataset(tmp_path / "out").column("x").tolist() == [2.0, 4.0, 1.0, 2.0]
+    assert converted(tmp_path / "in", unpack=True).column("x").tolist() == [2.0, 4.0, 1.0, 2.0]
 
 
-def test_files_whose_numbers_count_other_things_are_refused(tmp_path):
-    (tmp_path / "in").mkdir()
+@pytest.mark.parametrize("unpack", [False, True])
+def test_files_whose_numbers_count_other_things_are_refused(tmp_path, converted, unpack):
     for month in (1, 2):
-        with h5py.File(tmp_path / f"in/{month}.h5", "w") as file:
+        with h5py.File(tmp_path / f"{month}.h5", "w") as file:
             file["x"], file["time"] = np.arange(2), np.arange(2)
             file["time"].attrs["units"] = f"days since 2000-0{month}-01"
-    for unpack in (False, True):
-        with pytest.raises(FormatError, match=r"'time' a value is days since 2000-02-01, but .*-01-01 in .*fields="):
-            gdsload.convert(tmp_path / "in", tmp_path / "out", workers=1, unpack=unpack)
-    gdsload.convert(tmp_path / "in", tmp_path / "out", workers=1, fields=["x"])
+    with pytest.raises(FormatError, match=r"'time' a value is days since 2000-02-01, but .*-01-01 in .*fields="):
+        converted(tmp_path, unpack=unpack)
+    assert len(converted(tmp_path, unpack=unpack, fields=["x"])) == 4
 
 
 @pytest.mark.parametrize(

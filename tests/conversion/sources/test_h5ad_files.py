@@ -104,15 +104,14 @@ def test_dense_rows_and_other_matrices(tmp_path, samples_in):
     assert list(layer[0]) == ["indices", "values", "score"]
 
 
-def test_what_is_wrong_with_other_columns_does_not_matter(tmp_path, samples_in):
+def test_what_is_wrong_with_other_columns_does_not_matter(tmp_path, converted, samples_in):
     path = write(tmp_path / "a.h5ad")
     with h5py.File(path, "a") as file:
         file["X"].attrs["encoding-type"] = "csc_matrix"
         del file["obs/score"]
     with pytest.raises(FormatError, match="csc_matrix"):
         samples_in(H5adSource(path))
-    gdsload.convert(path, tmp_path / "out", workers=1, fields=["type", "count"])
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = converted(path, fields=["type", "count"])
     assert (list(dataset.schema), len(dataset)) == (["type", "count"], CELLS)
     assert list(dataset.metadata["classes"]) == ["type"]
 
@@ -138,17 +137,14 @@ def test_files_follow_each_other_if_they_have_the_same_genes(tmp_path, samples_i
         H5adSource(str(tmp_path)).parts(1)
 
 
-def test_a_cell_without_a_number_is_at_fault_alone(tmp_path):
+def test_a_cell_without_a_number_is_at_fault_alone(tmp_path, left_out):
     mask = np.arange(CELLS) == 4
     path = write(tmp_path / "a.h5ad", columns={
         "n": {"type": "nullable-integer", "values": np.arange(CELLS), "mask": mask},
         "whole": {"type": "nullable-boolean", "values": mask, "mask": np.zeros(CELLS, bool)},
     })  # fmt: skip
-    with pytest.raises(gdsload.errors.ConversionError, match="cell 4 .*column 'n' has no value in cell 4"):
-        gdsload.convert(path, tmp_path / "out", workers=1)
-    report = gdsload.convert(path, tmp_path / "out", workers=1, on_error="skip", max_skipped=1)
-    assert (report.samples, len(report.skipped)) == (CELLS - 1, 1)
-    assert [int(gdsload.ShardDataset(tmp_path / "out")[n]["n"]) for n in (3, 4)] == [3, 5]
+    dataset = left_out(path, {"cell 4": "column 'n' has no value in cell 4"})
+    assert [int(dataset[n]["n"]) for n in (3, 4)] == [3, 5]
 
 
 MISSING = {
@@ -165,15 +161,13 @@ MISSING = {
 
 
 @pytest.mark.parametrize("name", MISSING)
-def test_a_missing_value_is_refused_or_filled_as_the_error_says(tmp_path, name):
+def test_a_missing_value_is_refused_or_filled_as_the_error_says(tmp_path, converted, name):
     column, proposed, wanted = MISSING[name]
     path = write(tmp_path / "a.h5ad", columns={name: column})
-    with pytest.raises(
-        gdsload.errors.ConversionError, match=rf"'{name}' has no value in cell 1. .*{{'{name}': {proposed!r}}}"
-    ):
+    said = rf"'{name}' has no value in cell 1. .*{{'{name}': {proposed!r}}}"
+    with pytest.raises(gdsload.errors.ConversionError, match=said):
         gdsload.convert(path, tmp_path / "out", workers=1)
-    gdsload.convert(path, tmp_path / "filled", workers=1, fill={name: proposed})
-    found = gdsload.ShardDataset(tmp_path / "filled").column(name)
+    found = converted(path, fill={name: proposed}).column(name)
     assert (found if isinstance(found, list) else found.tolist()) == wanted
 
 

@@ -17,6 +17,7 @@ import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.lmdb_files import LmdbSource
 from gdsload.errors import FormatError, OptionError
+from tests.conversion.reading import items_of, made_by
 
 lmdb = pytest.importorskip("lmdb")
 
@@ -113,64 +114,40 @@ def encoded(array):
 
 def test_values_are_decoded_as_asked(tmp_path, samples_in):
     save = pytest.importorskip("safetensors.torch").save
-    pictures = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
     png = io.BytesIO()
-    pictures.fromarray(pixels).save(png, "PNG")
+    pytest.importorskip("PIL.Image").fromarray(pixels).save(png, "PNG")
     tensors = {"x": torch.arange(6).reshape(2, 3), "y": torch.zeros(0, 2, dtype=torch.bfloat16), "z": torch.tensor(1.5)}
     made = {"npy": encoded(pixels), "image": png.getvalue(), "text": "é".encode(), "safetensors": save(tensors)}
+    paths = {name: write(tmp_path / name, {b"k": value}) for name, value in made.items()}
     found = {
-        name: samples_in(LmdbSource(write(tmp_path / name, {b"k": value}), decode=name, with_key=False))[0]
-        for name, value in made.items()
-        if name != "safetensors"
+        name: samples_in(LmdbSource(paths[name], decode=name, with_key=False))[0]["value"]
+        for name in ("npy", "image", "text")
     }
-    assert np.array_equal(found["npy"]["value"], pixels)
-    assert np.array_equal(found["image"]["value"], pixels.transpose(2, 0, 1))
-    assert found["text"] == {"value": "é"}
-    path = write(tmp_path / "safetensors", {b"k": made["safetensors"]})
-    source = LmdbSource(path, decode="safetensors")
-    (sample,) = [item.make() for part in source.parts(1) for item in source.read(part)]
+    assert np.array_equal(found["npy"], pixels)
+    assert np.array_equal(found["image"], pixels.transpose(2, 0, 1))
+    assert found["text"] == "é"
+    (sample,) = made_by(LmdbSource(paths["safetensors"], decode="safetensors"))
     assert sample.pop("key") == b"k"
     assert sample.keys() == tensors.keys()
     assert all(torch.equal(sample[name], tensors[name]) for name in tensors)
-    image = LmdbSource(write(tmp_path / "image", {}), decode="image", size=4, mode="L")
-    assert samples_in(image)[0]["value"].shape == (1, 4, 4)
+    small = LmdbSource(paths["image"], decode="image", size=4, mode="L")
+    assert samples_in(small)[0]["value"].shape == (1, 4, 4)
 
 
 @pytest.mark.parametrize("decode", ["npy", "image", "text", "safetensors"])
 def test_values_that_are_something_else_are_samples_at_fault(tmp_path, decode):
     good = {"npy": encoded(np.zeros(3)), "text": b"a"}.get(decode, b"")
     source = LmdbSource(write(tmp_path / "l", {b"a": good, b"b": b"\xff\xfe\x80", b"c": b""}), decode=decode)
-    items = [item for part in source.parts(1) for item in source.read(part)]
+    items = items_of(source, 1)
     assert len(items) == 3
     with pytest.raises(FormatError, match="b'b'"):
         items[1].make()
 
 
-def test_images_kept_as_they_are(tmp_path):
-    pictures, files = pytest.importorskip("PIL.Image"), {}
-    for number, kind in enumerate(("PNG", "JPEG", "WEBP")):
-        stream = io.BytesIO()
-        pictures.new("RGB", (4 + number, 5)).save(stream, kind)
-        files[b"%d" % number] = stream.getvalue()
-    path = write(tmp_path / "l", files)
-    gdsload.convert(path, tmp_path / "out", decode="image", keep_encoded=True, workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
-    assert dataset.schema["value"].kind == "image"
-    assert dataset.column("value") == list(files.values())
-    assert dataset.column("value.width").tolist() == [4, 5, 6]
-
-
-def test_splits_and_files_alone(tmp_path, samples_in):
-    for split in ("train", "val"):
-        (tmp_path / "in").mkdir(exist_ok=True)
-        write(tmp_path / "in" / f"{split}.lmdb", {split.encode(): b""})
-    assert recognise(str(tmp_path / "in")) == "lmdb"
-    assert recognise(str(tmp_path / "in" / "val.lmdb")) == "lmdb"
-    with pytest.raises(OptionError, match="several splits: 'train', 'val'"):
-        samples_in(LmdbSource(str(tmp_path / "in")))
-    assert samples_in(LmdbSource(str(tmp_path / "in"), split="val"))[0]["key"] == b"val"
+def test_files_alone(tmp_path, samples_in):
     alone = write(tmp_path / "one.lmdb", {b"a": b"b"}, subdir=False)
+    assert recognise(alone) == "lmdb"
     assert samples_in(LmdbSource(alone)) == [{"key": b"a", "value": b"b"}]
 
 

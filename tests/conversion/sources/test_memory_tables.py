@@ -13,6 +13,7 @@ import torch
 import gdsload
 from gdsload.conversion.sources.memory_tables import ArraysInMemory, TableInMemory
 from gdsload.errors import FormatError, OptionError
+from tests.conversion.reading import plain
 
 pa = pytest.importorskip("pyarrow")
 
@@ -25,11 +26,8 @@ COLUMNS = {
 }
 
 
-def plain(dataset):
-    return [
-        {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in sample.items()}
-        for sample in dataset.__getitems__(range(len(dataset)))
-    ]
+def rows_in(dataset):
+    return [plain(sample) for sample in dataset]
 
 
 def expected():
@@ -50,7 +48,7 @@ def tables():
 def test_tables_of_all_libraries(tmp_path, table, workers):
     report = gdsload.convert(table(), tmp_path / "out", workers=workers, shard_bytes="20kB")
     assert report.shards > 1
-    assert str(plain(gdsload.ShardDataset(tmp_path / "out"))) == expected()
+    assert str(rows_in(gdsload.ShardDataset(tmp_path / "out"))) == expected()
 
 
 def test_workers_do_not_change_a_byte(tmp_path):
@@ -61,40 +59,40 @@ def test_workers_do_not_change_a_byte(tmp_path):
     assert len(digests) == 1
 
 
-def test_a_pandas_index_is_a_field_if_it_has_a_name(tmp_path):
+def test_a_pandas_index_is_a_field_if_it_has_a_name(tmp_path, converted):
     frame = pytest.importorskip("pandas").DataFrame({"x": [1, 2, 3, 4]}).query("x != 3")
     report = gdsload.convert(frame, tmp_path / "out", workers=1)
-    assert plain(gdsload.ShardDataset(tmp_path / "out")) == [{"x": 1}, {"x": 2}, {"x": 4}]
+    assert rows_in(gdsload.ShardDataset(tmp_path / "out")) == [{"x": 1}, {"x": 2}, {"x": 4}]
     assert report.notes == ("its index has no name and is left out: reset_index() makes a column of it",)
     (note,) = gdsload.convert(frame.rename_axis("x"), tmp_path / "same", workers=1).notes
     assert note.startswith("its index has the name of a column, 'x', and is left out")
-    gdsload.convert(frame.rename_axis("n"), tmp_path / "named", workers=1)
-    assert plain(gdsload.ShardDataset(tmp_path / "named")) == [{"x": x, "n": x - 1} for x in (1, 2, 4)]
+    assert rows_in(converted(frame.rename_axis("n"))) == [{"x": x, "n": x - 1} for x in (1, 2, 4)]
 
 
-def test_so_is_one_that_was_kept_in_a_table(tmp_path):
+def test_so_is_one_that_was_kept_in_a_table(tmp_path, converted):
+    path = tmp_path / "a.parquet"
     frame = pytest.importorskip("pandas").DataFrame({"x": [1, 2, 3, 4]}).query("x != 3")
-    frame.to_parquet(tmp_path / "a.parquet")
-    for source in (tmp_path / "a.parquet", pa.Table.from_pandas(frame)):
+    frame.to_parquet(path)
+    for source in (path, pa.Table.from_pandas(frame)):
         report = gdsload.convert(source, tmp_path / "out", workers=1, overwrite=True)
-        assert plain(gdsload.ShardDataset(tmp_path / "out")) == [{"x": 1}, {"x": 2}, {"x": 4}]
+        assert rows_in(gdsload.ShardDataset(tmp_path / "out")) == [{"x": 1}, {"x": 2}, {"x": 4}]
         (note,) = report.notes
         assert note.startswith("the index of pandas has no name and is left out")
-        taken = ["__index_level_0__", "x"]
-        gdsload.convert(source, tmp_path / "out", workers=1, overwrite=True, fields=taken)
-        assert [[*one.values()] for one in plain(gdsload.ShardDataset(tmp_path / "out"))] == [[0, 1], [1, 2], [3, 4]]
-    frame.rename_axis("n").to_parquet(tmp_path / "a.parquet")
-    assert gdsload.convert(tmp_path / "a.parquet", tmp_path / "out", workers=1, overwrite=True).notes == ()
-    assert plain(gdsload.ShardDataset(tmp_path / "out")) == [{"x": x, "n": x - 1} for x in (1, 2, 4)]
-    frame[[]].to_parquet(tmp_path / "a.parquet")  # which has nothing else
-    gdsload.convert(tmp_path / "a.parquet", tmp_path / "out", workers=1, overwrite=True)
-    assert plain(gdsload.ShardDataset(tmp_path / "out")) == [{"__index_level_0__": x} for x in (0, 1, 3)]
+        taken = converted(source, fields=["__index_level_0__", "x"])
+        assert [[*one.values()] for one in rows_in(taken)] == [[0, 1], [1, 2], [3, 4]]
+    frame.rename_axis("n").to_parquet(path)
+    assert gdsload.convert(path, tmp_path / "out", workers=1, overwrite=True).notes == ()
+    assert rows_in(gdsload.ShardDataset(tmp_path / "out")) == [{"x": x, "n": x - 1} for x in (1, 2, 4)]
+    frame[[]].to_parquet(path)  # which has nothing else
+    assert rows_in(converted(path)) == [{"__index_level_0__": x} for x in (0, 1, 3)]
 
 
-def test_options_and_fields_are_those_of_parquet(tmp_path):
+def test_options_and_fields_are_those_of_parquet(tmp_path, converted):
     table = pa.table({"n": [1, None], "tags": [["a"], []], "left": [[None], [{}]]})
-    gdsload.convert(table, tmp_path / "out", workers=1, fields=["n", "tags"], fill={"n": -1}, as_json=["tags"])
-    assert plain(gdsload.ShardDataset(tmp_path / "out")) == [{"n": 1, "tags": '["a"]'}, {"n": -1, "tags": "[]"}]
+    assert rows_in(converted(table, fields=["n", "tags"], fill={"n": -1}, as_json=["tags"])) == [
+        {"n": 1, "tags": '["a"]'},
+        {"n": -1, "tags": "[]"},
+    ]
     with pytest.raises(FormatError, match="column 'tags' is of type"):
         gdsload.convert(table, tmp_path / "out", workers=1, overwrite=True)
 
@@ -106,7 +104,7 @@ def test_a_changed_table_is_another_one():
     assert one != TableInMemory(pa.table({"y": [1, 2]})).describe()
 
 
-def test_splits_of_a_dataset_dict(tmp_path):
+def test_splits_of_a_dataset_dict(tmp_path, converted):
     library = pytest.importorskip("datasets")
     one = library.Dataset.from_dict({"x": np.arange(3, dtype=np.int32)})
     both = library.DatasetDict({"train": one, "test": one.select([2, 0])})
@@ -114,12 +112,9 @@ def test_splits_of_a_dataset_dict(tmp_path):
         gdsload.convert(both, tmp_path / "out")
     with pytest.raises(OptionError, match="no split 'val'"):
         gdsload.convert(both, tmp_path / "out", split="val")
-    gdsload.convert(both, tmp_path / "out", split="test", workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
-    assert [sample["x"].tolist() for sample in dataset] == [2, 0]
-    assert dataset.schema["x"].dtype.name == "int32"
-    gdsload.convert(both, tmp_path / "both", split="all", workers=1)
-    assert [sample["x"].tolist() for sample in gdsload.ShardDataset(tmp_path / "both")] == [0, 1, 2, 2, 0]
+    assert converted(both, split="test").column("x").tolist() == [2, 0]
+    together = converted(both, split="all")
+    assert (together.column("x").tolist(), together.schema["x"].dtype.name) == ([0, 1, 2, 2, 0], "int32")
 
 
 def test_arrays_by_name(tmp_path):
@@ -141,12 +136,11 @@ def test_arrays_by_name(tmp_path):
         assert sample["ragged"].tolist() == list(range(n % 3))
 
 
-def test_arrays_of_other_lengths_are_left_out_by_name(tmp_path):
+def test_arrays_of_other_lengths_are_left_out_by_name(tmp_path, converted):
     arrays = {"x": np.zeros((5, 2)), "y": np.ones(5), "mean": 1.5, "names": ["a", "b"]}
     with pytest.raises(FormatError, match=r"different lengths.*Choose those that go together: fields=\['x', 'y'\]"):
         gdsload.convert(arrays, tmp_path / "out")
-    gdsload.convert(arrays, tmp_path / "out", fields=["y", "x"], workers=1)
-    assert list(gdsload.ShardDataset(tmp_path / "out").schema) == ["y", "x"]
+    assert list(converted(arrays, fields=["y", "x"]).schema) == ["y", "x"]
     one = ArraysInMemory({"x": [1, 2]}).describe()
     assert one == ArraysInMemory({"x": [1, 2]}).describe() != ArraysInMemory({"x": [1, 3]}).describe()
 
@@ -172,18 +166,17 @@ def columns_by_name():
 
 
 @pytest.mark.parametrize("beside", [{}, {"y": np.arange(3)}, {"z": torch.zeros(3, 2), "y": [0, 1, 2]}])
-def test_columns_by_name_are_taken_in_their_order(tmp_path, beside):
+def test_columns_by_name_are_taken_in_their_order(converted, beside):
     for name, column, wanted in columns_by_name():
         arrays = {"x": column, **beside}
-        gdsload.convert(arrays, tmp_path / name, workers=1)
-        dataset = gdsload.ShardDataset(tmp_path / name)
+        dataset = converted(arrays)
         assert list(dataset.schema) == list(arrays)
-        samples = plain(dataset)
+        samples = rows_in(dataset)
         assert [one["x"] for one in samples] == wanted, name
         assert [one["y"] for one in samples] == [0, 1, 2] if "y" in beside else True
 
 
-def test_columns_by_name_are_those_of_tables(tmp_path):
+def test_columns_by_name_are_those_of_tables(tmp_path, converted, left_out):
     """Holes, times, structs, fields and what the notes say."""
     pandas = pytest.importorskip("pandas")
     arrays = {
@@ -193,18 +186,16 @@ def test_columns_by_name_are_those_of_tables(tmp_path):
         "s": pa.array([{"a": n, "b": "x"} for n in range(300)]),
     }
     with pytest.raises(gdsload.GdsloadError, match=r"column 'n' has no value, .* in row 1. Say .*fill=\{'n': 0\}"):
-        gdsload.convert(arrays, tmp_path / "out", workers=1)
+        converted(arrays)
     report = gdsload.convert(arrays, tmp_path / "out", workers=2, fill={"n": 0}, shard_bytes="2kB")
     assert report.notes == ("'t' is int64, seconds since 1970-01-01 (no time zone)",)
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert list(dataset.schema) == ["y", "n", "t", "s.a", "s.b"]
     wanted = [{"y": n, "n": [1, 0, 3][n % 3], "t": 1577836800, "s.a": n, "s.b": "x"} for n in range(300)]
-    assert plain(dataset) == wanted
-    report = gdsload.convert(arrays, tmp_path / "skipped", workers=1, on_error="skip", max_skipped=100)
-    assert [one.key for one in report.skipped] == [f"row {n}" for n in range(1, 300, 3)]
-    assert gdsload.ShardDataset(tmp_path / "skipped").column("y").tolist() == [n for n in range(300) if n % 3 != 1]
-    gdsload.convert(arrays, tmp_path / "some", workers=1, fields=["s.b", "y"])
-    assert plain(gdsload.ShardDataset(tmp_path / "some"))[7] == {"s.b": "x", "y": 7}
+    assert rows_in(dataset) == wanted
+    others = left_out(arrays, {f"row {n}": "column 'n' has no value" for n in range(1, 300, 3)})
+    assert others.column("y").tolist() == [n for n in range(300) if n % 3 != 1]
+    assert rows_in(converted(arrays, fields=["s.b", "y"]))[7] == {"s.b": "x", "y": 7}
 
 
 @pytest.mark.parametrize(
@@ -230,21 +221,19 @@ def test_what_are_no_columns_or_no_table(tmp_path, make, match):
         gdsload.convert(make(pytest.importorskip("pandas")), tmp_path / "out", workers=1)
 
 
-def test_python_objects_of_polars_are_refused(tmp_path):
+def test_python_objects_of_polars_are_refused(tmp_path, converted):
     """Arrow gets their addresses."""
     polars = pytest.importorskip("polars")
     column = polars.Series("x", [np.ones(2), np.zeros(2)], dtype=polars.Object)
     for source in ({"x": column}, column.to_frame()):
         with pytest.raises(OptionError, match=r"Python's objects.*Pass them as a list by name: .*to_list"):
             gdsload.convert(source, tmp_path / "out", workers=1)
-    gdsload.convert({"x": column.to_list()}, tmp_path / "out", workers=1)
-    assert gdsload.ShardDataset(tmp_path / "out").column("x").tolist() == [[1, 1], [0, 0]]
+    assert converted({"x": column.to_list()}).column("x").tolist() == [[1, 1], [0, 0]]
 
 
-def test_number_types_that_numpy_lacks(tmp_path):
+def test_number_types_that_numpy_lacks(converted):
     types = pytest.importorskip("ml_dtypes")
-    gdsload.convert({"x": np.array([1.5, 2], types.bfloat16)}, tmp_path / "out", workers=1)
-    assert gdsload.ShardDataset(tmp_path / "out").column("x").dtype == torch.bfloat16
+    assert converted({"x": np.array([1.5, 2], types.bfloat16)}).column("x").dtype == torch.bfloat16
 
 
 def test_options_of_columns_want_columns(tmp_path):
@@ -301,16 +290,14 @@ STRIDED = {
 
 
 @pytest.mark.parametrize("kind", STRIDED)
-def test_tensors_of_any_strides(tmp_path, kind):
+def test_tensors_of_any_strides(converted, kind):
     value = STRIDED[kind]
-    gdsload.convert({"x": value}, tmp_path / "out", workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = converted({"x": value})
     assert torch.equal(dataset.column("x"), value.detach())
     assert ArraysInMemory({"x": value}).describe() == ArraysInMemory({"x": value.detach().clone()}).describe()
 
 
-def test_what_a_cast_makes_storable_is_taken(tmp_path):
+def test_what_a_cast_makes_storable_is_taken(converted):
     arrays = {"c": np.array([1j, 2]), "t": torch.zeros(2, dtype=torch.complex128), "l": np.zeros(2, np.longdouble)}
     casts = {"c": "complex64", "t": "complex64", "l": "float32"}
-    gdsload.convert(arrays, tmp_path / "out", workers=1, casts=casts)
-    assert gdsload.ShardDataset(tmp_path / "out").column("c").tolist() == [1j, 2]
+    assert converted(arrays, casts=casts).column("c").tolist() == [1j, 2]

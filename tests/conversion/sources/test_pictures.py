@@ -84,7 +84,7 @@ def short(value):
 
 
 @pytest.fixture
-def converted(tmp_path):
+def images_of(tmp_path):
     """A function that converts files in one class folder; returns all images, or the folder if they are kept, and the notes."""
 
     def convert(*files, **options):
@@ -120,9 +120,9 @@ def test_more_than_8_bits_are_refused_whatever_pillow_makes_of_them(content, mod
         decode_image(content, ImageForm(mode), "it")
 
 
-def test_of_a_file_that_is_not_known_it_is_said_which_ones_are(converted):
+def test_of_a_file_that_is_not_known_it_is_said_which_ones_are(images_of):
     with pytest.raises(ConversionError, match="it is none of JPEG, PNG, .*, or not as Pillow reads these"):
-        converted(of_several("GIF"))
+        images_of(of_several("GIF"))
 
 
 @pytest.mark.parametrize(("channels", "order"), [(3, "BGR2RGB"), (2, "BGRA2RGBA"), (4, "BGRA2RGBA")])
@@ -166,9 +166,9 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("content", "stored", "shown"), NUMBERS, ids=short)
-def test_grey_whose_numbers_may_be_classes_is_kept_or_scaled_as_is_asked_for(converted, content, stored, shown):
+def test_grey_whose_numbers_may_be_classes_is_kept_or_scaled_as_is_asked_for(images_of, content, stored, shown):
     with pytest.raises(ConversionError, match=r"numbers from 0 to .*mode={'image': 'keep'} or mode={'image': 'L'}"):
-        converted(content)
+        images_of(content)
     for mode, wanted in (("keep", stored), ("L", shown)):
         assert decode_image(content, ImageForm(mode), "it").flatten().tolist() == wanted
 
@@ -185,44 +185,44 @@ def test_every_number_of_a_file_is_restored(top):
     assert decode_image(content, ImageForm("keep"), "it").flatten().tolist() == list(range(top + 1))
 
 
-def test_numbers_that_end_before_255_are_scaled_among_colours_and_that_is_said(converted):
-    images, notes = converted(png(in_colour(GREY)), png(GREY, 4))
-    assert images[1][0, 0].tolist() == [0, 17, 34, 51]
-    assert notes == (
-        "'image' has numbers that end before 255, which are scaled to it; mode={'image': 'keep'} keeps them",
-    )
+RAMP = bytes(value for value in range(4) for _ in "RGB")
+SCALED = "'image' has numbers that end before 255, which are scaled to it; mode={'image': 'keep'} keeps them"
+INDICES = "'image' has indices into the palette of its pictures; mode={'image': 'RGB'} gives colours"
+
+
+@pytest.mark.parametrize(
+    ("files", "last", "said"),
+    [
+        ([png(in_colour(GREY)), png(GREY, 4)], [0, 17, 34, 51] * 3, (SCALED,)),
+        ([png(GREY[:, :2], palette=COLOURS[:6]), png(GREY[:, :2], palette=COLOURS)], [0, 1], (INDICES,)),
+        ([png(GREY[:, :2], palette=COLOURS), png(GREY[:, :2], palette=COLOURS[:6])], [0, 1], (INDICES,)),
+        ([png(GREY), png(GREY, palette=RAMP)], [0, 1, 2, 3], ()),
+        ([png(GREY, palette=RAMP), png(GREY)], [0, 1, 2, 3], ()),
+    ],
+    ids=["few bits among colours", "first colours", "first colours last", "greys last", "greys"],
+)
+def test_what_pictures_of_several_forms_become_is_said(images_of, files, last, said):
+    images, notes = images_of(*files)
+    assert (images[-1].flatten().tolist(), notes) == (last, said)
 
 
 @pytest.mark.parametrize("codec", ["PNG", "BMP", "TIFF"])
-def test_pictures_whose_palettes_differ_have_their_colours(converted, codec):
+def test_pictures_whose_palettes_differ_have_their_colours(images_of, codec):
     files = []
     for place in (5, 9):
         image, stream = Image.new("P", (4, 4), place), io.BytesIO()
         image.putpalette(bytes(3 * place) + bytes([200, 30, 30]) + bytes(3 * (255 - place)))
         image.save(stream, codec)
         files.append(stream.getvalue())
-    images, notes = converted(*files)
+    images, notes = images_of(*files)
     assert [image[:, 0, 0].tolist() for image in images] == [[200, 30, 30]] * 2
     assert notes == ("palettes of 'image' differ, so its pictures are RGB; mode={'image': 'keep'} keeps the indices",)
 
 
-def test_masks_of_one_palette_are_its_indices_also_where_a_file_has_only_the_first_colours(converted):
-    images, notes = converted(png(GREY[:, :2], palette=COLOURS[:6]), png(GREY[:, :2], palette=COLOURS))
-    assert [image.flatten().tolist() for image in images] == [[0, 1]] * 2
-    assert notes == ("'image' has indices into the palette of its pictures; mode={'image': 'RGB'} gives colours",)
-
-
-def test_a_palette_of_greys_is_grey(converted):
-    ramp = bytes(value for value in range(4) for _ in "RGB")
-    images, notes = converted(png(GREY, palette=ramp), png(GREY))
-    assert [image.flatten().tolist() for image in images] == [[0, 1, 2, 3]] * 2
-    assert not notes
-
-
 @pytest.mark.parametrize("other", [png(GREY, palette=bytes(12)), png(GREY)], ids=short)
-def test_another_palette_after_the_first_pictures_is_refused(converted, other):
+def test_another_palette_after_the_first_pictures_is_refused(images_of, other):
     with pytest.raises(ConversionError, match=r"another palette than the first .*mode={'image': 'RGB'} or .*'keep'"):
-        converted(*[png(GREY, palette=COLOURS)] * 21, other)  # every second one is looked at first
+        images_of(*[png(GREY, palette=COLOURS)] * 21, other)  # every second one is looked at first
 
 
 @pytest.mark.parametrize(
@@ -234,30 +234,30 @@ def test_another_palette_after_the_first_pictures_is_refused(converted, other):
     ],
     ids=short,
 )
-def test_what_is_chosen_for_pictures_is_said(converted, content, says):
-    _, notes = converted(content)
+def test_what_is_chosen_for_pictures_is_said(images_of, content, says):
+    _, notes = images_of(content)
     assert len(notes) == 1
     with pytest.raises(FormatError, match=f"^{says}$"):
         raise FormatError(notes[0])
 
 
-def test_of_an_mpo_the_photo_is_taken_and_that_is_said(converted):
+def test_of_an_mpo_the_photo_is_taken_and_that_is_said(images_of):
     content = of_several("MPO")
     with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content)) as image:
         if image.format != "MPO":
             pytest.skip("this Pillow writes none that it reads")
-    (image,), notes = converted(content)
+    (image,), notes = images_of(content)
     assert notes == ("'image' has files of several pictures (MPO), of which the first, the photo, is taken",)
     assert image.max() == 0
 
 
-def test_of_kept_pictures_of_16_bits_it_is_said_what_a_loader_takes(converted):
-    images, notes = converted(png(in_colour(GREY.astype("u2") + 0x5A00), 16), keep_encoded=True)
+def test_of_kept_pictures_of_16_bits_it_is_said_what_a_loader_takes(images_of):
+    images, notes = images_of(png(in_colour(GREY.astype("u2") + 0x5A00), 16), keep_encoded=True)
     assert notes == ("'image' has images of more than 8 bits a channel, of which a loader's decode takes the upper 8",)
     with gdsload.DataLoader(images, decode={"image": DecodeImage()}, device="cpu") as loader:
         assert set(next(iter(loader))["image"][0].flatten().tolist()) == {0x5A}
 
 
-def test_animations_are_not_kept(converted):
+def test_animations_are_not_kept(images_of):
     with pytest.raises(ConversionError, match="is an animation.*Save each picture of it as a file"):
-        converted(of_several("PNG"), keep_encoded=True)
+        images_of(of_several("PNG"), keep_encoded=True)

@@ -38,9 +38,8 @@ def test_it_is_one_process_and_not_this_one(tmp_path):
 
 
 def test_a_file_that_ends_it_is_at_fault_and_the_next_one_is_read():
-    with pytest.raises(
-        FormatError, match=r"a.mat: the process that reads it has died: .*signal 11 \(SIGSEGV\)\. .*damaged"
-    ):
+    said = r"a.mat: the process that reads it has died: .*signal 11 \(SIGSEGV\)\. .*damaged"
+    with pytest.raises(FormatError, match=said):
         read_apart(crash, "a.mat")
     assert read_apart(os.path.basename, "/tmp/b.mat") == "b.mat"
 

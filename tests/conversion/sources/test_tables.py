@@ -4,44 +4,25 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import pickle
 import re
 from decimal import Decimal
 
 import numpy as np
 import pytest
-import torch
 
 import gdsload
 from gdsload.conversion.part import samples_of
 from gdsload.conversion.sources.hf_datasets import HuggingFaceSource
 from gdsload.conversion.sources.parquet_files import ParquetSource
 from gdsload.errors import FormatError, OptionError
+from tests.conversion.reading import items_of, made_by, plain, rows_of
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 PYARROW = int(pa.__version__.partition(".")[0])
 COUNT = 25
-
-
-def read_all(source, target=2**20):
-    return [item for part in source.parts(target) for item in source.read(part)]
-
-
-def rows(source, target=2**20):
-    """All samples, one by one."""
-    found = []
-    for item in read_all(source, target):
-        found += [item.make()] if item.count is None else [one.make() for one in samples_of(item)]
-    return found
-
-
-def values(row):
-    return {
-        name: value.tolist() if isinstance(value, np.ndarray | np.generic) else value for name, value in row.items()
-    }
 
 
 def table():
@@ -72,49 +53,36 @@ def write(path, found, kind):
     return str(path)
 
 
-def plain(found):
-    return found.to_pylist()
-
-
 @pytest.mark.parametrize(("kind", "name"), [("parquet", "t.parquet"), ("file", "t.feather"), ("stream", "t.arrow")])
-def test_equals_what_pyarrow_reads(tmp_path, kind, name):
+def test_equals_what_pyarrow_reads(tmp_path, converted, kind, name):
     source = pickle.loads(pickle.dumps(ParquetSource(write(tmp_path / name, table(), kind))))
     parts = source.parts(1)
     assert [part.samples for part in parts] == ([-1] if kind == "stream" else [10, 10, 5])
     found = [item for part in parts for item in source.read(part)]
     assert [item.count for item in found] == [10, 10, 5]
     assert found[1].key == "rows 10 to 19"
-    assert [values(row) for row in rows(source)] == plain(table())
+    assert [plain(row) for row in rows_of(source)] == table().to_pylist()
+    dataset = converted(source)
+    assert dataset.schema["ragged"].ragged
+    assert [plain(sample) for sample in dataset] == table().to_pylist()
     batch = found[0].make()
     assert batch["matrix"].shape == (10, 3, 2)
     assert batch["matrix"].dtype == np.uint8
     assert batch["points"][0].shape[1:] == (2,)
 
 
-def test_can_be_written(tmp_path):
-    source = ParquetSource(write(tmp_path / "t.parquet", table(), "parquet"))
-    with gdsload.ShardWriter(tmp_path / "out") as writer:
-        for item in read_all(source):
-            writer.write_batch(item.make())
-    dataset = gdsload.ShardDataset(tmp_path / "out")
-    assert dataset.schema["ragged"].ragged
-    for sample, row in zip(dataset, plain(table()), strict=True):
-        found = {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in sample.items()}
-        assert found == row
-
-
 def test_slices_begin_anywhere(tmp_path):
     """Offsets of Arrow's are those of the whole array, not of the piece that is looked at."""
     source = ParquetSource(write(tmp_path / "t.arrow", table().slice(3, 17), "file"))
-    assert [values(row) for row in rows(source)] == plain(table().slice(3, 17))
+    assert [plain(row) for row in rows_of(source)] == table().slice(3, 17).to_pylist()
 
 
 def test_files_come_in_natural_order_and_fields_in_the_one_asked_for(tmp_path):
     for number in (10, 9):
         write(tmp_path / f"t-{number}.parquet", pa.table({"x": [number], "y": ["a"], "z": [{"a": 1}]}), "parquet")
     source = ParquetSource(str(tmp_path)).only(["y", "x"])
-    assert rows(source) == [{"y": "a", "x": 9}, {"y": "a", "x": 10}]
-    assert list(rows(source)[0]) == ["y", "x"]
+    assert rows_of(source) == [{"y": "a", "x": 9}, {"y": "a", "x": 10}]
+    assert list(rows_of(source)[0]) == ["y", "x"]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "file", "stream"])
@@ -134,11 +102,11 @@ def test_a_missing_value_is_a_fault_of_its_row_alone(tmp_path, kind, column):
     if kind == "parquet" and pa.types.is_fixed_size_list(column.type) and column.null_count and PYARROW < 26:
         pytest.skip("pyarrow cannot write it before version 26")
     path = write(tmp_path / ("t.parquet" if kind == "parquet" else "t.arrow"), pa.table({"x": column}), kind)
-    first, bad, last = read_all(ParquetSource(path))
+    first, bad, last = items_of(ParquetSource(path))
     assert [first.key, bad.key, last.key] == ["row 0", "row 1", "row 2"]
     for item, value in ((first, column[0]), (last, column[2])):
         (one,) = samples_of(item)
-        assert (one.key, values(one.make())) == (item.key, {"x": value.as_py()})
+        assert (one.key, plain(one.make())) == (item.key, {"x": value.as_py()})
     with pytest.raises(FormatError, match="column 'x' has no value.*row 1"):
         bad.make()
 
@@ -157,7 +125,7 @@ def test_types_that_no_field_can_have(tmp_path, column):
     source = ParquetSource(write(tmp_path / "t.parquet", pa.table({"ok": [1], "x": column}), "parquet"))
     with pytest.raises(FormatError, match=r"column 'x' is of type.*Leave it out: fields=\['ok'\]"):
         source.parts(1)
-    assert rows(source.only(["ok"])) == [{"ok": 1}]
+    assert rows_of(source.only(["ok"])) == [{"ok": 1}]
 
 
 def one_column(tmp_path, column, **options):
@@ -165,7 +133,7 @@ def one_column(tmp_path, column, **options):
     return ParquetSource(str(tmp_path / "t.parquet"), **options)
 
 
-def test_all_that_cannot_be_taken_is_named_with_the_ways_out(tmp_path):
+def test_all_that_cannot_be_taken_is_named_with_the_ways_out(tmp_path, converted):
     path = write(
         tmp_path / "t.parquet", pa.table({"ok": [1], "a b": [2], "tags": [["a"]], "price": [Decimal("1.5")]}), "parquet"
     )
@@ -176,28 +144,19 @@ def test_all_that_cannot_be_taken_is_named_with_the_ways_out(tmp_path):
         "Leave them out: fields=['ok', 'a b']", "decimals='float64'", "as_json=['tags']",
     ):  # fmt: skip
         assert said in str(caught.value)
-    gdsload.convert(path, tmp_path / "out", workers=1, fields=["a b"])
-    assert list(gdsload.ShardDataset(tmp_path / "out").schema) == ["a b"]
-
-
-def test_map_gets_the_fields_that_were_chosen(tmp_path, monkeypatch):
-    (tmp_path / "my_map.py").write_text("def double(sample):\n    return {'y': sample['x'] * 2, 'n': len(sample)}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    path = write(tmp_path / "t.parquet", pa.table({"x": [1, 2], "tags": [["a"]] * 2}), "parquet")
-    gdsload.convert(path, tmp_path / "out", workers=1, fields=["x"], map="my_map:double")
-    assert [(int(one["y"]), int(one["n"])) for one in gdsload.ShardDataset(tmp_path / "out")] == [(2, 1), (4, 1)]
+    assert list(converted(path, fields=["a b"]).schema) == ["a b"]
 
 
 def test_structs_are_flattened_and_what_has_none_has_no_parts(tmp_path):
     column = pa.array([{"a": 1, "in": {"t": "x"}}, {"a": 2, "in": {"t": "y"}}, None, {"a": 4, "in": None}])
     source = one_column(tmp_path, column)
-    assert read_all(source.only(["x.in.t", "x.a"]))[0].make()["x.in.t"] == ["x", "y"]
-    good, *bad = read_all(source)
+    assert items_of(source.only(["x.in.t", "x.a"]))[0].make()["x.in.t"] == ["x", "y"]
+    good, *bad = items_of(source)
     assert [good.count, *(item.key for item in bad)] == [2, "row 2", "row 3"]
     for item, name in zip(bad, ("x.a", "x.in.t"), strict=True):
         with pytest.raises(FormatError, match=f"column '{name}' has no value"):
             item.make()
-    filled = rows(ParquetSource(source.path, fill={"x.a": -1, "x.in.t": "none"}))
+    filled = rows_of(ParquetSource(source.path, fill={"x.a": -1, "x.in.t": "none"}))
     assert [(int(row["x.a"]), row["x.in.t"]) for row in filled] == [(1, "x"), (2, "y"), (-1, "none"), (4, "none")]
 
 
@@ -213,47 +172,45 @@ def test_structs_are_flattened_and_what_has_none_has_no_parts(tmp_path):
 )
 def test_times_are_whole_numbers_of_their_unit(tmp_path, column, expected, note):
     source = one_column(tmp_path, column)
-    found = [row["x"] for row in rows(source)]
+    found = [row["x"] for row in rows_of(source)]
     assert [(value.dtype, value) for value in found] == [(np.int64, value) for value in expected]
     assert source.notes() == [f"'x' is int64, {note}"]
     assert gdsload.convert(source, tmp_path / "out", workers=1).notes == tuple(source.notes())
 
 
+MILLISECONDS = pa.array([1], pa.timestamp("ms"))
+
+
 @pytest.mark.parametrize(
-    ("other", "says"),
+    ("one", "other", "says"),
     [
-        (pa.array([1], pa.timestamp("us")), "microseconds .*, but milliseconds .* in .*a.parquet"),
-        (pa.array([1]), "int64, but milliseconds"),
-        (pa.array([1], pa.timestamp("ms", "UTC")), r"milliseconds .*\(UTC\), but milliseconds .*\(no time zone\)"),
+        (MILLISECONDS, pa.array([1], pa.timestamp("us")), "microseconds .*, but milliseconds .* in .*a.parquet"),
+        (MILLISECONDS, pa.array([1]), "int64, but milliseconds"),
+        (MILLISECONDS, pa.array([1], pa.timestamp("ms", "UTC")), r"milliseconds .*\(UTC\), but .*\(no time zone\)"),
+        *[(pa.array([Decimal(1)], pa.decimal128(9, 2)), pa.array([Decimal(1)], pa.decimal128(9, 3)),
+           "units of 10 to the power of -3, but units of 10 to the power of -2")],
     ],
-)
-def test_files_whose_numbers_count_different_things_are_refused(tmp_path, other, says):
-    pq.write_table(pa.table({"t": pa.array([1], pa.timestamp("ms")), "x": [1]}), tmp_path / "a.parquet")
+)  # fmt: skip
+def test_files_whose_numbers_count_different_things_are_refused(tmp_path, one, other, says):
+    pq.write_table(pa.table({"t": one, "x": [1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"t": other, "x": [2]}), tmp_path / "b.parquet")
+    source = ParquetSource(str(tmp_path), decimals="scaled")
     with pytest.raises(FormatError, match=f"b.parquet: column 't' has {says}"):
-        ParquetSource(str(tmp_path)).parts(2**20)
-    assert [one["x"] for one in rows(ParquetSource(str(tmp_path)).only(["x"]))] == [1, 2]
-    pq.write_table(pa.table({"t": other.cast(pa.timestamp("ms"), safe=False), "x": [2]}), tmp_path / "b.parquet")
-    assert len(rows(ParquetSource(str(tmp_path)))) == 2
-
-
-def test_files_whose_decimals_have_different_scales_are_refused(tmp_path):
-    for name, scale in (("a", 2), ("b", 3)):
-        pq.write_table(pa.table({"p": pa.array([Decimal(1)], pa.decimal128(9, scale))}), tmp_path / f"{name}.parquet")
-    with pytest.raises(FormatError, match="power of -3, but units of 10 to the power of -2"):
-        ParquetSource(str(tmp_path), decimals="scaled").parts(2**20)
-    assert [one["p"].item() for one in rows(ParquetSource(str(tmp_path), decimals="float64"))] == [1.0, 1.0]
+        source.parts(2**20)
+    assert [row["x"] for row in rows_of(source.only(["x"]))] == [1, 2]
+    pq.write_table(pa.table({"t": one, "x": [2]}), tmp_path / "b.parquet")
+    assert len(rows_of(source)) == 2
 
 
 def test_decimals_only_as_asked_for(tmp_path):
     texts = ["1.10", "-0.05", "99999999999999999999.99", "0.30"]
     column = pa.array([Decimal(text) for text in texts], pa.decimal128(30, 2))
-    assert read_all(one_column(tmp_path, column, decimals="float64"))[0].make()["x"].tolist() == list(map(float, texts))
+    assert items_of(one_column(tmp_path, column, decimals="float64"))[0].make()["x"].tolist() == list(map(float, texts))
     small = one_column(tmp_path, column.take([0, 1, 3]), decimals="scaled")
-    assert read_all(small)[0].make()["x"].tolist() == [110, -5, 30]
+    assert items_of(small)[0].make()["x"].tolist() == [110, -5, 30]
     assert small.notes() == ["'x' is int64, units of 10 to the power of -2"]
     with pytest.raises(FormatError, match="does not fit int64"):
-        read_all(one_column(tmp_path, column, decimals="scaled"))[0].make()
+        items_of(one_column(tmp_path, column, decimals="scaled"))[0].make()
 
 
 @pytest.mark.parametrize(
@@ -272,7 +229,7 @@ def test_decimals_only_as_asked_for(tmp_path):
     ],
 )
 def test_missing_values_that_something_stands_for(tmp_path, column, options, expected):
-    found = [row["x"] for row in rows(one_column(tmp_path, column, **options))]
+    found = [row["x"] for row in rows_of(one_column(tmp_path, column, **options))]
     shown = [value.tolist() if hasattr(value, "tolist") else value for value in found]
     assert str(shown).replace("nan", "'nan'") == str(expected)
 
@@ -286,39 +243,31 @@ def test_missing_values_that_something_stands_for(tmp_path, column, options, exp
     ],
 )
 def test_anything_can_be_kept_as_json(tmp_path, column):
-    found = [json.loads(row["x"]) for row in rows(one_column(tmp_path, column, as_json=["x"]))]
+    found = [json.loads(row["x"]) for row in rows_of(one_column(tmp_path, column, as_json=["x"]))]
     assert found == column.to_pylist()
 
 
-def test_lists_in_lists_of_one_length(tmp_path):
+def test_lists_in_lists_of_one_length(tmp_path, converted):
     boxes = [[[1, 2, 3, 4]], [], [[5, 6, 7, 8], [9, 10, 11, 12]]]
-    gdsload.convert(one_column(tmp_path, pa.array(boxes)), tmp_path / "out", workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = converted(one_column(tmp_path, pa.array(boxes)))
     assert dataset.schema["x"] == gdsload.Field("int64", (None, 4))
     assert [sample["x"].tolist() for sample in dataset] == boxes
     with pytest.raises(gdsload.ConversionError, match="lists in lists of different lengths, 1 and 2"):
         gdsload.convert(one_column(tmp_path, pa.array([[[1], [2, 3]]])), tmp_path / "out", workers=1, overwrite=True)
 
 
-def test_lists_of_one_length_are_fixed_if_that_is_said(tmp_path):
+def test_lists_of_one_length_are_fixed_if_that_is_said(tmp_path, converted):
     source = one_column(tmp_path, pa.array([[1.0, 2.0], [3.0, 4.0]] * 50))
-    gdsload.convert(source, tmp_path / "out", workers=1)
-    assert gdsload.ShardDataset(tmp_path / "out").schema["x"].shape == (None,)
-    gdsload.convert(source, tmp_path / "fixed", workers=1, fixed=["x"], casts={"x": "float32"})
-    assert gdsload.ShardDataset(tmp_path / "fixed").schema["x"] == gdsload.Field("float32", (2,))
+    assert converted(source).schema["x"].shape == (None,)
+    fixed = converted(source, fixed=["x"], casts={"x": "float32"})
+    assert fixed.schema["x"] == gdsload.Field("float32", (2,))
+    with pytest.raises(OptionError, match="'x' is to be ragged and fixed"):
+        converted(source, fixed=["x"], ragged=["x"])
     uneven = one_column(tmp_path, pa.array([[1, 2]] * 100 + [[3]]))
     with pytest.raises(gdsload.ConversionError, match=r"row.*has shape \[1\], but \[2\] was expected"):
-        gdsload.convert(
-            ParquetSource(uneven.path),
-            tmp_path / "no",
-            workers=1,
-            fixed=["x"],
-            schema={"x": gdsload.Field("int64", (2,))},
-        )
+        converted(uneven, fixed=["x"], schema={"x": gdsload.Field("int64", (2,))})
     with pytest.raises(gdsload.SchemaError, match="'x': it is to be fixed, but its samples have different lengths"):
-        gdsload.convert(one_column(tmp_path, pa.array([[1, 2], [3]])), tmp_path / "no", workers=1, fixed=["x"])
-    with pytest.raises(OptionError, match="'x' is to be ragged and fixed"):
-        gdsload.convert(source, tmp_path / "no", fixed=["x"], ragged=["x"])
+        converted(one_column(tmp_path, pa.array([[1, 2], [3]])), fixed=["x"])
 
 
 def test_files_with_names_in_structs_are_their_bytes(tmp_path):
@@ -327,7 +276,7 @@ def test_files_with_names_in_structs_are_their_bytes(tmp_path):
     table = pa.table({"x": column}).replace_schema_metadata({"huggingface": noted})
     pq.write_table(table, tmp_path / "t.parquet")
     source = ParquetSource(str(tmp_path / "t.parquet"), keep_encoded=True)
-    good, bad = read_all(source)
+    good, bad = items_of(source)
     assert good.make() == {"x": [b"RIFF"]}
     with pytest.raises(FormatError, match="no value.*row 1"):
         bad.make()
@@ -335,17 +284,17 @@ def test_files_with_names_in_structs_are_their_bytes(tmp_path):
 
 def test_folders_that_stand_for_columns(tmp_path):
     for year, lang in ((2023, "de"), (2024, "a%20b")):
-        folder = tmp_path / "d" / f"year={year}" / f"lang={lang}" / "m=01"
+        folder = tmp_path / f"year={year}" / f"lang={lang}" / "m=01"
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"x": [year, year + 1]}), folder / "part-0.parquet")
-    source = ParquetSource(str(tmp_path / "d"))
-    assert [values(row) for row in rows(source)] == [
+    source = ParquetSource(str(tmp_path))
+    assert [plain(row) for row in rows_of(source)] == [
         {"x": year + k, "year": year, "lang": lang, "m": "01"}
         for year, lang in ((2023, "de"), (2024, "a b"))
         for k in (0, 1)
     ]
-    assert rows(source.only(["year"])) == [{"year": 2023}] * 2 + [{"year": 2024}] * 2
-    (tmp_path / "d" / "other.parquet").write_bytes((tmp_path / "d/year=2023/lang=de/m=01/part-0.parquet").read_bytes())
+    assert rows_of(source.only(["year"])) == [{"year": 2023}] * 2 + [{"year": 2024}] * 2
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
     with pytest.raises(FormatError, match="its folders stand for"):
         source.parts(1)
 
@@ -374,23 +323,15 @@ def test_shards_have_the_size_asked_for_whatever_row_groups_are(tmp_path, worker
         assert dataset.read_batch(range(len(dataset)))["x"].tolist() == numbers.tolist()
 
 
-def test_tensors_of_a_fixed_shape(tmp_path):
-    array = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
-    column = pa.FixedShapeTensorArray.from_numpy_ndarray(array)
-    source = ParquetSource(write(tmp_path / "t.parquet", pa.table({"x": column}), "parquet"))
-    assert np.array_equal(read_all(source)[0].make()["x"], array)
-
-
 @pytest.mark.parametrize(("kind", "name"), [("parquet", "t.parquet"), ("file", "t.feather"), ("stream", "t.arrow")])
 def test_damaged_anywhere_is_read_or_refused(tmp_path, kind, name):
-    path = write(tmp_path / name, table().select(["i", "text", "ragged"]), kind)
-    with open(path, "rb") as file:
-        whole = file.read()
+    path = tmp_path / name
+    write(path, table().select(["i", "text", "ragged"]), kind)
+    whole = path.read_bytes()
     for end in range(0, len(whole) - 1, len(whole) // 25):
-        with open(path, "wb") as out:
-            out.write(whole[:end])
+        path.write_bytes(whole[:end])
         try:
-            rows(ParquetSource(path))
+            rows_of(ParquetSource(str(path)))
         except FormatError:
             continue
         assert kind == "stream", "only a stream has no end"
@@ -399,32 +340,20 @@ def test_damaged_anywhere_is_read_or_refused(tmp_path, kind, name):
 @pytest.mark.parametrize(("kind", "name"), [("file", "t.feather"), ("stream", "t.arrow")])
 def test_spoiled_offsets_never_lead_out_of_the_table(tmp_path, kind, name):
     """Arrow itself would read whatever lies there in memory."""
-    path = write(tmp_path / name, pa.table({"text": ["abcd"] * 10}), kind)
-    with open(path, "rb") as file:
-        whole = file.read()
+    path = tmp_path / name
+    write(path, pa.table({"text": ["abcd"] * 10}), kind)
+    whole = path.read_bytes()
     edge = np.int32(4 * 7).tobytes() + np.int32(4 * 8).tobytes()
     assert whole.count(edge) == 1
-    with open(path, "wb") as out:
-        out.write(whole.replace(edge, edge[:4] + np.int32(2**30).tobytes()))
+    path.write_bytes(whole.replace(edge, edge[:4] + np.int32(2**30).tobytes()))
     with pytest.raises(FormatError, match="is damaged"):
-        rows(ParquetSource(path))
+        rows_of(ParquetSource(str(path)))
 
 
-def test_no_rows_and_no_files(tmp_path):
-    with pytest.raises(FormatError, match="no file with"):
-        ParquetSource(str(tmp_path)).parts(1)
+def test_no_rows(tmp_path):
     path = write(tmp_path / "t.parquet", table().slice(0, 0), "parquet")
     with pytest.raises(FormatError, match="not one row"):
         ParquetSource(path).parts(1)
-
-
-def test_describes_files_and_options(tmp_path):
-    path = write(tmp_path / "t.parquet", table(), "parquet")
-    one = ParquetSource(path).describe()
-    assert json.loads(json.dumps(one)) == one == ParquetSource(path).describe()
-    assert one != ParquetSource(path, fill={"i": 1}).describe()
-    os.utime(path, ns=(1, 1))
-    assert one != ParquetSource(path).describe()
 
 
 def test_gathered_row_groups_go_on_where_they_were(tmp_path):
@@ -466,7 +395,7 @@ def test_equals_what_datasets_reads(tmp_path, hf):
     expected = [{name: column[n] for name, column in columns.items()} for n in range(COUNT - 1, 2, -1)]
     source = pickle.loads(pickle.dumps(HuggingFaceSource(str(tmp_path / "d"))))
     assert len(source.parts(1)) == len(expected)
-    found = rows(source)
+    found = rows_of(source)
     for mine, theirs in zip(found, expected, strict=True):
         assert list(mine) == list(theirs)
         assert np.array_equal(mine["image"], theirs["image"].transpose(2, 0, 1))
@@ -485,37 +414,36 @@ def test_grids_that_vary(tmp_path, hf):
 
 def test_splits_of_datasets(tmp_path, hf):
     one = hf.Dataset.from_dict({"x": [1, 2]})
-    hf.DatasetDict({"train": one, "test": one.select([0])}).save_to_disk(str(tmp_path / "d"))
-    one.save_to_disk(str(tmp_path / "e"))
-    path = str(tmp_path / "d")
-    assert [item.count for item in read_all(HuggingFaceSource(path, split="train"))] == [2]
-    with pytest.raises(
-        OptionError, match="it holds several splits. Pass one of them as split=.*: there are 'train', 'test'"
-    ):
-        HuggingFaceSource(path).parts(1)
-    with pytest.raises(OptionError, match="there is no split 'val'.*: there are 'train', 'test'"):
-        HuggingFaceSource(path, split="val").parts(1)
-    everything = HuggingFaceSource(path, split="all")
-    assert [value for item in read_all(everything) for value in item.make()["x"].tolist()] == [1, 2, 1]
-    assert everything.describe()["files"] != HuggingFaceSource(path, split="train").describe()["files"]
-    other = hf.Dataset.from_dict({"x": ["a"]})
-    hf.DatasetDict({"train": one, "test": other}).save_to_disk(str(tmp_path / "unlike"))
-    with pytest.raises(FormatError, match="its splits do not go together"):
-        HuggingFaceSource(str(tmp_path / "unlike"), split="all").parts(1)
     nothing = one.select([])  # datasets 4.0 gives a column of no values no type
-    hf.DatasetDict({"empty": nothing, "train": one}).save_to_disk(str(tmp_path / "partly"))
-    assert [item.count for item in read_all(HuggingFaceSource(str(tmp_path / "partly"), split="all"))] == [2]
+
+    def source(split=None, **splits):
+        """Of a folder with these splits."""
+        place = tmp_path / "-".join([*splits, *(str(len(part)) for part in splits.values())])
+        hf.DatasetDict(splits).save_to_disk(str(place))
+        return HuggingFaceSource(str(place), split=split)
+
+    two = {"train": one, "test": one.select([0])}
+    assert [item.count for item in items_of(source("train", **two))] == [2]
+    assert [item.count for item in items_of(source(train=one))] == [2]
+    everything = source("all", **two)
+    assert [value for batch in made_by(everything) for value in batch["x"].tolist()] == [1, 2, 1]
+    described = [source(split, **two).describe() for split in ("all", "train", "test")]
+    assert described[0]["files"] != described[1]["files"]
+    assert described[1] != described[2]
+    assert [item.count for item in items_of(source("all", empty=nothing, train=one))] == [2]
+    said = "it holds several splits. Pass one of them as split=.*: there are 'train', 'test'"
+    with pytest.raises(OptionError, match=said):
+        source(**two).parts(1)
+    with pytest.raises(OptionError, match="there is no split 'val'.*: there are 'train', 'test'"):
+        source("val", **two).parts(1)
+    with pytest.raises(FormatError, match="its splits do not go together"):
+        source("all", train=one, other=hf.Dataset.from_dict({"x": ["a"]})).parts(1)
     for split in ("empty", "all"):
-        hf.DatasetDict({"empty": nothing}).save_to_disk(str(tmp_path / "empty"))
-        with pytest.raises(FormatError, match="empty: there is not one row"):
-            HuggingFaceSource(str(tmp_path / "empty"), split=split).parts(1)
-    hf.DatasetDict({"train": one}).save_to_disk(str(tmp_path / "alone"))
-    assert [item.count for item in read_all(HuggingFaceSource(str(tmp_path / "alone")))] == [2]
+        with pytest.raises(FormatError, match="empty-0: there is not one row"):
+            source(split, empty=nothing).parts(1)
+    one.save_to_disk(str(tmp_path / "alone"))
     with pytest.raises(OptionError, match="no splits"):
-        HuggingFaceSource(str(tmp_path / "e"), split="train").parts(1)
-    assert HuggingFaceSource(path, split="test").describe() != HuggingFaceSource(path, split="train").describe()
-    with pytest.raises(FormatError, match="there is no file"):
-        HuggingFaceSource(str(tmp_path)).parts(1)
+        HuggingFaceSource(str(tmp_path / "alone"), split="train").parts(1)
 
 
 def test_an_image_that_is_missing_spoils_its_row_alone(tmp_path, hf):
@@ -523,7 +451,7 @@ def test_an_image_that_is_missing_spoils_its_row_alone(tmp_path, hf):
     features = hf.Features({"image": hf.Image()})
     dataset = hf.Dataset.from_dict({"image": [image, None, {"bytes": b"\xff\xd8", "path": None}]}, features=features)
     dataset.save_to_disk(str(tmp_path / "d"))
-    good, missing, damaged = read_all(HuggingFaceSource(str(tmp_path / "d")))
+    good, missing, damaged = items_of(HuggingFaceSource(str(tmp_path / "d")))
     assert good.make()["image"].shape == (3, 2, 2)
     with pytest.raises(FormatError, match="no image in row 1"):
         missing.make()
@@ -540,26 +468,27 @@ def test_an_image_that_is_missing_spoils_its_row_alone(tmp_path, hf):
         (pa.array([b"ab", None], pa.binary(2)), "00"),
         (pa.array([1, None]), 0),
         (pa.array([True, None]), False),
-        (pa.array([[True, None], [False]]), False),
         (pa.array([1, None], pa.date32()), 0),
+        (pa.array([[True, None], [False]]), False),
     ],
 )
 def test_what_is_said_to_stand_for_a_missing_value_may_do_so(tmp_path, column, usual):
     with pytest.raises(FormatError, match=re.escape(f"fill={{'x': {usual!r}}}, say")):
-        [item.make() for item in read_all(one_column(tmp_path, column))]
-    found = [one["x"] for one in rows(one_column(tmp_path, column, fill={"x": usual}))]
-    assert (
-        found[1] in (usual, str(usual).encode()) if not pa.types.is_list(column.type) else found[0].tolist() == [1, 0]
-    )
+        made_by(one_column(tmp_path, column))
+    found = [one["x"] for one in rows_of(one_column(tmp_path, column, fill={"x": usual}))]
+    if pa.types.is_list(column.type):
+        assert found[0].tolist() == [True, False]
+    else:
+        assert found[1] in (usual, str(usual).encode())
     other = 0 if isinstance(usual, str) else "none"
     with pytest.raises(OptionError, match="Fill it with a value of that type"):
-        read_all(one_column(tmp_path, column, fill={"x": other}))
+        items_of(one_column(tmp_path, column, fill={"x": other}))
 
 
 def test_nothing_stands_for_a_missing_list(tmp_path):
     for options in ({}, {"fill": {"x": 0}}):
         with pytest.raises(FormatError, match=r"in row 1\. Leave the row or the column out") as caught:
-            rows(one_column(tmp_path, pa.array([[1], None]), **options))
+            rows_of(one_column(tmp_path, pa.array([[1], None]), **options))
         assert "fill" not in str(caught.value)
 
 
@@ -567,4 +496,4 @@ def test_nothing_stands_for_a_missing_list(tmp_path):
 def test_texts_that_are_views_may_be_filled(tmp_path):
     column = pa.array(["a", None], pa.string_view())
     path = write(tmp_path / "a.arrow", pa.table({"x": column, "y": [1, 2]}), "file")
-    assert [one["x"] for one in rows(ParquetSource(path, fill={"x": "none"}))] == ["a", "none"]
+    assert [one["x"] for one in rows_of(ParquetSource(path, fill={"x": "none"}))] == ["a", "none"]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import shutil
 import subprocess
 import tarfile
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,7 +14,8 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.conversion.sources.webdataset_tars import TarSource
-from gdsload.errors import ConversionError, FormatError
+from gdsload.errors import FormatError
+from tests.conversion.reading import items_of
 
 HARD, SYMBOLIC = tarfile.LNKTYPE, tarfile.SYMTYPE
 
@@ -37,8 +36,7 @@ def archive(members, form=tarfile.PAX_FORMAT):
 
 
 def read(file, **options):
-    source = TarSource(str(file), **options)
-    return [item for part in source.parts(2**20) for item in source.read(part)]
+    return items_of(TarSource(str(file), **options))
 
 
 def texts(file):
@@ -77,10 +75,8 @@ def test_all_archives_of_a_file_are_read(place, archives, zeros, packed):
 @pytest.mark.parametrize("more", [b"x", b"\0\0x", b"PK\3\4" * 200, bytes(511) + b"x" * 2000])
 def test_what_comes_after_an_archive_and_is_none_is_an_error(tmp_path, packed, more):
     path = written(tmp_path, archive([("0.txt", b"a")]) + more, packed)
-    with pytest.raises(
-        FormatError,
-        match=r"after the end of an archive there is something else, at byte 10\d+.*head -c 10\d+|truncated",
-    ):
+    said = r"after the end of an archive there is something else, at byte 10\d+.*head -c 10\d+|truncated"
+    with pytest.raises(FormatError, match=said):
         read(path)
 
 
@@ -176,22 +172,20 @@ def test_what_tar_makes_of_a_folder_of_links(tmp_path, shape):
     assert len(texts(tmp_path / "links.tar")) == 6
 
 
-def test_members_apart_are_refused_with_a_command_that_loses_none(tmp_path, monkeypatch):
+def test_members_apart_are_refused_with_a_command_that_loses_none(tmp_path, converted, monkeypatch):
     members = [(f"s/{n:03}.{name}", b"%d" % n) for name in ("txt", "cls") for n in range(99, -1, -1)]
     (tmp_path / "a b").mkdir()
     path = written(tmp_path / "a b", archive(members[:150]) + archive(members[150:]))
     for on_error in ("stop", "skip"):
-        with pytest.raises(
-            FormatError, match=r"sample 's/099' are not side by side: 's/099.cls' comes after"
-        ) as caught:
+        said = r"sample 's/099' are not side by side: 's/099.cls' comes after"
+        with pytest.raises(FormatError, match=said) as caught:
             gdsload.convert(path, tmp_path / "no", on_error=on_error, max_skipped="100%", workers=1)
     assert "on_error" not in str(caught.value)
     if shutil.which("tar") is None:
         pytest.skip("GNU tar is not here")
     monkeypatch.chdir(tmp_path)
     subprocess.run(str(caught.value).partition("which loses none: ")[2], shell=True, check=True)
-    gdsload.convert("sorted.tar", tmp_path / "out", workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = converted("sorted.tar")
     assert dataset.column("key") == [f"s/{n:03}" for n in range(100)]
     assert dataset.column("txt") == [str(n) for n in dataset.column("cls").tolist()] == [str(n) for n in range(100)]
 
@@ -261,15 +255,6 @@ def test_what_comes_after_is_cut_off_by_the_command(tmp_path, monkeypatch, packe
         read(written(tmp_path, archive([("0.txt", b"a")]) + b"x" * 512, packed))
     subprocess.run(str(refused.value.remedy).partition("cut it off: ")[2], shell=True, check=True)
     assert texts(tmp_path / "cut.tar") == [("0", "a")]
-
-
-def test_devices_and_pipes_are_bad_samples(tmp_path):
-    path = written(tmp_path, archive([("0.txt", b"a"), ("1.txt", tarfile.FIFOTYPE, ""), ("2.txt", b"c")]))
-    with pytest.raises(ConversionError, match="'1.txt' is a named pipe"):
-        gdsload.convert(path, tmp_path / "no", workers=1)
-    report = gdsload.convert(path, tmp_path / "out", on_error="skip", max_skipped=1, workers=1)
-    assert (report.samples, [one.key for one in report.skipped]) == (2, ["1"])
-    assert os.listdir(Path(path).parent)
 
 
 @pytest.mark.parametrize("ending", ["pgm", "PBM", "pnm", "bmp", "tif", "tiff", "jpeg"])

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources import text_files
 from gdsload.conversion.sources.text_files import TextSource
-from gdsload.errors import ConversionError, FormatError, OptionError
+from gdsload.errors import FormatError, OptionError
+from tests.conversion.reading import made_by
 
 LINES = st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=12), min_size=1, max_size=30)
 
@@ -41,32 +41,23 @@ def test_one_text_a_file(tmp_path, samples_in):
     assert [one["text"] for one in found] == ["é9", "", "é10", ""]
 
 
-def test_encodings(tmp_path, samples_in):
-    for encoding in ("latin-1", "utf-16"):
-        (tmp_path / f"{encoding}.txt").write_text("é\nb", encoding=encoding)
-    assert [one["text"] for one in samples_in(TextSource(str(tmp_path / "latin-1.txt"), encoding="latin-1"))] == [
-        "é",
-        "b",
-    ]
-    whole = TextSource(str(tmp_path / "utf-16.txt"), encoding="utf-16", each="file")
-    assert samples_in(whole) == [{"text": "é\nb"}]
+@pytest.mark.parametrize(("encoding", "each", "texts"), [("latin-1", "line", ["é", "b"]), ("utf-16", "file", ["é\nb"])])
+def test_encodings(tmp_path, samples_in, encoding, each, texts):
+    (tmp_path / "a.txt").write_text("é\nb", encoding=encoding)
+    source = TextSource(str(tmp_path / "a.txt"), encoding=encoding, each=each)
+    assert [one["text"] for one in samples_in(source)] == texts
 
 
-def test_a_line_that_cannot_be_decoded_is_at_fault_alone(tmp_path):
+def test_a_line_that_cannot_be_decoded_is_at_fault_alone(tmp_path, left_out):
     lines = [b"line %d" % number for number in range(200)]
     lines[77] = b"\xff\xfe"
     (tmp_path / "a.txt").write_bytes(b"\n".join(lines))
     place = len(b"\n".join(lines[:77])) + 1
-    with pytest.raises(ConversionError, match=f"the line at byte {place} .*it is no utf-8.*Pass encoding="):
-        gdsload.convert(tmp_path / "a.txt", tmp_path / "out", workers=1)
-    report = gdsload.convert(tmp_path / "a.txt", tmp_path / "out", workers=1, on_error="skip")
-    assert (report.samples, len(report.skipped)) == (199, 1)
-    assert gdsload.ShardDataset(tmp_path / "out")[77]["text"] == "line 78"
+    dataset = left_out(tmp_path / "a.txt", {f"the line at byte {place}": "it is no utf-8"})
+    assert dataset.column("text") == [f"line {number}" for number in range(200) if number != 77]
     (tmp_path / "b.txt").write_bytes(b"\xff")
-    (item,) = [item for part in TextSource(str(tmp_path / "b.txt"), each="file").parts(1)
-               for item in TextSource(str(tmp_path / "b.txt"), each="file").read(part)]  # fmt: skip
-    with pytest.raises(FormatError, match="it is no utf-8"):
-        item.make()
+    with pytest.raises(FormatError, match="it is no utf-8.*Pass encoding="):
+        made_by(TextSource(str(tmp_path / "b.txt"), each="file"))
 
 
 def test_texts_without_end_are_refused(tmp_path, monkeypatch, samples_in):

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gdsload
-from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.tfrecord_files import TfRecordSource
-from gdsload.errors import ConversionError, FormatError, OptionError
+from gdsload.errors import FormatError
 
 checksum = pytest.importorskip("google_crc32c").value
 pytest.importorskip("google.protobuf")
@@ -103,11 +101,10 @@ def test_every_value_as_it_was_written(tmp_path_factory, samples_in, samples, pa
         assert (found[0]["i"].dtype, found[0]["f"].dtype, found[0]["n"].dtype) == (np.int64, np.float32, np.int64)
 
 
-def test_fixed_where_all_have_one_length_and_ragged_otherwise(tmp_path):
+def test_fixed_where_all_have_one_length_and_ragged_otherwise(tmp_path, converted):
     examples = [{"fixed": floats(n, n, n), "ragged": ints(*range(n % 4)), "one": ints(n)} for n in range(50)]
     write(tmp_path / "a.tfrecord", examples)
-    gdsload.convert(tmp_path / "a.tfrecord", tmp_path / "out", shard_bytes=1000, workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = converted(tmp_path / "a.tfrecord", shard_bytes=1000)
     assert {name: (field.dtype.name, field.shape) for name, field in dataset.schema.items()} == {
         "fixed": ("float32", (3,)), "ragged": ("int64", (None,)), "one": ("int64", ())
     }  # fmt: skip
@@ -144,12 +141,11 @@ def test_pictures_are_decoded_and_bytes_are_what_they_are_said_to_be(tmp_path, s
     assert kept["raw"] == pixels.tobytes()
 
 
-def test_images_kept_as_they_are_and_one_channel(tmp_path, samples_in):
+def test_images_kept_as_they_are_and_one_channel(tmp_path, converted, samples_in):
     pixels = np.random.default_rng(0).integers(0, 256, (6, 8), np.uint8)
     files = [image_file(pixels, kind) for kind in ("PNG", "JPEG")]
     path = write(tmp_path / "a.tfrecord", [{"image": [one], "n": ints(1)} for one in files])
-    gdsload.convert(path, tmp_path / "out", keep_encoded=True, workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = converted(path, keep_encoded=True)
     assert dataset.schema["image"].kind == "image"
     assert dataset.column("image") == files
     assert dataset.column("image.height").tolist() == [6, 6]
@@ -175,22 +171,24 @@ def test_what_no_field_can_have_is_refused_with_the_way_out(tmp_path, samples_in
             source.parts(1)
 
 
-def test_a_later_record_that_differs_is_at_fault_alone(tmp_path):
-    good = {"x": ints(1), "y": floats(1, 2)}
-    for bad, match in (
-        ({"x": ints(1, 2), "y": floats(1)}, r"feature 'x' has 2 values, not one\. Pass types=\{\"x\": \"list\"\}"),
+GOOD = {"x": ints(1), "y": floats(1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"x": ints(1, 2), "y": floats(1)}, """feature 'x' has 2 values, not one. Pass types={"x": "list"}"""),
         ({"y": floats(1)}, "feature 'x' has 0 values"),
         ({"x": floats(1)}, "feature 'x' is a float_list, but was a int64_list"),
-        ({**good, "z": ints(1)}, "feature 'z', which the first records have not"),
-    ):
-        path = write(tmp_path / "a.tfrecord", [good] * 99 + [bad])
-        with pytest.raises(ConversionError, match=f"record 99 .*{match}"):
-            gdsload.convert(path, tmp_path / "none", workers=1)
-        report = gdsload.convert(path, tmp_path / "out", workers=1, on_error="skip", overwrite=True, restart=True)
-        assert report.samples == 99
-    missing = write(tmp_path / "a.tfrecord", [good, {"x": ints(1)}])
-    report = gdsload.convert(missing, tmp_path / "lists", workers=1)
-    assert gdsload.ShardDataset(tmp_path / "lists")[1]["y"].tolist() == []
+        ({**GOOD, "z": ints(1)}, "feature 'z', which the first records have not"),
+    ],
+)
+def test_a_later_record_that_differs_is_at_fault_alone(tmp_path, left_out, bad, reason):
+    assert len(left_out(write(tmp_path / "a.tfrecord", [GOOD] * 99 + [bad]), {"record 99": reason})) == 99
+
+
+def test_a_list_that_a_later_record_lacks_is_empty(tmp_path, converted):
+    assert converted(write(tmp_path / "a.tfrecord", [GOOD, {"x": ints(1)}]))[1]["y"].tolist() == []
 
 
 @pytest.mark.parametrize("name", ["a.tfrecord", "a.tfrecord.gz"])
@@ -215,14 +213,3 @@ def test_lengths_that_look_as_gzip_does(tmp_path, samples_in):
     path = write(tmp_path / "a.tfrecord", [{"x": [bytes(size)]}])
     assert (tmp_path / "a.tfrecord").read_bytes()[:3] == b"\x1f\x8b\x08"
     assert len(samples_in(TfRecordSource(path))[0]["x"]) == size
-
-
-def test_names_and_splits(tmp_path, samples_in):
-    for split in ("train", "test"):
-        for number in range(2):
-            write(tmp_path / f"mnist-{split}.tfrecord-0000{number}-of-00002", [{"x": ints(number)}])
-    (tmp_path / "features.json").write_text("{}")
-    assert recognise(str(tmp_path)) == "tfrecord"
-    with pytest.raises(OptionError, match="several splits: 'train', 'test'"):
-        TfRecordSource(str(tmp_path)).parts(1)
-    assert [int(one["x"]) for one in samples_in(TfRecordSource(str(tmp_path), split="train"))] == [0, 1]

@@ -55,6 +55,7 @@ def llmc(path, tokens, dtype="uint16", version=None, count=None):
 def test_an_index_tells_type_and_documents(documents_of, tmp_path_factory, documents, dtype, target, read):
     path = megatron(tmp_path_factory.mktemp("tokens") / "t", documents, dtype)
     expected = [[token for sequence in document for token in sequence] for document in documents]
+    assert recognise(str(path)) == recognise(str(path.parent)) == "tokens"
     source = TokenSource(str(path))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("gdsload.conversion.sources.token_files.BATCH_BYTES", read)
@@ -63,18 +64,6 @@ def test_an_index_tells_type_and_documents(documents_of, tmp_path_factory, docum
         else:
             with pytest.raises(FormatError, match="not one token"):
                 source.parts(target)
-
-
-def test_an_index_is_used_by_the_command(tmp_path):
-    """Four documents of int32 tokens: not one of twice as many uint16."""
-    documents = [[[1, 70_000]], [[3], [4, 5]], [[2**31 - 1]], [[0] * 7]]
-    (tmp_path / "in").mkdir()
-    path = megatron(tmp_path / "in" / "t", documents)
-    assert recognise(str(tmp_path / "in")) == recognise(str(path)) == "tokens"
-    assert main(["convert", str(tmp_path / "in"), str(tmp_path / "out"), "--workers", "1"]) == 0
-    dataset = gdsload.ShardDataset(tmp_path / "out")
-    assert dataset.schema["tokens"].dtype.name == "int32"
-    assert [dataset[n]["tokens"].tolist() for n in range(4)] == [[1, 70_000], [3, 4, 5], [2**31 - 1], [0] * 7]
 
 
 def test_options_that_contradict_an_index(documents_of, tmp_path):
@@ -181,10 +170,3 @@ def test_a_bare_file_wants_its_type(tmp_path, capsys):
         assert "Pass --dtype uint16, say: " in capsys.readouterr().err
     gdsload.convert(tmp_path / "t.bin", tmp_path / "out", dtype="uint32", workers=1)
     assert gdsload.ShardDataset(tmp_path / "out").column("tokens").tolist() == [1, 70_000, 128_255, 5]
-
-
-@pytest.mark.parametrize("name", ["cars.json", "a.txt", "README.md"])
-def test_text_is_no_tokens(tmp_path, name):
-    (tmp_path / name).write_text("hello you")
-    with pytest.raises(FormatError, match="it is text, no tokens"):
-        TokenSource(str(tmp_path / name), dtype="uint8").parts(1)

@@ -9,11 +9,12 @@ from collections import namedtuple
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset
 
 import gdsload
 from gdsload.conversion.sources.torch_datasets import TorchSource
 from gdsload.errors import FormatError, GdsloadError, OptionError
+from tests.conversion.reading import items_of
 
 pictures = pytest.importorskip("PIL.Image")
 Pair = namedtuple("Pair", "left right")  # noqa: PYI024 -- as users write it
@@ -46,20 +47,16 @@ def make_squares():
 squares = Squares(3)
 
 
-def read_all(source):
-    return [item for part in source.parts(1) for item in source.read(part)]
-
-
 def test_runs_of_samples_and_a_bad_one(tmp_path):
     source = pickle.loads(pickle.dumps(TorchSource(Squares(), names=("n", "square"))))
     assert [part.samples for part in source.parts(1)] == [1024, 1024, 452]
-    items = read_all(source)
+    items = items_of(source)
     assert items[1500].make() == {"n": torch.tensor(1500), "square": 1500**2}
     assert items[1500].key == "sample 1500"
     with pytest.raises(ValueError, match="it is 7"):
         items[7].make()
     with pytest.raises(OptionError, match="2 values, but names has 1"):
-        read_all(TorchSource(Squares(), names=["n"]))[0].make()
+        items_of(TorchSource(Squares(), names=["n"]))[0].make()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +70,7 @@ def test_runs_of_samples_and_a_bad_one(tmp_path):
     ],
 )
 def test_shapes_of_samples(sample, names, expected):
-    assert read_all(TorchSource([sample], names=names))[0].make() == expected
+    assert items_of(TorchSource([sample], names=names))[0].make() == expected
 
 
 def nested():
@@ -84,16 +81,12 @@ def own_flat(sample):
     return {"id": sample["meta"]["id"], "more": {"twice": 2 * sample["x"]}}
 
 
-def test_what_is_in_mappings_in_samples_are_fields(tmp_path):
-    def converted(**options):
-        gdsload.convert(nested, tmp_path / "d", workers=1, overwrite=True, **options)
-        return gdsload.ShardDataset(tmp_path / "d")
-
-    assert list(converted().schema) == ["x", "meta.id", "meta.in.name", "5.6"]
-    assert converted()[2] == {"x": 2, "meta.id": 2, "meta.in.name": "n2", "5.6": 2}
-    assert converted(fields=["meta.in.name", "x"])[1] == {"meta.in.name": "n1", "x": 1}
-    assert converted(map=f"{__name__}:own_flat", fields=["meta", "x"])[2] == {"id": 2, "more.twice": 4}
-    assert converted(casts={"meta.id": "int8"}).schema["meta.id"].dtype.name == "int8"
+def test_what_is_in_mappings_in_samples_are_fields(converted):
+    assert list(converted(nested).schema) == ["x", "meta.id", "meta.in.name", "5.6"]
+    assert converted(nested)[2] == {"x": 2, "meta.id": 2, "meta.in.name": "n2", "5.6": 2}
+    assert converted(nested, fields=["meta.in.name", "x"])[1] == {"meta.in.name": "n1", "x": 1}
+    assert converted(nested, map=f"{__name__}:own_flat", fields=["meta", "x"])[2] == {"id": 2, "more.twice": 4}
+    assert converted(nested, casts={"meta.id": "int8"}).schema["meta.id"].dtype.name == "int8"
 
 
 @pytest.mark.parametrize(
@@ -113,14 +106,9 @@ def test_by_name():
     here = __name__
     for name in ("squares", "make_squares"):
         source = pickle.loads(pickle.dumps(TorchSource(f"{here}:{name}")))
-        assert len(read_all(source)) == 3
+        assert len(items_of(source)) == 3
         assert source.describe()["dataset"] == f"{here}:{name}"
         assert source.describe()["samples"] == 3
-
-
-def test_tensors():
-    found = [item.make()["1"] for item in read_all(TorchSource(TensorDataset(torch.arange(4.0), torch.arange(4))))]
-    assert torch.equal(torch.stack(found), torch.arange(4))
 
 
 def test_a_stream_is_one_part_and_its_failure_is_not_a_samples():
@@ -130,12 +118,6 @@ def test_a_stream_is_one_part_and_its_failure_is_not_a_samples():
     assert [next(items).make(), next(items).make()] == [{"n": 1}, {"n": 2}]
     with pytest.raises(FormatError, match="failed after 2 samples: ValueError: the stream broke"):
         next(items)
-
-
-def test_images():
-    image = pytest.importorskip("PIL.Image").fromarray(np.arange(24, dtype=np.uint8).reshape(2, 4, 3))
-    found = read_all(TorchSource([(image, 1)]))[0].make()["0"]
-    assert np.array_equal(found, np.asarray(image).transpose(2, 0, 1))
 
 
 def test_describe():
@@ -197,12 +179,9 @@ class OneLate(Dataset):
 
 
 @pytest.mark.parametrize("values", [0.1, [0.1, 2], (1, 1700000000.5), 1700000000.5])
-def test_python_floats_are_float64_as_torchs_loader_has_them(tmp_path, values):
+def test_python_floats_are_float64_as_torchs_loader_has_them(converted, values):
     dataset = [{"t": values}] * 3
-    gdsload.convert(dataset, tmp_path / "d", workers=1)
-    assert gdsload.ShardDataset(tmp_path / "d")[1]["t"].tolist() == (
-        list(values) if isinstance(values, tuple) else values
-    )
+    assert converted(dataset)[1]["t"].tolist() == (list(values) if isinstance(values, tuple) else values)
 
 
 def test_a_late_python_float_is_refused_or_rounded_by_a_cast(tmp_path):

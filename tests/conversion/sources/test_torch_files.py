@@ -12,13 +12,10 @@ import torch
 import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.torch_files import TorchFileSource
-from gdsload.errors import ConversionError, FormatError, OptionError
+from gdsload.errors import FormatError, OptionError
+from tests.conversion.reading import made_by
 
 COUNT = 20
-
-
-def batches(source, target=2**20):
-    return [item.make() for part in source.parts(target) for item in source.read(part)]
 
 
 def save(path, value, **options):
@@ -36,19 +33,19 @@ def test_tensors_in_a_dictionary(tmp_path, legacy):
     }
     path = save(tmp_path / "a.pt", tensors, _use_new_zipfile_serialization=not legacy)
     source = pickle.loads(pickle.dumps(TorchFileSource(path)))
-    found = batches(source, 100)
+    found = made_by(source, 100)
     assert len(found) > 2
     for name, tensor in tensors.items():
         assert torch.equal(torch.cat([one[name] for one in found]), tensor.detach())
         assert found[0][name].dtype == tensor.dtype
-    assert list(batches(TorchFileSource(path).only(["flag"]))[0]) == ["flag"]
+    assert list(made_by(TorchFileSource(path).only(["flag"]))[0]) == ["flag"]
 
 
 def test_a_tensor_and_lists_of_them(tmp_path):
     x, y = torch.arange(6).reshape(3, 2), torch.tensor([1.0, 2.0, 3.0])
-    assert list(batches(TorchFileSource(save(tmp_path / "latents.pth", x)))[0]) == ["latents"]
+    assert list(made_by(TorchFileSource(save(tmp_path / "latents.pth", x)))[0]) == ["latents"]
     for value in ((x, y), [x, y]):
-        (found,) = batches(TorchFileSource(save(tmp_path / "a.pt", value)))
+        (found,) = made_by(TorchFileSource(save(tmp_path / "a.pt", value)))
         assert list(found) == ["0", "1"]
         assert torch.equal(found["0"], x)
         assert torch.equal(found["1"], y)
@@ -101,7 +98,7 @@ def test_nothing_is_unpickled(tmp_path, monkeypatch, legacy):
     path = save(tmp_path / "a.pt", {"x": Evil()}, _use_new_zipfile_serialization=not legacy)
     for each in ("row", "file"):
         with pytest.raises(FormatError, match="never unpickled"):
-            batches(TorchFileSource(path, each=each))
+            made_by(TorchFileSource(path, each=each))
     assert not os.path.exists("/tmp/gdsload-was-here")
 
 
@@ -113,13 +110,13 @@ def test_checksums_are_compared_where_they_were_written(tmp_path, monkeypatch):
     (tmp_path / "a.pt").write_bytes(content)
     for each in ("row", "file"):
         with pytest.raises(FormatError, match="it is damaged: Bad CRC-32"):
-            batches(TorchFileSource(path, each=each))
+            made_by(TorchFileSource(path, each=each))
     torch.serialization.set_crc32_options(compute_crc32=False)
     try:
         save(tmp_path / "a.pt", {"x": torch.arange(1000.0)})
     finally:
         torch.serialization.set_crc32_options(compute_crc32=True)
-    assert torch.equal(torch.cat([one["x"] for one in batches(TorchFileSource(path))]), torch.arange(1000.0))
+    assert torch.equal(torch.cat([one["x"] for one in made_by(TorchFileSource(path))]), torch.arange(1000.0))
 
 
 @pytest.mark.parametrize("legacy", [False, True])
@@ -129,17 +126,11 @@ def test_damaged_files(tmp_path, survives_damage, legacy):
     assert survives_damage(path, lambda: TorchFileSource(path)) > 20
 
 
-def test_a_file_without_a_tensor_that_is_wanted_may_be_skipped(tmp_path):
+def test_a_file_without_a_tensor_that_is_wanted_may_be_skipped(tmp_path, left_out):
     """Of files that are samples: others have it."""
     (tmp_path / "in").mkdir()
     for number in range(8):
-        tensors = {"x": torch.tensor(number), "y": torch.ones(2)}
-        torch.save(
-            {name: tensors[name] for name in ("x", "y")[: 1 if number == 5 else 2]}, tmp_path / f"in/{number}.pt"
-        )
-    given = {"fields": ["x", "y"], "each": "file", "workers": 1}
-    with pytest.raises(ConversionError, match=r"5\.pt.*cannot be converted"):
-        gdsload.convert(tmp_path / "in", tmp_path / "no", **given)
-    report = gdsload.convert(tmp_path / "in", tmp_path / "out", on_error="skip", max_skipped=1, **given)
-    assert ["5.pt" in one.key for one in report.skipped] == [True]
-    assert len(gdsload.ShardDataset(tmp_path / "out")) == 7
+        tensors = {"x": torch.tensor(number), **({"y": torch.ones(2)} if number != 5 else {})}
+        torch.save(tensors, tmp_path / f"in/{number}.pt")
+    dataset = left_out(tmp_path / "in", {str(tmp_path / "in/5.pt"): "no field 'y'"}, fields=["x", "y"], each="file")
+    assert dataset.column("x").tolist() == [0, 1, 2, 3, 4, 6, 7]

@@ -1,9 +1,10 @@
-"""Lists of tables are ragged, however a table is cut, and whatever its other columns lack."""
+"""Columns of Arrow: lists, ragged however a table is cut; tensors in any order of their dimensions; numbers with holes."""
 
 from __future__ import annotations
 
 import io
 import json
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +16,7 @@ from PIL import Image
 import gdsload
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import TableForm
+from gdsload.errors import FormatError
 from gdsload.shards.encode import infer_schema
 
 pa = pytest.importorskip("pyarrow")
@@ -101,14 +103,13 @@ def test_an_empty_array_that_tells_another_shape_is_refused(tmp_path, shape):
     assert [sample["x"].shape for sample in gdsload.ShardDataset(tmp_path / "d")] == [(0, 3)]
 
 
-def test_empty_lists_of_lists_beside_images(tmp_path):
+def test_empty_lists_of_lists_beside_images(tmp_path, converted):
     file = io.BytesIO()
     Image.new("RGB", (8, 8)).save(file, "PNG")
     images = pa.array([{"bytes": file.getvalue(), "path": "a.png"}] * len(BOXES))
     boxes = pa.array(BOXES, pa.list_(pa.list_(pa.float64())))
     pq.write_table(pa.table({"image": images, "boxes": boxes}), tmp_path / "t.parquet")
-    gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = converted(tmp_path / "t.parquet")
     assert dataset.schema["boxes"] == gdsload.Field("float64", (None, 4))
     assert [sample["boxes"].tolist() for sample in dataset] == BOXES
 
@@ -126,21 +127,83 @@ def written(folder, table, kind):
     return table if name == "memory" else path
 
 
-def test_a_line_of_json_beside_a_broken_one_is_ragged_too(tmp_path):
+def test_a_line_of_json_beside_a_broken_one_is_ragged_too(tmp_path, left_out):
     """Then all are read one by one."""
     rows = ['{"x": [1, 2], "y": 1}'] * 70 + ['{"x": [1,', '{"x": [3], "y": 1}']
     (tmp_path / "t.jsonl").write_text("\n".join(rows))
-    report = gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", workers=1, on_error="skip", max_skipped=1)
-    assert [one.key for one in report.skipped] == ["row 70"]
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    dataset = left_out(tmp_path / "t.jsonl", {"row 70": "the line is no JSON"})
     assert (dataset.schema["x"].shape, dataset[70]["x"].tolist()) == ((None,), [3])
 
 
-def test_a_row_that_does_not_fit_is_named_alone(tmp_path):
+def test_a_row_that_does_not_fit_is_named_alone(tmp_path, left_out):
     """Also one that is a batch by itself."""
     table = pa.table({"x": pa.array([[1, 2]] * 70 + [[3]], pa.list_(pa.int64()))})
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=1)
-    how = {"workers": 1, "on_error": "skip", "max_skipped": 1, "fixed": ["x"]}
-    how["schema"] = {"x": gdsload.Field("int64", (2,))}
-    report = gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", **how)
-    assert [one.key for one in report.skipped] == ["row 70"]
+    reasons = {"row 70": "has shape [1], but [2] was expected"}
+    left_out(tmp_path / "t.parquet", reasons, fixed=["x"], schema={"x": gdsload.Field("int64", (2,))})
+
+
+def tensors(order, shape=(2, 3, 4)):
+    """Two of Arrow's tensors, whose dimensions are in memory in another order."""
+    size = math.prod(shape)
+    storage = pa.array([list(range(size)), list(range(size, 2 * size))], pa.list_(pa.int32(), size))
+    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int32(), shape, permutation=order), storage)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [0, 2, 1], [1, 0, 2], [2, 1, 0]])
+def test_dimensions_of_arrows_tensors_are_in_the_order_that_these_have(tmp_path, order):
+    array = tensors(order)
+    pq.write_table(pa.table({"x": pa.chunked_array([array, array])}), tmp_path / "t.parquet")
+    gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", workers=1)
+    wanted = np.concatenate([array.to_numpy_ndarray()] * 2)
+    assert np.array_equal(gdsload.ShardDataset(tmp_path / "out").column("x").numpy(), wanted)
+
+
+@pytest.mark.parametrize("order", [[1, 2, 0], [2, 0, 1]])
+def test_orders_of_dimensions_that_pyarrow_reads_in_two_ways_are_refused(tmp_path, order):
+    pq.write_table(pa.table({"x": tensors(order), "n": [1, 2]}), tmp_path / "t.parquet")
+    with pytest.raises(FormatError, match=r"column 'x' .* is read in two ways. Leave it out: fields=\['n'\]"):
+        gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", workers=1)
+
+
+LARGE = [2**53 + 1, None, -(2**53) - 1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pa.table({"n": LARGE}),
+        lambda: pa.table({"n": pa.chunked_array([LARGE[:2], LARGE[2:]], pa.int64())}),
+        lambda: pytest.importorskip("pandas").DataFrame({"n": LARGE}, dtype="Int64"),
+        lambda: pytest.importorskip("pandas").DataFrame({"n": LARGE}, dtype="object"),
+        lambda: pytest.importorskip("polars").DataFrame({"n": LARGE}),
+    ],
+    ids=["Arrow", "chunks", "pandas", "objects", "polars"],
+)
+def test_large_whole_numbers_with_holes_are_never_floats(converted, make):
+    assert converted(make(), fill={"n": 2**62 + 1}).column("n").tolist() == [2**53 + 1, 2**62 + 1, -(2**53) - 1]
+
+
+def test_large_whole_numbers_with_holes_in_lists(tmp_path, converted):
+    pq.write_table(pa.table({"n": [LARGE, [None, 2**53 + 1]]}), tmp_path / "t.parquet")
+    dataset = converted(tmp_path / "t.parquet", fill={"n": -1})
+    assert [sample["n"].tolist() for sample in dataset] == [[2**53 + 1, -1, -(2**53) - 1], [-1, 2**53 + 1]]
+
+
+@pytest.mark.parametrize("form", ["memory", "disk", "parquet"])
+@pytest.mark.parametrize("labels", [[0, 1, 1], [0, -1, 1], [0, None, 1]])
+def test_samples_without_a_class_are_said_or_refused(tmp_path, form, labels):
+    """A negative number is how `datasets` has them; a missing one is a missing value as any other."""
+    library = pytest.importorskip("datasets")
+    features = library.Features({"label": library.ClassLabel(names=["a", "b"]), "n": library.Value("int64")})
+    source = made = library.Dataset.from_dict({"label": labels, "n": [1, 2, -3]}, features=features)
+    if form == "disk":
+        made.save_to_disk(source := tmp_path / "in")
+    elif form == "parquet":
+        made.to_parquet(source := tmp_path / "in.parquet")
+    if None in labels:
+        with pytest.raises(gdsload.GdsloadError, match="column 'label' has no value"):
+            gdsload.convert(source, tmp_path / "out", workers=1)
+        return
+    note = "'label' has negative numbers, which stand for samples without a class"
+    assert gdsload.convert(source, tmp_path / "out", workers=1).notes == ((note,) if -1 in labels else ())
