@@ -24,7 +24,7 @@ NO_SHARES = ("", "x", "-1", -1, -0.5, 1.5, "101%", True, None, float("nan"), flo
 VALUES = [
     ("casts", [["x"], {"x": 3}], "casts is"),
     ("casts", [{"x": "int3"}], "no element type"),
-    ("casts", [{"x": "uint8:klip"}], "'uint8:klip', which is no element type.*With :clip behind it"),
+    ("casts", [{"x": "uint8:klip"}], "'uint8:klip', which is no element type.*With :clip after it"),
     ("casts", [{"z": "int8"}], "there is no field 'z'"),
     ("each", ["sample"], 'each is \'sample\'. Supported are "row" and "file"'),
     ("executor", [3], "executor is 3. It may be: a concurrent.futures.Executor"),
