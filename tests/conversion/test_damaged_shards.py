@@ -18,6 +18,7 @@ from gdsload.shards.opening import load_shard
 from gdsload.shards.verify.row_checksums import RowCheck
 from gdsload.tools.cli import main
 from tests.conversion.reading import content
+from tests.shards.bits import flip
 
 SCHEMA = {
     "x": gdsload.Field("uint8", (20_001,)),
@@ -53,14 +54,6 @@ def sound(tmp_path_factory):
 def entries(path):
     with open(path, "rb") as file:
         return load_shard(file.fileno(), str(path)).header.tensors
-
-
-def flip(path, offset, bit=0):
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 1 << bit]))
 
 
 def merge(path, out, **options):
