@@ -196,7 +196,8 @@ class Prefetcher:
                 finally:
                     self._finish(group)
                 if first:
-                    self.runner.prepare()
+                    with suppress(Exception):  # it is made, or fails again, where it is needed
+                        self.runner.prepare()
                 first = False
         except BaseException:
             # What was planned before is waited for, and no other thread may be there to make it.

@@ -129,3 +129,9 @@ def test_what_later_groups_need_is_prepared_once_a_first_group_is_made(threads, 
         drain(prefetcher)
     assert 1 <= len(made) <= threads
     assert fails or min(made) >= 1
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_epoch_does_not_end_because_nothing_can_be_prepared(threads):
+    with closing(over(Noting(), Runner(threads, prepare=lambda: 1 / 0))) as prefetcher:
+        assert drain(prefetcher) == (ALL, None)
