@@ -51,7 +51,7 @@ def keep(
         files: the shards; those that are not kept after all are taken out of `files.kept`.
         first: the shard that was wanted first.
         over: whether to end.
-        pause: called before the first shard is read; those that are there already do not wait for it.
+        pause: called before the first shard is read; those before it, which are there already, do not wait for it.
         then: called with each shard that is in memory; says why no further one is to be read, or returns an empty text.
         processors: where the threads run that read; None for anywhere.
 
@@ -81,8 +81,12 @@ def _keep(
         while pending and len(reading) < _AT_ONCE:
             there = resides(files, pending[0])
             if not (there or paused):
+                if reading:  # shards that are there, which are not to wait
+                    break
                 pause()
                 paused = True
+                if over():
+                    return ""
             file = pending.popleft() if there else pending.pop()
             there = there or resides(files, file)
             if not there and _room() < spare + files.sources[file].length():
@@ -98,14 +102,14 @@ def _keep(
 
 def _bring_in(files: Files, file: int, over: Callable[[], bool], *, read: bool) -> None:
     """Read a shard into the page cache, unless it is there, and map its pages: registering it takes a third then."""
-    memory, whole, nbytes = memoryview(bytearray(_READ_BYTES)), files.whole(file), files.length(file)
+    memory = memoryview(bytearray(_READ_BYTES if read else 0))
+    whole, nbytes = files.whole(file), files.length(file)
     for offset in range(0, nbytes, _READ_BYTES):
         if over():
             raise LoaderClosedError("the loader was closed")
-        some = memory[: nbytes - offset]
         if read:
-            files.read_into(file, offset, some)
-        files.populate(file, offset, len(some), whole)
+            files.read_into(file, offset, memory[: nbytes - offset])
+        files.populate(file, offset, min(_READ_BYTES, nbytes - offset), whole)
 
 
 def resides(files: Files, file: int) -> bool:

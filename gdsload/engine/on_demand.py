@@ -70,6 +70,7 @@ class OnDemand:
         self._asked, self._backend, self._maker = _Asked(), backend, maker
         self._job = Job(table, self._asked, Selection(), maker.form.columns)
         self._resident = ResidentGather.of(self._job, backend, maker)
+        maker.prepare()
 
     def __call__(self, ids: IntArray) -> Batch:
         """The batch of these samples, handed over to the stream that is current; complete when it returns.

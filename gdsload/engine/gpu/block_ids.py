@@ -240,8 +240,8 @@ class BlockIds:
     def __init__(self, device: torch.device, order: BlockOrder, schedule: Schedule) -> None:
         self.device, self._schedule = device, schedule
         self._lanes, self._window = order.lanes, order.window
-        self._width = min(order.window, EXACT_LIMIT)
         self._lengths = [order.lane_length(lane) for lane in range(order.lanes)]
+        self._width = min(order.window, EXACT_LIMIT, max(self._lengths))
         self._firsts = [order.window_at(lane, 0)[1] if length else 0 for lane, length in enumerate(self._lengths)]
         self._words = (order.samples, order.lanes, order.window, order.key)
         self._stream = side_stream(device)

@@ -377,14 +377,19 @@ def test_what_the_loader_has_read_is_only_registered(keeping, contents, monkeypa
 def test_only_shards_that_have_to_be_read_wait_for_the_first_batches(keeping, monkeypatch, resident):
     """They wait once. Those that are there are registered at once."""
     routed, read = keeping(0, 1, 2, 3, resident=resident)
-    pauses = []
+    pauses, real = [], routed._filling.pause
+    monkeypatch.setattr(keep_module, "_AT_ONCE", 4)
     monkeypatch.setattr(registered_module, "AFTER_S", 7)
-    real = routed._filling.pause
-    monkeypatch.setattr(
-        routed._filling, "pause", lambda seconds: pauses.append(len(read)) if seconds == 7 else real(seconds)
-    )
+
+    def pause(seconds):
+        if seconds != 7:
+            real(seconds)
+            return
+        pauses.append((list(read), list(routed.near.asked)))
+
+    monkeypatch.setattr(routed._filling, "pause", pause)
     assert until(routed.near.registered.all, routed)
-    assert pauses == [0] * (len(resident) < 4)
+    assert pauses == [([], resident)] * (len(resident) < 4)
 
 
 def test_a_kept_shard_that_cannot_be_read_is_left_out(keeping, folder, monkeypatch):

@@ -294,6 +294,17 @@ def test_large_windows_need_no_tables():
     assert found.hashed == [(0, 4)], "the last is a short one"
 
 
+def test_tables_are_no_wider_than_a_lane_is_long(monkeypatch):
+    order = BlockOrder([1000], block=10, window=2**20, lanes=4, key=1)
+    schedule = Schedule(1000, 10, lanes=4)
+    widths, real = set(), torch.sort
+    monkeypatch.setattr(torch, "sort", lambda rows, **rest: (widths.add(rows.shape[1]), real(rows, **rest))[1])
+    with machine(order, schedule):
+        ids = BlockIds(CPU, order, schedule)(range(100))
+    assert np.array_equal(ids.numpy(), Ordered(order, schedule).positions(range(100)))
+    assert widths == {250}
+
+
 def test_few_numbers_are_sorted_at_once(monkeypatch):
     monkeypatch.setattr(block_ids, "_MOST_SORTED", 120)
     order, schedule = block_order(lanes=5), Schedule(1000, 100, lanes=5)
