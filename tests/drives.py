@@ -20,7 +20,7 @@ def make_drives(folder, count):
 
 
 def folder_of(source):
-    """What `LocalFiles.drive_key` is then: the folder that a shard lies in."""
+    """What `LocalFiles.drive_key` is then: the folder that a shard is in."""
     return os.path.dirname(os.path.realpath(source.path))
 
 

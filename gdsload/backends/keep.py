@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 
 import numpy as np
@@ -58,50 +58,36 @@ def keep(
     Returns:
         Why it ended before all were there, or an empty text.
     """
-    readers = Pool(_AT_ONCE, "gdsload-keep", partial(stay_on, processors))
-    try:
-        return _keep(files, first, over, pause, then, readers)
-    finally:
-        readers.close()
-
-
-def _keep(
-    files: Files,
-    first: int,
-    over: Callable[[], bool],
-    pause: Callable[[], object],
-    then: Callable[[int], str],
-    readers: Pool,
-) -> str:
     spare, kept = int(_SPARE * _room()), np.flatnonzero(files.kept)
     pending = deque(np.roll(kept, -int(kept.searchsorted(first))).tolist())
     reading = deque[tuple[int, Future]]()
     trouble, paused = "", False
-    while (pending or reading) and not (over() or trouble):
-        while pending and len(reading) < _AT_ONCE:
-            there = resides(files, pending[0])
-            if not (there or paused):
-                if reading:  # shards that are there, which are not to wait
-                    break
-                pause()
-                paused = True
-                if over():
-                    return ""
-            file = pending.popleft() if there else pending.pop()
-            there = there or resides(files, file)
-            if not there and _room() < spare + files.sources[file].length():
-                files.kept[[file, *pending, *(number for number, _ in reading)]] = False
-                return "the machine, or the control group, is short of memory"
-            reading.append((file, readers.run([partial(_bring_in, files, file, over, read=not there)])))
-        file, read = reading.popleft()
-        with suppress(Exception):
-            read.wait()
-            trouble = then(file)
+    with closing(Pool(_AT_ONCE, "gdsload-keep", partial(stay_on, processors))) as readers:
+        while (pending or reading) and not (over() or trouble):
+            while pending and len(reading) < _AT_ONCE:
+                there = resides(files, pending[0])
+                if not (there or paused):
+                    if reading:  # shards that are there, which are not to wait
+                        break
+                    pause()
+                    paused = True
+                    if over():
+                        return ""
+                file = pending.popleft() if there else pending.pop()
+                there = there or resides(files, file)
+                if not there and _room() < spare + files.sources[file].length():
+                    files.kept[[file, *pending, *(number for number, _ in reading)]] = False
+                    return "the machine, or the control group, is short of memory"
+                reading.append((file, readers.run([partial(_bring_in, files, file, over, read=not there)])))
+            file, read = reading.popleft()
+            with suppress(Exception):
+                read.wait()
+                trouble = then(file)
     return trouble
 
 
 def _bring_in(files: Files, file: int, over: Callable[[], bool], *, read: bool) -> None:
-    """Read a shard into the page cache, unless it is there, and map its pages: registering it takes a third then."""
+    """Read a shard into the page cache, unless it is there, and map its pages: registering it takes less then."""
     memory = memoryview(bytearray(_READ_BYTES if read else 0))
     whole, nbytes = files.whole(file), files.length(file)
     for offset in range(0, nbytes, _READ_BYTES):

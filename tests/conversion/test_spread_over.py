@@ -91,7 +91,7 @@ def interrupted(array, out, **options):
 
 @pytest.mark.parametrize("others", ["the same", "fewer", "none"])
 def test_an_interrupted_conversion_goes_on(array, plain, tmp_path, drives, others):
-    """Where its parts lie is no reason to begin again: those that are on other drives are copied."""
+    """Where its parts are is no reason to begin again: those that are on other drives are copied."""
     interrupted(array, tmp_path / "out", spread_over=drives)
     assert all(list(drive.glob("part-*")) for drive in drives)
     targets = {"the same": drives, "fewer": drives[1:], "none": []}[others]

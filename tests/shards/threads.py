@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 def in_threads(work, items):
-    """Call a function with each item, in a thread of its own, at once; an error of any comes out."""
+    """Call a function with each item, in a separate thread, at once; an error of any comes out."""
     items = list(items)
     start = threading.Barrier(len(items))
 

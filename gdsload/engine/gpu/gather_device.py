@@ -95,14 +95,12 @@ class DeviceGather:
     ) -> None:
         self.device, self.on_host, self._grid = device, on_host, grid
         self._kernel = kernel
-        self._prepared = prepared
-        self._preparing: Hashable | None = None
+        self._waits_for: Hashable = None if prepared else "prepare"  # until it is called: nothing has this name
 
     @property
     def kernel(self) -> bool:
         """True if kernels of our own are used: not while those that `prepare` wants are being compiled."""
-        there = self._prepared if self._preparing is None else prepared(self._preparing)
-        return there and self.has_kernel()
+        return (self._waits_for is None or prepared(self._waits_for)) and self.has_kernel()
 
     def has_kernel(self) -> bool:
         """Return whether kernels of our own can be used; waits until cupy is imported."""
@@ -118,7 +116,7 @@ class DeviceGather:
             pieces: whether pieces of different lengths will be, too.
         """
         units = frozenset(word_in(nbytes) for nbytes in row_bytes if nbytes)
-        self._preparing = what = "rows", self.device, units, pieces
+        self._waits_for = what = "rows", self.device, units, pieces
         prepare(what, partial(_compile, self.device, units, pieces))
 
     def rows(self, addresses: IntArray, row_bytes: int, out: torch.Tensor) -> None:

@@ -31,7 +31,7 @@ class Attack(NamedTuple):
     field: str | None = None
 
     def on_shard(self, tree: dict) -> FormatError:
-        """The error of a shard with this header, which says what the attack must be told."""
+        """The error of a shard with this header, which has the words that must follow the attack."""
         with pytest.raises(FormatError, match=self.says) as caught:
             read(tree)
         if self.field is not None:

@@ -14,7 +14,7 @@ FILE = "hostile.safetensors"
 
 
 class Attack(NamedTuple):
-    """What a file holds, and the problem that must be told: its words, its tensor, and its offset where that is exact."""
+    """What a file holds, and the problem that must be found: its words, its tensor, and its offset where that is exact."""
 
     tries: str
     header: bytes
