@@ -22,12 +22,14 @@ from gdsload.system.pool import Future, Pool
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import memory_room
 
-__all__ = ["AFTER_S", "default_register_bytes", "keep", "resides"]
+__all__ = ["AFTER_S", "AT_ONCE", "AT_ONCE_BESIDE_DECODING", "default_register_bytes", "keep", "resides"]
 
 AFTER_S = 0.3
 """Seconds before the first shard is read whole: a loader's first batches should not wait for that."""
-_READ_BYTES, _AT_ONCE = 4 * 2**20, 4
-"""Bytes of a read, and shards that are read at once: each in order, as the kernel reads ahead of that."""
+_READ_BYTES = 4 * 2**20
+AT_ONCE, AT_ONCE_BESIDE_DECODING = 4, 2
+"""Shards that are read at once: each in order, as the kernel reads ahead of that. Fewer where the drive is not much
+faster than the decoder: images that are read only after the drive is done are decoded while it is idle."""
 _SHARE, _SPARE = 0.5, 0.1
 """Shares of the memory that may be taken: what is kept at most; and what is left free, in any case."""
 
@@ -36,6 +38,7 @@ def keep(
     files: Files,
     first: int,
     *,
+    at_once: int,
     over: Callable[[], bool],
     pause: Callable[[], object] = int,
     then: Callable[[int], str] = lambda _file: "",
@@ -50,6 +53,7 @@ def keep(
     Args:
         files: the shards; those that are not kept after all are taken out of `files.kept`.
         first: the shard that was wanted first.
+        at_once: shards that are read at once.
         over: whether to end.
         pause: called before the first shard is read; those before it, which are there already, do not wait for it.
         then: called with each shard that is in memory; says why no further one is to be read, or returns an empty text.
@@ -62,9 +66,9 @@ def keep(
     pending = deque(np.roll(kept, -int(kept.searchsorted(first))).tolist())
     reading = deque[tuple[int, Future]]()
     trouble, paused = "", False
-    with closing(Pool(_AT_ONCE, "gdsload-keep", partial(stay_on, processors))) as readers:
+    with closing(Pool(at_once, "gdsload-keep", partial(stay_on, processors))) as readers:
         while (pending or reading) and not (over() or trouble):
-            while pending and len(reading) < _AT_ONCE:
+            while pending and len(reading) < at_once:
                 there = resides(files, pending[0])
                 if not (there or paused):
                     if reading:  # shards that are there, which are not to wait

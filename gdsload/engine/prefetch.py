@@ -54,6 +54,8 @@ _MOST_GROUPS, _MOST_ONE_BY_ONE = LEAST, 16
 """Full groups ahead of the consumer, however small their batches are: as many as keep the readers of a cold disk busy;
 and batches, where each takes long to make. More would hide nothing from the consumer, would take the processor and the
 interpreter lock from it, and would be made for nothing if the epoch is left early."""
+_ENCODED_GROUPS = 12
+"""Groups of encoded images that are read ahead of the decoder, whether they have landed or not."""
 _LAST_BYTES = 16 * 2**20
 """Groups that taper are not made smaller than this: a third of a millisecond over PCIe 5 x16."""
 
@@ -318,6 +320,8 @@ class Prefetcher:
         """Return whether as many groups are under way as it takes to hide reads from the consumer."""
         if not self.runner.threads:
             return started >= _AT_ONCE
+        if self._limits.read_bytes:  # whichever of reading and decoding is slower should not wait for the other
+            return len(self._unclaimed) >= max(self._pace.depth, _ENCODED_GROUPS)
         return all(group.landed() for group in self._unclaimed) or len(self._unclaimed) >= self._pace.depth
 
     def _start(self, steps: range) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import Backend, TierStatus
-from gdsload.backends.keep import default_register_bytes
+from gdsload.backends.keep import AT_ONCE_BESIDE_DECODING, default_register_bytes
 from gdsload.backends.request import BackendRequest, OpenedBackend
 from gdsload.backends.select import choose
 from gdsload.backends.tiers.tiered import Tiered
@@ -101,8 +101,10 @@ def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
 def _with_defaults(plan: LoaderPlan, sources: Sequence[ShardSource]) -> BackendRequest:
     """The request for a backend, with default budgets as shares of the memory that is free now."""
     request = plan.backend
-    if request.keep:
-        request = replace(request, keep=_wants_most(plan, sources))
+    if request.keep and not _wants_most(plan, sources):
+        request = replace(request, keep=0)
+    elif request.keep and plan.form.decode:
+        request = replace(request, keep=AT_ONCE_BESIDE_DECODING)
     if not plan.registers_by_default:
         return request
     # Registering what is in memory whatever happens takes no more of it.

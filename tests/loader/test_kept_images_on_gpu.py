@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 
 from gdsload import DataLoader, Field, Memory, ShardWriter
+from gdsload.backends.tiers import registered
 from gdsload.engine.gpu import decode_images
 from gdsload.system import streams
 from gdsload.transforms import DecodeImage
@@ -108,3 +110,12 @@ def test_kept_images_are_gathered_into_memory_that_nothing_reads(path, guard, mo
         next(iter(kept))
         torch.cuda.synchronize()
         assert (seen == 7).all() == guard
+
+
+@pytest.mark.parametrize(("decode", "at_once"), [({}, 4), ({"image": WANTED["center"]}, 2)])
+def test_fewer_shards_are_read_whole_at_once_beside_a_decoder(path, monkeypatch, decode, at_once):
+    seen = SimpleQueue()
+    monkeypatch.setattr(registered, "keep", lambda *_given, at_once, **_more: seen.put(at_once) or "")
+    with DataLoader(path, 16, device="cuda", decode=decode) as loader:
+        next(iter(loader))
+        assert seen.get(timeout=20) == at_once

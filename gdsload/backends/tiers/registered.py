@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import Backend
-from gdsload.backends.keep import AFTER_S, keep, resides
+from gdsload.backends.keep import AFTER_S, AT_ONCE, keep, resides
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.tiered import Filling
 from gdsload.shards.files import Files
@@ -32,12 +32,14 @@ class RegisteredTier(MappedBackend):
         files: the shards, mapped. Those that the page cache keeps are read into it.
         device: the GPU.
         register_bytes: bytes of files that may be registered at once; none is evicted for another.
+        at_once: shards that are read whole at once.
     """
 
     thread = "gdsload-register"
 
-    def __init__(self, files: Files, device: torch.device, *, register_bytes: int) -> None:
+    def __init__(self, files: Files, device: torch.device, *, register_bytes: int, at_once: int = AT_ONCE) -> None:
         super().__init__(files, device, register_bytes=register_bytes)
+        self.at_once = at_once
         self.ready = self.registered
 
     def fill(self, _far: Backend, filling: Filling) -> None:
@@ -50,6 +52,7 @@ class RegisteredTier(MappedBackend):
             self.trouble = keep(
                 self.files,
                 first,
+                at_once=self.at_once,
                 over=lambda: filling.over,
                 pause=lambda: filling.pause(AFTER_S),
                 then=self.try_register,

@@ -323,7 +323,6 @@ def keeping(folder, monkeypatch):
     """Opens a backend whose page cache keeps some shards; with it come the shards that were read whole, in order."""
     opened = []
     monkeypatch.setattr(registered_module, "AFTER_S", 0)
-    monkeypatch.setattr(keep_module, "_AT_ONCE", 1)
     monkeypatch.setattr(keep_module, "file_is_resident", lambda _files, file: file in there)
     there, read = set(), []
 
@@ -338,6 +337,7 @@ def keeping(folder, monkeypatch):
     def opening(*kept, resident=(), room=100):
         there.update(resident)
         opened.append(open_routed(folder, room))
+        opened[-1].near.at_once = 1
         opened[-1].files.kept[list(kept)] = True
         files = opened[-1].files
         monkeypatch.setattr(files, "read_into", noting(files, files.read_into))
@@ -378,7 +378,7 @@ def test_only_shards_that_have_to_be_read_wait_for_the_first_batches(keeping, mo
     """They wait once. Those that are there are registered at once."""
     routed, read = keeping(0, 1, 2, 3, resident=resident)
     pauses, real = [], routed._filling.pause
-    monkeypatch.setattr(keep_module, "_AT_ONCE", 4)
+    routed.near.at_once = 4
     monkeypatch.setattr(registered_module, "AFTER_S", 7)
 
     def pause(seconds):
