@@ -31,7 +31,8 @@ from gdsload.shards.shard_table import ShardTable
 from gdsload.shards.values import torch_dtype
 from gdsload.system.copies import copy_to
 from gdsload.system.memory import BatchPool, address_of
-from gdsload.testing import BatchSourceTests, RecordingBackend
+from gdsload.testing import RecordingBackend
+from tests.engine.source_conformance import BatchSourceTests
 
 CPU = torch.device("cpu")
 

@@ -27,7 +27,8 @@ from gdsload.engine.window_source import WindowSource
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.reads import Extents
 from gdsload.shards.shard_table import ShardTable
-from gdsload.testing import BatchSourceTests, RecordingBackend
+from gdsload.testing import RecordingBackend
+from tests.engine.source_conformance import BatchSourceTests
 
 pytestmark = pytest.mark.cuda
 

@@ -15,7 +15,6 @@ from torch.utils.data import ConcatDataset, Subset
 import gdsload
 from gdsload.testing import (
     BackendTests,
-    BatchSourceTests,
     Fault,
     FaultyBackend,
     RecordingBackend,
@@ -138,11 +137,6 @@ class TestMine(BackendTests):
 
     def read_memory(self, address: int, nbytes: int) -> bytes:
         return bytes(nbytes)
-
-
-class TestMySource(BatchSourceTests):
-    ragged = False
-    copies = True
 
 
 def wrapped(backend: RecordingBackend) -> FaultyBackend:
