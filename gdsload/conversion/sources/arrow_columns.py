@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.source import Item
 from gdsload.conversion.sources.arrow_types import Leaf, extended, inner_type, is_encoded, is_list, is_text
 from gdsload.conversion.sources.extras import need
@@ -56,10 +56,8 @@ def validate(table: Any, file: str) -> None:
     Raises:
         FormatError: if there are such, or texts that are not UTF-8.
     """
-    try:
+    with reading("the table is damaged", file, need("pyarrow").ArrowException):
         table.validate(full=True)
-    except need("pyarrow").ArrowException as error:
-        raise FormatError(f"the table is damaged: {in_words(error)}", file=file) from None
 
 
 def leaf_array(table: Any, leaf: Leaf) -> Any:
@@ -230,10 +228,8 @@ def _decimals(array: Any, leaf: Leaf, file: str) -> NDArray[Any]:
 
 
 def _json(value: Any, leaf: Leaf, file: str) -> str:
-    try:
+    with reading(f"column {leaf.name!r} cannot be written as JSON", file, TypeError, ValueError, RecursionError):
         return json.dumps(value, ensure_ascii=False, default=_plain)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"column {leaf.name!r} cannot be written as JSON: {in_words(error)}", file=file) from None
 
 
 def _plain(value: Any) -> str:

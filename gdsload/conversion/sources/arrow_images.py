@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gdsload.conversion.input_files import open_file
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.source import Item
 from gdsload.conversion.sources.arrow_columns import column_values, leaf_array, table_items, validate
 from gdsload.conversion.sources.arrow_types import Leaf, is_encoded
@@ -82,11 +82,8 @@ class ImageColumns:
         cell = table.column(name)[0].as_py() or {}
         content, path = cell.get("bytes"), cell.get("path")
         if not content and path and self.follow_paths:
-            try:
-                with open_file(path) as file:
-                    content = file.read()
-            except (OSError, ValueError) as error:
-                raise FormatError(f"{path!r:.200} cannot be read: {in_words(error)}", file=self.file) from None
+            with reading(f"{path!r:.200} cannot be read", self.file, OSError, ValueError), open_file(path) as file:
+                content = file.read()
         if not content:
             raise FormatError(
                 f"column {name!r} has no {what} in row {row}{f': it is the path {path!r:.200}' if path else ''}",

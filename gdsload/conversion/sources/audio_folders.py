@@ -10,6 +10,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import classes_of, runs
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
@@ -90,11 +91,8 @@ class AudioFolderSource(FieldChoice):
             yield Item(file, partial(self._sample, file), 1)
 
     def _sample(self, file: str) -> dict[str, Any]:
-        try:
-            with open_file(file) as opened:
-                content = opened.read(_MAX_BYTES)
-        except OSError as error:
-            raise FormatError(f"the file cannot be read: {error.strerror}", file=file) from None
+        with reading("the file cannot be read", file, OSError), open_file(file) as opened:
+            content = opened.read(_MAX_BYTES)
         if len(content) == _MAX_BYTES:
             raise FormatError(f"it has {_MAX_BYTES} bytes or more", file=file)
         found: dict[str, Any] = {"audio": [content]}

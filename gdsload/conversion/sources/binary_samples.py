@@ -14,10 +14,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageForm, put
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 
 __all__ = ["decoded", "encoded_image", "exactly", "raw_image", "sample_bytes", "scalar", "shaped", "value_bytes"]
 
@@ -71,13 +71,9 @@ def decoded(values: Mapping[str, bytes], decoders: Mapping[str, Callable[[bytes]
     """
     found: dict[str, Any] = {}
     for name, decode in decoders.items():
-        try:
+        with reading(f"field {name!r} cannot be decoded", where, ValueError):
             value = decode(values[name])
             put(found, value if isinstance(value, dict) else {name: value}, where)
-        except ValueError as error:
-            if isinstance(error, FormatError | OptionError):
-                raise
-            raise FormatError(f"field {name!r} cannot be decoded: {in_words(error)}", file=where) from None
     return found
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.source import Item
 from gdsload.conversion.sources.opened_images import image_size
 from gdsload.conversion.sources.pictures import ImageForm
@@ -117,13 +118,10 @@ def image_of(file: str, look: ImageForm) -> BoxedImage:
     Raises:
         FormatError: if it cannot be read.
     """
-    try:
-        with open_file(file) as opened:
-            width, height, orientation = image_size(opened, file)
-            opened.seek(0)
-            return BoxedImage(look.fields("image", opened, file), (width, height), orientation)
-    except OSError as error:
-        raise FormatError(f"the image cannot be read: {error.strerror}", file=file) from None
+    with reading("the image cannot be read", file, OSError), open_file(file) as opened:
+        width, height, orientation = image_size(opened, file)
+        opened.seek(0)
+        return BoxedImage(look.fields("image", opened, file), (width, height), orientation)
 
 
 def mean_bytes(items: Iterable[Item]) -> int:

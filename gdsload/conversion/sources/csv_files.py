@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NoReturn, Self, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_columns, check_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.csv_cells import (
@@ -207,15 +207,11 @@ class CsvSource(FieldChoice, ImageSource):
     def _load(self, name: str, cell: str, file: str, where: str) -> dict[str, Any]:
         """The values of the file at a path, if it is in the folder of the CSV file."""
         path = self.files.inside(os.path.dirname(file), cell)
-        try:
-            with open_file(path) as opened:
-                if cell.lower().endswith(".npy"):  # a link may lead to another name
-                    return {name: decode_npy(opened.read())}
-                return self.form.fields(name, opened, path)
-        except (OSError, ValueError, SyntaxError) as error:
-            if isinstance(error, FormatError | OptionError):
-                raise
-            raise FormatError(f"{cell!r:.200} cannot be read: {in_words(error)}", file=where) from None
+        failed = f"{cell!r:.200} cannot be read"
+        with reading(failed, where, OSError, ValueError, SyntaxError), open_file(path) as opened:
+            if cell.lower().endswith(".npy"):  # a link may lead to another name
+                return {name: decode_npy(opened.read())}
+            return self.form.fields(name, opened, path)
 
     def _files(self) -> list[str]:
         return self.files.find(_SUFFIXES, below=False)

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageForm
-from gdsload.errors import FormatError
 from gdsload.shards.format.header import header_bytes, parse_header
 from gdsload.shards.values import torch_dtype
 
@@ -41,10 +40,9 @@ def decoded_fields(name: str, content: bytes, encoding: str, look: ImageForm, wh
     decoders: Mapping[str, Callable[[bytes], Any]] = {
         "bytes": bytes, "text": partial(str, encoding="utf-8"), "npy": decode_npy,
     }  # fmt: skip
-    try:
+    # numpy parses headers as Python does
+    with reading(f"it cannot be decoded as {encoding}", where, ValueError, SyntaxError, EOFError):
         return {name: decoders[encoding](content)}
-    except (ValueError, SyntaxError, EOFError) as error:  # numpy parses headers as Python does
-        raise FormatError(f"it cannot be decoded as {encoding}: {in_words(error)}", file=where) from None
 
 
 def decode_safetensors(content: bytes, where: str) -> dict[str, torch.Tensor]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import BATCH_BYTES, check_fields, choice_of, row_parts, spans
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
@@ -198,16 +198,8 @@ class _Cells:
                     remedy=f"Say what stands for it, fill={{{name!r}: {usual!r}}}, say; or leave the column out: "
                     "fields=[...].",
                 )
-        try:
-            found: dict[str, Any] = {}
-            for name, read in self.columns.items():
-                made = read(begin, end)
-                found.update(made if isinstance(made, dict) else {name: made})
-            return found
-        except (OSError, RuntimeError, ValueError) as error:
-            if isinstance(error, FormatError):
-                raise
-            raise FormatError(f"cells {begin} to {end - 1} cannot be read: {in_words(error)}", file=self.file) from None
+        with reading(f"cells {begin} to {end - 1} cannot be read", self.file, OSError, RuntimeError, ValueError):
+            return {name: read(begin, end) for name, read in self.columns.items()}
 
 
 def _matrix(found: Any, dense: bool, file: str) -> _Cells:

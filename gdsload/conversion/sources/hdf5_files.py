@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
     BATCH_BYTES,
     check_fields,
@@ -31,7 +31,7 @@ from gdsload.conversion.sources.cf_conventions import (
     other_dimension_notes,
 )
 from gdsload.conversion.sources.extras import need
-from gdsload.errors import FormatError, OptionError, SchemaError
+from gdsload.errors import FormatError, OptionError
 
 __all__ = ["Hdf5Source", "opened_hdf5", "own_child"]
 
@@ -241,15 +241,11 @@ def _row_bytes(fields: dict[str, Any]) -> int:
 
 
 def _rows(fields: dict[str, Any], begin: int, end: int, file: str, *, unpack: bool) -> dict[str, Any]:
-    try:
+    with reading(f"rows {begin} to {end - 1} cannot be read", file, OSError, RuntimeError, ValueError):
         found = {name: _values(field, begin, end) for name, field in fields.items()}
         for name in [name for name, field in fields.items() if unpack and _meaning(field).formula]:
             found[name] = _meaning(fields[name]).unpacked(found[name], name)
         return found
-    except (OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, SchemaError):
-            raise
-        raise FormatError(f"rows {begin} to {end - 1} cannot be read: {in_words(error)}", file=file) from None
 
 
 def _values(field: Any, begin: int, end: int) -> Any:
@@ -269,14 +265,10 @@ def _values(field: Any, begin: int, end: int) -> Any:
 def opened_hdf5(file: str) -> Iterator[Any]:
     """A file, open for reading; whatever is wrong with it is a FormatError."""
     h5py = need("h5py", file=file)
-    try:
+    with reading("the HDF5 file cannot be read", file, OSError, RuntimeError, ValueError, KeyError):
         with open_file(file) as raw:
             if raw.read(len(_NETCDF_3)) == _NETCDF_3:
                 remedy = f"Make one of netCDF 4 of it: nccopy -k netCDF-4 {shlex.quote(file)} new.nc"
                 raise FormatError("it is a file of netCDF 3, which is not HDF5", file=file, remedy=remedy)
         with h5py.File(file, "r") as opened:
             yield opened
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
-        if isinstance(error, FormatError | OptionError):
-            raise
-        raise FormatError(f"the HDF5 file cannot be read: {in_words(error)}", file=file) from None

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Self, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_images import ImageColumns, image_modes, unlabelled_notes
@@ -65,12 +65,8 @@ class HuggingFaceSource(FieldChoice, ImageSource):
         """Splits one after the other."""
         if len(found) == 1:
             return found[0]
-        try:
+        with reading("its splits do not go together", self.path, remedy="Convert each by itself."):
             return need("datasets").concatenate_datasets(found)
-        except Exception as error:  # it raises whatever its parts do
-            raise FormatError(
-                f"its splits do not go together: {in_words(error)}", file=self.path, remedy="Convert each by itself."
-            ) from None
 
     def _splits_of(self, names: list[str]) -> list[str]:
         """The splits that are meant."""
@@ -146,15 +142,12 @@ class HuggingFaceSource(FieldChoice, ImageSource):
 
     def _json(self, folder: str, name: str, key: str) -> list[Any]:
         path = self.files.inside(folder, name)
-        try:
-            with open_file(path) as file:
-                found = json.load(file)[key]
+        errors = OSError, ValueError, KeyError, TypeError, RecursionError
+        with reading("the file is not as `datasets` writes it", path, *errors), open_file(path) as file:
+            found = json.load(file)[key]
             if not isinstance(found, list):
                 raise ValueError(f"{key} is no list")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            reason = in_words(error)
-            raise FormatError(f"the file is not as `datasets` writes it: {reason}", file=path) from None
-        return found
+            return found
 
     def _open(self) -> Any:
         if self.dataset is not None:
@@ -168,10 +161,8 @@ class HuggingFaceSource(FieldChoice, ImageSource):
     def _load(self, folder: str) -> Any:
         datasets = need("datasets", file=self.path)
         self.files.inside(folder, _INFO)
-        try:
+        with reading("the dataset cannot be opened", folder):
             return datasets.load_from_disk(folder)
-        except Exception as error:  # it raises whatever its parts do
-            raise FormatError(f"the dataset cannot be opened: {in_words(error)}", file=folder) from None
 
     def _checked(self, found: Any) -> Any:
         """The dataset as tables, whose columns fields can have."""

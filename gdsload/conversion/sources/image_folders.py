@@ -14,6 +14,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import ALL, level_splits, split_words
@@ -262,9 +263,6 @@ class ImageFolderSource(ImageSource):
 
 def _sample(file: str, label: int, look: ImageForm, key: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {} if key is None else {"key": key}
-    try:
-        with open_file(file) as opened:
-            put(found, look.fields("image", opened, file), file)
-    except OSError as error:
-        raise FormatError(f"the image cannot be read: {error.strerror}", file=file) from None
+    with reading("the image cannot be read", file, OSError), open_file(file) as opened:
+        put(found, look.fields("image", opened, file), file)
     return found if label == _NO_CLASS else {**found, "label": label}

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import BATCH_BYTES, check_columns, runs
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
@@ -145,16 +145,14 @@ class LeRobotSource(FieldChoice, ImageSource):
 
     def _described(self) -> dict[str, Any]:
         path = self.files.inside(self.path, _INFO)
-        try:
+        with reading("the file is not as LeRobot writes it", path, OSError, ValueError, RecursionError):
             with open_file(path) as opened:
                 found = json.loads(opened.read(_MAX_INFO_BYTES))
             if not isinstance(found, dict) or not isinstance(found.get("features"), dict) or not found["features"]:
                 raise ValueError("it has no features")
             if not str(found.get("codebase_version")).startswith(("v2.", "v3.")):
                 raise ValueError(f"its version is {found.get('codebase_version')!r:.50}; v2 and v3 are read")
-        except (OSError, ValueError, RecursionError) as error:
-            raise FormatError(f"the file is not as LeRobot writes it: {in_words(error)}", file=path) from None
-        return found
+            return found
 
     def _features(self) -> list[_Feature]:
         described = self._described()["features"]
@@ -222,18 +220,14 @@ class _Feature:
 
 
 def _feature(name: str, given: Any, file: str) -> _Feature:
-    try:
+    failed = f"feature {name!r}, {given!r:.100}, is none that a field can have"
+    with reading(failed, file, TypeError, KeyError, ValueError):
         dtype, shape = str(given["dtype"]), tuple(int(size) for size in given["shape"])
         if dtype not in ("image", "string") and np.dtype(dtype).kind not in "biuf":
             raise ValueError(f"it is of type {dtype}")
         if min(shape, default=1) < 1 or math.prod(shape) > 2**31:
             raise ValueError(f"its shape is {shape}")
-    except (TypeError, KeyError, ValueError) as error:
-        reason = in_words(error)
-        raise FormatError(
-            f"feature {name!r}, {given!r:.100}, is none that a field can have: {reason}", file=file
-        ) from None
-    return _Feature(name, dtype, shape)
+        return _Feature(name, dtype, shape)
 
 
 def _check(schema: Any, features: Sequence[_Feature], file: str) -> None:
@@ -304,7 +298,8 @@ def _content(value: Any, feature: _Feature, file: str) -> bytes:
 
 def _tasks(file: str) -> list[str]:
     """The texts of tasks in the order of their numbers."""
-    try:
+    errors = OSError, ValueError, KeyError, TypeError, RecursionError
+    with reading("the tasks are not as LeRobot writes them", file, *errors):
         if file.endswith(".parquet"):
             with _opened(file) as table:
                 columns = table.read().to_pydict()
@@ -316,20 +311,15 @@ def _tasks(file: str) -> list[str]:
                 lines = [json.loads(line) for line in opened.read(_MAX_INFO_BYTES).splitlines() if line.strip()]
             found = {one["task_index"]: str(one["task"]) for one in lines}
         return [found[number] for number in range(len(found))]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"the tasks are not as LeRobot writes them: {in_words(error)}", file=file) from None
 
 
 @contextmanager
 def _opened(file: str) -> Iterator[Any]:
     """A table; whatever is wrong with it is a FormatError. Checksums of its pages are compared."""
     arrow, parquet = need("pyarrow", file=file), need("pyarrow.parquet", file=file)
-    try:
-        with open_file(file) as opened, parquet.ParquetFile(opened, page_checksum_verification=True) as table:
-            yield table
-    except (arrow.ArrowException, OSError, ValueError, KeyError) as error:
-        if isinstance(error, FormatError | OptionError):
-            raise
-        raise FormatError(f"the table cannot be read: {in_words(error)}", file=file) from None
+    with (
+        reading("the table cannot be read", file, arrow.ArrowException, OSError, ValueError, KeyError),
+        open_file(file) as opened,
+        parquet.ParquetFile(opened, page_checksum_verification=True) as table,
+    ):
+        yield table

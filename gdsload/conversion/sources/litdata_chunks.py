@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import in_words, reading
 from gdsload.conversion.row_source import runs
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
@@ -31,7 +31,7 @@ from gdsload.conversion.sources.binary_samples import (
 )
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 
 __all__ = ["LitDataSource"]
 
@@ -103,26 +103,22 @@ class LitDataSource(ImageSource):
         index, folder = self._index(self.form), self.files.folder(_INDEX)
         for chunk in index.chunks[low:high]:
             path = self.files.inside(folder, chunk.name)
-            try:
-                with open_file(path) as file:
-                    found = os.fstat(file.fileno()).st_size
-                    if found != chunk.nbytes:
-                        raise ValueError(f"it has {found} bytes, but the index says {chunk.nbytes}")
-                    if (table := _table(file, found)) is not None:
-                        yield from _rows(table, chunk, path)
-                        continue
-                    for number, content in enumerate(sample_bytes(file, chunk.samples, chunk.nbytes)):
-                        make = partial(index.sample, content, f"{path}, sample {number}")
-                        yield Item(f"{chunk.name}, sample {number}", make)
-            except (OSError, ValueError) as error:
-                if isinstance(error, FormatError | OptionError):
-                    raise
-                raise FormatError(f"the chunk cannot be read: {in_words(error)}", file=path) from None
+            with reading("the chunk cannot be read", path, OSError, ValueError), open_file(path) as file:
+                found = os.fstat(file.fileno()).st_size
+                if found != chunk.nbytes:
+                    raise ValueError(f"it has {found} bytes, but the index says {chunk.nbytes}")
+                if (table := _table(file, found)) is not None:
+                    yield from _rows(table, chunk, path)
+                    continue
+                for number, content in enumerate(sample_bytes(file, chunk.samples, chunk.nbytes)):
+                    make = partial(index.sample, content, f"{path}, sample {number}")
+                    yield Item(f"{chunk.name}, sample {number}", make)
 
     def _index(self, look: ImageForm | None = None) -> _Index:
         path = self.files.inside(self.files.folder(_INDEX), _INDEX)
-        try:
-            with open_file(path) as file:
+        errors = ValueError, KeyError, TypeError, AttributeError, RecursionError
+        with reading("the index is none of LitData chunks", path, *errors):
+            with reading("the index cannot be read", path, OSError), open_file(path) as file:
                 tree = json.load(file)
             config = tree["config"]
             for name, known in _KNOWN.items():
@@ -140,13 +136,6 @@ class LitDataSource(ImageSource):
             formats = zip(names, config["data_format"], strict=True)
             decoders = {name: _decoder(how, name, look or self.look, path) for name, how in formats}
             return _Index([_Chunk.of(chunk) for chunk in tree["chunks"]], decoders, bare)
-        except OSError as error:
-            raise FormatError(f"the index cannot be read: {error.strerror}", file=path) from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            if isinstance(error, FormatError):
-                raise
-            reason = in_words(error)
-            raise FormatError(f"the index is none of LitData chunks: {reason}", file=path) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, check_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.encoded_values import ENCODINGS, decoded_fields
 from gdsload.conversion.sources.lmdb_keys import KeyRuns, list_runs, read_run
@@ -107,12 +107,8 @@ class LmdbSource(ImageSource):
     def _read(self, function: Callable[..., Any], file: str, *arguments: Any) -> Any:
         """The library's environment of a file. Any fault of it is a FormatError."""
         check_file(file)
-        try:
+        with reading("the LMDB file cannot be read", file):
             return read_apart(function, file, self.database, *arguments)
-        except (MemoryError, FormatError, OptionError):
-            raise
-        except Exception as error:
-            raise FormatError(f"the LMDB file cannot be read: {in_words(error)}", file=file) from None
 
     def _sample(self, key: bytes, content: bytes, where: str) -> dict[str, Any]:
         found: dict[str, Any] = {"key": key} if self.with_key else {}

@@ -15,7 +15,7 @@ from functools import partial
 from typing import IO, Any, Unpack, cast
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import in_words, reading
 from gdsload.conversion.row_source import check_fields, runs
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.binary_samples import decoded, sample_bytes, value_bytes
@@ -23,7 +23,7 @@ from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hashes import new_hash
 from gdsload.conversion.sources.mds_values import decoder
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 
 __all__ = ["MdsSource"]
 
@@ -114,37 +114,30 @@ class MdsSource(FieldChoice, ImageSource):
     def _opened(self, shard: _Shard) -> Iterator[tuple[str, IO[bytes]]]:
         """A shard, unpacked; whatever is wrong with it is a FormatError."""
         path, packed = self._place(shard)
-        try:
-            with open_file(path) as file:
-                expected = shard.packed if packed and shard.packed is not None else shard.raw
-                found = os.fstat(file.fileno()).st_size
-                if found != expected.nbytes:
-                    raise ValueError(f"it has {found} bytes, but the index says {expected.nbytes}")
-                expected.compare(file)
-                if packed:
-                    file = io.BytesIO(_unpacked(shard, file, path))  # noqa: PLW2901 - what was packed in it
-                    shard.raw.compare(file)
-                yield path, file
-        except (OSError, EOFError, ValueError, zlib.error) as error:
-            if isinstance(error, FormatError | OptionError):
-                raise
-            raise FormatError(
-                f"the shard cannot be read: {in_words(error)}", file=path, remedy="Copy it again, whole."
-            ) from None
+        errors = OSError, EOFError, ValueError, zlib.error
+        with (
+            reading("the shard cannot be read", path, *errors, remedy="Copy it again, whole."),
+            open_file(path) as file,
+        ):
+            expected = shard.packed if packed and shard.packed is not None else shard.raw
+            found = os.fstat(file.fileno()).st_size
+            if found != expected.nbytes:
+                raise ValueError(f"it has {found} bytes, but the index says {expected.nbytes}")
+            expected.compare(file)
+            if packed:
+                file = io.BytesIO(_unpacked(shard, file, path))  # noqa: PLW2901 - what was packed in it
+                shard.raw.compare(file)
+            yield path, file
 
     def _shards(self) -> list[_Shard]:
         path = self._index()
-        try:
-            with open_file(path) as file:
+        errors = ValueError, KeyError, TypeError, AttributeError, RecursionError
+        with reading("the index is none of MDS shards", path, *errors):
+            with reading("the index cannot be read", path, OSError), open_file(path) as file:
                 tree = json.load(file)
             if tree["version"] != 2:
                 raise ValueError(f"version {tree['version']!r:.50} is not known, but 2 is")
             return [_Shard.of(shard) for shard in tree["shards"]]
-        except OSError as error:
-            raise FormatError(f"the index cannot be read: {error.strerror}", file=path) from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            reason = in_words(error)
-            raise FormatError(f"the index is none of MDS shards: {reason}", file=path) from None
 
 
 @dataclass(frozen=True, slots=True)

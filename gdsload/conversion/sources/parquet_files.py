@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Self, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_images import (
@@ -23,7 +23,7 @@ from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableFor
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hive import partitioned_schema, partitions_of, with_partition
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 
 __all__ = ["ParquetSource", "TableFileOptions"]
 
@@ -242,7 +242,8 @@ def _batches(file: str, table: Any, target_bytes: int) -> Iterator[Part]:
 def _opened(file: str) -> Iterator[Any]:
     """A file of any of the formats, by what is in it; whatever is wrong with it is a FormatError."""
     arrow, ipc, parquet = (need(name, file=file) for name in ("pyarrow", "pyarrow.ipc", "pyarrow.parquet"))
-    try:
+    errors, remedy = (arrow.ArrowException, OSError, ValueError, KeyError), "Write it again, or copy it again, whole."
+    with reading("the table cannot be read", file, *errors, remedy=remedy):
         with open_file(file) as opened:
             magic = opened.read(6)
         if magic[:4] == b"PAR1":
@@ -251,11 +252,3 @@ def _opened(file: str) -> Iterator[Any]:
             return
         with arrow.memory_map(file) as mapped:
             yield (ipc.open_file if magic == b"ARROW1" else ipc.open_stream)(mapped)
-    except (arrow.ArrowException, OSError, ValueError, KeyError) as error:
-        if isinstance(error, FormatError | OptionError):
-            raise
-        raise FormatError(
-            f"the table cannot be read: {in_words(error)}",
-            file=file,
-            remedy="Write it again, or copy it again, whole.",
-        ) from None

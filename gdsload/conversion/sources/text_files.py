@@ -9,8 +9,10 @@ from functools import partial
 from typing import IO, Any, Unpack
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import runs, spans
 from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.streams import go_to_line, read_line
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["TextSource"]
@@ -20,6 +22,7 @@ _EACH = ("line", "file")
 _MAX_TEXT_BYTES = 2**28
 _BATCH_BYTES = 2**20
 _BATCH_LINES = 4096
+_LONG_LINES = "Pass each='file'."
 
 
 class TextSource:
@@ -93,21 +96,16 @@ class TextSource:
                 yield Item(str(file), partial(self._document, str(file)))
             return
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
-        try:
-            with open_file(file) as opened:
-                yield from self._lines(opened, file, low, high)
-        except OSError as error:
-            raise FormatError(f"the file cannot be read: {error.strerror}", file=file) from None
+        with reading("the file cannot be read", file, OSError), open_file(file) as opened:
+            yield from self._lines(opened, file, low, high)
 
     def _lines(self, opened: IO[bytes], file: str, low: int, high: int) -> Iterator[Item]:
         """The lines that begin from byte `low` to `high` - 1, many at once."""
-        if low:  # what the byte before begins, or is in, is another's
-            opened.seek(low - 1)
-            _line(opened, file)
+        go_to_line(opened, low, file, _LONG_LINES)
         places: list[int] = []
         lines: list[bytes] = []
         nbytes, place = 0, opened.tell()
-        while place < high and (line := _line(opened, file)):
+        while place < high and (line := read_line(opened, file, _LONG_LINES)):
             places.append(place)
             lines.append(line)
             place += len(line)
@@ -141,11 +139,8 @@ class TextSource:
         return _decoded(line, self.encoding, marked=place == 0)
 
     def _document(self, file: str) -> dict[str, Any]:
-        try:
-            with open_file(file) as opened:
-                content = opened.read(_MAX_TEXT_BYTES + 1)
-        except OSError as error:
-            raise FormatError(f"the file cannot be read: {error.strerror}", file=file) from None
+        with reading("the file cannot be read", file, OSError), open_file(file) as opened:
+            content = opened.read(_MAX_TEXT_BYTES + 1)
         if len(content) > _MAX_TEXT_BYTES:
             raise FormatError(f"the text has more than {_MAX_TEXT_BYTES} bytes", file=file)
         try:
@@ -162,10 +157,3 @@ def _decoded(content: bytes, encoding: str, *, marked: bool) -> str:
     """A text, without the mark that some editors begin files with."""
     text = content.decode(encoding)
     return text[1:] if marked and text.startswith("\ufeff") else text
-
-
-def _line(opened: IO[bytes], file: str) -> bytes:
-    line = opened.readline(_MAX_TEXT_BYTES)
-    if len(line) == _MAX_TEXT_BYTES:
-        raise FormatError(f"a line has {_MAX_TEXT_BYTES} bytes or more", file=file, remedy="Pass each='file'.")
-    return line

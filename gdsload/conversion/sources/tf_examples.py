@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_columns, check_fields
 from gdsload.conversion.sources.encoded_values import decoded_fields
 from gdsload.conversion.sources.extras import need
@@ -149,10 +149,8 @@ def _raw(content: bytes, dtype: np.dtype[Any], name: str, where: str) -> Any:
 
 def _parsed(content: bytes, where: str | None = None) -> Any:
     message = _message()()
-    try:
+    with reading("a record is no tf.train.Example", where):
         message.ParseFromString(content)
-    except Exception as error:  # DecodeError, and what other versions of protobuf raise
-        raise FormatError(f"a record is no tf.train.Example: {in_words(error)}", file=where) from None
     if message.feature_lists:
         raise FormatError("a record is a tf.train.SequenceExample, which is not read", file=where)
     if not message.features.feature:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import IO, Any, Self, Unpack, cast
+from typing import IO, Any, Self, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
+from gdsload.conversion.sources.streams import DAMAGED, read_pieces, unpacked
 from gdsload.conversion.sources.tf_examples import KNOWN_TYPES, Feature, features_of, sample_of_example
 from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.dtypes import DTYPES
@@ -25,7 +24,6 @@ __all__ = ["TfRecordSource"]
 
 _NAMES = re.compile(r"(\.(tfrecords?|tfrec)([-.].*)?|-\d{5,}-of-\d{5,})$", re.IGNORECASE)
 _LOOKED_AT = 64
-_PIECE_BYTES = 2**22
 _MAX_RECORD_BYTES = 2**31
 _MASK = 0xA282EAD8
 
@@ -191,15 +189,10 @@ def _masked(checksum: int) -> int:
 
 
 def _exactly(stream: IO[bytes], count: int, place: int) -> bytes:
-    """So many bytes, asked for in pieces: of a packed file nobody knows beforehand whether they are there."""
-    pieces = []
-    while count:
-        piece = stream.read(min(count, _PIECE_BYTES))
-        if not piece:
-            raise ValueError(f"the record at byte {place} is cut short")
-        pieces.append(piece)
-        count -= len(piece)
-    return b"".join(pieces)
+    found = read_pieces(stream, count)
+    if len(found) < count:
+        raise ValueError(f"the record at byte {place} is cut short")
+    return found
 
 
 def _is_packed(file: str) -> bool:
@@ -214,13 +207,6 @@ def _is_packed(file: str) -> bool:
 @contextmanager
 def _opened(file: str) -> Iterator[IO[bytes]]:
     """The records' bytes, unpacked; whatever is wrong with them is a FormatError."""
-    try:
-        packed = _is_packed(file)
-        with open_file(file) as raw:
-            yield cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        if isinstance(error, FormatError | OptionError):
-            raise
-        raise FormatError(
-            f"the TFRecord file cannot be read: {in_words(error)}", file=file, remedy="Copy it again, whole."
-        ) from None
+    failed, remedy = "the TFRecord file cannot be read", "Copy it again, whole."
+    with reading(failed, file, *DAMAGED, ValueError, remedy=remedy), open_file(file) as raw:
+        yield unpacked(raw, packed=_is_packed(file))

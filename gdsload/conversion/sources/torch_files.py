@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import torch
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import in_words, reading
 from gdsload.conversion.row_source import check_fields, runs, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
@@ -164,7 +164,8 @@ def _check_records(file: str) -> None:
         FormatError: if one differs.
     """
     check_file(file)
-    try:
+    errors = OSError, EOFError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError
+    with reading("it is damaged", file, *errors, remedy="Copy it again, whole."):
         if not zipfile.is_zipfile(file):
             return
         with open_file(file) as raw, zipfile.ZipFile(raw) as archive:
@@ -174,5 +175,3 @@ def _check_records(file: str) -> None:
                 with archive.open(record) as opened:
                     while opened.read(_PIECE_BYTES):
                         pass
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise FormatError(f"it is damaged: {in_words(error)}", file=file, remedy="Copy it again, whole.") from None

@@ -15,7 +15,7 @@ from typing import Any, Unpack, cast
 from gdsload.conversion.folders import is_passed_over, is_path_passed_over
 from gdsload.conversion.input_files import SourceFiles, stamps
 from gdsload.conversion.reading_notes import note, noting
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.npy import decode_npy
@@ -300,12 +300,8 @@ def _decoded(
         extension = name.rpartition("_")[2]
         if name in sample.left_out:
             continue
-        try:
+        with reading("it cannot be decoded", f"{where}.{name}", ValueError, SyntaxError):
             put(found, _fields(name, extension, content, look, f"{where}.{name}"), where)
-        except (ValueError, SyntaxError) as error:
-            if isinstance(error, FormatError | OptionError):
-                raise
-            raise FormatError(f"it cannot be decoded: {in_words(error)}", file=f"{where}.{name}") from None
     if look.seen is None:  # else no image is in it
         missing = [name for name in wanted or () if name not in found]
         sample_fields(missing, [*found, *sorted(sample.left_out)], where)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gdsload.conversion.folders import is_passed_over
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
     BATCH_BYTES,
     check_fields,
@@ -31,7 +31,7 @@ from gdsload.conversion.sources.cf_conventions import (
     other_dimension_notes,
 )
 from gdsload.conversion.sources.extras import need
-from gdsload.errors import FormatError, SchemaError
+from gdsload.errors import FormatError
 from gdsload.system.paths import absolute
 
 __all__ = ["ZarrSource"]
@@ -116,15 +116,13 @@ class ZarrSource(FieldChoice):
     def _listed(self) -> tuple[dict[str, Any], list[str]]:
         """The arrays at the path, and the names of groups beside them."""
         zarr, folder = need("zarr", file=self.path), self._folder()
-        try:
+        with reading("the arrays cannot be opened", self.path):
             # What arrays there are, the folders say: names in consolidated metadata may be of any place.
             found = zarr.open(folder, mode="r", use_consolidated=False)
             if isinstance(found, zarr.Array):
                 return {os.path.basename(absolute(folder)).removesuffix(".zarr"): found}, []
             arrays = {name: array for name, array in sorted(found.arrays()) if not is_passed_over(name)}
             return arrays, [name for name in sorted(found.group_keys()) if not is_passed_over(name)]
-        except Exception as error:  # damaged metadata raises anything
-            raise FormatError(f"the arrays cannot be opened: {in_words(error)}", file=self.path) from None
 
     def _open(self) -> dict[str, Any]:
         arrays, groups = self._listed()
@@ -182,13 +180,9 @@ def _chunk_rows(arrays: dict[str, Any]) -> int:
 
 
 def _rows(arrays: dict[str, Any], begin: int, end: int, file: str, *, unpack: bool) -> dict[str, Any]:
-    try:
+    with reading(f"rows {begin} to {end - 1} cannot be read", file):
         found = {name: plain_rows(np.asarray(array[begin:end])) for name, array in arrays.items()}
         if unpack:
             for name in [name for name, array in arrays.items() if _meaning(array).formula]:
                 found[name] = _meaning(arrays[name]).unpacked(found[name], name)
         return found
-    except (MemoryError, SchemaError):
-        raise
-    except Exception as error:  # codecs raise anything
-        raise FormatError(f"rows {begin} to {end - 1} cannot be read: {in_words(error)}", file=file) from None
