@@ -137,9 +137,6 @@ class SourceFiles:
         split: the split to take, where names of files or folders tell of several: of ``train-0.tar`` ``"train"``.
             ``"all"``: all are taken, as also where their names mean something else.
         follow_links: whether symbolic links may lead out of the folder.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     def __init__(self, path: str, *, split: str | None = None, follow_links: bool = False) -> None:

@@ -248,12 +248,7 @@ class PackedSource:
 
 
 class _Cutter:
-    """Cuts documents, as they come, into blocks, and hands these out some at once.
-
-    Args:
-        packing: how.
-        run: which blocks.
-    """
+    """Cuts documents, as they come, into blocks, and gives several blocks at once."""
 
     def __init__(self, packing: Packing, run: _PackedRun) -> None:
         self._packing, self._dtype = packing, np.dtype(run.dtype)

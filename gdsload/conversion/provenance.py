@@ -31,13 +31,9 @@ _PROVENANCE = ("source", "options", "gdsload")
 
 
 def metadata_of(source: Source, schema: Schema, options: ConvertOptions, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a dataset that is made of a source.
+    """The metadata of a dataset of some fields that is made of a source; what the source says of others is left out.
 
-    Args:
-        source: the source.
-        schema: the fields of the result: what the source says of others is left out.
-        options: how it is converted.
-        given: the keywords of the conversion; of these `metadata` replaces what it has keys of.
+    Keys in the keyword `metadata` of the conversion replace what the source says.
 
     Raises:
         OptionError: if datasets that are put together disagree, the name of a class is no text, or JSON cannot hold
@@ -139,12 +135,8 @@ def combined_metadata(
     """The metadata of several datasets together.
 
     If all say the same, so do they together. Else what they agree in is kept, and classes and units that some of them
-    name; what they come from stands under ``"merged"``, once for each different one.
-
-    Args:
-        datasets: path and metadata of each.
-        fields: those of the result.
-        matters: what is compared of them: ``"classes"``, ``"units"``, or both.
+    name; what they come from is under ``"merged"``, once for each different one. What `matters`, ``"classes"`` or
+    ``"units"``, must be the same for the fields of the result.
 
     Raises:
         OptionError: if they name the classes or unit of a field differently: one number would mean two things then.

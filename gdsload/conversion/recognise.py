@@ -91,13 +91,10 @@ _MAX_LINE_BYTES = 2**28
 
 
 def source_for(source: object, kind: str | None, options: Mapping[str, Any] | None = None) -> Source:
-    """The source that a user means.
+    """The source that a user means, of one of `KINDS` or of the kind that is recognised, with options of that kind.
 
-    Args:
-        source: a path; ``package.module:name`` of a torch dataset; a torch dataset; a table or arrays in memory; or a
-            source, which is returned as it is.
-        kind: which of `KINDS` it is; None to find out.
-        options: keywords of that kind.
+    It is named by a path, or as ``package.module:name``; or it is a torch dataset, a table or arrays in memory, or a
+    source, which is returned as it is.
 
     Raises:
         DatasetNotFoundError: if there is nothing at the path.

@@ -50,15 +50,7 @@ def runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
 def row_parts(
     count: int, step: int, row_bytes: int, *, prefix: str = "rows", where: tuple[str, ...] = ()
 ) -> list[Part]:
-    """Parts of `step` rows.
-
-    Args:
-        count: number of rows.
-        step: rows of a part.
-        row_bytes: about how many bytes a row has.
-        prefix: what a part's name begins with.
-        where: what stands in `Part.where` before the two edges.
-    """
+    """Parts of `step` rows of about `row_bytes` each; `where` is before the edges in `Part.where`."""
     return [
         Part(f"{prefix} {low} to {high - 1}", (*where, low, high), high - low, (high - low) * row_bytes)
         for low, high in spans(0, count, step)
@@ -71,12 +63,7 @@ def first_groups(groups: Sequence[str]) -> str:
 
 
 def groups_left_out(groups: Sequence[str], alone: Callable[[str], str]) -> list[str]:
-    """Notes that nothing is made of some groups; of many the first ones are named.
-
-    Args:
-        groups: their names.
-        alone: what takes one of them alone.
-    """
+    """Notes that some groups are left out, and what takes one `alone`; of many groups the first ones are named."""
     notes = [f"group {name!r} is left out: {alone(name)} takes it alone" for name in groups[:_GROUPS]]
     if (more := len(groups) - _GROUPS) > 0:
         notes.append(f"{more} more {'group is' if more == 1 else 'groups are'} left out")

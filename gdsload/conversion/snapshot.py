@@ -15,11 +15,7 @@ __all__ = ["SourceSnapshot", "refuse_inside"]
 
 
 class SourceSnapshot:
-    """A source as it is now.
-
-    Args:
-        source: the source.
-    """
+    """A source as it is now."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -58,10 +54,8 @@ class SourceSnapshot:
 def refuse_inside(source: Source, out: str, targets: Iterable[str]) -> None:
     """Refuse to write into the folder of a source: the next conversion would take the shards for a part of it.
 
-    Args:
-        source: the source.
-        out: where the dataset is to be. The source's own is not in it: a dataset may take its place.
-        targets: in which folders its shards are to have one.
+    The folder itself is allowed as `out`: a dataset may take the place of its source. Shards get a folder in each of
+    the `targets`.
 
     Raises:
         OptionError: if one is below the folder of the source.

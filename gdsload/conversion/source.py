@@ -86,11 +86,7 @@ class Selective(Protocol):
     """A source that can leave fields out before it looks at them: what is wrong with those is nobody's concern then."""
 
     def only(self, fields: Sequence[str]) -> Source:
-        """A source of these fields alone; it itself stays as it is.
-
-        Args:
-            fields: their names. It raises an `OptionError` for one that it does not have when it is read.
-        """
+        """A source of these fields alone, which raises an `OptionError` when it is read if it lacks one of them."""
 
 
 class OfDocuments:
@@ -127,10 +123,5 @@ class FieldChoice:
 
 
 def taking(source: Source, fields: Sequence[str] | None) -> Source:
-    """A source without the fields that nobody wants, if it can leave them out.
-
-    Args:
-        source: the source.
-        fields: those that are wanted; None: all of them.
-    """
+    """A source of these fields alone, if it can leave others out; None: of all of them."""
     return source if fields is None or not isinstance(source, Selective) else source.only(tuple(fields))

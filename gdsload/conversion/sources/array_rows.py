@@ -19,14 +19,7 @@ _SHORT = 2  # bytes: the number types that NumPy lacks are not longer
 def array_parts(
     arrays: Mapping[str, Any], target_bytes: int, file: str, *, prefix: str = "rows", where: tuple[str, ...] = ()
 ) -> list[Part]:
-    """Parts of about so many bytes.
-
-    Args:
-        arrays: by field.
-        target_bytes: how large they get.
-        file: where they come from, for errors.
-        prefix: what a part's name begins with.
-        where: what stands in `Part.where` before the two edges.
+    """Parts of about `target_bytes` of the arrays of fields; see `row_parts`.
 
     Raises:
         FormatError: if their lengths differ, or one has none.

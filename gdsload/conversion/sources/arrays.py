@@ -50,9 +50,6 @@ class ArraySource(FieldChoice):
         each: what a sample is: ``"row"`` or ``"file"``. None: a row, but it must be said of a folder whose files have
             names that differ in numbers alone, or are in other folders.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "NumPy arrays"

@@ -28,13 +28,8 @@ _DIGITS = Context(prec=100)
 def table_items(table: Any, leaves: Sequence[Leaf], first_row: int, file: str) -> Iterator[Item]:
     """The rows of a table: one item for each run of whole ones, and one for each row in which a value is missing.
 
-    All are batches, also those of one row, so that a column of lists is seen to be ragged wherever it is cut.
-
-    Args:
-        table: an Arrow table or record batch.
-        leaves: what its fields are made of.
-        first_row: the number of its first row, for errors.
-        file: where it comes from, for errors.
+    All are batches, also those of one row, so that a column of lists is seen to be ragged wherever it is cut. The table
+    is one of Arrow's or a record batch.
     """
     validate(table, file)
     arrays = [leaf_array(table, leaf) for leaf in leaves]

@@ -50,12 +50,7 @@ class ImageColumns:
         self.follow_paths = follow_paths
 
     def items(self, table: Any, first_row: int) -> Iterator[Item]:
-        """The rows of a table, one by one if it has images, else as `table_items` has them.
-
-        Args:
-            table: an Arrow table or record batch.
-            first_row: the number of its first row, for errors.
-        """
+        """The rows of a table, one by one if it has images, else as `table_items` has them."""
         if not (self.names | self.sounds).intersection(leaf.name for leaf in self.leaves):
             yield from table_items(table, self.leaves, first_row, self.file)
             return

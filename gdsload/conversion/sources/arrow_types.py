@@ -73,9 +73,6 @@ class TableForm:
         fill: see `ColumnOptions`.
         as_json: likewise.
         decimals: likewise.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     fields: tuple[str, ...] | None = None
@@ -107,12 +104,9 @@ class TableForm:
         return {"fill": dict(self.fill), "as_json": list(self.as_json), "decimals": self.decimals}
 
     def leaves(self, schema: Any, file: str, but: Sequence[str] = ()) -> list[Leaf]:
-        """The columns, or parts of columns, that fields are made of, in their order.
+        """The columns, or parts of columns, that fields are made of, in the order of an Arrow schema.
 
-        Args:
-            schema: an Arrow schema.
-            file: the file that it is the schema of, for errors.
-            but: columns that somebody else reads, whose types are not checked.
+        The types of some columns, `but`, are not checked: images and sounds.
 
         Raises:
             OptionError: if a field that was named does not exist, or a value to fill it with does not fit.

@@ -36,9 +36,6 @@ class AudioFolderSource(FieldChoice):
         with_key: add a text field ``key``, the path of the file from that folder.
         dtype: ``"float32"`` or ``"float64"``: samples of that type from -1 to 1, whatever the type in the file.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "audio files"

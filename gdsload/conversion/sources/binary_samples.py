@@ -26,13 +26,7 @@ _PIXEL_BYTES = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "LAB": 
 
 
 def sample_bytes(file: IO[bytes], samples: int, nbytes: int) -> Iterator[bytes]:
-    """The bytes of each sample. A file begins with their number and, uint32, the places where they begin and end.
-
-    Args:
-        file: the file, at its beginning.
-        samples: how many there must be.
-        nbytes: the file's length.
-    """
+    """The bytes of each sample. A file begins with their number and, uint32, the places where they begin and end."""
     head = file.read(4 * (samples + 2))
     numbers = np.frombuffer(head[: len(head) // 4 * 4], "<u4").astype(np.int64)
     if len(numbers) != samples + 2 or numbers[0] != samples:

@@ -54,17 +54,7 @@ class BoxForm:
         self._size = look.size
 
     def made(self, boxes: NDArray[np.float64], given: str, width: int, height: int) -> NDArray[np.float32]:
-        """Boxes in the form that is wanted.
-
-        Args:
-            boxes: float64 ``[boxes, 4]``.
-            given: their form.
-            width: of the image that they are given for, in pixels.
-            height: likewise.
-
-        Returns:
-            float32 ``[boxes, 4]``, in pixels of the image as it is made.
-        """
+        """Boxes ``[boxes, 4]`` of an image of these pixels in the wanted form, for the image as it is made."""
         scale = (1.0, 1.0) if self._size is None else (self._size / width, self._size / height)
         if given == self.wanted and (given == "cxcywh" or scale == (1.0, 1.0)):  # to the bit
             return boxes.astype(np.float32)
@@ -83,13 +73,7 @@ class BoxForm:
 
 @dataclass(frozen=True, slots=True)
 class BoxedImage:
-    """An image file that boxes are given for.
-
-    Attributes:
-        fields: what a sample has of it.
-        size: its width and height as they are stored.
-        orientation: how it is turned then: see `opened_images.upright`.
-    """
+    """The fields of an image file that has boxes, its width and height as stored, and how `upright` turns it then."""
 
     fields: dict[str, Any]
     size: tuple[int, int]

@@ -96,13 +96,7 @@ class StoredNumbers:
         return {"": self.units if unpack or not self.formula else f"{self.units}, where a value is {self.formula}"}
 
     def check_same(self, other: StoredNumbers, name: str, files: tuple[str, str], *, unpack: bool) -> None:
-        """Refuse numbers of another file that mean something else.
-
-        Args:
-            other: what they mean there.
-            name: the array.
-            files: where these are, and those.
-            unpack: whether values are made of both.
+        """Refuse numbers of an array that mean something else in another one of two files.
 
         Raises:
             FormatError: if they do.

@@ -49,9 +49,6 @@ class CocoSource(ImageSource):
             not say it. None: such an image is an error.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "COCO annotations"

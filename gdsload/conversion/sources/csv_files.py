@@ -78,9 +78,6 @@ class CsvSource(FieldChoice, ImageSource):
             packed one, and one that is not UTF-8, is read by one worker.
         **options: see `CsvOptions`. `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them:
             see `ImageForm`. `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "CSV files"

@@ -67,12 +67,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class CsvForm:
-    """How files are to be read.
-
-    Attributes:
-        delimiter: what stands between cells; None: a tab in `.tsv` files, else a comma.
-        encoding: that of the text.
-    """
+    """The form of the text of files; without a delimiter it is a tab in `.tsv` files, else a comma."""
 
     delimiter: str | None
     encoding: str

@@ -23,13 +23,6 @@ ENCODINGS = ("bytes", "text", "npy", "image", "safetensors")
 def decoded_fields(name: str, content: bytes, encoding: str, look: ImageForm, where: str) -> dict[str, Any]:
     """The fields that a value becomes in a sample: one with its name, or for safetensors one for each tensor.
 
-    Args:
-        name: the field.
-        content: the value's bytes.
-        encoding: one of `ENCODINGS`.
-        look: the form of images in the result.
-        where: where it comes from, for errors.
-
     Raises:
         FormatError: if it is damaged, or something else.
     """

@@ -43,9 +43,6 @@ class H5adSource(FieldChoice):
         with_key: add a text field ``key``, the name that the cell has in ``obs``.
         fill: what stands for a missing value, by field; of categories a code: ``{"kind": -1}``.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "AnnData files"

@@ -39,9 +39,6 @@ class HuggingFaceSource(FieldChoice, ImageSource):
         **options: `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`. `size`, `resize`,
             `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`. `split`, which split of a
             `DatasetDict`, and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "Hugging Face dataset"

@@ -64,9 +64,6 @@ class ImageFolderSource(ImageSource):
         with_key: add a text field ``key``, the path of the image's file from that folder.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "image folder"

@@ -43,9 +43,6 @@ class LeRobotSource(FieldChoice, ImageSource):
         path: the folder, which has `meta/info.json` and `data`.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "LeRobot dataset"

@@ -40,9 +40,6 @@ class LmdbSource(ImageSource):
             it. None: that one, if it has values alone.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "LMDB environment"

@@ -37,9 +37,6 @@ class MatSource(FieldChoice):
         last: those whose last dimension counts the samples instead, as MATLAB's own examples have it; it becomes the
             first one. ``["X"]`` for SVHN.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "MATLAB files"

@@ -27,11 +27,7 @@ _TYPES = {
 def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[bytes], Any]:
     """A function that decodes bytes to a value, or an image's fields; damaged ones raise `ValueError` or numpy's error.
 
-    Args:
-        encoding: as the index has it: ``"int"``, ``"ndarray:float32:3,4"``.
-        field: the column's name, for errors.
-        look: the form of images in the result.
-        file: where it comes from, for errors.
+    The encoding is that of the index: ``"int"``, ``"ndarray:float32:3,4"``.
 
     Raises:
         FormatError: if there is no such encoding, or it is one that is never read.

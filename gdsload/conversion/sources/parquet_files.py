@@ -49,9 +49,6 @@ class ParquetSource(FieldChoice, ImageSource):
         **options: `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`. `size`, `resize`,
             `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`. `split` and `follow_links`,
             as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "Parquet and Arrow files"

@@ -37,12 +37,7 @@ _KINDS = {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.FIFO
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a tar file.
-
-    Attributes:
-        archive: in which archive of the file it is, from 0 on.
-        header: its header.
-    """
+    """A member of a tar file, which may have several archives, counted from 0."""
 
     archive: int
     header: tarfile.TarInfo
@@ -55,13 +50,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a member's content.
-
-    Attributes:
-        offset: where it begins.
-        nbytes: how long it is.
-        content: itself, of a packed file, which is not read twice.
-    """
+    """The place of a member's content; of a packed file, which is not read twice, with the content itself."""
 
     offset: int
     nbytes: int

@@ -36,9 +36,6 @@ class TextSource:
         encoding: how it is encoded, as Python calls it; with lines one of those in which a byte of a line's end is
             nothing else: UTF-8, Latin-1, and their like.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "text files"

@@ -45,13 +45,7 @@ class Feature:
 def features_of(
     examples: Iterable[bytes], types: Mapping[str, str], fields: Sequence[str] | None, file: str
 ) -> dict[str, Feature]:
-    """The features that examples have.
-
-    Args:
-        examples: some of them, serialized.
-        types: what the user says of features.
-        fields: those that are wanted; None: all.
-        file: where they come from, for errors.
+    """The features that some serialized examples have, as far as fields are wanted; the user may give their types.
 
     Raises:
         FormatError: if one cannot be read, or has what no field can be.
@@ -99,14 +93,7 @@ def _is_picture(content: bytes) -> bool:
 def sample_of_example(
     content: bytes, features: Mapping[str, Feature], look: ImageForm, where: str, *, others: bool = False
 ) -> dict[str, Any]:
-    """The sample that an example is.
-
-    Args:
-        content: the example, serialized.
-        features: what to make of it.
-        look: what images are made into.
-        where: where it comes from, for errors.
-        others: whether it may have other features, which are left out.
+    """The sample that a serialized example is; it may have `others` than these features, which are left out.
 
     Raises:
         FormatError: if it is none, or a feature is not as it must be.

@@ -43,9 +43,6 @@ class TfRecordSource(FieldChoice, ImageSource):
             ones have one value each.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "TFRecord files"

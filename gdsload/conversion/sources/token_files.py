@@ -50,9 +50,6 @@ class TokenSource(OfDocuments):
         each: what a sample is: ``"token"`` (of `.bin` files alone) or ``"document"``. None: a token, if no file has
             documents.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "token files"

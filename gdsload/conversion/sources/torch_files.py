@@ -39,9 +39,6 @@ class TorchFileSource(FieldChoice):
             follow each other; ``"file"``, where numbers and texts beside the tensors are fields, too. None: rows of a
             file; of a folder it must be said.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "torch.save files"

@@ -61,9 +61,6 @@ class TarSource(FieldChoice, ImageSource):
         max_member_bytes: the most bytes that a member may have, and all members of one sample together.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "WebDataset tar files"

@@ -31,12 +31,7 @@ _MAX_NAME = 1000
 
 @dataclass(frozen=True, slots=True)
 class YoloFiles:
-    """The files of a dataset; all names are below `YoloLayout.base`.
-
-    Attributes:
-        pairs: each image and its label file, ``""`` for none, in order.
-        notes: notes for users on them.
-    """
+    """The pairs of an image and its label file, ``""`` for none, by names below `YoloLayout.base`; notes for users."""
 
     pairs: list[tuple[str, str]]
     notes: list[str]
