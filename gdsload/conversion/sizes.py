@@ -82,7 +82,7 @@ def _measured(source: Source, parts: Sequence[Part], schema: Schema, options: Co
     except OptionError:
         raise
     except GdsloadError:
-        return list(parts)  # said when it is its turn
+        return list(parts)  # reported when its turn comes
     if not samples:
         return list(parts)
     mean = nbytes / samples
@@ -144,7 +144,7 @@ def _mean(items: Iterator[Item], options: ConvertOptions) -> float | None:
             found = change(values) if item.count is None or not change.wants_samples else {}
         except OptionError:
             continue
-        except Exception:  # noqa: S112 - said when it is its turn
+        except Exception:  # noqa: S112 - reported when its turn comes
             continue
         nbytes += sum(map(_bytes, found.values()))
         count += 1 if item.count is None else item.count

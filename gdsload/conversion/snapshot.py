@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gdsload.conversion.input_files import Stamp, noted_by
-from gdsload.conversion.source import Source
+from gdsload.conversion.source import Source, path_of
 from gdsload.errors import FileChangedError, OptionError
 
 __all__ = ["SourceSnapshot", "refuse_inside"]
@@ -60,8 +60,8 @@ def refuse_inside(source: Source, out: str, targets: Iterable[str]) -> None:
     Raises:
         OptionError: if one is below the folder of the source.
     """
-    path = getattr(source, "path", None)
-    if not isinstance(path, str) or not os.path.isdir(path):
+    path = path_of(source)
+    if path is None or not os.path.isdir(path):
         return
     folder = os.path.realpath(path)
     for place in (out, *(os.path.join(target, "shards") for target in targets)):

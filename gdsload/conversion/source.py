@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
-__all__ = ["ExactParts", "FieldChoice", "Item", "OfDocuments", "Part", "Selective", "Source", "taking"]
+__all__ = ["ExactParts", "FieldChoice", "Item", "OfDocuments", "Part", "Selective", "Source", "path_of", "taking"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +110,27 @@ class OfDocuments:
 
 
 class FieldChoice:
-    """Base of sources that are `Selective`: they read `fields`, None for all."""
+    """Base of sources that are `Selective`: they read `fields`, None for all of them.
+
+    A source keeps in `_known` what it has worked out from its first samples, until other fields are chosen.
+    """
 
     fields: tuple[str, ...] | None = None
+    _known: Any = None
 
     def only(self, fields: Sequence[str]) -> Self:
         """See `Selective.only`."""
         found = copy.copy(self)
         found.fields = tuple(fields)
-        found.__dict__.pop("_decided", None)  # what was found out about others
+        for name in ("_known", "_decided"):
+            found.__dict__.pop(name, None)
         return found
+
+
+def path_of(source: Source) -> str | None:
+    """The path of a source; None if it is not made of one."""
+    found = getattr(source, "path", None)
+    return found if isinstance(found, str) else None
 
 
 def taking(source: Source, fields: Sequence[str] | None) -> Source:
