@@ -39,7 +39,7 @@ LONG_SIGNATURES = {
 QUESTIONS = ("What ", "Who ", "Whether ")
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
-    "lines in gdsload": 56_700,
+    "lines in gdsload": 56_100,
     "lines in tests": 61_000,
     "keywords of DataLoader": 28,
     "classes in loader, engine and backends": 193,

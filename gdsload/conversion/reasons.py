@@ -50,16 +50,16 @@ def reason_of(trouble: Exception) -> str:
 
 @contextmanager
 def reading(failed: str, file: str | None, *errors: type[Exception], remedy: str | None = None) -> Iterator[None]:
-    """Refuse data whose reading raises one of some errors in here; this package's own errors stay as they are.
+    """Turn errors of libraries that read damaged data into a `FormatError`; this package's own errors pass.
 
     Args:
         failed: what failed: ``"the table cannot be read"``.
         file: the file that the data are in.
-        errors: the errors; none: all but `MemoryError`, as readers of damaged files raise anything.
+        errors: their types. Without any it is all but `MemoryError`, as some readers of damaged files raise anything.
         remedy: what to do.
 
     Raises:
-        FormatError: in place of any of these errors, with its reason.
+        FormatError: in place of such an error, with its reason.
     """
     try:
         yield

@@ -18,9 +18,11 @@ __all__ = [
     "choice_of",
     "classes_of",
     "common_length",
+    "filled",
     "first_groups",
     "groups_left_out",
     "row_parts",
+    "run_parts",
     "runs",
     "sample_fields",
     "spans",
@@ -47,6 +49,29 @@ def runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
             low, nbytes = high, 0
 
 
+def run_parts(
+    what: str,
+    sizes: Sequence[int],
+    target_bytes: int,
+    *,
+    samples: Sequence[int] | None = None,
+    files: Sequence[str] | None = None,
+) -> list[Part]:
+    """Parts of consecutive files of these sizes, which have one sample each if `samples` does not say how many.
+
+    `Part.where` has the paths of the files, or the numbers of the first one and of that after the last one.
+    """
+    return [
+        Part(
+            f"{what} {low} to {high - 1}",
+            (low, high) if files is None else tuple(files[low:high]),
+            high - low if samples is None else sum(samples[low:high]),
+            sum(sizes[low:high]),
+        )
+        for low, high in runs(sizes, target_bytes)
+    ]
+
+
 def row_parts(
     count: int, step: int, row_bytes: int, *, prefix: str = "rows", where: tuple[str, ...] = ()
 ) -> list[Part]:
@@ -55,6 +80,17 @@ def row_parts(
         Part(f"{prefix} {low} to {high - 1}", (*where, low, high), high - low, (high - low) * row_bytes)
         for low, high in spans(0, count, step)
     ]
+
+
+def filled(parts: list[Part], what: str, path: str) -> list[Part]:
+    """The parts of a source.
+
+    Raises:
+        FormatError: if there are none.
+    """
+    if not parts:
+        raise FormatError(f"there is not one {what}", file=path)
+    return parts
 
 
 def first_groups(groups: Sequence[str]) -> str:

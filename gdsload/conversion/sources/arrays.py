@@ -18,7 +18,7 @@ from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
 from gdsload.conversion.reading_notes import note, noted_in_reading
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_fields, classes_of, runs, sample_fields
+from gdsload.conversion.row_source import check_fields, classes_of, run_parts, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts, bytes_notes
 from gdsload.conversion.sources.npy import decode_npy, map_npy
@@ -95,10 +95,7 @@ class ArraySource(FieldChoice):
         """See `Source.parts`: rows, or runs of files."""
         if self.each == "file":
             sizes = [os.path.getsize(file) for file in self._files]
-            return [
-                Part(f"files {low} to {high - 1}", (low, high), high - low, sum(sizes[low:high]))
-                for low, high in runs(sizes, target_bytes)
-            ]
+            return run_parts("files", sizes, target_bytes)
         names = {_DIGITS.sub("", os.path.basename(file)) for file in self._files}
         if self.each is None and self.fields is None and len(names) == 1 < len(self._files):
             raise OptionError(

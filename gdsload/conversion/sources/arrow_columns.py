@@ -84,7 +84,9 @@ def column_values(array: Any, leaf: Leaf, first_row: int, file: str) -> Any:
             remedy=usual if may_be else "Leave the row or the column out.",
         )
     if leaf.json:
-        return [_json(value, leaf, file) for value in array.to_pylist()]
+        failed = f"column {leaf.name!r} cannot be written as JSON"
+        with reading(failed, file, TypeError, ValueError, RecursionError):
+            return [json.dumps(value, ensure_ascii=False, default=_plain) for value in array.to_pylist()]
     kind = array.type
     if is_text(kind):
         found = array.to_pylist()
@@ -220,11 +222,6 @@ def _decimals(array: Any, leaf: Leaf, file: str) -> NDArray[Any]:
         ],
         np.float64,
     )
-
-
-def _json(value: Any, leaf: Leaf, file: str) -> str:
-    with reading(f"column {leaf.name!r} cannot be written as JSON", file, TypeError, ValueError, RecursionError):
-        return json.dumps(value, ensure_ascii=False, default=_plain)
 
 
 def _plain(value: Any) -> str:

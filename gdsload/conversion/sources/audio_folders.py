@@ -11,7 +11,7 @@ import numpy as np
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import classes_of, runs
+from gdsload.conversion.row_source import classes_of, run_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
 from gdsload.errors import FormatError, OptionError
@@ -75,11 +75,7 @@ class AudioFolderSource(FieldChoice):
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of files."""
-        sizes = [int(stamp[1]) for stamp in stamps(self._files)]
-        return [
-            Part(f"files {low} to {high - 1}", (low, high), high - low, sum(sizes[low:high]))
-            for low, high in runs(sizes, target_bytes)
-        ]
+        return run_parts("files", [int(stamp[1]) for stamp in stamps(self._files)], target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""

@@ -14,10 +14,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.reasons import reading
+from gdsload.conversion.reasons import in_words
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageForm, put
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, GdsloadError
 
 __all__ = ["decoded", "encoded_image", "exactly", "raw_image", "sample_bytes", "scalar", "shaped", "value_bytes"]
 
@@ -65,9 +65,13 @@ def decoded(values: Mapping[str, bytes], decoders: Mapping[str, Callable[[bytes]
     """
     found: dict[str, Any] = {}
     for name, decode in decoders.items():
-        with reading(f"field {name!r} cannot be decoded", where, ValueError):
+        try:  # `reading` would take a third of the time that a number takes
             value = decode(values[name])
             put(found, value if isinstance(value, dict) else {name: value}, where)
+        except GdsloadError:
+            raise
+        except ValueError as error:
+            raise FormatError(f"field {name!r} cannot be decoded: {in_words(error)}", file=where) from None
     return found
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +11,12 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.source import Item
 from gdsload.conversion.sources.opened_images import image_size
 from gdsload.conversion.sources.pictures import ImageForm
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import OptionError
 from gdsload.shards.format.image_header import REVERSED_COLUMNS, REVERSED_ROWS
 
-__all__ = ["BOX_FORMS", "BOX_WAYS_OUT", "BoxForm", "BoxedImage", "batch_of_one", "image_of", "mean_bytes", "some"]
+__all__ = ["BOX_FORMS", "BOX_WAYS_OUT", "BoxForm", "BoxedImage", "batch_of_one", "image_of"]
 
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 """Left, top, right, bottom, or left, top, width, height, in pixels; or centre, width, height as shares of the image."""
@@ -29,8 +27,6 @@ BOX_WAYS_OUT = (
 )
 """The remedy for pictures of several sizes, without cutting objects off."""
 
-_LOOKED_AT = 16
-_USUAL_BYTES = 3 * 640 * 480
 _FIRST_QUARTER = 5  # of EXIF's orientations, of which those before it leave width and height as they are
 
 
@@ -106,21 +102,6 @@ def image_of(file: str, look: ImageForm) -> BoxedImage:
         width, height, orientation = image_size(opened, file)
         opened.seek(0)
         return BoxedImage(look.fields("image", opened, file), (width, height), orientation)
-
-
-def mean_bytes(items: Iterable[Item]) -> int:
-    """Bytes of a sample as it is stored: the mean of some."""
-    found = []
-    for item in items:
-        with suppress(FormatError):  # said when it is its turn
-            values = (value[0] if isinstance(value, list | tuple) else value for value in item.make().values())
-            found.append(sum(len(one) if isinstance(one, bytes) else np.asarray(one).nbytes for one in values))
-    return max(sum(found) // len(found), 1) if found else _USUAL_BYTES
-
-
-def some(items: Sequence[Any]) -> Sequence[Any]:
-    """Some at even distances among all."""
-    return items[:: -(-len(items) // _LOOKED_AT) or 1]
 
 
 def batch_of_one(fixed: Mapping[str, Any], ragged: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

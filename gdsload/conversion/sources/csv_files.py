@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import codecs
-import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn, Self, Unpack
+from typing import Any, NoReturn, Unpack
 
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_columns, check_fields
+from gdsload.conversion.row_source import check_columns, check_fields, filled
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.csv_cells import (
     CELL_TYPES,
@@ -82,6 +80,7 @@ class CsvSource(FieldChoice, ImageSource):
 
     kind = "CSV files"
     threads = False
+    _known: list[Column] | None = None
 
     def __init__(self, path: str, **options: Unpack[CsvOptions]) -> None:
         self.path = path
@@ -94,30 +93,28 @@ class CsvSource(FieldChoice, ImageSource):
         if delimiter is not None and not _is_delimiter(delimiter):
             raise OptionError(f"delimiter is {delimiter!r:.100}", remedy="Pass a single character of ASCII, no quote.")
         self.text = CsvForm(delimiter, _encoding(options.get("encoding", "utf-8")))
-        self._known: list[Column] | None = None
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. Files that cells name are known by a checksum of names, lengths and times."""
-        digest = hashlib.sha256()
-        files = self._files()
-        columns = self._columns()
-        named = [column.place for column in columns if column.kind == "file"]
-        for file in files if named else []:
-            for piece in self._pieces(file):
-                cells = [] if piece.trouble else self._cells(piece, file)
-                for row in zip(*(cells[place].to_pylist() for place in named if cells), strict=True):
-                    stamps_of = [_stamp(_joined(file, os.fsdecode(cell))) for cell in row]
-                    digest.update(json.dumps(stamps_of).encode())
         return {
             "kind": self.kind,
-            "files": stamps(files),
-            "columns": {column.name: column.kind for column in columns},
-            "sha256": digest.hexdigest(),
+            "files": stamps(self._files()),
+            "columns": {column.name: column.kind for column in self._columns()},
+            "sha256": digest_of(self._stamps_in_cells()),
             "delimiter": self.text.delimiter,
             "encoding": self.text.encoding,
             "fill": self.fill,
             **self.form.to_json(),
         }
+
+    def _stamps_in_cells(self) -> Iterator[list[list[int] | None]]:
+        """The stamps of the files that the cells of each row name."""
+        named = [column.place for column in self._columns() if column.kind == "file"]
+        for file in self._files() if named else []:
+            for piece in self._pieces(file):
+                cells = [] if piece.trouble else self._cells(piece, file)
+                for row in zip(*(cells[place].to_pylist() for place in named if cells), strict=True):
+                    yield [_stamp(_joined(file, os.fsdecode(cell))) for cell in row]
 
     def notes(self) -> list[str]:
         """Sentences that users should know of it."""
@@ -162,9 +159,7 @@ class CsvSource(FieldChoice, ImageSource):
                 name = f"{os.path.basename(file)}, {rows} rows from line {piece.line_of(0)}"
                 where = (file, piece.offset + begin, piece.line_of(0), len(piece.content) - begin)
                 found.append(Part(name, where, rows, rows * row_bytes))
-        if not found:
-            raise FormatError("there is not one row", file=self.path)
-        return found
+        return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -212,12 +207,6 @@ class CsvSource(FieldChoice, ImageSource):
 
     def _files(self) -> list[str]:
         return self.files.find(_SUFFIXES, below=False)
-
-    def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
-        found = super().only(fields)
-        found._known = None  # noqa: SLF001 - its own
-        return found
 
     def _columns(self) -> list[Column]:
         """The columns that are wanted."""

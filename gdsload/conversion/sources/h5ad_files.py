@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import BATCH_BYTES, check_fields, choice_of, row_parts, spans
+from gdsload.conversion.row_source import BATCH_BYTES, check_fields, choice_of, filled, row_parts, spans
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hdf5_files import opened_hdf5, own_child
@@ -113,9 +113,7 @@ class H5adSource(FieldChoice):
         if len(genes) > 1:
             listed = ", ".join(f"{count} in {os.path.basename(file)}" for count, file in genes.items())
             raise FormatError(f"the files have different numbers of genes: {listed[:300]}", file=self.path)
-        if not found:
-            raise FormatError("there is not one cell", file=self.path)
-        return found
+        return filled(found, "cell", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`. Items are made while the file is open: before the next one is asked for."""

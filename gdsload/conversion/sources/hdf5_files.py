@@ -17,6 +17,7 @@ from gdsload.conversion.row_source import (
     BATCH_BYTES,
     check_fields,
     common_length,
+    filled,
     first_groups,
     groups_left_out,
     row_parts,
@@ -29,6 +30,8 @@ from gdsload.conversion.sources.cf_conventions import (
     StoredNumbers,
     of_first_dimension,
     other_dimension_notes,
+    units_metadata,
+    with_values,
 )
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
@@ -78,7 +81,8 @@ class Hdf5Source(FieldChoice):
         file = self.files.find(_SUFFIXES)[0]
         with opened_hdf5(file) as opened:
             fields, children = self._fields(opened, file), self._children(opened, file)
-            found = [note for name, one in fields.items() for note in _meaning(one).notes(name, unpack=self.unpack)]
+            meanings = _meanings(fields).items()
+            found = [note for name, one in meanings for note in one.notes(name, unpack=self.unpack)]
             found += bytes_notes({name: one for name, one in fields.items() if not _is_utf8(one)})
             if self.fields is None:
                 found += other_dimension_notes(
@@ -91,11 +95,7 @@ class Hdf5Source(FieldChoice):
         """The source's part of the dataset's metadata: the units that the first file's attributes give."""
         file = self.files.find(_SUFFIXES)[0]
         with opened_hdf5(file) as opened:
-            fields = self._fields(opened, file)
-            units = {
-                name: unit for name, one in fields.items() for unit in _meaning(one).unit(unpack=self.unpack).values()
-            }
-        return {"units": units} if units else {}
+            return units_metadata(_meanings(self._fields(opened, file)), unpack=self.unpack)
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
@@ -104,16 +104,14 @@ class Hdf5Source(FieldChoice):
         for file in self.files.find(_SUFFIXES):
             with opened_hdf5(file) as opened:
                 fields = self._fields(opened, file)
-                for name, one in fields.items():
-                    known, where = first.setdefault(name, (_meaning(one), file))
-                    known.check_same(_meaning(one), name, (where, file), unpack=self.unpack)
+                for name, one in _meanings(fields).items():
+                    known, where = first.setdefault(name, (one, file))
+                    known.check_same(one, name, (where, file), unpack=self.unpack)
                 count = len(next(iter(fields.values())))
                 row_bytes = _row_bytes(fields)
             step, name = max(target_bytes // row_bytes, 1), os.path.basename(file)
             found += row_parts(count, step, row_bytes, prefix=f"{name}, rows", where=(file,))
-        if not found:
-            raise FormatError("there is not one row", file=self.path)
-        return found
+        return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`. Items are made while the file is open: before the next one is asked for."""
@@ -150,7 +148,7 @@ class Hdf5Source(FieldChoice):
             fields = {name: child for name, child in fields.items() if _is_variable(child)}
             coordinates = [name for name, child in fields.items() if h5py.h5ds.is_scale(child.id)]
             dimensions = {name: _first_dimension(child) for name, child in fields.items()}
-            fields = {name: fields[name] for name in of_first_dimension(dimensions, coordinates, file)[0]}
+            fields = {name: fields[name] for name in of_first_dimension(dimensions, coordinates, file)}
         lengths = {name: len(field) if field.shape else -1 for name, field in fields.items()}
         if not fields:
             inner = first_groups(self._inner(children))
@@ -196,8 +194,11 @@ def _first_dimension(field: Any) -> str | None:
     return str(field.dims[0][0].name) if field.shape and h5ds.get_num_scales(field.id, 0) else None
 
 
-def _meaning(field: Any) -> StoredNumbers:
-    return StoredNumbers.of({name: _attribute(field, name) for name in ATTRIBUTES}, field.dtype)
+def _meanings(fields: dict[str, Any]) -> dict[str, StoredNumbers]:
+    return {
+        name: StoredNumbers.of({key: _attribute(field, key) for key in ATTRIBUTES}, field.dtype)
+        for name, field in fields.items()
+    }
 
 
 def _attribute(field: Any, name: str) -> Any:
@@ -243,9 +244,7 @@ def _row_bytes(fields: dict[str, Any]) -> int:
 def _rows(fields: dict[str, Any], begin: int, end: int, file: str, *, unpack: bool) -> dict[str, Any]:
     with reading(f"rows {begin} to {end - 1} cannot be read", file, OSError, RuntimeError, ValueError):
         found = {name: _values(field, begin, end) for name, field in fields.items()}
-        for name in [name for name, field in fields.items() if unpack and _meaning(field).formula]:
-            found[name] = _meaning(fields[name]).unpacked(found[name], name)
-        return found
+        return with_values(found, _meanings(fields)) if unpack else found
 
 
 def _values(field: Any, begin: int, end: int) -> Any:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import filled
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.streams import DAMAGED, read_pieces, unpacked_by_magic
@@ -66,9 +67,7 @@ class IdxSource:
             arrays = _arrays(files)
             prefix = f"{group.rpartition('/')[2]} rows".lstrip()
             found += array_parts(arrays, target_bytes, self.path, prefix=prefix, where=(group,))
-        if not found:
-            raise FormatError("there is not one row", file=self.path)
-        return found
+        return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""

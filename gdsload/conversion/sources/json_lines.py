@@ -7,14 +7,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NoReturn, Self, Unpack
+from typing import Any, NoReturn, Unpack
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_fields
-from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
-from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm
+from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.json_tables import parsed
 from gdsload.conversion.sources.json_types import check_rounded, has_large_float, named_type, settled_type
@@ -41,7 +41,7 @@ class JsonOptions(FileOptions, ColumnOptions, total=False):
     types: Mapping[str, str]
 
 
-class JsonLinesSource(FieldChoice):
+class JsonLinesSource(TableSource):
     """Lines of JSON, each an object: a sample, whose keys are fields.
 
     The first 1000 lines, or as many as have 16 MiB, tell which keys there are, and of what types: whole numbers
@@ -57,13 +57,13 @@ class JsonLinesSource(FieldChoice):
 
     kind = "JSON lines"
     threads = False
+    _known: tuple[Any, list[Leaf]] | None = None
 
     def __init__(self, path: str, **options: Unpack[JsonOptions]) -> None:
         self.path = path
         self.files = SourceFiles.of(path, options)
         self.table_form = TableForm.of(options)
         self.types = dict(options.get("types") or {})
-        self._known: tuple[Any, list[Leaf]] | None = None
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -76,12 +76,6 @@ class JsonLinesSource(FieldChoice):
     def metadata(self) -> dict[str, Any]:
         """The part of the dataset's metadata that follows from it: units, of keys that `types` says are times."""
         return self.table_form.metadata(self._columns()[1])
-
-    def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
-        found = super().only(fields)
-        found.table_form, found._known = self.table_form.only(fields), None  # noqa: SLF001 - its own
-        return found
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of lines; a packed file is one part."""

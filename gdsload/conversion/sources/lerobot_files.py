@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import BATCH_BYTES, check_columns, runs
+from gdsload.conversion.row_source import BATCH_BYTES, check_columns, filled, runs
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
+from gdsload.conversion.sources.pictures import ImageForm, ImageSource, put
 from gdsload.conversion.splits import ALL
 from gdsload.errors import FormatError, OptionError
 
@@ -47,11 +47,6 @@ class LeRobotSource(FieldChoice, ImageSource):
 
     kind = "LeRobot dataset"
     threads = False
-
-    def __init__(self, path: str, **options: Unpack[ImageFileOptions]) -> None:
-        self.path = path
-        self.files = SourceFiles.of(path, options)
-        self.look = ImageForm.of(options)
 
     @property
     def tasks(self) -> list[str]:
@@ -89,13 +84,12 @@ class LeRobotSource(FieldChoice, ImageSource):
                 for low, high in runs([count * row_bytes for count in rows], target_bytes):
                     first, count = sum(rows[:low]), sum(rows[low:high])
                     if episodes is not None:
-                        count = sum(int(_among(part, episodes).sum()) for part in _numbers(table, low, high))
+                        batches = table.iter_batches(row_groups=range(low, high), columns=[_EPISODE])
+                        count = sum(int(_among(batch.column(0), episodes).sum()) for batch in batches)
                     if count:
                         where = (file, low, high, first)
                         found.append(Part(f"{name}, row groups {low} to {high - 1}", where, count, count * row_bytes))
-        if not found:
-            raise FormatError("there is not one frame", file=self.path)
-        return found
+        return filled(found, "frame", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -241,11 +235,6 @@ def _among(episodes: Any, wanted: tuple[int, int]) -> Any:
     if numbers.dtype.kind not in "iu":
         raise ValueError(f"episode_index is of type {numbers.dtype}")
     return (numbers >= wanted[0]) & (numbers < wanted[1])
-
-
-def _numbers(table: Any, low: int, high: int) -> Iterator[Any]:
-    for batch in table.iter_batches(row_groups=range(low, high), columns=[_EPISODE]):
-        yield batch.column(0)
 
 
 def _has_holes(column: Any) -> bool:

@@ -8,14 +8,14 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, Unpack
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import open_file, stamps
 from gdsload.conversion.reasons import in_words, reading
-from gdsload.conversion.row_source import runs
+from gdsload.conversion.row_source import run_parts
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import TableForm
@@ -30,7 +30,7 @@ from gdsload.conversion.sources.binary_samples import (
     value_bytes,
 )
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
+from gdsload.conversion.sources.pictures import ImageForm, ImageSource
 from gdsload.errors import FormatError
 
 __all__ = ["LitDataSource"]
@@ -71,11 +71,6 @@ class LitDataSource(ImageSource):
     kind = "LitData chunks"
     threads = False
 
-    def __init__(self, path: str, **options: Unpack[ImageFileOptions]) -> None:
-        self.path = path
-        self.files = SourceFiles.of(path, options)
-        self.look = ImageForm.of(options)
-
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
         folder = self.files.folder(_INDEX)
@@ -85,14 +80,10 @@ class LitDataSource(ImageSource):
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of chunks."""
         chunks = self._index().chunks
-        found: list[Part] = []
-        for low, high in runs([chunk.nbytes for chunk in chunks], target_bytes):
-            run = chunks[low:high]
-            nbytes, samples = sum(chunk.nbytes for chunk in run), sum(chunk.samples for chunk in run)
-            found.append(Part(f"chunks {low} to {high - 1}", (low, high), samples, nbytes))
-        if not any(part.samples for part in found):
+        samples = [chunk.samples for chunk in chunks]
+        if not any(samples):
             raise FormatError("there is not one sample", file=self.path)
-        return found
+        return run_parts("chunks", [chunk.nbytes for chunk in chunks], target_bytes, samples=samples)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -176,8 +167,8 @@ def _decoder(how: str, field: str, look: ImageForm, file: str) -> Callable[[byte
         "int": partial(scalar, np.dtype("int64")),
         "float": partial(scalar, np.dtype("float64")),
         "bool": partial(scalar, np.dtype("bool")),
-        "str": _text,
-        "text": _text,
+        "str": partial(str, encoding="utf-8"),
+        "text": partial(str, encoding="utf-8"),
         "bytes": bytes,
         "file": bytes,
         "tensor": partial(_array, ">", _TENSORS),
@@ -248,10 +239,6 @@ def _rows(table: bytes, chunk: _Chunk, path: str) -> Iterator[Item]:
 def _refused(where: str, _content: bytes) -> Any:
     # Such fields have values only in chunks without a table, which are written where pyarrow is missing.
     raise FormatError("it is stored in a form of LitData's own", file=where, remedy="Write it again, with pyarrow.")
-
-
-def _text(content: bytes) -> str:
-    return content.decode()
 
 
 def _array(order: str, types: dict[int, str], content: bytes) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_fields
+from gdsload.conversion.row_source import check_fields, filled
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.extras import need
@@ -60,9 +60,7 @@ class MatSource(FieldChoice):
             prefix, arrays = f"{os.path.basename(file)}, rows", self._arrays(file, None)
             _refuse_row_vectors(arrays, file)
             found += array_parts(arrays, target_bytes, file, prefix=prefix, where=(file,))
-        if not found:
-            raise FormatError("there is not one row", file=self.path)
-        return found
+        return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""

@@ -47,9 +47,7 @@ def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[
         "int": partial(scalar, np.dtype("int64")),
         "str_int": int,
         "str_float": np.float64,
-        "str_decimal": _text,
-        "str": _text,
-        "json": _text,
+        **dict.fromkeys(("str_decimal", "str", "json"), partial(str, encoding="utf-8")),
         "bytes": bytes,
         "jpeg": partial(encoded_image, look=look, field=field, file=file),
         "png": partial(encoded_image, look=look, field=field, file=file),
@@ -62,10 +60,6 @@ def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[
             remedy="Choose other columns: fields=[...].",
         )
     return simple[name]
-
-
-def _text(content: bytes) -> str:
-    return content.decode()
 
 
 def _array_decoder(details: str, field: str, file: str) -> Callable[[bytes], NDArray[Any]]:

@@ -28,7 +28,7 @@ _ENCRYPTED = 1
 class NpzArchive:
     """The arrays of an archive, each of which is opened once, for all readers of its rows.
 
-    What is wrong with a damaged archive, `zipfile` says by errors of many types.
+    A damaged archive raises errors of many types, which are those of `zipfile`.
     """
 
     def __init__(self, path: str) -> None:

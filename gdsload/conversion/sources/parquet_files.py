@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import BATCH_BYTES
-from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.row_source import BATCH_BYTES, filled
+from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_images import (
     ImageColumns,
     class_names,
@@ -19,7 +19,7 @@ from gdsload.conversion.sources.arrow_images import (
     sound_columns,
     unlabelled_notes,
 )
-from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, units_of
+from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource, units_of
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hive import partitioned_schema, partitions_of, with_partition
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
@@ -34,7 +34,7 @@ class TableFileOptions(ImageFileOptions, ColumnOptions, total=False):
     """The options of tables in files."""
 
 
-class ParquetSource(FieldChoice, ImageSource):
+class ParquetSource(TableSource, ImageSource):
     """Tables, whose rows are samples and whose columns are fields.
 
     Columns of numbers and of lists of one length become fixed fields, lists of any length ragged ones, text and binary
@@ -86,12 +86,6 @@ class ParquetSource(FieldChoice, ImageSource):
             *unlabelled_notes(name for name in classes if any(_is_negative(file, name) for file in self._partitions())),
         ]
 
-    def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
-        found = super().only(fields)
-        found.table_form = self.table_form.only(fields)
-        return found
-
     @property
     def _images(self) -> frozenset[str]:
         """The columns of images, of the first file."""
@@ -131,9 +125,7 @@ class ParquetSource(FieldChoice, ImageSource):
                     found += _row_groups(file, table, columns)
                 else:
                     found += _batches(file, table, target_bytes)
-        if not found:
-            raise FormatError("there is not one row", file=self.path)
-        return found
+        return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""

@@ -10,7 +10,7 @@ from typing import IO, Any, Unpack
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import runs, spans
+from gdsload.conversion.row_source import filled, run_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.streams import go_to_line, read_line
 from gdsload.errors import FormatError, OptionError
@@ -73,18 +73,13 @@ class TextSource:
             )
         sizes = [os.path.getsize(file) for file in files]
         if self.each == "file":
-            return [
-                Part(f"files {low} to {high - 1}", tuple(files[low:high]), high - low, sum(sizes[low:high]))
-                for low, high in runs(sizes, target_bytes)
-            ]
+            return run_parts("files", sizes, target_bytes, files=files)
         found = [
             Part(f"{os.path.basename(file)}, bytes {low} to {high - 1}", (file, low, high), nbytes=high - low)
             for file, size in zip(files, sizes, strict=True)
             for low, high in spans(0, size, max(target_bytes, 1))
         ]
-        if not found:
-            raise FormatError("there is not one line", file=self.path)
-        return found
+        return filled(found, "line", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""

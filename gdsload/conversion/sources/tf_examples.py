@@ -55,15 +55,11 @@ def features_of(
     for content in examples:
         for name, feature in _parsed(content).items():
             if (kind := feature.WhichOneof("kind")) is not None:
-                seen.setdefault(name, []).append((kind, _head(getattr(feature, kind).value)))
+                # Two values tell that it is a list.
+                seen.setdefault(name, []).append((kind, list(getattr(feature, kind).value[:2])))
     check_fields([*types], sorted(seen), file)
     wanted = check_columns(fields, sorted(seen), file)
     return {name: _feature(name, seen[name], types.get(name)) for name in wanted}
-
-
-def _head(values: Any) -> list[Any]:
-    """As many values as tell whether it is one; of lists, their lengths are not kept."""
-    return list(values[:2])
 
 
 def _feature(name: str, seen: list[tuple[str, list[Any]]], type_: str | None) -> Feature:

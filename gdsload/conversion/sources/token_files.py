@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import BATCH_BYTES, runs, spans
+from gdsload.conversion.row_source import BATCH_BYTES, filled, run_parts, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
 from gdsload.conversion.sources.npy import decode_npy, map_npy
 from gdsload.conversion.sources.streams import go_to_line, read_line
@@ -113,23 +113,15 @@ class TokenSource(OfDocuments):
         files = self.files.find(_SUFFIXES)
         if self._one_by_one(files):
             found = [part for file in files for part in self._tokens(file, target_bytes)]
-            if not found:
-                raise FormatError("there is not one token", file=self.path)
-            return found
+            return filled(found, "token", self.path)
         arrays = [file for file in files if _has(file, ".npy")]
         if arrays:
             _check_header(arrays[0])
-        sizes = [os.path.getsize(file) for file in arrays]
-        found = [
-            Part(f"files {low} to {high - 1}", tuple(arrays[low:high]), high - low, sum(sizes[low:high]))
-            for low, high in runs(sizes, target_bytes)
-        ]
+        found = run_parts("files", list(map(os.path.getsize, arrays)), target_bytes, files=arrays)
         for file in files:
             if file not in arrays:
                 found += self._documents(file, target_bytes) if self._index(file) else self._ranges(file, target_bytes)
-        if not found:
-            raise FormatError("there is not one token", file=self.path)
-        return found
+        return filled(found, "token", self.path)
 
     def _one_by_one(self, files: list[str]) -> bool:
         """Return whether each token is a sample."""

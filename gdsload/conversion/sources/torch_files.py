@@ -12,7 +12,7 @@ import torch
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
 from gdsload.conversion.reasons import in_words, reading
-from gdsload.conversion.row_source import check_fields, runs, sample_fields
+from gdsload.conversion.row_source import check_fields, filled, run_parts, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.errors import FormatError, OptionError
@@ -66,20 +66,14 @@ class TorchFileSource(FieldChoice):
                 remedy="Pass each='file' if each is one sample; each='row' if the first dimension "
                 "of their tensors counts samples.",
             )
-        found: list[Part] = []
         if self.each == "file":
-            sizes = [os.path.getsize(file) for file in files]
-            for low, high in runs(sizes, target_bytes):
-                nbytes = sum(sizes[low:high])
-                found.append(Part(f"files {low} to {high - 1}", tuple(files[low:high]), high - low, nbytes))
-            return found
+            return run_parts("files", list(map(os.path.getsize, files)), target_bytes, files=files)
+        found: list[Part] = []
         for file in files:
             _check_records(file)
             prefix = f"{os.path.basename(file)}, rows"
             found += array_parts(self._rows(file), target_bytes, file, prefix=prefix, where=(file,))
-        if not found:
-            raise FormatError("there is not one row", file=self.path)
-        return found
+        return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Unpack, cast
 
 from gdsload.conversion.folders import is_passed_over, is_path_passed_over
-from gdsload.conversion.input_files import SourceFiles, stamps
+from gdsload.conversion.input_files import stamps
 from gdsload.conversion.reading_notes import note, noting
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import sample_fields
@@ -76,10 +76,8 @@ class TarSource(FieldChoice, ImageSource):
     ) -> None:
         if max_member_bytes < 1:
             raise OptionError(f"max_member_bytes is {max_member_bytes}, no number of bytes from 1")
-        self.path = path
-        self.files = SourceFiles.of(path, options)
+        super().__init__(path, **options)
         self.with_key = with_key
-        self.look = ImageForm.of(options)
         self.max_member_bytes = max_member_bytes
 
     def describe(self) -> dict[str, Any]:
