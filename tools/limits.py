@@ -39,7 +39,7 @@ LONG_SIGNATURES = {
 QUESTIONS = ("What ", "Who ", "Whether ")
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
-    "lines in gdsload": 56_400,
+    "lines in gdsload": 55_800,
     "lines in tests": 60_900,
     "keywords of DataLoader": 28,
     "classes in loader, engine and backends": 193,

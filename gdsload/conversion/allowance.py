@@ -38,11 +38,7 @@ class Allowance:
             raise _no_allowance(given)
 
     def check(self, skipped: Sequence[Skipped], samples: int) -> None:
-        """Refuse more than are allowed.
-
-        Args:
-            skipped: those that were skipped.
-            samples: how many there are in all, these included.
+        """Refuse to skip more than are allowed of all samples.
 
         Raises:
             ConversionError: if they are too many, with the reasons of the first few.

@@ -1,7 +1,7 @@
 """Conversions on a cluster that is there already: Dask's or Ray's, over a file system that all its machines share.
 
-Whose turn it is, and what becomes of the work of a machine that is lost, is the cluster's business: both hand it to
-another one, a few times. A part that was begun twice is there once: it appears by one rename.
+The cluster decides which machine does a task; Dask and Ray give the tasks of a lost machine to another one, a few
+times. A part that was begun twice is there once: it appears by one rename.
 """
 
 from __future__ import annotations

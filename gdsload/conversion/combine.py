@@ -33,16 +33,9 @@ def publish(
     spread_over: Sequence[str] = (),
     metadata: Metadata | None = None,
 ) -> None:
-    """Make the dataset appear: the shards of all parts, in order.
+    """Make the dataset appear at a path: the shards of all parts in the stage, in order.
 
-    Args:
-        path: where.
-        stage: the folder that the parts are in.
-        stored: the dataset's fields, and how they are stored.
-        parts: how many.
-        overwrite: whether a dataset that is at `path` is replaced.
-        spread_over: folders, absolute, for shards; one that a part has in one of them stays there.
-        metadata: what the dataset says of itself.
+    Shards are spread over absolute folders; one that a part has in one of them stays there.
 
     Raises:
         WriteError: if the disk is full or fails.
@@ -112,19 +105,12 @@ def shuffle_into(
     spread_over: Sequence[str] = (),
     metadata: Metadata | None = None,
 ) -> None:
-    """Write the samples of a dataset again, in a random order. Memory is bounded: they are read where they are.
+    """Write the samples of a dataset to a new path, in a random order, and report progress by their number.
 
-    Args:
-        path: where the new one appears.
-        dataset: the samples.
-        options: with the seed.
-        overwrite: whether a dataset that is at `path` is replaced.
-        progress: called with the number of samples that have been written.
-        spread_over: folders over which its shards are spread.
-        metadata: what the new one says of itself.
+    Memory is bounded: samples are read where they are.
 
     Raises:
-        ChecksumError: if one of them is damaged, which may be there since an earlier run.
+        ChecksumError: if one of them is damaged, as what an earlier run has written may be.
         WriteError: if the disk is full or fails.
     """
     try:

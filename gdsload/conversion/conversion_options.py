@@ -68,9 +68,6 @@ class Change:
 
     The values of a mapping in a sample become fields; the user's function gets the mapping itself.
 
-    Args:
-        options: the changes to make.
-
     Attributes:
         clipped: how many values of each field were clipped, in all calls so far.
     """

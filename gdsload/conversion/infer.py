@@ -12,7 +12,7 @@ from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.part import failed, made, one_scale, place_of
 from gdsload.conversion.reading_notes import noted_in_reading, noting
 from gdsload.conversion.reasons import reason_of
-from gdsload.conversion.source import Part, Source
+from gdsload.conversion.source import Part, Source, path_of
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.conversion.sources.torch_datasets import TorchSource
 from gdsload.errors import FormatError, SchemaError
@@ -51,7 +51,7 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
     if found is None:
         left_out = "; ".join(["it has none", *noted_in_reading([noted])]).rstrip(".")
         why = f". The first, {troubles[0]}" if troubles else f": {left_out}"
-        raise FormatError(f"not one sample of the source can be made{why}", file=_path_of(source))
+        raise FormatError(f"not one sample of the source can be made{why}", file=path_of(source))
     fields = {name: _ragged(name, field) if name in options.ragged else field for name, field in found.items()}
     unknown = [name for name in options.ragged if name not in fields]
     if unknown:
@@ -98,13 +98,7 @@ def _schema_alone(sample: Mapping[str, Any], source: Source, where: str) -> Sche
         return infer_schema(sample, batch=False)
     except SchemaError as error:
         message = f"{error.message} ({where})"
-        raise SchemaError(message, file=_path_of(source), field=error.field, remedy=error.remedy) from None
-
-
-def _path_of(source: Source) -> str | None:
-    """The path of a source; None if it is not made of one."""
-    found = getattr(source, "path", None)
-    return found if isinstance(found, str) else None
+        raise SchemaError(message, file=path_of(source), field=error.field, remedy=error.remedy) from None
 
 
 def _other_fields(one: Schema, other: Schema, where: str) -> SchemaError:

@@ -7,6 +7,8 @@ and that nothing is opened but regular files: a pipe would be waited on for ever
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +23,7 @@ from gdsload.conversion.table_logs import refuse_logged, refuse_logged_above
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.paths import absolute
 
-__all__ = ["FileOptions", "SourceFiles", "Stamp", "check_file", "noted_by", "open_file", "stamps"]
+__all__ = ["FileOptions", "SourceFiles", "Stamp", "check_file", "digest_of", "noted_by", "open_file", "stamps"]
 
 Stamp = list[str | int]
 _note: ContextVar[Callable[[Stamp], None] | None] = ContextVar("_note", default=None)
@@ -55,6 +57,14 @@ def stamps(files: Iterable[str]) -> list[Stamp]:
         if note is not None:
             note(found[-1])
     return found
+
+
+def digest_of(found: Iterable[object]) -> str:
+    """The checksum of stamps that are too many to be kept."""
+    digest = hashlib.sha256()
+    for one in found:
+        digest.update(json.dumps(one).encode())
+    return digest.hexdigest()
 
 
 @contextmanager
@@ -137,9 +147,6 @@ class SourceFiles:
         split: the split to take, where names of files or folders tell of several: of ``train-0.tar`` ``"train"``.
             ``"all"``: all are taken, as also where their names mean something else.
         follow_links: whether symbolic links may lead out of the folder.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     def __init__(self, path: str, *, split: str | None = None, follow_links: bool = False) -> None:
@@ -278,20 +285,13 @@ class SourceFiles:
         inner = os.path.relpath(os.path.realpath(link), os.path.realpath(self.path))
         return not any(map(is_passed_over, inner.split(os.sep)))
 
-    def check_link(self, link: str) -> bool:
-        """Refuse a symbolic link that leads out of the source, if that was not asked for.
-
-        Returns:
-            Whether it stays in the source.
+    def check_link(self, link: str, folder: str | None = None) -> bool:
+        """Return whether a symbolic link stays in a folder, the source's by default.
 
         Raises:
-            FormatError: naming the link, and where it leads.
+            FormatError: if it leads out of the folder, and that was not asked for: with the link, and where it leads.
         """
-        return self._check_link(link, os.path.realpath(self.path))
-
-    def _check_link(self, link: str, root: str) -> bool:
-        """Refuse a link that leads out of a folder, if that was not asked for; whether it stays in it."""
-        target = os.path.realpath(link)
+        root, target = os.path.realpath(folder or self.path), os.path.realpath(link)
         if os.path.commonpath([root, target]) == root:
             return True
         if not self.follow_links:
@@ -320,7 +320,7 @@ class SourceFiles:
         if os.path.commonpath([root, real]) != root:
             if os.path.commonpath([whole, os.path.normpath(path)]) != whole:
                 raise FormatError(f"{name!r:.200} leads out of the folder", file=folder)
-            self._check_link(path, root)
+            self.check_link(path, root)
         if not is_file:
             raise FormatError(f"there is no file {name!r:.200}", file=folder)
         return real

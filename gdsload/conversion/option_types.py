@@ -58,11 +58,7 @@ def _spelled_out(signature: inspect.Signature) -> list[inspect.Parameter]:
 
 
 def check_values(made: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Refuse values that are of none of the types that an option may be of.
-
-    Args:
-        made: the source's class.
-        given: values by option; names that it does not have are passed over.
+    """Refuse values of types that the options of a source's class do not have.
 
     Raises:
         OptionError: naming the option, the value, and what it may be.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gdsload.conversion.part import key_of, place_of
 from gdsload.conversion.provenance import notes_of, told_by
 from gdsload.conversion.reasons import reason_of
-from gdsload.conversion.source import Item, OfDocuments, Part, Source
+from gdsload.conversion.source import Item, OfDocuments, Part, Source, path_of
 from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.encode import sample_of
 
@@ -119,7 +119,7 @@ class PackedSource:
     @property
     def path(self) -> str | None:
         """The path of the documents; None if they are not files."""
-        return getattr(self.inner, "path", None)
+        return path_of(self.inner)
 
     @property
     def name(self) -> str | None:
@@ -248,12 +248,7 @@ class PackedSource:
 
 
 class _Cutter:
-    """Cuts documents, as they come, into blocks, and hands these out some at once.
-
-    Args:
-        packing: how.
-        run: which blocks.
-    """
+    """Cuts documents, as they come, into blocks, and gives several blocks at once."""
 
     def __init__(self, packing: Packing, run: _PackedRun) -> None:
         self._packing, self._dtype = packing, np.dtype(run.dtype)

@@ -85,7 +85,7 @@ def convert_part(task: PartTask) -> PartReport:
             for item in task.source.read(part):
                 if task.stopped is not None and task.stopped():
                     raise ReadError("the conversion was interrupted")
-                _Writing(task.source, writer, part, change, options.on_error, skipped).write(item)
+                _write(item, part, task, writer, change, skipped)
                 if task.noted is not None and (now := time.monotonic()) - last > _EVERY_S:
                     last = now
                     task.noted(task.number, writer.samples)
@@ -96,35 +96,24 @@ def convert_part(task: PartTask) -> PartReport:
     return PartReport(task.number, samples, nbytes, tuple(skipped), change.clipped, noted)
 
 
-@dataclass(frozen=True, slots=True)
-class _Writing:
-    """All that is needed to write the items of a part."""
-
-    source: Source
-    writer: ShardWriter
-    part: Part
-    change: Change
-    on_error: str
-    skipped: list[Skipped]
-
-    def write(self, item: Item) -> None:
-        """Write an item; one that many samples came in, and one of them is bad, is taken apart to find it."""
-        trouble = _try(self.writer, item, self.change)
-        if trouble is None:
+def _write(item: Item, part: Part, task: PartTask, writer: ShardWriter, change: Change, skipped: list[Skipped]) -> None:
+    """Write an item of a part; if one of its samples is bad, each is written by itself, and the bad one is skipped."""
+    trouble = _try(writer, item, change)
+    if trouble is None:
+        return
+    if item.count is not None:
+        try:
+            samples = list(samples_of(item))
+        except Exception as error:
+            trouble = error
+        else:
+            for sample in samples:
+                _write(sample, part, task, writer, change, skipped)
             return
-        if item.count is not None:
-            try:
-                parts = list(samples_of(item))
-            except Exception as error:
-                trouble = error
-            else:
-                for part in parts:
-                    self.write(part)
-                return
-        trouble = _explained(trouble, self.source, self.writer.schema)
-        if self.on_error == "stop":
-            raise failed(item.key, self.part, trouble) from trouble
-        self.skipped.append(Skipped(item.key, reason_of(trouble)))
+    trouble = _explained(trouble, task.source, writer.schema)
+    if task.options.on_error == "stop":
+        raise failed(item.key, part, trouble) from trouble
+    skipped.append(Skipped(item.key, reason_of(trouble)))
 
 
 def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exception:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.input_files import SourceFiles
-from gdsload.conversion.source import Source
+from gdsload.conversion.source import Source, path_of
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.errors import OptionError
 from gdsload.shards.format.metadata import checked_metadata
@@ -31,22 +31,17 @@ _PROVENANCE = ("source", "options", "gdsload")
 
 
 def metadata_of(source: Source, schema: Schema, options: ConvertOptions, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a dataset that is made of a source.
+    """The metadata of a dataset of some fields that is made of a source; what the source says of others is left out.
 
-    Args:
-        source: the source.
-        schema: the fields of the result: what the source says of others is left out.
-        options: how it is converted.
-        given: the keywords of the conversion; of these `metadata` replaces what it has keys of.
+    Keys in the keyword `metadata` of the conversion replace what the source says.
 
     Raises:
         OptionError: if datasets that are put together disagree, the name of a class is no text, or JSON cannot hold
             what was given.
     """
     wanted = checked_metadata(given.get("metadata"))
-    listed = _parts_of(source)
-    found = _told(source, listed, list(schema), [about for about in _OF_FIELDS if about not in wanted])
-    if not (listed or getattr(source, "rearranges", False)):
+    found = told_by(source, list(schema), [about for about in _OF_FIELDS if about not in wanted])
+    if not (_parts_of(source) or getattr(source, "rearranges", False)):
         found |= _provenance(source, options, given)
     for about in _OF_FIELDS:
         if isinstance(of := found.get(about), dict):
@@ -65,23 +60,25 @@ def _check_classes(found: Mapping[str, Any], source: Source) -> None:
     for field, names in of.items() if isinstance(of, dict) else ():
         for name in names if isinstance(names, list) else ():
             if isinstance(name, str) and name.encode("utf-8", "replace").decode() != name:
-                path = getattr(source, "path", None)
                 raise OptionError(
                     f"the class {name!r:.200} has a name that is not UTF-8",
-                    file=path if isinstance(path, str) else None,
+                    file=path_of(source),
                     field=field,
                     remedy="Rename its folder; or say the names of all classes, in this order: "
                     f'metadata={{"classes": {{{field!r}: [...]}}}}.',
                 )
 
 
-def told_by(source: Source, fields: Sequence[str]) -> dict[str, Any]:
+def told_by(source: Source, fields: Sequence[str], matters: Collection[str] = _OF_FIELDS) -> dict[str, Any]:
     """The metadata of a source and of these fields of it.
 
     Raises:
-        OptionError: if datasets that are put together disagree.
+        OptionError: if datasets that are put together disagree in what matters.
     """
-    return _told(source, _parts_of(source), fields, _OF_FIELDS)
+    if listed := _parts_of(source):
+        return combined_metadata(listed, fields, matters)
+    own = getattr(source, "metadata", None)
+    return {} if own is None else dict(own())
 
 
 def _parts_of(source: Source) -> list[tuple[str, dict[str, Any]]]:
@@ -89,15 +86,6 @@ def _parts_of(source: Source) -> list[tuple[str, dict[str, Any]]]:
     parts = getattr(source, "metadata_parts", None)
     listed = [] if parts is None else parts()
     return listed if any(metadata for _, metadata in listed) else []
-
-
-def _told(
-    source: Source, listed: list[tuple[str, dict[str, Any]]], fields: Sequence[str], matters: Collection[str]
-) -> dict[str, Any]:
-    if listed:
-        return combined_metadata(listed, fields, matters)
-    own = getattr(source, "metadata", None)
-    return {} if own is None else dict(own())
 
 
 def notes_of(source: Source) -> tuple[str, ...]:
@@ -111,8 +99,7 @@ def notes_of(source: Source) -> tuple[str, ...]:
 
 def _provenance(source: Source, options: ConvertOptions, given: Mapping[str, Any]) -> dict[str, Any]:
     where: dict[str, Any] = {"kind": source.kind}
-    path = getattr(source, "path", None)
-    if isinstance(path, str):
+    if (path := path_of(source)) is not None:
         # Names of files are any bytes, and JSON holds texts alone.
         where["path"] = os.fsencode(absolute(path)).decode("utf-8", "replace")
     elif isinstance(name := getattr(source, "name", None), str):
@@ -139,12 +126,8 @@ def combined_metadata(
     """The metadata of several datasets together.
 
     If all say the same, so do they together. Else what they agree in is kept, and classes and units that some of them
-    name; what they come from stands under ``"merged"``, once for each different one.
-
-    Args:
-        datasets: path and metadata of each.
-        fields: those of the result.
-        matters: what is compared of them: ``"classes"``, ``"units"``, or both.
+    name; what they come from is under ``"merged"``, once for each different one. What `matters`, ``"classes"`` or
+    ``"units"``, must be the same for the fields of the result.
 
     Raises:
         OptionError: if they name the classes or unit of a field differently: one number would mean two things then.

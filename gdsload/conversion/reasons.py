@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from gdsload.errors import FormatError, GdsloadError
 
-__all__ = ["in_words", "of_user", "reason_of"]
+__all__ = ["in_words", "of_user", "reading", "reason_of"]
 
 _BARE = (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, ZeroDivisionError, struct.error)
 _RAISE = dis.opmap["RAISE_VARARGS"]
@@ -46,6 +46,29 @@ def reason_of(trouble: Exception) -> str:
     if _is_bare(trouble):
         return f"the sample cannot be made: {in_words(trouble)}"
     return f"{type(trouble).__name__}: {trouble}"[:_LONGEST_REASON].rstrip(".")
+
+
+@contextmanager
+def reading(failed: str, file: str | None, *errors: type[Exception], remedy: str | None = None) -> Iterator[None]:
+    """Turn errors of libraries that read damaged data into a `FormatError`; this package's own errors pass.
+
+    Args:
+        failed: what failed: ``"the table cannot be read"``.
+        file: the file that the data are in.
+        errors: their types. Without any it is all but `MemoryError`, as some readers of damaged files raise anything.
+        remedy: what to do.
+
+    Raises:
+        FormatError: in place of such an error, with its reason.
+    """
+    try:
+        yield
+    except (GdsloadError, MemoryError):
+        raise
+    except Exception as error:
+        if errors and not isinstance(error, errors):
+            raise
+        raise FormatError(f"{failed}: {in_words(error)}", file=file, remedy=remedy) from None
 
 
 @contextmanager

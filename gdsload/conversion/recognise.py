@@ -91,13 +91,10 @@ _MAX_LINE_BYTES = 2**28
 
 
 def source_for(source: object, kind: str | None, options: Mapping[str, Any] | None = None) -> Source:
-    """The source that a user means.
+    """The source that a user means, of one of `KINDS` or of the kind that is recognised, with options of that kind.
 
-    Args:
-        source: a path; ``package.module:name`` of a torch dataset; a torch dataset; a table or arrays in memory; or a
-            source, which is returned as it is.
-        kind: which of `KINDS` it is; None to find out.
-        options: keywords of that kind.
+    It is named by a path, or as ``package.module:name``; or it is a torch dataset, a table or arrays in memory, or a
+    source, which is returned as it is.
 
     Raises:
         DatasetNotFoundError: if there is nothing at the path.
@@ -126,11 +123,11 @@ def source_class(source: object, kind: str | None) -> tuple[str, Callable[..., A
     is_path = isinstance(source, str | os.PathLike)
     _refuse_paths(source)
     name = kind or (recognise(os.fspath(cast("str", source))) if is_path else _by_object(source))
-    if name in _OBJECTS and not is_path:
-        return name, _class_of(*_OBJECTS[name])
-    if name not in KINDS:
+    kinds = KINDS if is_path else KINDS | _OBJECTS
+    if name not in kinds:
         raise OptionError(f"kind is {name!r}", remedy=f"Supported are {', '.join(map(repr, KINDS))}.")
-    return name, _class_of(*KINDS[name])
+    module, cls = kinds[name]
+    return name, getattr(importlib.import_module(f"{_PLACE}.{module}"), cls)
 
 
 def _refuse_paths(source: object) -> None:
@@ -143,11 +140,6 @@ def _refuse_paths(source: object) -> None:
             remedy="Pass the folder that they are in, or a pattern of braces for their names, as 'part-{0..9}.csv' or "
             "'{a,b}.csv' is one; or convert each, and put the results together with gdsload.merge.",
         )
-
-
-def _class_of(module: str, name: str) -> Callable[..., Any]:
-    made: Callable[..., Any] = getattr(importlib.import_module(f"{_PLACE}.{module}"), name)
-    return made
 
 
 def recognise(path: str) -> str:
@@ -249,7 +241,7 @@ def _by_folder(path: str) -> set[str]:
     seen = list(names)
     for depth in (1, 2):  # there may be folders of splits, with folders in them
         inner = list(islice(_inner(path, depth), _LOOKED_AT))
-        if any(name.lower().endswith(PICTURES) for name in inner):
+        if any(map(_is_picture, inner)):
             tables = [os.path.join(path, name) for name in names if _by_file(name) == {"csv"}]
             return found if any(map(_names_pictures, tables)) else found | {"images"}
         deeper = found.union(*(_by_file(name) for name in inner))
@@ -334,7 +326,7 @@ def _names_pictures(table: str) -> bool:
     with suppress(OSError, FormatError), open_file(table) as file:
         cells = re.split(r'[,;\t\r\n"]+', file.read(_LOOKED_AT_BYTES).decode("utf-8", "replace"))
         # A name in an untrusted table is only asked for here, never opened.
-        named = (cell for cell in cells if cell.lower().endswith(PICTURES) and "\0" not in cell)
+        named = (cell for cell in cells if _is_picture(cell) and "\0" not in cell)
         return any(os.path.isfile(os.path.join(os.path.dirname(table), cell)) for cell in islice(named, _LOOKED_AT))
     return False
 

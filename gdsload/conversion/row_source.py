@@ -18,9 +18,11 @@ __all__ = [
     "choice_of",
     "classes_of",
     "common_length",
+    "filled",
     "first_groups",
     "groups_left_out",
     "row_parts",
+    "run_parts",
     "runs",
     "sample_fields",
     "spans",
@@ -47,22 +49,48 @@ def runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
             low, nbytes = high, 0
 
 
+def run_parts(
+    what: str,
+    sizes: Sequence[int],
+    target_bytes: int,
+    *,
+    samples: Sequence[int] | None = None,
+    files: Sequence[str] | None = None,
+) -> list[Part]:
+    """Parts of consecutive files of these sizes, which have one sample each if `samples` does not say how many.
+
+    `Part.where` has the paths of the files, or the numbers of the first one and of that after the last one.
+    """
+    return [
+        Part(
+            f"{what} {low} to {high - 1}",
+            (low, high) if files is None else tuple(files[low:high]),
+            high - low if samples is None else sum(samples[low:high]),
+            sum(sizes[low:high]),
+        )
+        for low, high in runs(sizes, target_bytes)
+    ]
+
+
 def row_parts(
     count: int, step: int, row_bytes: int, *, prefix: str = "rows", where: tuple[str, ...] = ()
 ) -> list[Part]:
-    """Parts of `step` rows.
-
-    Args:
-        count: number of rows.
-        step: rows of a part.
-        row_bytes: about how many bytes a row has.
-        prefix: what a part's name begins with.
-        where: what stands in `Part.where` before the two edges.
-    """
+    """Parts of `step` rows of about `row_bytes` each; `where` is before the edges in `Part.where`."""
     return [
         Part(f"{prefix} {low} to {high - 1}", (*where, low, high), high - low, (high - low) * row_bytes)
         for low, high in spans(0, count, step)
     ]
+
+
+def filled(parts: list[Part], what: str, path: str) -> list[Part]:
+    """The parts of a source.
+
+    Raises:
+        FormatError: if there are none.
+    """
+    if not parts:
+        raise FormatError(f"there is not one {what}", file=path)
+    return parts
 
 
 def first_groups(groups: Sequence[str]) -> str:
@@ -71,12 +99,7 @@ def first_groups(groups: Sequence[str]) -> str:
 
 
 def groups_left_out(groups: Sequence[str], alone: Callable[[str], str]) -> list[str]:
-    """Notes that nothing is made of some groups; of many the first ones are named.
-
-    Args:
-        groups: their names.
-        alone: what takes one of them alone.
-    """
+    """Notes that some groups are left out, and what takes one `alone`; of many groups the first ones are named."""
     notes = [f"group {name!r} is left out: {alone(name)} takes it alone" for name in groups[:_GROUPS]]
     if (more := len(groups) - _GROUPS) > 0:
         notes.append(f"{more} more {'group is' if more == 1 else 'groups are'} left out")

@@ -319,7 +319,7 @@ def _run(
         PartTask(source, parts, number, schema.to_json(), stage.folder, how, turned(over, number))
         for number, parts in enumerate(tasks)
         if number not in count.done
-        for how in [_filling(source, parts, schema, chosen)]
+        for how in [replace(chosen, shard_bytes=bytes_of_shards(source, parts, schema, int(chosen.shard_bytes)))]
     ]
     room = Room(path, schema, tasks, count.done, twice=twice, spread_over=over)
     try:
@@ -354,13 +354,10 @@ def _planned(source: Source, chosen: ConvertOptions, options: ConvertKeywords) -
 def _looked_over(source: Source, chosen: ConvertOptions, options: ConvertKeywords) -> tuple[Schema, list[Part]]:
     """Schema, and parts with about the bytes that they will have."""
     parts = source.parts(bytes_of_parts(source, int(chosen.shard_bytes)))
-    schema = _schema(source, parts, chosen, options)
+    given = options.get("schema")
+    schema = schema_of(source, parts, chosen) if given is None else _as_schema(given)
+    packed_by(schema, chosen.pack_fields)  # refuses, before anything is written, what no writer could
     return schema, sized(source, parts, schema, chosen)
-
-
-def _filling(source: Source, parts: Sequence[Part], schema: Schema, chosen: ConvertOptions) -> ConvertOptions:
-    """The options of a task, whose shards are as large as its parts make even ones."""
-    return replace(chosen, shard_bytes=bytes_of_shards(source, parts, schema, int(chosen.shard_bytes)))
 
 
 def _source(source: object, options: ConvertKeywords) -> Source:
@@ -386,13 +383,6 @@ def _source(source: object, options: ConvertKeywords) -> Source:
 
 def _as_schema(given: Schema | Mapping[str, Field | str]) -> Schema:
     return given if isinstance(given, Schema) else Schema(given)
-
-
-def _schema(source: Source, parts: list[Part], chosen: ConvertOptions, options: ConvertKeywords) -> Schema:
-    given = options.get("schema")
-    schema = schema_of(source, parts, chosen) if given is None else _as_schema(given)
-    packed_by(schema, chosen.pack_fields)  # refuses, before anything is written, what no writer could
-    return schema
 
 
 def publish_check(path: str, *, overwrite: bool, spread_over: Sequence[str] = ()) -> None:

@@ -47,14 +47,7 @@ class ImageSizes:
 
 
 def sized(source: Source, parts: Sequence[Part], schema: Schema, options: ConvertOptions) -> list[Part]:
-    """Parts with about the bytes that their samples will have, as far as that can be known.
-
-    Args:
-        source: the source.
-        parts: its parts.
-        schema: the fields of the result.
-        options: how it is converted.
-    """
+    """The parts of a source with about the bytes that their samples will have, as far as that can be known."""
     mean = _mean(source.first_items(), options) if isinstance(source, ImageSource) else None
     if mean is None or not isinstance(source, ImageSource):
         known = not any(field.ragged for field in schema.values()) and min(part.samples for part in parts) >= 0
@@ -89,7 +82,7 @@ def _measured(source: Source, parts: Sequence[Part], schema: Schema, options: Co
     except OptionError:
         raise
     except GdsloadError:
-        return list(parts)  # said when it is its turn
+        return list(parts)  # reported when its turn comes
     if not samples:
         return list(parts)
     mean = nbytes / samples
@@ -129,10 +122,7 @@ def _bytes_of_rows(schema: Schema, rows: Mapping[str, EncodedField]) -> int:
 def image_sizes(source: Source, nbytes: int, options: ConvertOptions) -> ImageSizes | None:
     """The sizes of the result with images kept and with images decoded; None if they are unknown or equal.
 
-    Args:
-        source: the source.
-        nbytes: its size with the options given, or -1 if unknown.
-        options: how it is converted.
+    `nbytes` is the size with the options given, or -1.
     """
     if not isinstance(source, ImageSource):
         return None
@@ -154,7 +144,7 @@ def _mean(items: Iterator[Item], options: ConvertOptions) -> float | None:
             found = change(values) if item.count is None or not change.wants_samples else {}
         except OptionError:
             continue
-        except Exception:  # noqa: S112 - said when it is its turn
+        except Exception:  # noqa: S112 - reported when its turn comes
             continue
         nbytes += sum(map(_bytes, found.values()))
         count += 1 if item.count is None else item.count

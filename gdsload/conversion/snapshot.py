@@ -8,18 +8,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gdsload.conversion.input_files import Stamp, noted_by
-from gdsload.conversion.source import Source
+from gdsload.conversion.source import Source, path_of
 from gdsload.errors import FileChangedError, OptionError
 
 __all__ = ["SourceSnapshot", "refuse_inside"]
 
 
 class SourceSnapshot:
-    """A source as it is now.
-
-    Args:
-        source: the source.
-    """
+    """A source as it is now."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -58,16 +54,14 @@ class SourceSnapshot:
 def refuse_inside(source: Source, out: str, targets: Iterable[str]) -> None:
     """Refuse to write into the folder of a source: the next conversion would take the shards for a part of it.
 
-    Args:
-        source: the source.
-        out: where the dataset is to be. The source's own is not in it: a dataset may take its place.
-        targets: in which folders its shards are to have one.
+    The folder itself is allowed as `out`: a dataset may take the place of its source. Shards get a folder in each of
+    the `targets`.
 
     Raises:
         OptionError: if one is below the folder of the source.
     """
-    path = getattr(source, "path", None)
-    if not isinstance(path, str) or not os.path.isdir(path):
+    path = path_of(source)
+    if path is None or not os.path.isdir(path):
         return
     folder = os.path.realpath(path)
     for place in (out, *(os.path.join(target, "shards") for target in targets)):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
-__all__ = ["ExactParts", "FieldChoice", "Item", "OfDocuments", "Part", "Selective", "Source", "taking"]
+__all__ = ["ExactParts", "FieldChoice", "Item", "OfDocuments", "Part", "Selective", "Source", "path_of", "taking"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,7 @@ class Selective(Protocol):
     """A source that can leave fields out before it looks at them: what is wrong with those is nobody's concern then."""
 
     def only(self, fields: Sequence[str]) -> Source:
-        """A source of these fields alone; it itself stays as it is.
-
-        Args:
-            fields: their names. It raises an `OptionError` for one that it does not have when it is read.
-        """
+        """A source of these fields alone, which raises an `OptionError` when it is read if it lacks one of them."""
 
 
 class OfDocuments:
@@ -114,23 +110,29 @@ class OfDocuments:
 
 
 class FieldChoice:
-    """Base of sources that are `Selective`: they read `fields`, None for all."""
+    """Base of sources that are `Selective`: they read `fields`, None for all of them.
+
+    A source keeps in `_known` what it has worked out from its first samples, until other fields are chosen.
+    """
 
     fields: tuple[str, ...] | None = None
+    _known: Any = None
 
     def only(self, fields: Sequence[str]) -> Self:
         """See `Selective.only`."""
         found = copy.copy(self)
         found.fields = tuple(fields)
-        found.__dict__.pop("_decided", None)  # what was found out about others
+        for name in ("_known", "_decided"):
+            found.__dict__.pop(name, None)
         return found
 
 
-def taking(source: Source, fields: Sequence[str] | None) -> Source:
-    """A source without the fields that nobody wants, if it can leave them out.
+def path_of(source: Source) -> str | None:
+    """The path of a source; None if it is not made of one."""
+    found = getattr(source, "path", None)
+    return found if isinstance(found, str) else None
 
-    Args:
-        source: the source.
-        fields: those that are wanted; None: all of them.
-    """
+
+def taking(source: Source, fields: Sequence[str] | None) -> Source:
+    """A source of these fields alone, if it can leave others out; None: of all of them."""
     return source if fields is None or not isinstance(source, Selective) else source.only(tuple(fields))

@@ -22,12 +22,7 @@ _ROOM = 0.25
 
 
 def bytes_of_parts(source: Source, shard_bytes: int) -> int:
-    """The size of the parts to ask a source for: several make a shard where sizes are estimates.
-
-    Args:
-        source: the source.
-        shard_bytes: the size of shards that was asked for.
-    """
+    """The size of the parts to ask a source for: several make a shard where sizes are estimates."""
     if isinstance(source, ExactParts):
         return shard_bytes
     return max(min(shard_bytes // _PARTS_IN_SHARD, BATCH_BYTES), 1)
@@ -37,12 +32,6 @@ def gathered(source: Source, parts: Sequence[Part], schema: Schema, shard_bytes:
     """Runs of parts, whose samples fill one shard each, or several where parts are large.
 
     A part whose size is not known is alone.
-
-    Args:
-        source: the source.
-        parts: all parts, in order.
-        schema: the fields of their samples.
-        shard_bytes: the size of shards that was asked for.
     """
     if isinstance(source, ExactParts):
         return [[part] for part in parts]
@@ -66,14 +55,7 @@ def _fills(total: int, following: int, shard_bytes: int) -> bool:
 
 
 def bytes_of_shards(source: Source, parts: Sequence[Part], schema: Schema, shard_bytes: int) -> int:
-    """The size that the shards of a task may get: even ones, with room for more than was estimated.
-
-    Args:
-        source: the source.
-        parts: the task's.
-        schema: the fields of their samples.
-        shard_bytes: the size of shards that was asked for.
-    """
+    """The size that the shards of a task may get: even ones, with room for more than was estimated."""
     total = estimated_bytes(parts, schema)
     if total < 0 or isinstance(source, ExactParts):
         return shard_bytes

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload.conversion.reasons import in_words, of_user
+from gdsload.conversion.reasons import in_words, of_user, reading
 from gdsload.conversion.sources.mds_files import MdsSource
 from gdsload.errors import ConversionError, FormatError, GdsloadError, OptionError
 
@@ -28,6 +28,30 @@ def in_the_package(code):
     space = {"np": np, "json": json}
     exec(compile(f"def f():\n    {code}\n", gdsload.__file__.replace("__init__", "none"), "exec"), space)
     return space["f"]
+
+
+@pytest.mark.parametrize(
+    ("error", "errors", "kind"),
+    [
+        (KeyError("bbox"), [KeyError, OSError], FormatError),
+        (RuntimeError("no magic"), [], FormatError),
+        (RuntimeError("no magic"), [KeyError], RuntimeError),
+        (MemoryError(), [], MemoryError),
+        (OptionError("it needs h5py"), [ValueError], OptionError),
+    ],
+)
+def test_errors_of_readers_are_those_of_the_file(error, errors, kind):
+    def read():
+        with reading("it cannot be read", "a.bin", *errors, remedy="Copy it again."):
+            raise error
+
+    found = caught(read)
+    assert type(found) is kind
+    if kind is FormatError:
+        said = (f"it cannot be read: {in_words(error)}", "a.bin", "Copy it again.")
+        assert (found.message, found.file, found.remedy) == said
+    else:
+        assert found is error
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 from gdsload.conversion.row_source import BATCH_BYTES, common_length, row_parts, spans
 from gdsload.conversion.source import Item, Part
 
-__all__ = ["array_items", "array_parts", "bytes_notes", "plain_rows"]
+__all__ = ["array_items", "array_parts", "bytes_notes", "plain_rows", "rows_of"]
 
 _SHORT = 2  # bytes: the number types that NumPy lacks are not longer
 
@@ -19,14 +19,7 @@ _SHORT = 2  # bytes: the number types that NumPy lacks are not longer
 def array_parts(
     arrays: Mapping[str, Any], target_bytes: int, file: str, *, prefix: str = "rows", where: tuple[str, ...] = ()
 ) -> list[Part]:
-    """Parts of about so many bytes.
-
-    Args:
-        arrays: by field.
-        target_bytes: how large they get.
-        file: where they come from, for errors.
-        prefix: what a part's name begins with.
-        where: what stands in `Part.where` before the two edges.
+    """Parts of about `target_bytes` of the arrays of fields; see `row_parts`.
 
     Raises:
         FormatError: if their lengths differ, or one has none.
@@ -42,17 +35,20 @@ def array_items(arrays: Mapping[str, Any], low: int, high: int, *, first: int = 
     row_bytes = sum(array.nbytes // max(len(array), 1) for array in arrays.values())
     step = max(BATCH_BYTES // max(row_bytes, 1), 1)
     for begin, end in spans(low, high, step):
-        yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin - first, end - first), end - begin)
+        yield Item(f"rows {begin} to {end - 1}", partial(rows_of, arrays, begin - first, end - first), end - begin)
 
 
-def _rows(arrays: Mapping[str, Any], begin: int, end: int) -> dict[str, Any]:
-    rows = {name: array[begin:end] for name, array in arrays.items()}
-    # What is mapped comes as another type.
-    return {name: plain_rows(np.asarray(some)) if isinstance(some, np.ndarray) else some for name, some in rows.items()}
+def rows_of(arrays: Mapping[str, Any], begin: int, end: int) -> dict[str, Any]:
+    """Some rows of arrays, as fields take them."""
+    return {name: plain_rows(array[begin:end]) for name, array in arrays.items()}
 
 
 def plain_rows(rows: Any) -> Any:
-    """Rows as a field takes them: texts and bytes of an array as a list, all else as it is."""
+    """Rows as a field takes them: a tuple, and texts and bytes of an array, as a list, all else as it is."""
+    if isinstance(rows, tuple):
+        return list(rows)
+    if isinstance(rows, np.memmap):  # a type of its own
+        rows = np.asarray(rows)
     if not isinstance(rows, np.ndarray) or rows.ndim != 1:
         return rows
     return rows.tolist() if rows.dtype.kind in "US" or _is_raw(rows.dtype) else rows

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
 from gdsload.conversion.reading_notes import note, noted_in_reading
-from gdsload.conversion.reasons import in_words
-from gdsload.conversion.row_source import check_fields, classes_of, runs, sample_fields
+from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import check_fields, classes_of, run_parts, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts, bytes_notes
 from gdsload.conversion.sources.npy import decode_npy, map_npy
@@ -31,6 +31,8 @@ _EACH = ("row", "file")
 _LEFT_OUT = "members of archives that other programs keep beside arrays are left out"
 _SPARSE = {"data", "format", "shape"}  # of scipy.sparse.save_npz, beside indices of either form
 _DIGITS = re.compile(r"\d+")
+_FAILED = "the arrays cannot be read"
+_DAMAGED = "What is damaged, copy again. Arrays of objects are pickles, which are never loaded: save numbers."
 
 
 class ArraySource(FieldChoice):
@@ -48,9 +50,6 @@ class ArraySource(FieldChoice):
         each: what a sample is: ``"row"`` or ``"file"``. None: a row, but it must be said of a folder whose files have
             names that differ in numbers alone, or are in other folders.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "NumPy arrays"
@@ -96,10 +95,7 @@ class ArraySource(FieldChoice):
         """See `Source.parts`: rows, or runs of files."""
         if self.each == "file":
             sizes = [os.path.getsize(file) for file in self._files]
-            return [
-                Part(f"files {low} to {high - 1}", (low, high), high - low, sum(sizes[low:high]))
-                for low, high in runs(sizes, target_bytes)
-            ]
+            return run_parts("files", sizes, target_bytes)
         names = {_DIGITS.sub("", os.path.basename(file)) for file in self._files}
         if self.each is None and self.fields is None and len(names) == 1 < len(self._files):
             raise OptionError(
@@ -125,14 +121,10 @@ class ArraySource(FieldChoice):
 
     def _sample(self, file: str, classes: list[str]) -> dict[str, Any]:
         label = {"label": classes.index(os.path.basename(os.path.dirname(file)))} if classes else {}
-        try:
-            with open_file(file) as opened:
-                if file.lower().endswith(".npy"):
-                    found = {"array": decode_npy(opened.read())}
-                else:
-                    found = _unpacked(opened.read())
-        except (OSError, ValueError, EOFError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
-            raise _unreadable(file, error) from None
+        errors = OSError, ValueError, EOFError, SyntaxError, zipfile.BadZipFile, zlib.error
+        with reading(_FAILED, file, *errors, remedy=_DAMAGED), open_file(file) as opened:
+            is_array = file.lower().endswith(".npy")
+            found = {"array": decode_npy(opened.read())} if is_array else _unpacked(opened.read())
         if label and "label" in found:
             raise FormatError("it has an array 'label', and is in a folder of a class", file=file)
         everything = {**found, **label}
@@ -141,7 +133,7 @@ class ArraySource(FieldChoice):
     def _open(self, *, compare: bool = False) -> dict[str, NDArray[Any]]:
         for file in self._files:
             check_file(file)
-        try:
+        with reading(_FAILED, self.path, remedy=_DAMAGED):
             if self._archive is not None:
                 found = self._archive.names()
                 if self.fields is None and set(found) >= _SPARSE:
@@ -155,10 +147,6 @@ class ArraySource(FieldChoice):
             files = {os.path.basename(file).removesuffix(".npy"): file for file in self._files}
             names = check_fields(self.fields, files, self.path)
             return {name: _mapped(files[name]) for name in names}
-        except (FormatError, OptionError, MemoryError):
-            raise
-        except Exception as error:  # readers of damaged files raise anything
-            raise _unreadable(self.path, error) from None
 
 
 _WAY_OUT = (
@@ -188,10 +176,3 @@ def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
             else:
                 found[entry.filename.removesuffix(".npy")] = decode_npy(archive.read(entry))
     return found
-
-
-def _unreadable(file: str, error: Exception) -> FormatError:
-    return FormatError(
-        f"the arrays cannot be read: {in_words(error)}", file=file,
-        remedy="What is damaged, copy again. Arrays of objects are pickles, which are never loaded: save numbers.",
-    )  # fmt: skip

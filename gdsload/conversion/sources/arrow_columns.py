@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.source import Item
 from gdsload.conversion.sources.arrow_types import Leaf, extended, inner_type, is_encoded, is_list, is_text
 from gdsload.conversion.sources.extras import need
@@ -28,13 +28,8 @@ _DIGITS = Context(prec=100)
 def table_items(table: Any, leaves: Sequence[Leaf], first_row: int, file: str) -> Iterator[Item]:
     """The rows of a table: one item for each run of whole ones, and one for each row in which a value is missing.
 
-    All are batches, also those of one row, so that a column of lists is seen to be ragged wherever it is cut.
-
-    Args:
-        table: an Arrow table or record batch.
-        leaves: what its fields are made of.
-        first_row: the number of its first row, for errors.
-        file: where it comes from, for errors.
+    All are batches, also those of one row, so that a column of lists is seen to be ragged wherever it is cut. The table
+    is one of Arrow's or a record batch.
     """
     validate(table, file)
     arrays = [leaf_array(table, leaf) for leaf in leaves]
@@ -56,10 +51,8 @@ def validate(table: Any, file: str) -> None:
     Raises:
         FormatError: if there are such, or texts that are not UTF-8.
     """
-    try:
+    with reading("the table is damaged", file, need("pyarrow").ArrowException):
         table.validate(full=True)
-    except need("pyarrow").ArrowException as error:
-        raise FormatError(f"the table is damaged: {in_words(error)}", file=file) from None
 
 
 def leaf_array(table: Any, leaf: Leaf) -> Any:
@@ -91,7 +84,9 @@ def column_values(array: Any, leaf: Leaf, first_row: int, file: str) -> Any:
             remedy=usual if may_be else "Leave the row or the column out.",
         )
     if leaf.json:
-        return [_json(value, leaf, file) for value in array.to_pylist()]
+        failed = f"column {leaf.name!r} cannot be written as JSON"
+        with reading(failed, file, TypeError, ValueError, RecursionError):
+            return [json.dumps(value, ensure_ascii=False, default=_plain) for value in array.to_pylist()]
     kind = array.type
     if is_text(kind):
         found = array.to_pylist()
@@ -227,13 +222,6 @@ def _decimals(array: Any, leaf: Leaf, file: str) -> NDArray[Any]:
         ],
         np.float64,
     )
-
-
-def _json(value: Any, leaf: Leaf, file: str) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, default=_plain)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"column {leaf.name!r} cannot be written as JSON: {in_words(error)}", file=file) from None
 
 
 def _plain(value: Any) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gdsload.conversion.input_files import open_file
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.source import Item
 from gdsload.conversion.sources.arrow_columns import column_values, leaf_array, table_items, validate
 from gdsload.conversion.sources.arrow_types import Leaf, is_encoded
@@ -50,12 +50,7 @@ class ImageColumns:
         self.follow_paths = follow_paths
 
     def items(self, table: Any, first_row: int) -> Iterator[Item]:
-        """The rows of a table, one by one if it has images, else as `table_items` has them.
-
-        Args:
-            table: an Arrow table or record batch.
-            first_row: the number of its first row, for errors.
-        """
+        """The rows of a table, one by one if it has images, else as `table_items` has them."""
         if not (self.names | self.sounds).intersection(leaf.name for leaf in self.leaves):
             yield from table_items(table, self.leaves, first_row, self.file)
             return
@@ -82,11 +77,8 @@ class ImageColumns:
         cell = table.column(name)[0].as_py() or {}
         content, path = cell.get("bytes"), cell.get("path")
         if not content and path and self.follow_paths:
-            try:
-                with open_file(path) as file:
-                    content = file.read()
-            except (OSError, ValueError) as error:
-                raise FormatError(f"{path!r:.200} cannot be read: {in_words(error)}", file=self.file) from None
+            with reading(f"{path!r:.200} cannot be read", self.file, OSError, ValueError), open_file(path) as file:
+                content = file.read()
         if not content:
             raise FormatError(
                 f"column {name!r} has no {what} in row {row}{f': it is the path {path!r:.200}' if path else ''}",

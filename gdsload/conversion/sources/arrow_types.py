@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 from gdsload.conversion.row_source import check_fields, choice_of
+from gdsload.conversion.source import FieldChoice
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.names import check_list
@@ -16,6 +17,7 @@ __all__ = [
     "ColumnOptions",
     "Leaf",
     "TableForm",
+    "TableSource",
     "extended",
     "inner_type",
     "is_encoded",
@@ -38,9 +40,9 @@ class ColumnOptions(TypedDict, total=False):
         decimals: what decimal numbers become: ``"float64"``, or ``"scaled"``, whole numbers of their last digit.
     """
 
-    fill: Mapping[str, Any]
+    fill: Mapping[str, Any] | None
     as_json: Sequence[str]
-    decimals: str
+    decimals: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,6 @@ class TableForm:
         fill: see `ColumnOptions`.
         as_json: likewise.
         decimals: likewise.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     fields: tuple[str, ...] | None = None
@@ -107,12 +106,9 @@ class TableForm:
         return {"fill": dict(self.fill), "as_json": list(self.as_json), "decimals": self.decimals}
 
     def leaves(self, schema: Any, file: str, but: Sequence[str] = ()) -> list[Leaf]:
-        """The columns, or parts of columns, that fields are made of, in their order.
+        """The columns, or parts of columns, that fields are made of, in the order of an Arrow schema.
 
-        Args:
-            schema: an Arrow schema.
-            file: the file that it is the schema of, for errors.
-            but: columns that somebody else reads, whose types are not checked.
+        The types of some columns, `but`, are not checked: images and sounds.
 
         Raises:
             OptionError: if a field that was named does not exist, or a value to fill it with does not fit.
@@ -209,6 +205,18 @@ class TableForm:
         """The part of a dataset's metadata about these fields: the units of whole numbers made of times or decimals."""
         units = units_of(leaves)
         return {"units": units} if units else {}
+
+
+class TableSource(FieldChoice):
+    """Base of sources of tables: columns that no field is made of are left out of their form, too."""
+
+    table_form: TableForm
+
+    def only(self, fields: Sequence[str]) -> Self:
+        """See `Selective.only`."""
+        found = super().only(fields)
+        found.table_form = self.table_form.only(fields)
+        return found
 
 
 def units_of(leaves: Sequence[Leaf]) -> dict[str, str]:

@@ -10,7 +10,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
-from gdsload.conversion.row_source import classes_of, runs
+from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import classes_of, run_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
 from gdsload.errors import FormatError, OptionError
@@ -35,9 +36,6 @@ class AudioFolderSource(FieldChoice):
         with_key: add a text field ``key``, the path of the file from that folder.
         dtype: ``"float32"`` or ``"float64"``: samples of that type from -1 to 1, whatever the type in the file.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "audio files"
@@ -77,11 +75,7 @@ class AudioFolderSource(FieldChoice):
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of files."""
-        sizes = [int(stamp[1]) for stamp in stamps(self._files)]
-        return [
-            Part(f"files {low} to {high - 1}", (low, high), high - low, sum(sizes[low:high]))
-            for low, high in runs(sizes, target_bytes)
-        ]
+        return run_parts("files", [int(stamp[1]) for stamp in stamps(self._files)], target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -90,11 +84,8 @@ class AudioFolderSource(FieldChoice):
             yield Item(file, partial(self._sample, file), 1)
 
     def _sample(self, file: str) -> dict[str, Any]:
-        try:
-            with open_file(file) as opened:
-                content = opened.read(_MAX_BYTES)
-        except OSError as error:
-            raise FormatError(f"the file cannot be read: {error.strerror}", file=file) from None
+        with reading("the file cannot be read", file, OSError), open_file(file) as opened:
+            content = opened.read(_MAX_BYTES)
         if len(content) == _MAX_BYTES:
             raise FormatError(f"it has {_MAX_BYTES} bytes or more", file=file)
         found: dict[str, Any] = {"audio": [content]}

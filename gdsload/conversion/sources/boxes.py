@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file
-from gdsload.conversion.source import Item
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.opened_images import image_size
 from gdsload.conversion.sources.pictures import ImageForm
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import OptionError
 from gdsload.shards.format.image_header import REVERSED_COLUMNS, REVERSED_ROWS
 
-__all__ = ["BOX_FORMS", "BOX_WAYS_OUT", "BoxForm", "BoxedImage", "batch_of_one", "image_of", "mean_bytes", "some"]
+__all__ = ["BOX_FORMS", "BOX_WAYS_OUT", "BoxForm", "BoxedImage", "batch_of_one", "image_of"]
 
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 """Left, top, right, bottom, or left, top, width, height, in pixels; or centre, width, height as shares of the image."""
@@ -28,8 +27,6 @@ BOX_WAYS_OUT = (
 )
 """The remedy for pictures of several sizes, without cutting objects off."""
 
-_LOOKED_AT = 16
-_USUAL_BYTES = 3 * 640 * 480
 _FIRST_QUARTER = 5  # of EXIF's orientations, of which those before it leave width and height as they are
 
 
@@ -53,17 +50,7 @@ class BoxForm:
         self._size = look.size
 
     def made(self, boxes: NDArray[np.float64], given: str, width: int, height: int) -> NDArray[np.float32]:
-        """Boxes in the form that is wanted.
-
-        Args:
-            boxes: float64 ``[boxes, 4]``.
-            given: their form.
-            width: of the image that they are given for, in pixels.
-            height: likewise.
-
-        Returns:
-            float32 ``[boxes, 4]``, in pixels of the image as it is made.
-        """
+        """Boxes ``[boxes, 4]`` of an image of these pixels in the wanted form, for the image as it is made."""
         scale = (1.0, 1.0) if self._size is None else (self._size / width, self._size / height)
         if given == self.wanted and (given == "cxcywh" or scale == (1.0, 1.0)):  # to the bit
             return boxes.astype(np.float32)
@@ -82,13 +69,7 @@ class BoxForm:
 
 @dataclass(frozen=True, slots=True)
 class BoxedImage:
-    """An image file that boxes are given for.
-
-    Attributes:
-        fields: what a sample has of it.
-        size: its width and height as they are stored.
-        orientation: how it is turned then: see `opened_images.upright`.
-    """
+    """The fields of an image file that has boxes, its width and height as stored, and how `upright` turns it then."""
 
     fields: dict[str, Any]
     size: tuple[int, int]
@@ -117,28 +98,10 @@ def image_of(file: str, look: ImageForm) -> BoxedImage:
     Raises:
         FormatError: if it cannot be read.
     """
-    try:
-        with open_file(file) as opened:
-            width, height, orientation = image_size(opened, file)
-            opened.seek(0)
-            return BoxedImage(look.fields("image", opened, file), (width, height), orientation)
-    except OSError as error:
-        raise FormatError(f"the image cannot be read: {error.strerror}", file=file) from None
-
-
-def mean_bytes(items: Iterable[Item]) -> int:
-    """Bytes of a sample as it is stored: the mean of some."""
-    found = []
-    for item in items:
-        with suppress(FormatError):  # said when it is its turn
-            values = (value[0] if isinstance(value, list | tuple) else value for value in item.make().values())
-            found.append(sum(len(one) if isinstance(one, bytes) else np.asarray(one).nbytes for one in values))
-    return max(sum(found) // len(found), 1) if found else _USUAL_BYTES
-
-
-def some(items: Sequence[Any]) -> Sequence[Any]:
-    """Some at even distances among all."""
-    return items[:: -(-len(items) // _LOOKED_AT) or 1]
+    with reading("the image cannot be read", file, OSError), open_file(file) as opened:
+        width, height, orientation = image_size(opened, file)
+        opened.seek(0)
+        return BoxedImage(look.fields("image", opened, file), (width, height), orientation)
 
 
 def batch_of_one(fixed: Mapping[str, Any], ragged: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

@@ -19,7 +19,9 @@ from gdsload.errors import FormatError
 from gdsload.shards.casts import cast
 from gdsload.shards.format.dtypes import dtype_of
 
-__all__ = ["ATTRIBUTES", "StoredNumbers", "of_first_dimension", "other_dimension_notes"]
+__all__ = [
+    "ATTRIBUTES", "StoredNumbers", "of_first_dimension", "other_dimension_notes", "units_metadata", "with_values",
+]  # fmt: skip
 
 _FACTORS = ("scale_factor", "add_offset")
 _VALID = ("valid_range", "valid_min", "valid_max")
@@ -89,20 +91,13 @@ class StoredNumbers:
             found.append(f"{name!r} is in {self.units}")
         return found
 
-    def unit(self, *, unpack: bool) -> dict[str, str]:
-        """The unit of numbers under ``""``, if attributes give it; stored numbers have it once they are unpacked."""
-        if not self.units:
-            return {}
-        return {"": self.units if unpack or not self.formula else f"{self.units}, where a value is {self.formula}"}
+    def unit(self, *, unpack: bool) -> str | None:
+        """The unit of numbers, if attributes give it; stored numbers have it once they are unpacked."""
+        as_stored = bool(self.units and self.formula and not unpack)
+        return f"{self.units}, where a value is {self.formula}" if as_stored else self.units
 
     def check_same(self, other: StoredNumbers, name: str, files: tuple[str, str], *, unpack: bool) -> None:
-        """Refuse numbers of another file that mean something else.
-
-        Args:
-            other: what they mean there.
-            name: the array.
-            files: where these are, and those.
-            unpack: whether values are made of both.
+        """Refuse numbers of an array that mean something else in another one of two files.
 
         Raises:
             FormatError: if they do.
@@ -136,10 +131,23 @@ class StoredNumbers:
         return found if lost is None else np.where(lost, np.nan, found)
 
 
-def of_first_dimension(
-    dimensions: Mapping[str, str | None], coordinates: Collection[str], file: str
-) -> tuple[list[str], list[str]]:
-    """The arrays that have a row for each sample, and those that are coordinates of another dimension.
+def units_metadata(meanings: Mapping[str, StoredNumbers], *, unpack: bool) -> dict[str, Any]:
+    """The part of a dataset's metadata about arrays: the units of those whose attributes give them."""
+    units = {name: unit for name, one in meanings.items() if (unit := one.unit(unpack=unpack))}
+    return {"units": units} if units else {}
+
+
+def with_values(rows: Mapping[str, Any], meanings: Mapping[str, StoredNumbers]) -> dict[str, Any]:
+    """Rows of arrays, with values in place of stored numbers.
+
+    Raises:
+        SchemaError: if float64 does not have a number.
+    """
+    return {name: meanings[name].unpacked(one, name) if meanings[name].formula else one for name, one in rows.items()}
+
+
+def of_first_dimension(dimensions: Mapping[str, str | None], coordinates: Collection[str], file: str) -> list[str]:
+    """The arrays that have a row for each sample; the others are coordinates of another dimension.
 
     Args:
         dimensions: the first dimension of each array; None if it has no name.
@@ -160,8 +168,7 @@ def of_first_dimension(
             remedy=f"Choose those that go together: {choice_of(together)}.",
         )
     rows = {*counted, None} if counted else {None, *dimensions.values()}
-    kept = [name for name, one in dimensions.items() if one in rows]
-    return kept, [name for name in dimensions if name not in kept]
+    return [name for name, one in dimensions.items() if one in rows]
 
 
 def other_dimension_notes(left_out: Collection[str]) -> list[str]:

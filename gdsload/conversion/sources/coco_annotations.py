@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.errors import FormatError
 from gdsload.system.units import counted
 
@@ -64,15 +64,12 @@ def read_annotations(file: str) -> CocoAnnotations:
 
 @lru_cache(2)
 def _read(file: str, stamp: tuple[str | int, ...]) -> CocoAnnotations:  # noqa: ARG001 - of another state is another result
-    try:
-        with open_file(file) as opened:
-            tree = json.load(opened)
-    except FormatError:
-        raise
-    except OSError as error:
-        raise FormatError(f"the file cannot be read: {error.strerror}", file=file) from None
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"the file is no JSON: {in_words(error)}", file=file) from None
+    with (
+        reading("the file is no JSON", file, ValueError, RecursionError),
+        reading("the file cannot be read", file, OSError),
+        open_file(file) as opened,
+    ):
+        tree = json.load(opened)
     try:
         return _checked(tree)
     except FormatError as error:

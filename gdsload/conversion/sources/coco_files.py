@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -13,11 +11,13 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import SourceFiles, stamps
+from gdsload.conversion.input_files import digest_of, stamps
+from gdsload.conversion.row_source import filled, row_parts
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxedImage, BoxForm, batch_of_one, image_of, mean_bytes, some
+from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxedImage, BoxForm, batch_of_one, image_of
 from gdsload.conversion.sources.coco_annotations import CocoImage, read_annotations
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
+from gdsload.conversion.sources.many_images import mean_bytes, some
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["CocoSource"]
@@ -49,9 +49,6 @@ class CocoSource(ImageSource):
             not say it. None: such an image is an error.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "COCO annotations"
@@ -67,9 +64,7 @@ class CocoSource(ImageSource):
         upright: bool | None = None,
         **options: Unpack[ImageFileOptions],
     ) -> None:
-        self.path = path
-        self.files = SourceFiles.of(path, options)
-        self.look = ImageForm.of(options)
+        super().__init__(path, **options)
         self.boxes = BoxForm(boxes, self.look)
         self.images, self.upright = images, upright
         if upright not in (None, True, False):
@@ -97,23 +92,25 @@ class CocoSource(ImageSource):
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The images are many: they are known by a checksum of names, lengths and times."""
-        digest, files = hashlib.sha256(), self._files()
-        for file in files:
-            folder = self._folder(file)
-            for image in read_annotations(file).images:
-                path = os.path.join(folder, image.name)
-                is_there = not _leads_out(image.name) and os.path.isfile(path)
-                digest.update(json.dumps(stamps([path]) if is_there else [path]).encode())
+        files = self._files()
         return {
             "kind": self.kind,
             "files": stamps(files),
             "classes": self.classes,
-            "sha256": digest.hexdigest(),
+            "sha256": digest_of(self._image_stamps(files)),
             "boxes": self.boxes.wanted,
             "images": self.images,
             "upright": self.upright,
             **self.form.to_json(),
         }
+
+    def _image_stamps(self, files: list[str]) -> Iterator[object]:
+        for file in files:
+            folder = self._folder(file)
+            for image in read_annotations(file).images:
+                path = os.path.join(folder, image.name)
+                is_there = not _leads_out(image.name) and os.path.isfile(path)
+                yield stamps([path]) if is_there else [path]
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of images."""
@@ -121,14 +118,9 @@ class CocoSource(ImageSource):
         nbytes = mean_bytes(self.first_items())
         step = max(target_bytes // nbytes, 1)
         for file in self._files():
-            count, name = len(read_annotations(file).images), os.path.basename(file)
-            for low in range(0, count, step):
-                high = min(low + step, count)
-                part = f"{name}, images {low} to {high - 1}"
-                found.append(Part(part, (file, low, high), high - low, (high - low) * nbytes))
-        if not found:
-            raise FormatError("there is not one image", file=self.path)
-        return found
+            prefix = f"{os.path.basename(file)}, images"
+            found += row_parts(len(read_annotations(file).images), step, nbytes, prefix=prefix, where=(file,))
+        return filled(found, "image", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""

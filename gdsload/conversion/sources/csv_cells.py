@@ -68,13 +68,7 @@ class Column:
 
 
 class Rows(NamedTuple):
-    """Rows of a piece that go together: the values of their columns, or what is wrong with a row that is alone.
-
-    Attributes:
-        rows: the numbers of the rows in the piece.
-        values: by column.
-        trouble: what is wrong; else None.
-    """
+    """Rows of a piece that go together: the values of their columns, or what is wrong with a row that is alone."""
 
     rows: Sequence[int]
     values: Mapping[str, Any]
@@ -182,13 +176,7 @@ def missing_among_numbers(cells: Any) -> str | None:
 
 
 class CellReader:
-    """Makes values of rows.
-
-    Args:
-        delimiter: what stands between cells.
-        columns: the columns that are wanted.
-        width: how many there are in all.
-        fill: what stands for an empty cell, by column.
+    """Makes values of the wanted columns of rows, which have `width` columns in all.
 
     Raises:
         OptionError: if a value that fills does not fit its column.

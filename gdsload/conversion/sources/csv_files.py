@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import codecs
-import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn, Self, Unpack
+from typing import Any, NoReturn, Unpack
 
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
-from gdsload.conversion.row_source import check_columns, check_fields
+from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
+from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import check_columns, check_fields, filled
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.csv_cells import (
     CELL_TYPES,
@@ -78,13 +76,11 @@ class CsvSource(FieldChoice, ImageSource):
             packed one, and one that is not UTF-8, is read by one worker.
         **options: see `CsvOptions`. `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them:
             see `ImageForm`. `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "CSV files"
     threads = False
+    _known: list[Column] | None = None
 
     def __init__(self, path: str, **options: Unpack[CsvOptions]) -> None:
         self.path = path
@@ -97,30 +93,28 @@ class CsvSource(FieldChoice, ImageSource):
         if delimiter is not None and not _is_delimiter(delimiter):
             raise OptionError(f"delimiter is {delimiter!r:.100}", remedy="Pass a single character of ASCII, no quote.")
         self.text = CsvForm(delimiter, _encoding(options.get("encoding", "utf-8")))
-        self._known: list[Column] | None = None
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. Files that cells name are known by a checksum of names, lengths and times."""
-        digest = hashlib.sha256()
-        files = self._files()
-        columns = self._columns()
-        named = [column.place for column in columns if column.kind == "file"]
-        for file in files if named else []:
-            for piece in self._pieces(file):
-                cells = [] if piece.trouble else self._cells(piece, file)
-                for row in zip(*(cells[place].to_pylist() for place in named if cells), strict=True):
-                    stamps_of = [_stamp(_joined(file, os.fsdecode(cell))) for cell in row]
-                    digest.update(json.dumps(stamps_of).encode())
         return {
             "kind": self.kind,
-            "files": stamps(files),
-            "columns": {column.name: column.kind for column in columns},
-            "sha256": digest.hexdigest(),
+            "files": stamps(self._files()),
+            "columns": {column.name: column.kind for column in self._columns()},
+            "sha256": digest_of(self._stamps_in_cells()),
             "delimiter": self.text.delimiter,
             "encoding": self.text.encoding,
             "fill": self.fill,
             **self.form.to_json(),
         }
+
+    def _stamps_in_cells(self) -> Iterator[list[list[int] | None]]:
+        """The stamps of the files that the cells of each row name."""
+        named = [column.place for column in self._columns() if column.kind == "file"]
+        for file in self._files() if named else []:
+            for piece in self._pieces(file):
+                cells = [] if piece.trouble else self._cells(piece, file)
+                for row in zip(*(cells[place].to_pylist() for place in named if cells), strict=True):
+                    yield [_stamp(_joined(file, os.fsdecode(cell))) for cell in row]
 
     def notes(self) -> list[str]:
         """Sentences that users should know of it."""
@@ -165,9 +159,7 @@ class CsvSource(FieldChoice, ImageSource):
                 name = f"{os.path.basename(file)}, {rows} rows from line {piece.line_of(0)}"
                 where = (file, piece.offset + begin, piece.line_of(0), len(piece.content) - begin)
                 found.append(Part(name, where, rows, rows * row_bytes))
-        if not found:
-            raise FormatError("there is not one row", file=self.path)
-        return found
+        return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -207,24 +199,14 @@ class CsvSource(FieldChoice, ImageSource):
     def _load(self, name: str, cell: str, file: str, where: str) -> dict[str, Any]:
         """The values of the file at a path, if it is in the folder of the CSV file."""
         path = self.files.inside(os.path.dirname(file), cell)
-        try:
-            with open_file(path) as opened:
-                if cell.lower().endswith(".npy"):  # a link may lead to another name
-                    return {name: decode_npy(opened.read())}
-                return self.form.fields(name, opened, path)
-        except (OSError, ValueError, SyntaxError) as error:
-            if isinstance(error, FormatError | OptionError):
-                raise
-            raise FormatError(f"{cell!r:.200} cannot be read: {in_words(error)}", file=where) from None
+        failed = f"{cell!r:.200} cannot be read"
+        with reading(failed, where, OSError, ValueError, SyntaxError), open_file(path) as opened:
+            if cell.lower().endswith(".npy"):  # a link may lead to another name
+                return {name: decode_npy(opened.read())}
+            return self.form.fields(name, opened, path)
 
     def _files(self) -> list[str]:
         return self.files.find(_SUFFIXES, below=False)
-
-    def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
-        found = super().only(fields)
-        found._known = None  # noqa: SLF001 - its own
-        return found
 
     def _columns(self) -> list[Column]:
         """The columns that are wanted."""

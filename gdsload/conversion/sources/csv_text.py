@@ -8,22 +8,20 @@ is a piece by itself, with the reason: Arrow would read it without an error.
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
 import re
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file
-from gdsload.conversion.reasons import in_words
-from gdsload.errors import FormatError, OptionError
+from gdsload.conversion.reasons import reading
+from gdsload.conversion.sources.streams import DAMAGED, unpacked
+from gdsload.errors import FormatError
 
 __all__ = ["CsvForm", "Piece"]
 
@@ -67,18 +65,9 @@ class Piece:
         return Piece(self.content[begin:], self.offset + begin, self.line_of(row), begins, self.trouble)
 
 
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True)
 class CsvForm:
-    """How files are to be read.
-
-    Attributes:
-        delimiter: what stands between cells; None: a tab in `.tsv` files, else a comma.
-        encoding: that of the text.
-    """
+    """The form of the text of files; without a delimiter it is a tab in `.tsv` files, else a comma."""
 
     delimiter: str | None
     encoding: str
@@ -108,15 +97,15 @@ class CsvForm:
         """
         usual = read = step or STRETCH_BYTES
         patterns = _patterns(self.between(file))
-        with self._opened(file, offset) as opened:
-            content = b"" if offset else opened.read(len(codecs.BOM_UTF8))
+        with self._opened(file, offset) as read_bytes:
+            content = b"" if offset else read_bytes(len(codecs.BOM_UTF8))
             if not offset and self.encoding == "utf-8":
                 _refuse_utf16(content, file)
             if content == codecs.BOM_UTF8:
                 content, offset = b"", len(content)
             left = nbytes - len(content) if nbytes >= 0 else 2**63
             while True:
-                more = opened.read(min(read, left))
+                more = read_bytes(min(read, left))
                 left -= len(more)
                 content += more
                 end = 0
@@ -136,31 +125,16 @@ class CsvForm:
                 yield Piece(content, offset, line, np.zeros(1, np.int64), "a quote in it is never closed")
 
     @contextmanager
-    def _opened(self, file: str, offset: int) -> Iterator[_Readable]:
-        """A file as UTF-8."""
-        try:
-            with open_file(file) as raw:
-                raw.seek(offset)
-                unpacked = gzip.GzipFile(fileobj=raw) if file.lower().endswith(".gz") else raw
-                yield (
-                    unpacked
-                    if self.encoding == "utf-8"
-                    else _Recoded(cast("io.BufferedReader", unpacked), self.encoding)
-                )
-        except (OSError, EOFError, zlib.error, UnicodeError) as error:
-            if isinstance(error, FormatError | OptionError):
-                raise
-            raise FormatError(f"the file cannot be read: {in_words(error)}", file=file) from None
-
-
-class _Recoded:
-    """A text of another encoding as UTF-8."""
-
-    def __init__(self, raw: io.BufferedReader, encoding: str) -> None:
-        self._text = io.TextIOWrapper(raw, encoding, newline="")
-
-    def read(self, size: int) -> bytes:
-        return self._text.read(size).encode()
+    def _opened(self, file: str, offset: int) -> Iterator[Callable[[int], bytes]]:
+        """A function that reads the next bytes of a file, as UTF-8."""
+        with reading("the file cannot be read", file, *DAMAGED, UnicodeError), open_file(file) as raw:
+            raw.seek(offset)
+            stream = unpacked(raw, packed=file.lower().endswith(".gz"))
+            if self.encoding == "utf-8":
+                yield stream.read
+            else:
+                text = io.TextIOWrapper(stream, self.encoding, newline="")
+                yield lambda size: text.read(size).encode()
 
 
 def _refuse_utf16(begin: bytes, file: str) -> None:

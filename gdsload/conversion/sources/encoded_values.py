@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageForm
-from gdsload.errors import FormatError
 from gdsload.shards.format.header import header_bytes, parse_header
 from gdsload.shards.values import torch_dtype
 
@@ -24,13 +23,6 @@ ENCODINGS = ("bytes", "text", "npy", "image", "safetensors")
 def decoded_fields(name: str, content: bytes, encoding: str, look: ImageForm, where: str) -> dict[str, Any]:
     """The fields that a value becomes in a sample: one with its name, or for safetensors one for each tensor.
 
-    Args:
-        name: the field.
-        content: the value's bytes.
-        encoding: one of `ENCODINGS`.
-        look: the form of images in the result.
-        where: where it comes from, for errors.
-
     Raises:
         FormatError: if it is damaged, or something else.
     """
@@ -41,10 +33,9 @@ def decoded_fields(name: str, content: bytes, encoding: str, look: ImageForm, wh
     decoders: Mapping[str, Callable[[bytes], Any]] = {
         "bytes": bytes, "text": partial(str, encoding="utf-8"), "npy": decode_npy,
     }  # fmt: skip
-    try:
+    # numpy parses headers as Python does
+    with reading(f"it cannot be decoded as {encoding}", where, ValueError, SyntaxError, EOFError):
         return {name: decoders[encoding](content)}
-    except (ValueError, SyntaxError, EOFError) as error:  # numpy parses headers as Python does
-        raise FormatError(f"it cannot be decoded as {encoding}: {in_words(error)}", file=where) from None
 
 
 def decode_safetensors(content: bytes, where: str) -> dict[str, torch.Tensor]:

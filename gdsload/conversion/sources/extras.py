@@ -11,13 +11,7 @@ __all__ = ["need"]
 
 
 def need(module: str, *, file: str | None = None, package: str | None = None, purpose: str = "reading this") -> Any:
-    """Import a module of an optional package.
-
-    Args:
-        module: its full name.
-        file: what is to be read with it, for the error.
-        package: what pip calls it, if that is not the first part of its name and the extra does not bring it.
-        purpose: what needs it, for the error.
+    """Import a module of an optional package; `package` is its name for pip, if the extra `convert` does not have it.
 
     Raises:
         OptionError: if it is missing or broken.

@@ -53,11 +53,7 @@ class FirstPictures:
         return found
 
     def notes(self, modes: Mapping[str, str]) -> tuple[str, ...]:
-        """Notes for users on the pictures.
-
-        Args:
-            modes: ``"one"`` or ``"RGB"`` for each field whose mode its first pictures have decided.
-        """
+        """Notes for users on the pictures, by the modes that the first ones of a field have decided."""
         return tuple(note for name, seen in self._seen.items() for note in _notes(name, seen, modes.get(name)))
 
 

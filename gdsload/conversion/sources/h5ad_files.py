@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
-from gdsload.conversion.reasons import in_words
-from gdsload.conversion.row_source import BATCH_BYTES, check_fields, choice_of, row_parts, spans
+from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import BATCH_BYTES, check_fields, choice_of, filled, row_parts, spans
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hdf5_files import opened_hdf5, own_child
@@ -43,9 +43,6 @@ class H5adSource(FieldChoice):
         with_key: add a text field ``key``, the name that the cell has in ``obs``.
         fill: what stands for a missing value, by field; of categories a code: ``{"kind": -1}``.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "AnnData files"
@@ -116,9 +113,7 @@ class H5adSource(FieldChoice):
         if len(genes) > 1:
             listed = ", ".join(f"{count} in {os.path.basename(file)}" for count, file in genes.items())
             raise FormatError(f"the files have different numbers of genes: {listed[:300]}", file=self.path)
-        if not found:
-            raise FormatError("there is not one cell", file=self.path)
-        return found
+        return filled(found, "cell", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`. Items are made while the file is open: before the next one is asked for."""
@@ -198,16 +193,8 @@ class _Cells:
                     remedy=f"Say what stands for it, fill={{{name!r}: {usual!r}}}, say; or leave the column out: "
                     "fields=[...].",
                 )
-        try:
-            found: dict[str, Any] = {}
-            for name, read in self.columns.items():
-                made = read(begin, end)
-                found.update(made if isinstance(made, dict) else {name: made})
-            return found
-        except (OSError, RuntimeError, ValueError) as error:
-            if isinstance(error, FormatError):
-                raise
-            raise FormatError(f"cells {begin} to {end - 1} cannot be read: {in_words(error)}", file=self.file) from None
+        with reading(f"cells {begin} to {end - 1} cannot be read", self.file, OSError, RuntimeError, ValueError):
+            return {name: read(begin, end) for name, read in self.columns.items()}
 
 
 def _matrix(found: Any, dense: bool, file: str) -> _Cells:

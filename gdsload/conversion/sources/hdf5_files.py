@@ -12,11 +12,12 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
     BATCH_BYTES,
     check_fields,
     common_length,
+    filled,
     first_groups,
     groups_left_out,
     row_parts,
@@ -29,9 +30,11 @@ from gdsload.conversion.sources.cf_conventions import (
     StoredNumbers,
     of_first_dimension,
     other_dimension_notes,
+    units_metadata,
+    with_values,
 )
 from gdsload.conversion.sources.extras import need
-from gdsload.errors import FormatError, OptionError, SchemaError
+from gdsload.errors import FormatError, OptionError
 
 __all__ = ["Hdf5Source", "opened_hdf5", "own_child"]
 
@@ -78,7 +81,8 @@ class Hdf5Source(FieldChoice):
         file = self.files.find(_SUFFIXES)[0]
         with opened_hdf5(file) as opened:
             fields, children = self._fields(opened, file), self._children(opened, file)
-            found = [note for name, one in fields.items() for note in _meaning(one).notes(name, unpack=self.unpack)]
+            meanings = _meanings(fields).items()
+            found = [note for name, one in meanings for note in one.notes(name, unpack=self.unpack)]
             found += bytes_notes({name: one for name, one in fields.items() if not _is_utf8(one)})
             if self.fields is None:
                 found += other_dimension_notes(
@@ -91,11 +95,7 @@ class Hdf5Source(FieldChoice):
         """The source's part of the dataset's metadata: the units that the first file's attributes give."""
         file = self.files.find(_SUFFIXES)[0]
         with opened_hdf5(file) as opened:
-            fields = self._fields(opened, file)
-            units = {
-                name: unit for name, one in fields.items() for unit in _meaning(one).unit(unpack=self.unpack).values()
-            }
-        return {"units": units} if units else {}
+            return units_metadata(_meanings(self._fields(opened, file)), unpack=self.unpack)
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
@@ -104,16 +104,14 @@ class Hdf5Source(FieldChoice):
         for file in self.files.find(_SUFFIXES):
             with opened_hdf5(file) as opened:
                 fields = self._fields(opened, file)
-                for name, one in fields.items():
-                    known, where = first.setdefault(name, (_meaning(one), file))
-                    known.check_same(_meaning(one), name, (where, file), unpack=self.unpack)
+                for name, one in _meanings(fields).items():
+                    known, where = first.setdefault(name, (one, file))
+                    known.check_same(one, name, (where, file), unpack=self.unpack)
                 count = len(next(iter(fields.values())))
                 row_bytes = _row_bytes(fields)
             step, name = max(target_bytes // row_bytes, 1), os.path.basename(file)
             found += row_parts(count, step, row_bytes, prefix=f"{name}, rows", where=(file,))
-        if not found:
-            raise FormatError("there is not one row", file=self.path)
-        return found
+        return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`. Items are made while the file is open: before the next one is asked for."""
@@ -150,7 +148,7 @@ class Hdf5Source(FieldChoice):
             fields = {name: child for name, child in fields.items() if _is_variable(child)}
             coordinates = [name for name, child in fields.items() if h5py.h5ds.is_scale(child.id)]
             dimensions = {name: _first_dimension(child) for name, child in fields.items()}
-            fields = {name: fields[name] for name in of_first_dimension(dimensions, coordinates, file)[0]}
+            fields = {name: fields[name] for name in of_first_dimension(dimensions, coordinates, file)}
         lengths = {name: len(field) if field.shape else -1 for name, field in fields.items()}
         if not fields:
             inner = first_groups(self._inner(children))
@@ -196,8 +194,11 @@ def _first_dimension(field: Any) -> str | None:
     return str(field.dims[0][0].name) if field.shape and h5ds.get_num_scales(field.id, 0) else None
 
 
-def _meaning(field: Any) -> StoredNumbers:
-    return StoredNumbers.of({name: _attribute(field, name) for name in ATTRIBUTES}, field.dtype)
+def _meanings(fields: dict[str, Any]) -> dict[str, StoredNumbers]:
+    return {
+        name: StoredNumbers.of({key: _attribute(field, key) for key in ATTRIBUTES}, field.dtype)
+        for name, field in fields.items()
+    }
 
 
 def _attribute(field: Any, name: str) -> Any:
@@ -241,15 +242,9 @@ def _row_bytes(fields: dict[str, Any]) -> int:
 
 
 def _rows(fields: dict[str, Any], begin: int, end: int, file: str, *, unpack: bool) -> dict[str, Any]:
-    try:
+    with reading(f"rows {begin} to {end - 1} cannot be read", file, OSError, RuntimeError, ValueError):
         found = {name: _values(field, begin, end) for name, field in fields.items()}
-        for name in [name for name, field in fields.items() if unpack and _meaning(field).formula]:
-            found[name] = _meaning(fields[name]).unpacked(found[name], name)
-        return found
-    except (OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, SchemaError):
-            raise
-        raise FormatError(f"rows {begin} to {end - 1} cannot be read: {in_words(error)}", file=file) from None
+        return with_values(found, _meanings(fields)) if unpack else found
 
 
 def _values(field: Any, begin: int, end: int) -> Any:
@@ -269,14 +264,10 @@ def _values(field: Any, begin: int, end: int) -> Any:
 def opened_hdf5(file: str) -> Iterator[Any]:
     """A file, open for reading; whatever is wrong with it is a FormatError."""
     h5py = need("h5py", file=file)
-    try:
+    with reading("the HDF5 file cannot be read", file, OSError, RuntimeError, ValueError, KeyError):
         with open_file(file) as raw:
             if raw.read(len(_NETCDF_3)) == _NETCDF_3:
                 remedy = f"Make one of netCDF 4 of it: nccopy -k netCDF-4 {shlex.quote(file)} new.nc"
                 raise FormatError("it is a file of netCDF 3, which is not HDF5", file=file, remedy=remedy)
         with h5py.File(file, "r") as opened:
             yield opened
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
-        if isinstance(error, FormatError | OptionError):
-            raise
-        raise FormatError(f"the HDF5 file cannot be read: {in_words(error)}", file=file) from None

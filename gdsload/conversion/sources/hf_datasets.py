@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
-from gdsload.conversion.row_source import BATCH_BYTES
-from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import BATCH_BYTES, row_parts, spans
+from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_images import ImageColumns, image_modes, unlabelled_notes
-from gdsload.conversion.sources.arrow_types import Leaf, TableForm
+from gdsload.conversion.sources.arrow_types import Leaf, TableForm, TableSource
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.parquet_files import TableFileOptions
 from gdsload.conversion.sources.pictures import ImageForm, ImageSource
@@ -28,7 +28,7 @@ _USUAL_BYTES = 3 * 224 * 224
 _EMPTY = "there is not one row"
 
 
-class HuggingFaceSource(FieldChoice, ImageSource):
+class HuggingFaceSource(TableSource, ImageSource):
     """A dataset that `datasets.Dataset.save_to_disk` wrote, or in Python such a dataset itself.
 
     Columns become fields as those of Parquet files do. An image becomes uint8 ``[channels, height, width]``, a sound
@@ -39,9 +39,6 @@ class HuggingFaceSource(FieldChoice, ImageSource):
         **options: `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`. `size`, `resize`,
             `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`. `split`, which split of a
             `DatasetDict`, and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "Hugging Face dataset"
@@ -65,12 +62,8 @@ class HuggingFaceSource(FieldChoice, ImageSource):
         """Splits one after the other."""
         if len(found) == 1:
             return found[0]
-        try:
+        with reading("its splits do not go together", self.path, remedy="Convert each by itself."):
             return need("datasets").concatenate_datasets(found)
-        except Exception as error:  # it raises whatever its parts do
-            raise FormatError(
-                f"its splits do not go together: {in_words(error)}", file=self.path, remedy="Convert each by itself."
-            ) from None
 
     def _splits_of(self, names: list[str]) -> list[str]:
         """The splits that are meant."""
@@ -107,15 +100,10 @@ class HuggingFaceSource(FieldChoice, ImageSource):
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
         dataset = self._open()
-        count = len(dataset)
-        if not count:
+        if not len(dataset):
             raise FormatError(_EMPTY, file=self.path)
         row_bytes = _row_bytes(dataset)
-        step = max(target_bytes // row_bytes, 1)
-        edges = [(low, min(low + step, count)) for low in range(0, count, step)]
-        return [
-            Part(f"rows {low} to {high - 1}", (low, high), high - low, (high - low) * row_bytes) for low, high in edges
-        ]
+        return row_parts(len(dataset), max(target_bytes // row_bytes, 1), row_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -125,10 +113,8 @@ class HuggingFaceSource(FieldChoice, ImageSource):
             follow_paths=self.dataset is not None,
         )  # fmt: skip
         low, high = (int(edge) for edge in part.where)
-        step = max(BATCH_BYTES // _row_bytes(dataset), 1)
-        for begin in range(low, high, step):
-            table = dataset[begin : min(begin + step, high)]
-            yield from images.items(table, begin)
+        for begin, end in spans(low, high, max(BATCH_BYTES // _row_bytes(dataset), 1)):
+            yield from images.items(dataset[begin:end], begin)
 
     def _folders(self) -> list[str]:
         """The folder of the dataset, or those of the splits."""
@@ -146,15 +132,12 @@ class HuggingFaceSource(FieldChoice, ImageSource):
 
     def _json(self, folder: str, name: str, key: str) -> list[Any]:
         path = self.files.inside(folder, name)
-        try:
-            with open_file(path) as file:
-                found = json.load(file)[key]
+        errors = OSError, ValueError, KeyError, TypeError, RecursionError
+        with reading("the file is not as `datasets` writes it", path, *errors), open_file(path) as file:
+            found = json.load(file)[key]
             if not isinstance(found, list):
                 raise ValueError(f"{key} is no list")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            reason = in_words(error)
-            raise FormatError(f"the file is not as `datasets` writes it: {reason}", file=path) from None
-        return found
+            return found
 
     def _open(self) -> Any:
         if self.dataset is not None:
@@ -168,10 +151,8 @@ class HuggingFaceSource(FieldChoice, ImageSource):
     def _load(self, folder: str) -> Any:
         datasets = need("datasets", file=self.path)
         self.files.inside(folder, _INFO)
-        try:
+        with reading("the dataset cannot be opened", folder):
             return datasets.load_from_disk(folder)
-        except Exception as error:  # it raises whatever its parts do
-            raise FormatError(f"the dataset cannot be opened: {in_words(error)}", file=folder) from None
 
     def _checked(self, found: Any) -> Any:
         """The dataset as tables, whose columns fields can have."""
@@ -199,12 +180,6 @@ class HuggingFaceSource(FieldChoice, ImageSource):
             *unlabelled_notes(filter(partial(_is_negative, dataset), self._classes())),
         ]
 
-    def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
-        found = super().only(fields)
-        found.table_form = self.table_form.only(fields)
-        return found
-
 
 def _is_negative(dataset: Any, name: str) -> bool:
     """Return whether a column of whole numbers has a negative one."""
@@ -213,12 +188,14 @@ def _is_negative(dataset: Any, name: str) -> bool:
 
 
 def _images(dataset: Any) -> frozenset[str]:
-    kind = need("datasets").Image
-    return frozenset(name for name, feature in dataset.features.items() if isinstance(feature, kind))
+    return _columns_of(dataset, need("datasets").Image)
 
 
 def _sounds(dataset: Any) -> frozenset[str]:
-    kind = need("datasets").Audio
+    return _columns_of(dataset, need("datasets").Audio)
+
+
+def _columns_of(dataset: Any, kind: type) -> frozenset[str]:
     return frozenset(name for name, feature in dataset.features.items() if isinstance(feature, kind))
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import os
 import re
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import IO, Any, Unpack, cast
+from typing import IO, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import filled
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
+from gdsload.conversion.sources.streams import DAMAGED, read_pieces, unpacked_by_magic
 from gdsload.conversion.splits import split_words
 from gdsload.errors import FormatError, OptionError
 
@@ -32,7 +31,6 @@ SUFFIXES = tuple(f"idx{dims}-{name}{gz}" for dims in range(1, 6) for name, _ in 
 
 _ENDING = re.compile(r"[-._]?idx\d-[a-z]+(\.gz)?$", re.IGNORECASE)
 _FIELDS = {"images": "image", "labels": "label"}
-_PIECE_BYTES = 2**22
 _MAX_BYTES = 2**32
 
 
@@ -69,9 +67,7 @@ class IdxSource:
             arrays = _arrays(files)
             prefix = f"{group.rpartition('/')[2]} rows".lstrip()
             found += array_parts(arrays, target_bytes, self.path, prefix=prefix, where=(group,))
-        if not found:
-            raise FormatError("there is not one row", file=self.path)
-        return found
+        return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -123,7 +119,8 @@ def _arrays(files: dict[str, str]) -> dict[str, NDArray[Any]]:
 
 def _array(file: str) -> NDArray[Any]:
     """The array of a file, mapped if it is not packed."""
-    with _opened(file) as (stream, nbytes):
+    with reading("the IDX file cannot be read", file, *DAMAGED, ValueError), open_file(file) as raw:
+        stream, nbytes = unpacked_by_magic(raw)
         magic = _exactly(stream, 4)
         if magic[:2] != b"\0\0" or magic[2] not in _TYPES or not 1 <= magic[3] <= 8:
             raise ValueError("it does not begin as an IDX file")
@@ -143,25 +140,7 @@ def _array(file: str) -> NDArray[Any]:
 
 
 def _exactly(stream: IO[bytes], count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
-        piece = stream.read(min(count - len(found), _PIECE_BYTES))
-        if not piece:
-            raise ValueError("it ends too early")
-        found += piece
-    return bytes(found)
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[tuple[IO[bytes], int]]:
-    """A file's bytes, unpacked, and how many they are, or -1; whatever is wrong with it is a FormatError."""
-    try:
-        with open_file(file) as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            nbytes = -1 if packed else os.fstat(raw.fileno()).st_size
-            yield cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw, nbytes
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        if isinstance(error, FormatError | OptionError):
-            raise
-        raise FormatError(f"the IDX file cannot be read: {in_words(error)}", file=file) from None
+    found = read_pieces(stream, count)
+    if len(found) < count:
+        raise ValueError("it ends too early")
+    return found

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from itertools import chain, groupby
 from typing import Any, Unpack
 
-import numpy as np
-
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import digest_of, open_file, stamps
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.many_images import image_parts, mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import ALL, level_splits, split_words
 from gdsload.conversion.suffixes import PICTURES
@@ -23,24 +20,10 @@ from gdsload.system.units import counted
 
 __all__ = ["ImageFolderSource"]
 
-_LOOKED_AT = 16
-_USUAL_BYTES = 3 * 224 * 224
 _NO_CLASS = -1
 _NOT_READ = (
-    ".gif",
-    ".apng",
-    ".avif",
-    ".heic",
-    ".heif",
-    ".jp2",
-    ".jxl",
-    ".jfif",
-    ".jpe",
-    ".ico",
-    ".tga",
-    ".exr",
-    ".dng",
-)
+    ".gif", ".apng", ".avif", ".heic", ".heif", ".jp2", ".jxl", ".jfif", ".jpe", ".ico", ".tga", ".exr", ".dng",
+)  # fmt: skip
 _PICTURE_FOLDERS = ("image", "images", "img", "imgs")
 _TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".json", ".xml")
 
@@ -63,9 +46,6 @@ class ImageFolderSource(ImageSource):
         with_key: add a text field ``key``, the path of the image's file from that folder.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "image folder"
@@ -74,10 +54,8 @@ class ImageFolderSource(ImageSource):
     def __init__(self, path: str, *, with_key: bool = False, **options: Unpack[ImageFileOptions]) -> None:
         if not isinstance(with_key, bool):
             raise OptionError(f"with_key is {with_key!r}", remedy="Supported are true and false.")
-        self.path = path
+        super().__init__(path, **options)
         self.with_key = with_key
-        self.files = SourceFiles.of(path, options)
-        self.look = ImageForm.of(options)
         self._listed: list[tuple[int, str]] | None = None
 
     @property
@@ -148,31 +126,21 @@ class ImageFolderSource(ImageSource):
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The files are many: they are known by a checksum of names, lengths and times."""
-        digest = hashlib.sha256()
         files = self._files()
-        for _, name in files:
-            digest.update(json.dumps(stamps([os.path.join(self.path, name)])).encode())
         return {
             "kind": self.kind,
             "path": self.path,
             "classes": self.classes,
             "files": len(files),
-            "sha256": digest.hexdigest(),
+            "sha256": digest_of(stamps([os.path.join(self.path, name)]) for _, name in files),
             "with_key": self.with_key,
             **self.form.to_json(),
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`. A part names its files itself: to look for them again would take as long as to read."""
+        """See `Source.parts`."""
         files = self._files()
-        nbytes = self._image_bytes(files)
-        step = max(target_bytes // nbytes, 1)
-        found = []
-        for low in range(0, len(files), step):
-            run = files[low : low + step]
-            where = tuple(piece for pair in run for piece in pair)
-            found.append(Part(f"images {low} to {low + len(run) - 1}", where, len(run), len(run) * nbytes))
-        return found
+        return image_parts(files, mean_bytes(self.first_items(), but=("label", "key")), target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -186,17 +154,8 @@ class ImageFolderSource(ImageSource):
     def first_items(self) -> Iterator[Item]:
         """Some at even distances among all: the first may all be of one class."""
         files = self._files() if self._listed is None else self._listed
-        for label, name in files[:: -(-len(files) // _LOOKED_AT) or 1]:
+        for label, name in some(files):
             yield self._item(label, name)
-
-    def _image_bytes(self, files: list[tuple[int, str]]) -> int:
-        """Bytes of an image as it is stored: the mean of some at even distances among the files."""
-        found = []
-        for item in self.first_items():
-            with suppress(FormatError):  # said when it is its turn
-                found.append(sum(len(one) if isinstance(one, bytes) else np.asarray(one).nbytes
-                                 for name, one in item.make().items() if name not in ("label", "key")))  # fmt: skip
-        return max(sum(found) // len(found), 1) if found else _USUAL_BYTES
 
     def _folders(self) -> dict[str, list[str]]:
         """The folders of each class: one in each folder of the split; none if the images are in no folders."""
@@ -262,9 +221,6 @@ class ImageFolderSource(ImageSource):
 
 def _sample(file: str, label: int, look: ImageForm, key: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {} if key is None else {"key": key}
-    try:
-        with open_file(file) as opened:
-            put(found, look.fields("image", opened, file), file)
-    except OSError as error:
-        raise FormatError(f"the image cannot be read: {error.strerror}", file=file) from None
+    with reading("the image cannot be read", file, OSError), open_file(file) as opened:
+        put(found, look.fields("image", opened, file), file)
     return found if label == _NO_CLASS else {**found, "label": label}

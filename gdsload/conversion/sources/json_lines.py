@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import IO, Any, NoReturn, Self, Unpack, cast
+from typing import Any, NoReturn, Unpack
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_fields
-from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
-from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm
+from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.json_tables import parsed
 from gdsload.conversion.sources.json_types import check_rounded, has_large_float, named_type, settled_type
 from gdsload.conversion.sources.reading_process import read_apart
-from gdsload.errors import FormatError, OptionError
+from gdsload.conversion.sources.streams import DAMAGED, read_line, unpacked
+from gdsload.errors import FormatError
 
 __all__ = ["JSON_LINES", "JsonLinesSource", "JsonOptions"]
 
@@ -29,7 +28,6 @@ JSON_LINES = (".jsonl", ".ndjson")
 _SUFFIXES = (*JSON_LINES, *(f"{suffix}.gz" for suffix in JSON_LINES))
 _LOOKED_AT, _LOOK_BYTES = 1000, 16 * 2**20
 _BATCH_BYTES = 4 * 2**20
-_MAX_LINE_BYTES = 2**28
 
 
 class JsonOptions(FileOptions, ColumnOptions, total=False):
@@ -43,7 +41,7 @@ class JsonOptions(FileOptions, ColumnOptions, total=False):
     types: Mapping[str, str]
 
 
-class JsonLinesSource(FieldChoice):
+class JsonLinesSource(TableSource):
     """Lines of JSON, each an object: a sample, whose keys are fields.
 
     The first 1000 lines, or as many as have 16 MiB, tell which keys there are, and of what types: whole numbers
@@ -55,20 +53,17 @@ class JsonLinesSource(FieldChoice):
         path: a `.jsonl` or `.ndjson` file, maybe with `.gz` after it, or a folder of such files with the same keys.
         **options: see `JsonOptions`. `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "JSON lines"
     threads = False
+    _known: tuple[Any, list[Leaf]] | None = None
 
     def __init__(self, path: str, **options: Unpack[JsonOptions]) -> None:
         self.path = path
         self.files = SourceFiles.of(path, options)
         self.table_form = TableForm.of(options)
         self.types = dict(options.get("types") or {})
-        self._known: tuple[Any, list[Leaf]] | None = None
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -82,12 +77,6 @@ class JsonLinesSource(FieldChoice):
         """The part of the dataset's metadata that follows from it: units, of keys that `types` says are times."""
         return self.table_form.metadata(self._columns()[1])
 
-    def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
-        found = super().only(fields)
-        found.table_form, found._known = self.table_form.only(fields), None  # noqa: SLF001 - its own
-        return found
-
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of lines; a packed file is one part."""
         found: list[Part] = []
@@ -98,7 +87,7 @@ class JsonLinesSource(FieldChoice):
                 continue
             low = high = row = rows = 0
             with _opened(file) as opened:
-                for line in _lines(opened, file):
+                for line in opened:
                     high += len(line)
                     rows += not line.isspace()
                     if high - low >= target_bytes:
@@ -113,12 +102,10 @@ class JsonLinesSource(FieldChoice):
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:])
-        with _opened(file) as opened:
-            if low:
-                opened.seek(low)
+        with _opened(file, low) as opened:
             lines: list[bytes] = []
             size, left = 0, high - low
-            for line in _lines(opened, file):
+            for line in opened:
                 left -= len(line)
                 if not line.isspace():
                     lines.append(line)
@@ -232,10 +219,8 @@ def _refuse(line: bytes, where: str, trouble: FormatError) -> NoReturn:
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
-    try:
+    with reading("the line is no JSON", where, ValueError, RecursionError):
         found = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"the line is no JSON: {in_words(error)}", file=where) from None
     if not isinstance(found, dict):
         raise FormatError(
             f"the line is no JSON object: {line!r:.100}", file=where, remedy="Lists of tokens are of kind='tokens'."
@@ -247,7 +232,7 @@ def _first_lines(file: str) -> list[bytes]:
     """The first lines that are not empty, of bounded length together."""
     found, nbytes = list[bytes](), 0
     with _opened(file) as opened:
-        for line in _lines(opened, file):
+        for line in opened:
             if not line.isspace():
                 found.append(line)
                 nbytes += len(line)
@@ -280,21 +265,11 @@ def _is_in(key: str, content: bytes) -> bool:
     return any(json.dumps(key, ensure_ascii=how).encode() in content for how in (False, True))
 
 
-def _lines(opened: IO[bytes], file: str) -> Iterator[bytes]:
-    while line := opened.readline(_MAX_LINE_BYTES):
-        if len(line) == _MAX_LINE_BYTES:
-            raise FormatError(f"a line has {_MAX_LINE_BYTES} bytes or more", file=file)
-        yield line
-
-
 @contextmanager
-def _opened(file: str) -> Iterator[IO[bytes]]:
-    """A file's bytes, unpacked; whatever is wrong with it is a FormatError."""
-    try:
-        with open_file(file) as raw:
-            yield cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if file.lower().endswith(".gz") else raw
-    except (OSError, EOFError, zlib.error) as error:
-        if isinstance(error, FormatError | OptionError):
-            raise
-        reason = in_words(error)
-        raise FormatError(f"the file cannot be read: {reason}", file=file) from None
+def _opened(file: str, offset: int = 0) -> Iterator[Iterator[bytes]]:
+    """The lines of a file from an offset on; whatever is wrong with it is a FormatError."""
+    with reading("the file cannot be read", file, *DAMAGED), open_file(file) as raw:
+        stream = unpacked(raw, packed=file.lower().endswith(".gz"))
+        if offset:
+            stream.seek(offset)
+        yield iter(lambda: read_line(stream, file), b"")

@@ -17,13 +17,9 @@ _EXACT = 2**53  # up to which float64 has all whole numbers
 
 
 def settled_type(column: Any, values: Sequence[Any], key: str, file: str) -> Any:
-    """The type that Arrow has found, but texts that look like times are texts, and large whole numbers uint64.
+    """The type that Arrow has found of a key, but texts that look like times are texts, and large whole numbers uint64.
 
-    Args:
-        column: the values of a key, as an array.
-        values: the same as Python has them; needed if a float is large.
-        key: the key.
-        file: where it is, for errors.
+    The values as Python has them are needed only if a float in the column is large.
 
     Raises:
         OptionError: if whole numbers of a key are in no type, for as floats different ones would become the same; or if
@@ -61,13 +57,7 @@ def settled_type(column: Any, values: Sequence[Any], key: str, file: str) -> Any
 
 
 def check_rounded(column: Any, values: Sequence[Any], key: str, where: str) -> None:
-    """Refuse a column of a table in which a whole number of a line has been rounded.
-
-    Args:
-        column: the column.
-        values: the values of its key in the lines.
-        key: the key.
-        where: where the lines are, for errors.
+    """Refuse a column of a table in which a whole number of a line, of these values, has been rounded.
 
     Raises:
         FormatError: naming the first one.

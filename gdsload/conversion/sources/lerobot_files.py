@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
-from gdsload.conversion.row_source import BATCH_BYTES, check_columns, runs
+from gdsload.conversion.input_files import open_file, stamps
+from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import BATCH_BYTES, check_columns, filled, runs
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
+from gdsload.conversion.sources.pictures import ImageForm, ImageSource, put
 from gdsload.conversion.splits import ALL
 from gdsload.errors import FormatError, OptionError
 
@@ -43,18 +43,10 @@ class LeRobotSource(FieldChoice, ImageSource):
         path: the folder, which has `meta/info.json` and `data`.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "LeRobot dataset"
     threads = False
-
-    def __init__(self, path: str, **options: Unpack[ImageFileOptions]) -> None:
-        self.path = path
-        self.files = SourceFiles.of(path, options)
-        self.look = ImageForm.of(options)
 
     @property
     def tasks(self) -> list[str]:
@@ -92,13 +84,12 @@ class LeRobotSource(FieldChoice, ImageSource):
                 for low, high in runs([count * row_bytes for count in rows], target_bytes):
                     first, count = sum(rows[:low]), sum(rows[low:high])
                     if episodes is not None:
-                        count = sum(int(_among(part, episodes).sum()) for part in _numbers(table, low, high))
+                        batches = table.iter_batches(row_groups=range(low, high), columns=[_EPISODE])
+                        count = sum(int(_among(batch.column(0), episodes).sum()) for batch in batches)
                     if count:
                         where = (file, low, high, first)
                         found.append(Part(f"{name}, row groups {low} to {high - 1}", where, count, count * row_bytes))
-        if not found:
-            raise FormatError("there is not one frame", file=self.path)
-        return found
+        return filled(found, "frame", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -145,16 +136,14 @@ class LeRobotSource(FieldChoice, ImageSource):
 
     def _described(self) -> dict[str, Any]:
         path = self.files.inside(self.path, _INFO)
-        try:
+        with reading("the file is not as LeRobot writes it", path, OSError, ValueError, RecursionError):
             with open_file(path) as opened:
                 found = json.loads(opened.read(_MAX_INFO_BYTES))
             if not isinstance(found, dict) or not isinstance(found.get("features"), dict) or not found["features"]:
                 raise ValueError("it has no features")
             if not str(found.get("codebase_version")).startswith(("v2.", "v3.")):
                 raise ValueError(f"its version is {found.get('codebase_version')!r:.50}; v2 and v3 are read")
-        except (OSError, ValueError, RecursionError) as error:
-            raise FormatError(f"the file is not as LeRobot writes it: {in_words(error)}", file=path) from None
-        return found
+            return found
 
     def _features(self) -> list[_Feature]:
         described = self._described()["features"]
@@ -222,18 +211,14 @@ class _Feature:
 
 
 def _feature(name: str, given: Any, file: str) -> _Feature:
-    try:
+    failed = f"feature {name!r}, {given!r:.100}, is none that a field can have"
+    with reading(failed, file, TypeError, KeyError, ValueError):
         dtype, shape = str(given["dtype"]), tuple(int(size) for size in given["shape"])
         if dtype not in ("image", "string") and np.dtype(dtype).kind not in "biuf":
             raise ValueError(f"it is of type {dtype}")
         if min(shape, default=1) < 1 or math.prod(shape) > 2**31:
             raise ValueError(f"its shape is {shape}")
-    except (TypeError, KeyError, ValueError) as error:
-        reason = in_words(error)
-        raise FormatError(
-            f"feature {name!r}, {given!r:.100}, is none that a field can have: {reason}", file=file
-        ) from None
-    return _Feature(name, dtype, shape)
+        return _Feature(name, dtype, shape)
 
 
 def _check(schema: Any, features: Sequence[_Feature], file: str) -> None:
@@ -250,11 +235,6 @@ def _among(episodes: Any, wanted: tuple[int, int]) -> Any:
     if numbers.dtype.kind not in "iu":
         raise ValueError(f"episode_index is of type {numbers.dtype}")
     return (numbers >= wanted[0]) & (numbers < wanted[1])
-
-
-def _numbers(table: Any, low: int, high: int) -> Iterator[Any]:
-    for batch in table.iter_batches(row_groups=range(low, high), columns=[_EPISODE]):
-        yield batch.column(0)
 
 
 def _has_holes(column: Any) -> bool:
@@ -304,7 +284,8 @@ def _content(value: Any, feature: _Feature, file: str) -> bytes:
 
 def _tasks(file: str) -> list[str]:
     """The texts of tasks in the order of their numbers."""
-    try:
+    errors = OSError, ValueError, KeyError, TypeError, RecursionError
+    with reading("the tasks are not as LeRobot writes them", file, *errors):
         if file.endswith(".parquet"):
             with _opened(file) as table:
                 columns = table.read().to_pydict()
@@ -316,20 +297,15 @@ def _tasks(file: str) -> list[str]:
                 lines = [json.loads(line) for line in opened.read(_MAX_INFO_BYTES).splitlines() if line.strip()]
             found = {one["task_index"]: str(one["task"]) for one in lines}
         return [found[number] for number in range(len(found))]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"the tasks are not as LeRobot writes them: {in_words(error)}", file=file) from None
 
 
 @contextmanager
 def _opened(file: str) -> Iterator[Any]:
     """A table; whatever is wrong with it is a FormatError. Checksums of its pages are compared."""
     arrow, parquet = need("pyarrow", file=file), need("pyarrow.parquet", file=file)
-    try:
-        with open_file(file) as opened, parquet.ParquetFile(opened, page_checksum_verification=True) as table:
-            yield table
-    except (arrow.ArrowException, OSError, ValueError, KeyError) as error:
-        if isinstance(error, FormatError | OptionError):
-            raise
-        raise FormatError(f"the table cannot be read: {in_words(error)}", file=file) from None
+    with (
+        reading("the table cannot be read", file, arrow.ArrowException, OSError, ValueError, KeyError),
+        open_file(file) as opened,
+        parquet.ParquetFile(opened, page_checksum_verification=True) as table,
+    ):
+        yield table

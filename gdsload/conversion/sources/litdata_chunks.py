@@ -8,14 +8,14 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, Unpack
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
-from gdsload.conversion.row_source import runs
+from gdsload.conversion.input_files import open_file, stamps
+from gdsload.conversion.reasons import in_words, reading
+from gdsload.conversion.row_source import run_parts
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import TableForm
@@ -30,8 +30,8 @@ from gdsload.conversion.sources.binary_samples import (
     value_bytes,
 )
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
-from gdsload.errors import FormatError, OptionError
+from gdsload.conversion.sources.pictures import ImageForm, ImageSource
+from gdsload.errors import FormatError
 
 __all__ = ["LitDataSource"]
 
@@ -66,18 +66,10 @@ class LitDataSource(ImageSource):
         path: the folder with `index.json`.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "LitData chunks"
     threads = False
-
-    def __init__(self, path: str, **options: Unpack[ImageFileOptions]) -> None:
-        self.path = path
-        self.files = SourceFiles.of(path, options)
-        self.look = ImageForm.of(options)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -88,14 +80,10 @@ class LitDataSource(ImageSource):
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of chunks."""
         chunks = self._index().chunks
-        found: list[Part] = []
-        for low, high in runs([chunk.nbytes for chunk in chunks], target_bytes):
-            run = chunks[low:high]
-            nbytes, samples = sum(chunk.nbytes for chunk in run), sum(chunk.samples for chunk in run)
-            found.append(Part(f"chunks {low} to {high - 1}", (low, high), samples, nbytes))
-        if not any(part.samples for part in found):
+        samples = [chunk.samples for chunk in chunks]
+        if not any(samples):
             raise FormatError("there is not one sample", file=self.path)
-        return found
+        return run_parts("chunks", [chunk.nbytes for chunk in chunks], target_bytes, samples=samples)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -103,26 +91,22 @@ class LitDataSource(ImageSource):
         index, folder = self._index(self.form), self.files.folder(_INDEX)
         for chunk in index.chunks[low:high]:
             path = self.files.inside(folder, chunk.name)
-            try:
-                with open_file(path) as file:
-                    found = os.fstat(file.fileno()).st_size
-                    if found != chunk.nbytes:
-                        raise ValueError(f"it has {found} bytes, but the index says {chunk.nbytes}")
-                    if (table := _table(file, found)) is not None:
-                        yield from _rows(table, chunk, path)
-                        continue
-                    for number, content in enumerate(sample_bytes(file, chunk.samples, chunk.nbytes)):
-                        make = partial(index.sample, content, f"{path}, sample {number}")
-                        yield Item(f"{chunk.name}, sample {number}", make)
-            except (OSError, ValueError) as error:
-                if isinstance(error, FormatError | OptionError):
-                    raise
-                raise FormatError(f"the chunk cannot be read: {in_words(error)}", file=path) from None
+            with reading("the chunk cannot be read", path, OSError, ValueError), open_file(path) as file:
+                found = os.fstat(file.fileno()).st_size
+                if found != chunk.nbytes:
+                    raise ValueError(f"it has {found} bytes, but the index says {chunk.nbytes}")
+                if (table := _table(file, found)) is not None:
+                    yield from _rows(table, chunk, path)
+                    continue
+                for number, content in enumerate(sample_bytes(file, chunk.samples, chunk.nbytes)):
+                    make = partial(index.sample, content, f"{path}, sample {number}")
+                    yield Item(f"{chunk.name}, sample {number}", make)
 
     def _index(self, look: ImageForm | None = None) -> _Index:
         path = self.files.inside(self.files.folder(_INDEX), _INDEX)
-        try:
-            with open_file(path) as file:
+        errors = ValueError, KeyError, TypeError, AttributeError, RecursionError
+        with reading("the index is none of LitData chunks", path, *errors):
+            with reading("the index cannot be read", path, OSError), open_file(path) as file:
                 tree = json.load(file)
             config = tree["config"]
             for name, known in _KNOWN.items():
@@ -140,13 +124,6 @@ class LitDataSource(ImageSource):
             formats = zip(names, config["data_format"], strict=True)
             decoders = {name: _decoder(how, name, look or self.look, path) for name, how in formats}
             return _Index([_Chunk.of(chunk) for chunk in tree["chunks"]], decoders, bare)
-        except OSError as error:
-            raise FormatError(f"the index cannot be read: {error.strerror}", file=path) from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            if isinstance(error, FormatError):
-                raise
-            reason = in_words(error)
-            raise FormatError(f"the index is none of LitData chunks: {reason}", file=path) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +167,8 @@ def _decoder(how: str, field: str, look: ImageForm, file: str) -> Callable[[byte
         "int": partial(scalar, np.dtype("int64")),
         "float": partial(scalar, np.dtype("float64")),
         "bool": partial(scalar, np.dtype("bool")),
-        "str": _text,
-        "text": _text,
+        "str": partial(str, encoding="utf-8"),
+        "text": partial(str, encoding="utf-8"),
         "bytes": bytes,
         "file": bytes,
         "tensor": partial(_array, ">", _TENSORS),
@@ -262,10 +239,6 @@ def _rows(table: bytes, chunk: _Chunk, path: str) -> Iterator[Item]:
 def _refused(where: str, _content: bytes) -> Any:
     # Such fields have values only in chunks without a table, which are written where pyarrow is missing.
     raise FormatError("it is stored in a form of LitData's own", file=where, remedy="Write it again, with pyarrow.")
-
-
-def _text(content: bytes) -> str:
-    return content.decode()
 
 
 def _array(order: str, types: dict[int, str], content: bytes) -> NDArray[Any]:

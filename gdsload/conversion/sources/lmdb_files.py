@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Unpack
 
-from gdsload.conversion.input_files import SourceFiles, check_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.input_files import check_file, stamps
+from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import filled
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.encoded_values import ENCODINGS, decoded_fields
 from gdsload.conversion.sources.lmdb_keys import KeyRuns, list_runs, read_run
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource, put
 from gdsload.conversion.sources.reading_process import read_apart
 from gdsload.errors import FormatError, OptionError
 
@@ -40,9 +41,6 @@ class LmdbSource(ImageSource):
             it. None: that one, if it has values alone.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "LMDB environment"
@@ -59,12 +57,10 @@ class LmdbSource(ImageSource):
     ) -> None:
         if decode not in ENCODINGS:
             raise OptionError(f"decode is {decode!r:.200}", remedy=f"Supported are {', '.join(ENCODINGS)}.")
-        self.path = path
-        self.files = SourceFiles.of(path, options)
+        super().__init__(path, **options)
         self.decode = decode
         self.with_key = with_key
         self.database = database
-        self.look = ImageForm.of(options)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -87,9 +83,7 @@ class LmdbSource(ImageSource):
                 keys = min(runs.keys, runs.total - low)
                 where = (file, key.hex(), keys)
                 found.append(Part(f"{name}, keys {low} to {low + keys - 1}", where, keys, keys * runs.nbytes))
-        if not found:
-            raise FormatError("there is not one key", file=self.path)
-        return found
+        return filled(found, "key", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -107,12 +101,8 @@ class LmdbSource(ImageSource):
     def _read(self, function: Callable[..., Any], file: str, *arguments: Any) -> Any:
         """The library's environment of a file. Any fault of it is a FormatError."""
         check_file(file)
-        try:
+        with reading("the LMDB file cannot be read", file):
             return read_apart(function, file, self.database, *arguments)
-        except (MemoryError, FormatError, OptionError):
-            raise
-        except Exception as error:
-            raise FormatError(f"the LMDB file cannot be read: {in_words(error)}", file=file) from None
 
     def _sample(self, key: bytes, content: bytes, where: str) -> dict[str, Any]:
         found: dict[str, Any] = {"key": key} if self.with_key else {}

@@ -24,13 +24,9 @@ Pair = tuple[bytes, bytes]
 
 
 class KeyRuns(NamedTuple):
-    """The keys of a database, in runs; those of other databases in it are among them.
+    """The first keys of runs of `keys` keys of a database, of `total` ones of about `nbytes` bytes with their values.
 
-    Attributes:
-        begins: the first key of each run.
-        keys: how many keys a run has; the last one may have fewer.
-        total: how many keys there are in all.
-        nbytes: about how many bytes a key and its value have.
+    The names of other databases in it are among the keys.
     """
 
     begins: list[bytes]

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
-from gdsload.conversion.row_source import check_fields
+from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import check_fields, filled
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.mat_variables import NUMBERS, MatVariable, list_variables, read_rows
 from gdsload.conversion.sources.reading_process import read_apart
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 from gdsload.system.names import check_list
 
 __all__ = ["MatSource"]
@@ -37,9 +37,6 @@ class MatSource(FieldChoice):
         last: those whose last dimension counts the samples instead, as MATLAB's own examples have it; it becomes the
             first one. ``["X"]`` for SVHN.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "MATLAB files"
@@ -63,9 +60,7 @@ class MatSource(FieldChoice):
             prefix, arrays = f"{os.path.basename(file)}, rows", self._arrays(file, None)
             _refuse_row_vectors(arrays, file)
             found += array_parts(arrays, target_bytes, file, prefix=prefix, where=(file,))
-        if not found:
-            raise FormatError("there is not one row", file=self.path)
-        return found
+        return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -76,12 +71,8 @@ class MatSource(FieldChoice):
         """Some rows of the variables; None: arrays of their shapes and element types, which hold no values."""
         with open_file(file) as opened:
             is_hdf5 = _HDF5 in (opened.read(8), opened.seek(512) and opened.read(8))
-        try:
+        with reading("the MATLAB file cannot be read", file):
             return self._by_h5py(file, rows) if is_hdf5 else self._by_scipy(file, rows)
-        except (MemoryError, FormatError, OptionError):
-            raise
-        except Exception as error:  # readers of damaged files raise anything
-            raise FormatError(f"the MATLAB file cannot be read: {in_words(error)}", file=file) from None
 
     def _chosen(self, classes: dict[str, str], file: str) -> list[str]:
         """The variables to read, of those that a file has."""

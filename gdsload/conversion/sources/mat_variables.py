@@ -30,13 +30,7 @@ _MAX_BYTES = 2**33
 
 
 class MatVariable(NamedTuple):
-    """A variable of a file.
-
-    Attributes:
-        name: its name.
-        shape: its shape.
-        kind: its class: ``"double"``, ``"logical"``, ``"struct"``.
-    """
+    """A variable of a file; its kind is its class: ``"double"``, ``"logical"``, ``"struct"``."""
 
     name: str
     shape: tuple[int, ...]

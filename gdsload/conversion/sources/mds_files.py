@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -12,18 +13,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, Unpack, cast
+from typing import IO, Any, cast
 
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
-from gdsload.conversion.row_source import check_fields, runs
+import xxhash
+
+from gdsload.conversion.input_files import open_file, stamps
+from gdsload.conversion.reasons import in_words, reading
+from gdsload.conversion.row_source import check_fields, run_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.binary_samples import decoded, sample_bytes, value_bytes
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.hashes import new_hash
 from gdsload.conversion.sources.mds_values import decoder
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
-from gdsload.errors import FormatError, OptionError
+from gdsload.conversion.sources.pictures import ImageSource
+from gdsload.errors import FormatError
 
 __all__ = ["MdsSource"]
 
@@ -31,6 +33,7 @@ _INDEX = "index.json"
 _MAX_SHARD_BYTES = 2**32  # places in it are uint32
 _PIECE_BYTES = 2**22
 _BY_ARROW = {"zstd": "zstd", "br": "brotli"}
+_XXHASH = ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")
 
 
 class MdsSource(FieldChoice, ImageSource):
@@ -45,18 +48,10 @@ class MdsSource(FieldChoice, ImageSource):
         path: the folder with `index.json`.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "MDS shards"
     threads = False
-
-    def __init__(self, path: str, **options: Unpack[ImageFileOptions]) -> None:
-        self.path = path
-        self.files = SourceFiles.of(path, options)
-        self.look = ImageForm.of(options)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -68,21 +63,18 @@ class MdsSource(FieldChoice, ImageSource):
         names = {
             name for shard in self._shards() for file in (shard.raw, shard.packed) if file for name, _ in file.hashes
         }
-        return [f"hashes of {name!r} are not compared: it is not known" for name in sorted(names) if not new_hash(name)]
+        unknown = [name for name in sorted(names) if not _new_hash(name)]
+        return [f"hashes of {name!r} are not compared: it is not known" for name in unknown]
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of shards."""
         shards = self._shards()
-        found: list[Part] = []
-        for low, high in runs([shard.raw.nbytes for shard in shards], target_bytes):
-            run = shards[low:high]
-            nbytes, samples = sum(shard.raw.nbytes for shard in run), sum(shard.samples for shard in run)
-            found.append(Part(f"shards {low} to {high - 1}", (low, high), samples, nbytes))
-        if not any(part.samples for part in found):
+        samples = [shard.samples for shard in shards]
+        if not any(samples):
             raise FormatError("there is not one sample", file=self.path)
         for shard in shards:
             self._decoders(shard)
-        return found
+        return run_parts("shards", [shard.raw.nbytes for shard in shards], target_bytes, samples=samples)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -114,37 +106,30 @@ class MdsSource(FieldChoice, ImageSource):
     def _opened(self, shard: _Shard) -> Iterator[tuple[str, IO[bytes]]]:
         """A shard, unpacked; whatever is wrong with it is a FormatError."""
         path, packed = self._place(shard)
-        try:
-            with open_file(path) as file:
-                expected = shard.packed if packed and shard.packed is not None else shard.raw
-                found = os.fstat(file.fileno()).st_size
-                if found != expected.nbytes:
-                    raise ValueError(f"it has {found} bytes, but the index says {expected.nbytes}")
-                expected.compare(file)
-                if packed:
-                    file = io.BytesIO(_unpacked(shard, file, path))  # noqa: PLW2901 - what was packed in it
-                    shard.raw.compare(file)
-                yield path, file
-        except (OSError, EOFError, ValueError, zlib.error) as error:
-            if isinstance(error, FormatError | OptionError):
-                raise
-            raise FormatError(
-                f"the shard cannot be read: {in_words(error)}", file=path, remedy="Copy it again, whole."
-            ) from None
+        errors = OSError, EOFError, ValueError, zlib.error
+        with (
+            reading("the shard cannot be read", path, *errors, remedy="Copy it again, whole."),
+            open_file(path) as file,
+        ):
+            expected = shard.packed if packed and shard.packed is not None else shard.raw
+            found = os.fstat(file.fileno()).st_size
+            if found != expected.nbytes:
+                raise ValueError(f"it has {found} bytes, but the index says {expected.nbytes}")
+            expected.compare(file)
+            if packed:
+                file = io.BytesIO(_unpacked(shard, file, path))  # noqa: PLW2901 - what was packed in it
+                shard.raw.compare(file)
+            yield path, file
 
     def _shards(self) -> list[_Shard]:
         path = self._index()
-        try:
-            with open_file(path) as file:
+        errors = ValueError, KeyError, TypeError, AttributeError, RecursionError
+        with reading("the index is none of MDS shards", path, *errors):
+            with reading("the index cannot be read", path, OSError), open_file(path) as file:
                 tree = json.load(file)
             if tree["version"] != 2:
                 raise ValueError(f"version {tree['version']!r:.50} is not known, but 2 is")
             return [_Shard.of(shard) for shard in tree["shards"]]
-        except OSError as error:
-            raise FormatError(f"the index cannot be read: {error.strerror}", file=path) from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            reason = in_words(error)
-            raise FormatError(f"the index is none of MDS shards: {reason}", file=path) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +156,7 @@ class _File:
 
     def compare(self, file: IO[bytes]) -> None:
         """Compare the hashes of a file's bytes with those that are known of it; ValueError if one differs."""
-        hashers = {name: hasher for name, _ in self.hashes if (hasher := new_hash(name)) is not None}
+        hashers = {name: hasher for name, _ in self.hashes if (hasher := _new_hash(name)) is not None}
         while hashers and (piece := file.read(_PIECE_BYTES)):
             for hasher in hashers.values():
                 hasher.update(piece)
@@ -203,6 +188,15 @@ class _Shard:
         packed = _File.of(tree["zip_data"]) if tree.get("zip_data") else None
         packer = _text(tree.get("compression") or "").partition(":")[0]
         return cls(_File.of(tree["raw_data"]), packed, packer, _count(tree["samples"]), columns)
+
+
+def _new_hash(name: str) -> Any:
+    """The hash of a name, as `hashlib` or `xxhash` has it; None if it is not known here, or has no one length."""
+    if name in _XXHASH:
+        return getattr(xxhash, "xxh3_128" if name == "xxh128" else name)()
+    if name not in hashlib.algorithms_available or name.startswith("shake"):
+        return None
+    return hashlib.new(name, usedforsecurity=False)
 
 
 def _text(value: Any) -> str:

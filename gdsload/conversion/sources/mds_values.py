@@ -27,11 +27,7 @@ _TYPES = {
 def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[bytes], Any]:
     """A function that decodes bytes to a value, or an image's fields; damaged ones raise `ValueError` or numpy's error.
 
-    Args:
-        encoding: as the index has it: ``"int"``, ``"ndarray:float32:3,4"``.
-        field: the column's name, for errors.
-        look: the form of images in the result.
-        file: where it comes from, for errors.
+    The encoding is that of the index: ``"int"``, ``"ndarray:float32:3,4"``.
 
     Raises:
         FormatError: if there is no such encoding, or it is one that is never read.
@@ -51,9 +47,7 @@ def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[
         "int": partial(scalar, np.dtype("int64")),
         "str_int": int,
         "str_float": np.float64,
-        "str_decimal": _text,
-        "str": _text,
-        "json": _text,
+        **dict.fromkeys(("str_decimal", "str", "json"), partial(str, encoding="utf-8")),
         "bytes": bytes,
         "jpeg": partial(encoded_image, look=look, field=field, file=file),
         "png": partial(encoded_image, look=look, field=field, file=file),
@@ -66,10 +60,6 @@ def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[
             remedy="Choose other columns: fields=[...].",
         )
     return simple[name]
-
-
-def _text(content: bytes) -> str:
-    return content.decode()
 
 
 def _array_decoder(details: str, field: str, file: str) -> Callable[[bytes], NDArray[Any]]:

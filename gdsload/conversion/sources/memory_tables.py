@@ -13,9 +13,9 @@ import xxhash
 
 from gdsload.conversion.row_source import BATCH_BYTES, check_fields, common_length, row_parts, spans
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import bytes_notes, plain_rows
+from gdsload.conversion.sources.array_rows import bytes_notes, rows_of
 from gdsload.conversion.sources.arrow_columns import table_items
-from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm
+from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.first_pictures import notes_on_opened
 from gdsload.errors import FormatError, OptionError, SchemaError
@@ -38,16 +38,14 @@ def is_mapping_of_arrays(found: object) -> bool:
     return isinstance(found, Mapping) and any(isinstance(name, str) for name in found)
 
 
-class TableInMemory(FieldChoice):
+class TableInMemory(TableSource):
     """A table in memory, whose rows are samples and whose columns are fields, as those of Parquet files are.
 
     The index of a pandas table is a field if it has a name.
 
     Args:
         table: what Arrow can take as a table: of pandas, polars, DuckDB or Arrow itself.
-        fill: what stands for a missing value, by field.
-        as_json: columns that become texts of JSON.
-        decimals: what decimal numbers become, ``"float64"`` or ``"scaled"``.
+        **options: `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`.
 
     Raises:
         OptionError: if it is no table, or an option has no such value.
@@ -56,15 +54,8 @@ class TableInMemory(FieldChoice):
     kind = "table in memory"
     threads = True
 
-    def __init__(
-        self,
-        table: Any,
-        *,
-        fill: Mapping[str, Any] | None = None,
-        as_json: Sequence[str] = (),
-        decimals: str | None = None,
-    ) -> None:
-        self.form = TableForm(None, fill or {}, as_json, decimals)
+    def __init__(self, table: Any, **options: Unpack[ColumnOptions]) -> None:
+        self.table_form = TableForm.of(options)
         self._left_out: list[str] = []
         self.table = self._taken(table)
 
@@ -99,21 +90,20 @@ class TableInMemory(FieldChoice):
         digest = xxhash.xxh3_128(self.table.schema.serialize())
         for batch in self.table.to_batches():
             digest.update(batch.serialize())
-        return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "rows": len(self.table), **self.form.to_json()}
+        form = self.table_form.to_json()
+        return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "rows": len(self.table), **form}
 
     def notes(self) -> list[str]:
         """Notes for users on the table."""
-        return [*self._left_out, *self.form.index_notes(self.table.schema), *self.form.notes(self._leaves())]
+        return [
+            *self._left_out,
+            *self.table_form.index_notes(self.table.schema),
+            *self.table_form.notes(self._leaves()),
+        ]
 
     def metadata(self) -> dict[str, Any]:
         """The source's part of the dataset's metadata: the units of the table's columns."""
-        return self.form.metadata(self._leaves())
-
-    def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
-        found = super().only(fields)
-        found.form = self.form.only(fields)
-        return found
+        return self.table_form.metadata(self._leaves())
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
@@ -131,7 +121,7 @@ class TableInMemory(FieldChoice):
             yield from table_items(table.slice(begin, end - begin), leaves, begin, _NAME)
 
     def _leaves(self) -> list[Leaf]:
-        return self.form.leaves(self.form.without_index(self.table.schema), _NAME)
+        return self.table_form.leaves(self.table_form.without_index(self.table.schema), _NAME)
 
     @cached_property
     def row_bytes(self) -> int:
@@ -229,7 +219,7 @@ class ArraysInMemory(FieldChoice):
         step = min((self._step(array) for array in arrays.values()), default=high - low)
         for begin, end in spans(low, high, step):
             if self.table is None:
-                yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin, end), end - begin)
+                yield Item(f"rows {begin} to {end - 1}", partial(rows_of, arrays, begin, end), end - begin)
                 continue
             first = begin
             for item in self.table.read(Part("", (begin, end))):  # a row in which a value is missing is one by itself
@@ -239,7 +229,7 @@ class ArraysInMemory(FieldChoice):
 
     def _joined(self, item: Item, begin: int, end: int) -> dict[str, Any]:
         """The fields of some rows, of arrays and of columns, in the order of all."""
-        found = {**_rows(self._chosen(), begin, end), **item.make()}
+        found = {**rows_of(self._chosen(), begin, end), **item.make()}
         places = {name: place for place, name in enumerate(self.fields or self.order)}
         last = len(places)
         return dict(sorted(found.items(), key=lambda one: places.get(one[0], places.get(one[0].split(".")[0], last))))
@@ -327,11 +317,6 @@ def _picture_notes(arrays: Mapping[str, Any]) -> list[str]:
 def _is_of(column: str, field: str) -> bool:
     """Return whether a field is made of a column: the field of its name, or a part of a struct."""
     return field == column or field.startswith(f"{column}.")
-
-
-def _rows(arrays: Mapping[str, Any], begin: int, end: int) -> dict[str, Any]:
-    rows = {name: array[begin:end] for name, array in arrays.items()}
-    return {name: list(value) if isinstance(value, tuple) else plain_rows(value) for name, value in rows.items()}
 
 
 def _sized(array: Any) -> bool:

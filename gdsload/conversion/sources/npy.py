@@ -41,11 +41,7 @@ def map_npy(file: str) -> Any:
 
 
 def npy_header(stream: IO[bytes], nbytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether it is in Fortran's order, and element type of an array; its values follow.
-
-    Args:
-        stream: where the `.npy` file begins.
-        nbytes: how long that is.
+    """Shape, whether it is in Fortran's order, and element type of an array of `nbytes` with its header.
 
     Raises:
         ValueError: if it is damaged, or an array of objects.

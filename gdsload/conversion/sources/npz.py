@@ -28,10 +28,7 @@ _ENCRYPTED = 1
 class NpzArchive:
     """The arrays of an archive, each of which is opened once, for all readers of its rows.
 
-    What is wrong with a damaged archive, `zipfile` says by errors of many types.
-
-    Args:
-        path: the archive.
+    A damaged archive raises errors of many types, which are those of `zipfile`.
     """
 
     def __init__(self, path: str) -> None:
@@ -53,12 +50,7 @@ class NpzArchive:
             return archive.namelist()
 
     def arrays(self, names: Iterable[str], *, compare: bool) -> dict[str, NDArray[Any]]:
-        """Some of its arrays, by name.
-
-        Args:
-            names: theirs.
-            compare: whether those that are mapped are read for it, too, and compared with their checksums.
-        """
+        """Some of its arrays, by name; also those that are mapped are read to `compare` them with their checksums."""
         with self._lock, zipfile.ZipFile(self._path) as archive:
             for name in names:
                 if compare or name not in self._open:

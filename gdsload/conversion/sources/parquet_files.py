@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
-from gdsload.conversion.row_source import BATCH_BYTES
-from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import BATCH_BYTES, filled
+from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_images import (
     ImageColumns,
     class_names,
@@ -19,11 +19,11 @@ from gdsload.conversion.sources.arrow_images import (
     sound_columns,
     unlabelled_notes,
 )
-from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, units_of
+from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource, units_of
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hive import partitioned_schema, partitions_of, with_partition
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 
 __all__ = ["ParquetSource", "TableFileOptions"]
 
@@ -34,7 +34,7 @@ class TableFileOptions(ImageFileOptions, ColumnOptions, total=False):
     """The options of tables in files."""
 
 
-class ParquetSource(FieldChoice, ImageSource):
+class ParquetSource(TableSource, ImageSource):
     """Tables, whose rows are samples and whose columns are fields.
 
     Columns of numbers and of lists of one length become fixed fields, lists of any length ragged ones, text and binary
@@ -49,9 +49,6 @@ class ParquetSource(FieldChoice, ImageSource):
         **options: `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`. `size`, `resize`,
             `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`. `split` and `follow_links`,
             as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "Parquet and Arrow files"
@@ -88,12 +85,6 @@ class ParquetSource(FieldChoice, ImageSource):
             *self.table_form.notes(shown),
             *unlabelled_notes(name for name in classes if any(_is_negative(file, name) for file in self._partitions())),
         ]
-
-    def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
-        found = super().only(fields)
-        found.table_form = self.table_form.only(fields)
-        return found
 
     @property
     def _images(self) -> frozenset[str]:
@@ -134,9 +125,7 @@ class ParquetSource(FieldChoice, ImageSource):
                     found += _row_groups(file, table, columns)
                 else:
                     found += _batches(file, table, target_bytes)
-        if not found:
-            raise FormatError("there is not one row", file=self.path)
-        return found
+        return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -242,7 +231,8 @@ def _batches(file: str, table: Any, target_bytes: int) -> Iterator[Part]:
 def _opened(file: str) -> Iterator[Any]:
     """A file of any of the formats, by what is in it; whatever is wrong with it is a FormatError."""
     arrow, ipc, parquet = (need(name, file=file) for name in ("pyarrow", "pyarrow.ipc", "pyarrow.parquet"))
-    try:
+    errors, remedy = (arrow.ArrowException, OSError, ValueError, KeyError), "Write it again, or copy it again, whole."
+    with reading("the table cannot be read", file, *errors, remedy=remedy):
         with open_file(file) as opened:
             magic = opened.read(6)
         if magic[:4] == b"PAR1":
@@ -251,11 +241,3 @@ def _opened(file: str) -> Iterator[Any]:
             return
         with arrow.memory_map(file) as mapped:
             yield (ipc.open_file if magic == b"ARROW1" else ipc.open_stream)(mapped)
-    except (arrow.ArrowException, OSError, ValueError, KeyError) as error:
-        if isinstance(error, FormatError | OptionError):
-            raise
-        raise FormatError(
-            f"the table cannot be read: {in_words(error)}",
-            file=file,
-            remedy="Write it again, or copy it again, whole.",
-        ) from None

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import IO, Any, Literal, TypedDict, get_args
+from typing import IO, Any, Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import FileOptions
+from gdsload.conversion.input_files import FileOptions, SourceFiles
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.first_pictures import ONE_CHANNEL, FirstPictures, palettes_agree
@@ -203,9 +203,11 @@ def _kept(name: str, content: bytes, where: str) -> dict[str, Any]:
 
 
 class ImageSource:
-    """Base of sources with images, whose form may depend on the first of them.
+    """Base of sources of files with images, whose form may depend on the first of them.
 
     Attributes:
+        path: where they are.
+        files: the files there.
         look: the form of images, as the options have it.
     """
 
@@ -217,6 +219,11 @@ class ImageSource:
 
     look: ImageForm
     _decided: ImageForm | None = None
+
+    def __init__(self, path: str, **options: Unpack[ImageFileOptions]) -> None:
+        self.path = path
+        self.files = SourceFiles.of(path, options)
+        self.look = ImageForm.of(options)
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
@@ -263,7 +270,7 @@ class ImageSource:
                 item.make()
             except OptionError:
                 raise
-            except Exception:  # noqa: S112 - said when it is its turn
+            except Exception:  # noqa: S112 - reported when its turn comes
                 continue
         return look.decided(seen)
 
@@ -280,7 +287,7 @@ class ImageSource:
     def _kept_of_more_bits(self) -> set[str]:
         found = set()
         for item in islice(self.first_items(), _LOOKED_AT):
-            with suppress(Exception):  # said when it is its turn
+            with suppress(Exception):  # reported when its turn comes
                 for name, value in item.make().items():
                     one = value[0] if isinstance(value, list) else value
                     if isinstance(one, EncodedImage) and read_image_header(one).bits > _BITS:
@@ -294,7 +301,7 @@ class ImageSource:
                 yield from self.read(part)
         except OptionError:
             raise
-        except GdsloadError:  # said when it is its turn
+        except GdsloadError:  # reported when its turn comes
             return
 
 

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
-from gdsload.conversion.row_source import BATCH_BYTES, row_parts, spans
+from gdsload.conversion.row_source import BATCH_BYTES, filled, row_parts, spans
 from gdsload.conversion.source import Item, Part
-from gdsload.errors import FormatError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.shards.catalog import SHARD_SUFFIX
 from gdsload.shards.format.index import INDEX_NAME
@@ -57,9 +56,7 @@ class SafetensorsSource:
             row_bytes = dataset.num_bytes // max(len(dataset), 1)
             step = max(target_bytes // max(row_bytes, 1), 1)
             found += row_parts(len(dataset), step, row_bytes, prefix="samples", where=(path,))
-        if not found:
-            raise FormatError("there is not one sample", file=self.path)
-        return found
+        return filled(found, "sample", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""

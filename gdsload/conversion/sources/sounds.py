@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 
@@ -44,7 +44,7 @@ def sound_fields(name: str, content: bytes, where: str, dtype: str | None = None
         OptionError: if soundfile is missing.
     """
     library = need("soundfile", file=where, package='"gdsload[audio]"', purpose="decoding sounds")
-    try:
+    with reading("the sound cannot be decoded", where, library.SoundFileError, ValueError):
         _check_length(content)
         with library.SoundFile(io.BytesIO(content)) as file:
             rate, frames = int(file.samplerate), int(file.frames)
@@ -53,8 +53,6 @@ def sound_fields(name: str, content: bytes, where: str, dtype: str | None = None
             # What a header promises is not believed before it is there.
             while len(piece := file.read(_PIECE_FRAMES, dtype=kind)):
                 pieces.append(piece)
-    except (library.SoundFileError, ValueError) as error:
-        raise FormatError(f"the sound cannot be decoded: {in_words(error)}", file=where) from None
     found = sum(map(len, pieces))
     # An MP3 file says how long it is only in a header that not all have.
     guessed = content[:3] == b"ID3" or content[:1] == b"\xff"

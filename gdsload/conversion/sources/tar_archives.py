@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import io
-import os
 import posixpath
 import shlex
 import tarfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, cast
 
 from gdsload.conversion.input_files import open_file
-from gdsload.conversion.reasons import in_words
-from gdsload.errors import FormatError, OptionError
+from gdsload.conversion.reasons import reading
+from gdsload.conversion.sources.streams import DAMAGED, read_pieces, unpacked_by_magic
+from gdsload.errors import FormatError
 
 __all__ = ["BadMemberError", "Member", "Place", "TarReader", "opened_tar"]
 
@@ -39,12 +37,7 @@ _KINDS = {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.FIFO
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a tar file.
-
-    Attributes:
-        archive: in which archive of the file it is, from 0 on.
-        header: its header.
-    """
+    """A member of a tar file, which may have several archives, counted from 0."""
 
     archive: int
     header: tarfile.TarInfo
@@ -57,13 +50,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a member's content.
-
-    Attributes:
-        offset: where it begins.
-        nbytes: how long it is.
-        content: itself, of a packed file, which is not read twice.
-    """
+    """The place of a member's content; of a packed file, which is not read twice, with the content itself."""
 
     offset: int
     nbytes: int
@@ -254,14 +241,10 @@ class TarReader:
 
 
 def _read(stream: IO[bytes], nbytes: int) -> bytes:
-    """So many bytes, in pieces: of a packed file nobody knows beforehand whether they are there."""
-    pieces, left = [], nbytes
-    while left and (piece := stream.read(min(left, _PIECE_BYTES))):
-        pieces.append(piece)
-        left -= len(piece)
-    if left:
-        raise tarfile.ReadError(f"a member has {nbytes} bytes, but {nbytes - left} are there")
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    found = read_pieces(stream, nbytes)
+    if len(found) < nbytes:
+        raise tarfile.ReadError(f"a member has {nbytes} bytes, but {len(found)} are there")
+    return found
 
 
 def _normal(name: str) -> str:
@@ -298,18 +281,14 @@ def opened_tar(file: str) -> Iterator[TarReader]:
     Raises:
         FormatError: whatever is wrong with it.
     """
+    errors = tarfile.TarError, *DAMAGED, ValueError, RecursionError, OverflowError
     try:
-        with open_file(file) as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            nbytes = -1 if packed else os.fstat(raw.fileno()).st_size
-            unpacked = gzip.GzipFile(fileobj=raw) if packed else raw
-            yield TarReader(cast("IO[bytes]", unpacked), nbytes, file)
-    except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, RecursionError, OverflowError) as error:
-        if isinstance(error, FormatError | OptionError):
-            if isinstance(error, FormatError) and error.file is None:
-                raise FormatError(error.message, file=file, remedy=error.remedy) from None
-            raise
-        raise FormatError(
-            f"the tar file cannot be read: {in_words(error)}", file=file, remedy="Copy it again, whole."
-        ) from None
+        with (
+            reading("the tar file cannot be read", file, *errors, remedy="Copy it again, whole."),
+            open_file(file) as raw,
+        ):
+            yield TarReader(*unpacked_by_magic(raw), file)
+    except FormatError as error:
+        if error.file is None:
+            raise FormatError(error.message, file=file, remedy=error.remedy) from None
+        raise

@@ -9,8 +9,10 @@ from functools import partial
 from typing import IO, Any, Unpack
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
-from gdsload.conversion.row_source import runs, spans
+from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import filled, run_parts, spans
 from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.streams import go_to_line, read_line
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["TextSource"]
@@ -20,6 +22,7 @@ _EACH = ("line", "file")
 _MAX_TEXT_BYTES = 2**28
 _BATCH_BYTES = 2**20
 _BATCH_LINES = 4096
+_LONG_LINES = "Pass each='file'."
 
 
 class TextSource:
@@ -33,9 +36,6 @@ class TextSource:
         encoding: how it is encoded, as Python calls it; with lines one of those in which a byte of a line's end is
             nothing else: UTF-8, Latin-1, and their like.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "text files"
@@ -73,18 +73,13 @@ class TextSource:
             )
         sizes = [os.path.getsize(file) for file in files]
         if self.each == "file":
-            return [
-                Part(f"files {low} to {high - 1}", tuple(files[low:high]), high - low, sum(sizes[low:high]))
-                for low, high in runs(sizes, target_bytes)
-            ]
+            return run_parts("files", sizes, target_bytes, files=files)
         found = [
             Part(f"{os.path.basename(file)}, bytes {low} to {high - 1}", (file, low, high), nbytes=high - low)
             for file, size in zip(files, sizes, strict=True)
             for low, high in spans(0, size, max(target_bytes, 1))
         ]
-        if not found:
-            raise FormatError("there is not one line", file=self.path)
-        return found
+        return filled(found, "line", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -93,21 +88,16 @@ class TextSource:
                 yield Item(str(file), partial(self._document, str(file)))
             return
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
-        try:
-            with open_file(file) as opened:
-                yield from self._lines(opened, file, low, high)
-        except OSError as error:
-            raise FormatError(f"the file cannot be read: {error.strerror}", file=file) from None
+        with reading("the file cannot be read", file, OSError), open_file(file) as opened:
+            yield from self._lines(opened, file, low, high)
 
     def _lines(self, opened: IO[bytes], file: str, low: int, high: int) -> Iterator[Item]:
         """The lines that begin from byte `low` to `high` - 1, many at once."""
-        if low:  # what the byte before begins, or is in, is another's
-            opened.seek(low - 1)
-            _line(opened, file)
+        go_to_line(opened, low, file, _LONG_LINES)
         places: list[int] = []
         lines: list[bytes] = []
         nbytes, place = 0, opened.tell()
-        while place < high and (line := _line(opened, file)):
+        while place < high and (line := read_line(opened, file, _LONG_LINES)):
             places.append(place)
             lines.append(line)
             place += len(line)
@@ -141,11 +131,8 @@ class TextSource:
         return _decoded(line, self.encoding, marked=place == 0)
 
     def _document(self, file: str) -> dict[str, Any]:
-        try:
-            with open_file(file) as opened:
-                content = opened.read(_MAX_TEXT_BYTES + 1)
-        except OSError as error:
-            raise FormatError(f"the file cannot be read: {error.strerror}", file=file) from None
+        with reading("the file cannot be read", file, OSError), open_file(file) as opened:
+            content = opened.read(_MAX_TEXT_BYTES + 1)
         if len(content) > _MAX_TEXT_BYTES:
             raise FormatError(f"the text has more than {_MAX_TEXT_BYTES} bytes", file=file)
         try:
@@ -162,10 +149,3 @@ def _decoded(content: bytes, encoding: str, *, marked: bool) -> str:
     """A text, without the mark that some editors begin files with."""
     text = content.decode(encoding)
     return text[1:] if marked and text.startswith("\ufeff") else text
-
-
-def _line(opened: IO[bytes], file: str) -> bytes:
-    line = opened.readline(_MAX_TEXT_BYTES)
-    if len(line) == _MAX_TEXT_BYTES:
-        raise FormatError(f"a line has {_MAX_TEXT_BYTES} bytes or more", file=file, remedy="Pass each='file'.")
-    return line

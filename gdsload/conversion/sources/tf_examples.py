@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_columns, check_fields
 from gdsload.conversion.sources.encoded_values import decoded_fields
 from gdsload.conversion.sources.extras import need
@@ -45,13 +45,7 @@ class Feature:
 def features_of(
     examples: Iterable[bytes], types: Mapping[str, str], fields: Sequence[str] | None, file: str
 ) -> dict[str, Feature]:
-    """The features that examples have.
-
-    Args:
-        examples: some of them, serialized.
-        types: what the user says of features.
-        fields: those that are wanted; None: all.
-        file: where they come from, for errors.
+    """The features that some serialized examples have, as far as fields are wanted; the user may give their types.
 
     Raises:
         FormatError: if one cannot be read, or has what no field can be.
@@ -61,15 +55,11 @@ def features_of(
     for content in examples:
         for name, feature in _parsed(content).items():
             if (kind := feature.WhichOneof("kind")) is not None:
-                seen.setdefault(name, []).append((kind, _head(getattr(feature, kind).value)))
+                # Two values tell that it is a list.
+                seen.setdefault(name, []).append((kind, list(getattr(feature, kind).value[:2])))
     check_fields([*types], sorted(seen), file)
     wanted = check_columns(fields, sorted(seen), file)
     return {name: _feature(name, seen[name], types.get(name)) for name in wanted}
-
-
-def _head(values: Any) -> list[Any]:
-    """As many values as tell whether it is one; of lists, their lengths are not kept."""
-    return list(values[:2])
 
 
 def _feature(name: str, seen: list[tuple[str, list[Any]]], type_: str | None) -> Feature:
@@ -99,14 +89,7 @@ def _is_picture(content: bytes) -> bool:
 def sample_of_example(
     content: bytes, features: Mapping[str, Feature], look: ImageForm, where: str, *, others: bool = False
 ) -> dict[str, Any]:
-    """The sample that an example is.
-
-    Args:
-        content: the example, serialized.
-        features: what to make of it.
-        look: what images are made into.
-        where: where it comes from, for errors.
-        others: whether it may have other features, which are left out.
+    """The sample that a serialized example is; it may have `others` than these features, which are left out.
 
     Raises:
         FormatError: if it is none, or a feature is not as it must be.
@@ -149,10 +132,8 @@ def _raw(content: bytes, dtype: np.dtype[Any], name: str, where: str) -> Any:
 
 def _parsed(content: bytes, where: str | None = None) -> Any:
     message = _message()()
-    try:
+    with reading("a record is no tf.train.Example", where):
         message.ParseFromString(content)
-    except Exception as error:  # DecodeError, and what other versions of protobuf raise
-        raise FormatError(f"a record is no tf.train.Example: {in_words(error)}", file=where) from None
     if message.feature_lists:
         raise FormatError("a record is a tf.train.SequenceExample, which is not read", file=where)
     if not message.features.feature:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import IO, Any, Self, Unpack, cast
+from typing import IO, Any, Unpack
 
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.input_files import open_file, stamps
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
+from gdsload.conversion.sources.streams import DAMAGED, read_pieces, unpacked
 from gdsload.conversion.sources.tf_examples import KNOWN_TYPES, Feature, features_of, sample_of_example
 from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.dtypes import DTYPES
@@ -25,7 +24,6 @@ __all__ = ["TfRecordSource"]
 
 _NAMES = re.compile(r"(\.(tfrecords?|tfrec)([-.].*)?|-\d{5,}-of-\d{5,})$", re.IGNORECASE)
 _LOOKED_AT = 64
-_PIECE_BYTES = 2**22
 _MAX_RECORD_BYTES = 2**31
 _MASK = 0xA282EAD8
 
@@ -45,13 +43,11 @@ class TfRecordSource(FieldChoice, ImageSource):
             ones have one value each.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "TFRecord files"
     threads = False
+    _known: dict[str, Feature] | None = None
 
     def __init__(
         self,
@@ -60,17 +56,8 @@ class TfRecordSource(FieldChoice, ImageSource):
         types: Mapping[str, str] | None = None,
         **options: Unpack[ImageFileOptions],
     ) -> None:
-        self.path = path
-        self.files = SourceFiles.of(path, options)
+        super().__init__(path, **options)
         self.types = _types(types)
-        self.look = ImageForm.of(options)
-        self._features: dict[str, Feature] | None = None
-
-    def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
-        found = super().only(fields)
-        found._features = None  # noqa: SLF001 - its own
-        return found
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -97,7 +84,7 @@ class TfRecordSource(FieldChoice, ImageSource):
                         records = f"{name}, records {first} to {count - 1}"
                         found.append(Part(records, (file, low, high, first), count - first, high - low))
                         low, first = high, count
-        self._known()
+        self._features()
         return found
 
     def read(self, part: Part) -> Iterator[Item]:
@@ -108,26 +95,26 @@ class TfRecordSource(FieldChoice, ImageSource):
             number += 1
 
     def _sample(self, content: bytes, where: str) -> dict[str, Any]:
-        return sample_of_example(content, self._known(), self.form, where, others=self.fields is not None)
+        return sample_of_example(content, self._features(), self.form, where, others=self.fields is not None)
 
     def first_items(self) -> Iterator[Item]:
         """The first records, if they have images: to find the parts takes longer."""
-        if any(feature.type == "image" for feature in self._known().values()):
+        if any(feature.type == "image" for feature in self._features().values()):
             for file in self._files():
                 yield from self.read(Part("the first records", (file, 0, -1, 0)))
 
-    def _known(self) -> dict[str, Feature]:
+    def _features(self) -> dict[str, Feature]:
         """The features, from the first records."""
-        if self._features is None:
+        if self._known is None:
             files = self._files()
             first = list(islice((record for file in files for record in _records(file)), _LOOKED_AT))
             if not first:
                 raise FormatError("there is not one record", file=self.path)
             try:
-                self._features = features_of(first, self.types, self.fields, self.path)
+                self._known = features_of(first, self.types, self.fields, self.path)
             except FormatError as error:
                 raise FormatError(error.message, file=self.path, remedy=error.remedy) from None
-        return self._features
+        return self._known
 
     def _files(self) -> list[str]:
         if not os.path.isdir(self.path):
@@ -191,15 +178,10 @@ def _masked(checksum: int) -> int:
 
 
 def _exactly(stream: IO[bytes], count: int, place: int) -> bytes:
-    """So many bytes, asked for in pieces: of a packed file nobody knows beforehand whether they are there."""
-    pieces = []
-    while count:
-        piece = stream.read(min(count, _PIECE_BYTES))
-        if not piece:
-            raise ValueError(f"the record at byte {place} is cut short")
-        pieces.append(piece)
-        count -= len(piece)
-    return b"".join(pieces)
+    found = read_pieces(stream, count)
+    if len(found) < count:
+        raise ValueError(f"the record at byte {place} is cut short")
+    return found
 
 
 def _is_packed(file: str) -> bool:
@@ -214,13 +196,6 @@ def _is_packed(file: str) -> bool:
 @contextmanager
 def _opened(file: str) -> Iterator[IO[bytes]]:
     """The records' bytes, unpacked; whatever is wrong with them is a FormatError."""
-    try:
-        packed = _is_packed(file)
-        with open_file(file) as raw:
-            yield cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        if isinstance(error, FormatError | OptionError):
-            raise
-        raise FormatError(
-            f"the TFRecord file cannot be read: {in_words(error)}", file=file, remedy="Copy it again, whole."
-        ) from None
+    failed, remedy = "the TFRecord file cannot be read", "Copy it again, whole."
+    with reading(failed, file, *DAMAGED, ValueError, remedy=remedy), open_file(file) as raw:
+        yield unpacked(raw, packed=_is_packed(file))

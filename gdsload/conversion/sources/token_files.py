@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
-from gdsload.conversion.reasons import in_words
-from gdsload.conversion.row_source import BATCH_BYTES, runs, spans
+from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import BATCH_BYTES, filled, run_parts, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
 from gdsload.conversion.sources.npy import decode_npy, map_npy
+from gdsload.conversion.sources.streams import go_to_line, read_line
 from gdsload.conversion.sources.token_formats import IndexedTokens, TokenRow, indexed_tokens, is_index, token_row
 from gdsload.errors import FormatError, OptionError
 
@@ -25,7 +26,6 @@ __all__ = ["TokenSource"]
 _SUFFIXES = (".npy", ".bin", ".jsonl")
 _EACH = ("token", "document")
 _DEFAULT = np.dtype(np.uint16)  # of JSON lines, whose numbers are looked at one by one
-_MAX_LINE_BYTES = 2**28
 
 
 class TokenSource(OfDocuments):
@@ -50,9 +50,6 @@ class TokenSource(OfDocuments):
         each: what a sample is: ``"token"`` (of `.bin` files alone) or ``"document"``. None: a token, if no file has
             documents.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "token files"
@@ -105,7 +102,7 @@ class TokenSource(OfDocuments):
             if not file.endswith(".jsonl"):
                 continue
             with suppress(ValueError, OSError), open_file(file) as opened:
-                found = json.loads(_line(opened, file))
+                found = json.loads(read_line(opened, file))
                 others = [key for key in found if key != self.key] if isinstance(found, dict) else []
                 if others:
                     return [f"of each line {self.key!r} alone is taken; left out are {', '.join(map(repr, others))}"]
@@ -116,23 +113,15 @@ class TokenSource(OfDocuments):
         files = self.files.find(_SUFFIXES)
         if self._one_by_one(files):
             found = [part for file in files for part in self._tokens(file, target_bytes)]
-            if not found:
-                raise FormatError("there is not one token", file=self.path)
-            return found
+            return filled(found, "token", self.path)
         arrays = [file for file in files if _has(file, ".npy")]
         if arrays:
             _check_header(arrays[0])
-        sizes = [os.path.getsize(file) for file in arrays]
-        found = [
-            Part(f"files {low} to {high - 1}", tuple(arrays[low:high]), high - low, sum(sizes[low:high]))
-            for low, high in runs(sizes, target_bytes)
-        ]
+        found = run_parts("files", list(map(os.path.getsize, arrays)), target_bytes, files=arrays)
         for file in files:
             if file not in arrays:
                 found += self._documents(file, target_bytes) if self._index(file) else self._ranges(file, target_bytes)
-        if not found:
-            raise FormatError("there is not one token", file=self.path)
-        return found
+        return filled(found, "token", self.path)
 
     def _one_by_one(self, files: list[str]) -> bool:
         """Return whether each token is a sample."""
@@ -212,7 +201,7 @@ class TokenSource(OfDocuments):
                 yield Item(str(file), partial(_array, str(file)), 1)
             return
         low, high = int(part.where[1]), int(part.where[2])
-        try:
+        with reading("the file cannot be read", first, OSError):
             if part.where[3:]:
                 tokens = self._flat(first).tokens()
                 for begin, end in spans(low, high, BATCH_BYTES // tokens.itemsize):
@@ -224,25 +213,19 @@ class TokenSource(OfDocuments):
                 yield from _listed(self._indexed(first), low, high)
             else:
                 yield from self._runs(self._row(first), low, high)
-        except OSError as error:
-            raise FormatError(f"the file cannot be read: {error.strerror}", file=first) from None
 
     def _lines(self, file: str, low: int, high: int) -> Iterator[Item]:
         """The lines that begin from byte `low` to `high` - 1."""
         with open_file(file) as opened:
-            if low:  # what the byte before begins, or is in, is another's
-                opened.seek(low - 1)
-                _line(opened, file)
+            go_to_line(opened, low, file)
             while (place := opened.tell()) < high:
-                line = _line(opened, file)
+                line = read_line(opened, file)
                 if line.strip():
                     yield Item(f"the line at byte {place}", partial(self._document, line), 1)
 
     def _document(self, line: bytes) -> dict[str, Any]:
-        try:
+        with reading("the line is no JSON", None, ValueError, RecursionError):
             found = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise FormatError(f"the line is no JSON: {in_words(error)}") from None
         listed = found.get(self.key) if isinstance(found, dict) else found
         dtype = self.dtype or _DEFAULT
         limits = np.iinfo(dtype)
@@ -319,13 +302,6 @@ def _behind(tokens: NDArray[Any], end: int, place: int) -> int:
         if len(found):
             return low + int(found[0]) + 1
     return len(tokens)
-
-
-def _line(opened: Any, file: str) -> bytes:
-    line: bytes = opened.readline(_MAX_LINE_BYTES)
-    if len(line) == _MAX_LINE_BYTES:
-        raise FormatError(f"a line has {_MAX_LINE_BYTES} bytes or more", file=file)
-    return line
 
 
 def _check_header(file: str) -> None:

@@ -31,14 +31,7 @@ _TEXTS = (".json", ".txt", ".md", ".csv", ".tsv", ".xml", ".html", ".py")
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """Tokens that follow each other in a file.
-
-    Attributes:
-        file: its path.
-        dtype: their element type.
-        offset: the byte where the first one begins.
-        count: how many there are.
-    """
+    """Tokens that follow each other in a file from a byte on."""
 
     file: str
     dtype: np.dtype[Any]
@@ -171,13 +164,7 @@ def is_index(path: str) -> bool:
 
 
 def indexed_tokens(file: str, index: str, dtype: np.dtype[Any] | None, *, check: bool) -> IndexedTokens:
-    """The tokens of a file that has an index beside it.
-
-    Args:
-        file: the file of tokens.
-        index: the index.
-        dtype: the element type that was asked for.
-        check: look at all of the index, which takes as long as to read it.
+    """The tokens of a file that has an index beside it; to `check` all of the index takes as long as to read it.
 
     Raises:
         FormatError: if the index is damaged, or does not belong to the file.

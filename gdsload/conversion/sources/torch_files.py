@@ -11,8 +11,8 @@ from typing import Any, Unpack
 import torch
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
-from gdsload.conversion.reasons import in_words
-from gdsload.conversion.row_source import check_fields, runs, sample_fields
+from gdsload.conversion.reasons import in_words, reading
+from gdsload.conversion.row_source import check_fields, filled, run_parts, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.errors import FormatError, OptionError
@@ -39,9 +39,6 @@ class TorchFileSource(FieldChoice):
             follow each other; ``"file"``, where numbers and texts beside the tensors are fields, too. None: rows of a
             file; of a folder it must be said.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "torch.save files"
@@ -69,20 +66,14 @@ class TorchFileSource(FieldChoice):
                 remedy="Pass each='file' if each is one sample; each='row' if the first dimension "
                 "of their tensors counts samples.",
             )
-        found: list[Part] = []
         if self.each == "file":
-            sizes = [os.path.getsize(file) for file in files]
-            for low, high in runs(sizes, target_bytes):
-                nbytes = sum(sizes[low:high])
-                found.append(Part(f"files {low} to {high - 1}", tuple(files[low:high]), high - low, nbytes))
-            return found
+            return run_parts("files", list(map(os.path.getsize, files)), target_bytes, files=files)
+        found: list[Part] = []
         for file in files:
             _check_records(file)
             prefix = f"{os.path.basename(file)}, rows"
             found += array_parts(self._rows(file), target_bytes, file, prefix=prefix, where=(file,))
-        if not found:
-            raise FormatError("there is not one row", file=self.path)
-        return found
+        return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -164,7 +155,8 @@ def _check_records(file: str) -> None:
         FormatError: if one differs.
     """
     check_file(file)
-    try:
+    errors = OSError, EOFError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError
+    with reading("it is damaged", file, *errors, remedy="Copy it again, whole."):
         if not zipfile.is_zipfile(file):
             return
         with open_file(file) as raw, zipfile.ZipFile(raw) as archive:
@@ -174,5 +166,3 @@ def _check_records(file: str) -> None:
                 with archive.open(record) as opened:
                     while opened.read(_PIECE_BYTES):
                         pass
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise FormatError(f"it is damaged: {in_words(error)}", file=file, remedy="Copy it again, whole.") from None

@@ -13,9 +13,9 @@ from itertools import islice
 from typing import Any, Unpack, cast
 
 from gdsload.conversion.folders import is_passed_over, is_path_passed_over
-from gdsload.conversion.input_files import SourceFiles, stamps
+from gdsload.conversion.input_files import stamps
 from gdsload.conversion.reading_notes import note, noting
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.npy import decode_npy
@@ -61,9 +61,6 @@ class TarSource(FieldChoice, ImageSource):
         max_member_bytes: the most bytes that a member may have, and all members of one sample together.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "WebDataset tar files"
@@ -79,10 +76,8 @@ class TarSource(FieldChoice, ImageSource):
     ) -> None:
         if max_member_bytes < 1:
             raise OptionError(f"max_member_bytes is {max_member_bytes}, no number of bytes from 1")
-        self.path = path
-        self.files = SourceFiles.of(path, options)
+        super().__init__(path, **options)
         self.with_key = with_key
-        self.look = ImageForm.of(options)
         self.max_member_bytes = max_member_bytes
 
     def describe(self) -> dict[str, Any]:
@@ -300,12 +295,8 @@ def _decoded(
         extension = name.rpartition("_")[2]
         if name in sample.left_out:
             continue
-        try:
+        with reading("it cannot be decoded", f"{where}.{name}", ValueError, SyntaxError):
             put(found, _fields(name, extension, content, look, f"{where}.{name}"), where)
-        except (ValueError, SyntaxError) as error:
-            if isinstance(error, FormatError | OptionError):
-                raise
-            raise FormatError(f"it cannot be decoded: {in_words(error)}", file=f"{where}.{name}") from None
     if look.seen is None:  # else no image is in it
         missing = [name for name in wanted or () if name not in found]
         sample_fields(missing, [*found, *sorted(sample.left_out)], where)

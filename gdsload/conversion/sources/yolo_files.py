@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -13,10 +11,11 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import SourceFiles, stamps
+from gdsload.conversion.input_files import digest_of, stamps
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxForm, batch_of_one, image_of, mean_bytes, some
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
+from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxForm, batch_of_one, image_of
+from gdsload.conversion.sources.many_images import image_parts, mean_bytes, some
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
 from gdsload.conversion.sources.yolo_layout import YoloLayout, text_of
 from gdsload.errors import FormatError
 
@@ -43,9 +42,6 @@ class YoloSource(ImageSource):
             right, bottom) or ``"xywh"`` (left, top, width, height).
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
-
-    Raises:
-        OptionError: if an option has no such value.
     """
 
     kind = "YOLO dataset"
@@ -59,10 +55,8 @@ class YoloSource(ImageSource):
         boxes: str = "cxcywh",
         **options: Unpack[ImageFileOptions],
     ) -> None:
-        self.path = path
-        self.files = SourceFiles.of(path, options)
+        super().__init__(path, **options)
         self.layout = YoloLayout(path, self.files)
-        self.look = ImageForm.of(options)
         self.boxes = BoxForm(boxes, self.look)
 
     @property
@@ -85,31 +79,21 @@ class YoloSource(ImageSource):
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The files are many: they are known by a checksum of names, lengths and times."""
-        digest, pairs = hashlib.sha256(), self.layout.find().pairs
-        for pair in pairs:
-            files = [os.path.join(self.layout.base, name) for name in pair if name]
-            digest.update(json.dumps(stamps(files)).encode())
+        base, pairs = self.layout.base, self.layout.find().pairs
+        files = ([os.path.join(base, name) for name in pair if name] for pair in pairs)
         return {
             "kind": self.kind,
             "path": self.path,
             "classes": self.classes,
             "files": len(pairs),
-            "sha256": digest.hexdigest(),
+            "sha256": digest_of(map(stamps, files)),
             "boxes": self.boxes.wanted,
             **self.form.to_json(),
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`. A part names its files itself: to look for them again would take as long as to read."""
-        pairs = self.layout.find().pairs
-        nbytes = mean_bytes(self.first_items())
-        step = max(target_bytes // nbytes, 1)
-        found = []
-        for low in range(0, len(pairs), step):
-            run = pairs[low : low + step]
-            where = tuple(chain.from_iterable(run))
-            found.append(Part(f"images {low} to {low + len(run) - 1}", where, len(run), len(run) * nbytes))
-        return found
+        """See `Source.parts`."""
+        return image_parts(self.layout.find().pairs, mean_bytes(self.first_items()), target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""

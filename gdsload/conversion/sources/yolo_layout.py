@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from gdsload.conversion.box_texts import base_of, has_boxes
 from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import SourceFiles, open_file
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.splits import ALL, split_words
 from gdsload.conversion.suffixes import PICTURES
@@ -31,12 +31,7 @@ _MAX_NAME = 1000
 
 @dataclass(frozen=True, slots=True)
 class YoloFiles:
-    """The files of a dataset; all names are below `YoloLayout.base`.
-
-    Attributes:
-        pairs: each image and its label file, ``""`` for none, in order.
-        notes: notes for users on them.
-    """
+    """The pairs of an image and its label file, ``""`` for none, by names below `YoloLayout.base`; notes for users."""
 
     pairs: list[tuple[str, str]]
     notes: list[str]
@@ -246,10 +241,8 @@ class YoloLayout:
         if len(names) > 1:
             raise FormatError(f"it has several YAML files: {', '.join(names)[:200]}", file=self.base)
         file, yaml = self.files.inside(self.base, names[0]), need("yaml", file=self.base)
-        try:
+        with reading("it is no YAML", file, yaml.YAMLError, RecursionError, ValueError):
             found = yaml.load(text_of(file), Loader=yaml.BaseLoader)
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
-            raise FormatError(f"it is no YAML: {in_words(error)}", file=file) from None
         if not isinstance(found, dict):
             raise FormatError("it is no YAML file of a dataset", file=file)
         return found
@@ -261,11 +254,8 @@ def text_of(file: str, most: int = _MAX_TEXT_BYTES) -> str:
     Raises:
         FormatError: if it cannot be read, is larger, or is no UTF-8.
     """
-    try:
-        with open_file(file) as opened:
-            content = opened.read(most + 1)
-    except OSError as error:
-        raise FormatError(f"the file cannot be read: {error.strerror}", file=file) from None
+    with reading("the file cannot be read", file, OSError), open_file(file) as opened:
+        content = opened.read(most + 1)
     if len(content) > most:
         raise FormatError(f"it has more than {most} bytes", file=file)
     try:

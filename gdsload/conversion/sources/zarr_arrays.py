@@ -12,7 +12,7 @@ import numpy as np
 
 from gdsload.conversion.folders import is_passed_over
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
     BATCH_BYTES,
     check_fields,
@@ -29,9 +29,11 @@ from gdsload.conversion.sources.cf_conventions import (
     StoredNumbers,
     of_first_dimension,
     other_dimension_notes,
+    units_metadata,
+    with_values,
 )
 from gdsload.conversion.sources.extras import need
-from gdsload.errors import FormatError, SchemaError
+from gdsload.errors import FormatError
 from gdsload.system.paths import absolute
 
 __all__ = ["ZarrSource"]
@@ -67,7 +69,8 @@ class ZarrSource(FieldChoice):
     def notes(self) -> list[str]:
         """Notes for users on groups and coordinates that are left out, and on the meaning of stored numbers."""
         arrays = self._open()
-        found = [note for name, array in arrays.items() for note in _meaning(array).notes(name, unpack=self.unpack)]
+        meanings = _meanings(arrays).items()
+        found = [note for name, one in meanings for note in one.notes(name, unpack=self.unpack)]
         found += bytes_notes(arrays)
         if self.fields is None:
             listed, groups = self._listed()
@@ -78,9 +81,7 @@ class ZarrSource(FieldChoice):
 
     def metadata(self) -> dict[str, Any]:
         """The source's part of the dataset's metadata: the units that attributes give."""
-        arrays = self._open()
-        units = {name: unit for name, one in arrays.items() for unit in _meaning(one).unit(unpack=self.unpack).values()}
-        return {"units": units} if units else {}
+        return units_metadata(_meanings(self._open()), unpack=self.unpack)
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: whole chunks, which would otherwise be decoded twice."""
@@ -116,15 +117,13 @@ class ZarrSource(FieldChoice):
     def _listed(self) -> tuple[dict[str, Any], list[str]]:
         """The arrays at the path, and the names of groups beside them."""
         zarr, folder = need("zarr", file=self.path), self._folder()
-        try:
+        with reading("the arrays cannot be opened", self.path):
             # What arrays there are, the folders say: names in consolidated metadata may be of any place.
             found = zarr.open(folder, mode="r", use_consolidated=False)
             if isinstance(found, zarr.Array):
                 return {os.path.basename(absolute(folder)).removesuffix(".zarr"): found}, []
             arrays = {name: array for name, array in sorted(found.arrays()) if not is_passed_over(name)}
             return arrays, [name for name in sorted(found.group_keys()) if not is_passed_over(name)]
-        except Exception as error:  # damaged metadata raises anything
-            raise FormatError(f"the arrays cannot be opened: {in_words(error)}", file=self.path) from None
 
     def _open(self) -> dict[str, Any]:
         arrays, groups = self._listed()
@@ -140,7 +139,7 @@ class ZarrSource(FieldChoice):
             dimensions = {name: _dimensions(array) for name, array in arrays.items()}
             firsts = {name: next(iter(names), None) for name, names in dimensions.items()}
             coordinates = [name for name, names in dimensions.items() if names == [name]]
-            arrays = {name: arrays[name] for name in of_first_dimension(firsts, coordinates, self.path)[0]}
+            arrays = {name: arrays[name] for name in of_first_dimension(firsts, coordinates, self.path)}
         for name, array in arrays.items():
             _check(name, array, self.path)
         return arrays
@@ -150,6 +149,10 @@ def _dimensions(array: Any) -> list[str | None]:
     """The names of an array's dimensions, if it has such: in Zarr 2 they are an attribute of xarray's."""
     names = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS") or ()
     return [name if isinstance(name, str) else None for name in names] if isinstance(names, list | tuple) else []
+
+
+def _meanings(arrays: dict[str, Any]) -> dict[str, StoredNumbers]:
+    return {name: _meaning(array) for name, array in arrays.items()}
 
 
 def _meaning(array: Any) -> StoredNumbers:
@@ -182,13 +185,6 @@ def _chunk_rows(arrays: dict[str, Any]) -> int:
 
 
 def _rows(arrays: dict[str, Any], begin: int, end: int, file: str, *, unpack: bool) -> dict[str, Any]:
-    try:
+    with reading(f"rows {begin} to {end - 1} cannot be read", file):
         found = {name: plain_rows(np.asarray(array[begin:end])) for name, array in arrays.items()}
-        if unpack:
-            for name in [name for name, array in arrays.items() if _meaning(array).formula]:
-                found[name] = _meaning(arrays[name]).unpacked(found[name], name)
-        return found
-    except (MemoryError, SchemaError):
-        raise
-    except Exception as error:  # codecs raise anything
-        raise FormatError(f"rows {begin} to {end - 1} cannot be read: {in_words(error)}", file=file) from None
+        return with_values(found, _meanings(arrays)) if unpack else found

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload.conversion.recognise import recognise
-from gdsload.conversion.sources import text_files
+from gdsload.conversion.sources import streams, text_files
 from gdsload.conversion.sources.text_files import TextSource
 from gdsload.errors import FormatError, OptionError
 from tests.conversion.reading import made_by
@@ -61,6 +61,7 @@ def test_a_line_that_cannot_be_decoded_is_at_fault_alone(tmp_path, left_out):
 
 
 def test_texts_without_end_are_refused(tmp_path, monkeypatch, samples_in):
+    monkeypatch.setattr(streams, "MAX_LINE_BYTES", 100)
     monkeypatch.setattr(text_files, "_MAX_TEXT_BYTES", 100)
     (tmp_path / "a.txt").write_bytes(b"a" * 101)
     for each, match in (("line", "a line has 100 bytes or more"), ("file", "more than 100 bytes")):

@@ -1,0 +1,63 @@
+"""Streams of bytes, packed by gzip or not. What a file says of their length is not believed before they are there."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from typing import IO, cast
+
+from gdsload.errors import FormatError
+
+__all__ = ["DAMAGED", "MAX_LINE_BYTES", "go_to_line", "read_line", "read_pieces", "unpacked", "unpacked_by_magic"]
+
+DAMAGED = (OSError, EOFError, zlib.error)
+"""Errors of a stream that cannot be read or unpacked."""
+
+_GZIP = b"\x1f\x8b"
+_PIECE_BYTES = 2**22
+MAX_LINE_BYTES = 2**28
+
+
+def unpacked(raw: IO[bytes], *, packed: bool) -> IO[bytes]:
+    """A file's bytes, unpacked if gzip has packed it."""
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
+
+
+def unpacked_by_magic(raw: IO[bytes]) -> tuple[IO[bytes], int]:
+    """A file's bytes, unpacked if it begins as gzip's files do, and their number; -1 if it is packed."""
+    packed = raw.read(len(_GZIP)) == _GZIP
+    raw.seek(0)
+    return unpacked(raw, packed=packed), -1 if packed else os.fstat(raw.fileno()).st_size
+
+
+def read_pieces(stream: IO[bytes], count: int) -> bytes:
+    """As many bytes, or fewer at the end, without memory for more than are there."""
+    pieces = []
+    while count and (piece := stream.read(min(count, _PIECE_BYTES))):
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
+
+
+def read_line(stream: IO[bytes], file: str, remedy: str | None = None) -> bytes:
+    """The next line with its end; empty at the end of the stream.
+
+    Raises:
+        FormatError: if it is too long.
+    """
+    line = stream.readline(MAX_LINE_BYTES)
+    if len(line) == MAX_LINE_BYTES:
+        raise FormatError(f"a line has {MAX_LINE_BYTES} bytes or more", file=file, remedy=remedy)
+    return line
+
+
+def go_to_line(stream: IO[bytes], place: int, file: str, remedy: str | None = None) -> None:
+    """Go to the first line that begins at a place or after it: the line that the byte before is in is another part's.
+
+    Raises:
+        FormatError: if that line is too long.
+    """
+    if place:
+        stream.seek(place - 1)
+        read_line(stream, file, remedy)
