@@ -129,7 +129,7 @@ def source_class(source: object, kind: str | None) -> tuple[str, Callable[..., A
     if name in _OBJECTS and not is_path:
         return name, _class_of(*_OBJECTS[name])
     if name not in KINDS:
-        raise OptionError(f"kind is {name!r}", remedy=f"Supported are {', '.join(map(repr, KINDS))}.")
+        raise OptionError(f"is {name!r}", option="kind", remedy=f"Supported are {', '.join(map(repr, KINDS))}.")
     return name, _class_of(*KINDS[name])
 
 
@@ -178,7 +178,7 @@ def recognise(path: str) -> str:
     if len(found) == 1:
         return found.pop()
     what = f"it could be any of {', '.join(sorted(found))}" if found else unknown(path)
-    remedy = f"Pass kind=, one of {', '.join(map(repr, sorted(found) or KINDS))}."
+    remedy = f"Pass `kind=`, one of {', '.join(map(repr, sorted(found) or KINDS))}."
     raise OptionError(
         f"what {path!r} is cannot be recognised: {what}", remedy=remedy if found else f"{remedy} {WAYS_OUT}"
     )

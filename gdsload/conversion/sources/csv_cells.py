@@ -279,7 +279,7 @@ class CellReader:
         return FormatError(
             f"the row has {width} cells, but {said}",
             file=where,
-            remedy=None if between is None else f"If cells are between {between!r}, pass delimiter={between!r}.",
+            remedy=None if between is None else f"If cells are between {between!r}, pass `delimiter={between!r}`.",
         )
 
 
@@ -299,7 +299,7 @@ def check_text(cell: str, what: str, where: str) -> None:
         content.decode()
     except UnicodeError:
         raise FormatError(
-            f"the file is not UTF-8: {what} is {content!r:.100}", file=where, remedy="Pass encoding='latin-1', say."
+            f"the file is not UTF-8: {what} is {content!r:.100}", file=where, remedy="Pass `encoding='latin-1'`, say."
         ) from None
 
 
@@ -317,7 +317,7 @@ def beyond(cell: str) -> str:
 
 def kept_or_rounded(name: str) -> str:
     """The remedy for such a number."""
-    return f"Keep them as texts, types={{{name!r}: 'str'}}; or round them, types={{{name!r}: 'float'}}."
+    return f"Keep them as texts, `types={{{name!r}: 'str'}}`; or round them, `types={{{name!r}: 'float'}}`."
 
 
 def _number(text: str, kind: str) -> Any:
@@ -336,7 +336,7 @@ def _filling(value: Any, column: Column) -> Any:
     if found is None or lost or (column.kind == "str" and not isinstance(value, str)):
         raise OptionError(
             f"fill has {value!r:.100} for column {column.name!r}, which is {column.kind}",
-            remedy=f"Pass a value of that type, or another type: types={{{column.name!r}: ...}}.",
+            remedy=f"Pass a value of that type, or another type: `types={{{column.name!r}: ...}}`.",
         )
     return found
 
@@ -349,7 +349,7 @@ def _no_such(cell: str, column: Column, where: str) -> FormatError:
     return FormatError(
         f"column {name!r} has {cell!r:.200}, which is no {column.kind}",
         file=where,
-        remedy=f"If the column is of another type, say so: types={{{name!r}: {kind!r}}}{rounds}."
+        remedy=f"If the column is of another type, say so: `types={{{name!r}: {kind!r}}}`{rounds}."
         if text
-        else f"Say what stands for an empty cell: fill={{{name!r}: 0}}, say.",
+        else f"Say what stands for an empty cell: `fill={{{name!r}: 0}}`, say.",
     )

@@ -195,8 +195,8 @@ class _Cells:
                 raise FormatError(
                     f"column {name!r} has no value in cell {begin}",
                     file=self.file,
-                    remedy=f"Say what stands for it, fill={{{name!r}: {usual!r}}}, say; or leave the column out: "
-                    "fields=[...].",
+                    remedy=f"Say what stands for it, `fill={{{name!r}: {usual!r}}}`, say; or leave the column out: "
+                    "`fields=[...]`.",
                 )
         try:
             found: dict[str, Any] = {}
@@ -306,7 +306,7 @@ def _values(child: Any, name: str, file: str) -> tuple[Any, Any]:
     raise FormatError(
         f"column {name!r} of obs is a {encoding or type(child).__name__!s:.100}, which no field can have",
         file=file,
-        remedy="Choose other columns: fields=[...].",
+        remedy="Choose other columns: `fields=[...]`.",
     )
 
 

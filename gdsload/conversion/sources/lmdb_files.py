@@ -58,7 +58,7 @@ class LmdbSource(ImageSource):
         **options: Unpack[ImageFileOptions],
     ) -> None:
         if decode not in ENCODINGS:
-            raise OptionError(f"decode is {decode!r:.200}", remedy=f"Supported are {', '.join(ENCODINGS)}.")
+            raise OptionError(f"is {decode!r:.200}", option="decode", remedy=f"Supported are {', '.join(ENCODINGS)}.")
         self.path = path
         self.files = SourceFiles.of(path, options)
         self.decode = decode
