@@ -20,8 +20,9 @@
     ├── StateError (ValueError)               a state that cannot be resumed here
     └── LoaderClosedError (RuntimeError)
 
-An error says what happened, where (file, field, offset), why (`cause`), and what to do (`remedy`). Options in its texts
-stand in backticks, as Python writes them: `fields=['a', 'b']`; the command line writes those as they are typed.
+An error says what happened, where (file, field, offset), why (`cause`), and what to do (`remedy`). In its texts an
+option that a command has, too, stands in backticks, as Python writes it: `fields=['a', 'b']`. Commands show it as it is
+typed.
 All are picklable, so that they cross process boundaries whole.
 """
 

@@ -86,7 +86,7 @@ VALUES = [
     (
         "device",
         ["nonsense", 3.5, [], "fpga", "cuda:99", 99, "", object()],
-        'device .* cannot be used here: .*Pass device="cpu"',
+        'device .* cannot be used here: .*Pass `device="cpu"`',
     ),
     ("device", ["meta"], "device 'meta'"),
     ("device_transform", [5, [len, 5], "name"], "device_transform is .* cannot be called"),

@@ -41,9 +41,11 @@ def _typed(flag: str, option: re.Match[str]) -> str:
         return f"--no-{flag[2:]}"
     try:
         value = ast.literal_eval(option[2])
-        return f"{flag} {_word(':'.join(map(str, value.values())) if flag == '--pack' else value)}"
     except (ValueError, SyntaxError):  # cut short, or no literal
         return option[0]
+    if flag == "--pack" and isinstance(value, dict):
+        value = ":".join(map(str, value.values()))
+    return f"{flag} {_word(value)}"
 
 
 def _word(value: object) -> str:
