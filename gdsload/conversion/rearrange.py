@@ -40,7 +40,7 @@ def merge(paths: Sequence[Path], out: Path, **options: Unpack[RearrangeKeywords]
     """
     check_rearranging("merge", options)
     if isinstance(paths, str | os.PathLike) or not paths:
-        raise OptionError(f"paths is {paths!r}, no list of datasets")
+        raise OptionError(f"is {paths!r}, no list of datasets", option="paths")
     return _write([ShardDataset(path) for path in paths], None, out, options)
 
 

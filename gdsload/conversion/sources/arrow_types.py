@@ -193,7 +193,8 @@ class TableForm:
                 raise ValueError("it is no whole number")
         except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise OptionError(
-                f"fill has {value!r:.100} for field {leaf.name!r}, which is {kind!s:.100}: {str(error)[:100]}",
+                f"has {value!r:.100} for field {leaf.name!r}, which is {kind!s:.100}: {str(error)[:100]}",
+                option="fill",
                 file=file,
                 remedy="Fill it with a value of that type.",
             ) from None

@@ -335,7 +335,8 @@ def _filling(value: Any, column: Column) -> Any:
     lost = column.kind == "float" and found is not None and not column.rounds and _is_rounded(text)
     if found is None or lost or (column.kind == "str" and not isinstance(value, str)):
         raise OptionError(
-            f"fill has {value!r:.100} for column {column.name!r}, which is {column.kind}",
+            f"has {value!r:.100} for column {column.name!r}, which is {column.kind}",
+            option="fill",
             remedy=f"Pass a value of that type, or another type: `types={{{column.name!r}: ...}}`.",
         )
     return found

@@ -327,7 +327,8 @@ def _filling(value: Any, values: Any, name: str) -> Any:
             if found.shape == () and (found == value or found != found):  # noqa: PLR0124 - NaN
                 return found
     raise OptionError(
-        f"fill has {value!r:.100} for column {name!r}, which is {values.dtype}",
+        f"has {value!r:.100} for column {name!r}, which is {values.dtype}",
+        option="fill",
         remedy="Pass a value of that type; of categories it is a code.",
     )
 

@@ -79,7 +79,7 @@ def _feature(name: str, seen: list[tuple[str, list[Any]]], type_: str | None) ->
     (kind,) = kinds
     if kind != "bytes_list":
         if type_ not in (None, "list"):
-            raise OptionError(f"types has {type_!r} for feature {name!r}, which is a {kind}")
+            raise OptionError(f"has {type_!r} for feature {name!r}, which is a {kind}", option="types")
         return Feature(kind, type_ is None and all(len(values) == 1 for _, values in seen), "")
     if any(len(values) > 1 for _, values in seen):
         raise FormatError(
@@ -87,7 +87,7 @@ def _feature(name: str, seen: list[tuple[str, list[Any]]], type_: str | None) ->
             remedy="Choose other features: `fields=[...]`.",
         )
     if type_ == "list":
-        raise OptionError(f"types has 'list' for feature {name!r}, which is a bytes_list")
+        raise OptionError(f"has 'list' for feature {name!r}, which is a bytes_list", option="types")
     contents = [values[0] for _, values in seen if values]
     return Feature(kind, True, type_ or ("image" if contents and all(map(_is_picture, contents)) else "bytes"))
 

@@ -146,7 +146,9 @@ def _types(given: Mapping[str, str] | None) -> dict[str, str]:
     known = (*KNOWN_TYPES, *(dtype.name for dtype in DTYPES.values() if not dtype.name.startswith(("float8", "bf"))))
     for name, value in (given or {}).items():
         if value not in known:
-            raise OptionError(f"types has {value!r:.200} for {name!r}", remedy=f"Supported are {', '.join(known)}.")
+            raise OptionError(
+                f"has {value!r:.200} for {name!r}", option="types", remedy=f"Supported are {', '.join(known)}."
+            )
     return dict(given or {})
 
 
