@@ -161,9 +161,7 @@ def choose(options: Mapping[str, Any]) -> ConvertOptions:
     if both := sorted(set(ragged) & set(fixed)):
         raise OptionError(f"field {both[0]!r} is to be ragged and fixed")
     if not isinstance(casts, Mapping) or not all(isinstance(one, str) for pair in casts.items() for one in pair):
-        raise OptionError(
-            f"is {casts!r:.200}", option="casts", remedy='Pass element types by field: `casts={"label": "uint8"}`.'
-        )
+        raise OptionError(f"is {casts!r:.200}", option="casts", remedy='Pass types: `casts={"label": "uint8"}`.')
     return ConvertOptions(
         shard_bytes=options.get("shard_bytes", "256MiB"),
         fields=None if fields is None else _names("fields", fields),
@@ -182,9 +180,7 @@ def _names(what: str, given: object) -> tuple[str, ...]:
     check_list(what, given)
     found = tuple(given) if isinstance(given, Iterable) else (None,)
     if not all(isinstance(one, str) for one in found):
-        raise OptionError(
-            f"is {given!r:.200}, no list of names", option=what, remedy=f"Pass a list: `{what}=['x']`, say."
-        )
+        raise OptionError(f"is {given!r:.200}, no list of names", option=what, remedy=f"Pass a list: `{what}=['x']`.")
     return cast("tuple[str, ...]", found)
 
 

@@ -28,9 +28,7 @@ def parse_bytes(value: int | str, name: str, *, at_least: int = 0) -> int:
         OptionError: if the text is no size, or the size is below `at_least`.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise OptionError(
-            f"is {value!r}, which is no size", option=name, remedy='Pass bytes, or text such as "256MiB".'
-        )
+        raise OptionError(f"is {value!r}, which is no size", option=name, remedy='Pass bytes or text such as "256MiB".')
     if isinstance(value, str):
         match = _PATTERN.fullmatch(value)
         factor = _FACTORS.get(match[2].lower()) if match else None

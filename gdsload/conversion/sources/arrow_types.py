@@ -86,9 +86,7 @@ class TableForm:
     def __post_init__(self) -> None:
         check_list("as_json", self.as_json)
         if not isinstance(self.fill, Mapping):
-            raise OptionError(
-                f"is {self.fill!r:.200}", option="fill", remedy='Pass values by field: `fill={"age": -1}`.'
-            )
+            raise OptionError(f"is {self.fill!r:.200}", option="fill", remedy='Pass values: `fill={"age": -1}`.')
         if not isinstance(self.as_json, Sequence):
             raise OptionError(f"is {self.as_json!r:.200}", option="as_json", remedy="Pass a list of names.")
         if self.decimals not in (None, *_DECIMALS):

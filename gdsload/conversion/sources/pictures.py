@@ -89,9 +89,7 @@ class ImageForm:
             if one not in get_args(Mode):
                 raise OptionError(f"is {one!r}", option="mode", remedy=f"Supported are {', '.join(get_args(Mode))}.")
         if not isinstance(self.keep_encoded, bool):
-            raise OptionError(
-                f"is {self.keep_encoded!r}", option="keep_encoded", remedy="Supported are true and false."
-            )
+            raise OptionError(f"is {self.keep_encoded!r}", option="keep_encoded", remedy="Pass true or false.")
         if self.resize is None:
             object.__setattr__(self, "resize", "none" if self.size is None else "crop")
         elif self.resize not in get_args(Resize):

@@ -52,9 +52,7 @@ class TextSource:
         except (LookupError, TypeError, ValueError):
             raise OptionError(f"is {encoding!r:.200}, which Python does not know", option="encoding") from None
         if each != "file" and not has_lines:
-            raise OptionError(
-                f"lines of {encoding!r} are not read", remedy="Pass `each='file'`, or convert it to UTF-8."
-            )
+            raise OptionError(f"lines of {encoding!r} are not read", remedy="Pass `each='file'`, or make it UTF-8.")
         self.path = path
         self.files = SourceFiles(path, **files)
         self.each = each

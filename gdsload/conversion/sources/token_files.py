@@ -101,9 +101,7 @@ class TokenSource(OfDocuments):
     def notes(self) -> list[str]:
         """Notes for users: that tokens are samples, or that keys of the first line are left out."""
         if self._one_by_one(self.files.find(_SUFFIXES)):
-            return [
-                "each token is a sample: gdsload.Windows takes stretches of them, `each='document'` makes documents"
-            ]
+            return ["each token is a sample: gdsload.Windows takes stretches, `each='document'` makes documents"]
         for file in self.files.find(_SUFFIXES) if os.path.exists(self.path) else []:
             if not file.endswith(".jsonl"):
                 continue

@@ -473,7 +473,7 @@ def test_an_image_that_is_missing_spoils_its_row_alone(tmp_path, hf):
     ],
 )
 def test_what_is_said_to_stand_for_a_missing_value_may_do_so(tmp_path, column, usual):
-    with pytest.raises(FormatError, match=re.escape(f"`fill={{'x': {usual!r}}}`, say")):
+    with pytest.raises(FormatError, match=re.escape(f"`fill={{'x': {usual!r}}}`; or")):
         made_by(one_column(tmp_path, column))
     found = [one["x"] for one in rows_of(one_column(tmp_path, column, fill={"x": usual}))]
     if pa.types.is_list(column.type):
