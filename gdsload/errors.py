@@ -20,7 +20,9 @@
     ├── StateError (ValueError)               a state that cannot be resumed here
     └── LoaderClosedError (RuntimeError)
 
-An error says what happened, where (file, field, offset), why, and what to do (`remedy`).
+An error says what happened, where (file, field, offset), why (`cause`), and what to do (`remedy`). In its texts an
+option that a command has, too, stands in backticks, as Python writes it: `fields=['a', 'b']`. Commands show it as it is
+typed.
 All are picklable, so that they cross process boundaries whole.
 """
 
@@ -86,7 +88,7 @@ class Skipped:
 
     Attributes:
         key: where it comes from, for people: a file's name, a row's number.
-        reason: why, beginning with the type of what was raised.
+        reason: why it could not; an error of other code has its class before its text.
     """
 
     key: str
@@ -112,6 +114,8 @@ class GdsloadError(Exception):
         file: the file concerned.
         field: the field concerned.
         offset: byte offset in the file.
+        option: the option that is wrong, which the message then goes on from: "is 0, but must be at least 1".
+        cause: the text of another error that led to this one.
         remedy: what to do about it.
     """
 
@@ -122,10 +126,14 @@ class GdsloadError(Exception):
         file: str | None = None,
         field: str | None = None,
         offset: int | None = None,
+        option: str | None = None,
+        cause: str | None = None,
         remedy: str | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = f"{option} {message}" if option else message
+        super().__init__(self.message)
+        self.option = option
+        self.cause = cause
         self.file = file
         self.field = field
         self.offset = offset
@@ -137,7 +145,7 @@ class GdsloadError(Exception):
         return _where(self.file, self.field, self.offset)
 
     def __str__(self) -> str:
-        text = f"{self.where}: {self.message}" if self.where else self.message
+        text = ": ".join(part for part in (self.where, self.message, self.cause) if part)
         return f"{text.removesuffix('.')}. {self.remedy}" if self.remedy else text
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -180,9 +188,10 @@ class FormatError(GdsloadError, ValueError):
         *,
         problems: Sequence[Problem] = (),
         file: str | None = None,
+        cause: str | None = None,
         remedy: str | None = None,
     ) -> None:
-        super().__init__(message, file=file, remedy=remedy)
+        super().__init__(message, file=file, cause=cause, remedy=remedy)
         self.problems = tuple(problems)
 
     @property
@@ -243,9 +252,10 @@ class ConversionError(ReadError):
         file: str | None = None,
         field: str | None = None,
         offset: int | None = None,
+        cause: str | None = None,
         remedy: str | None = None,
     ) -> None:
-        super().__init__(message, file=file, field=field, offset=offset, remedy=remedy)
+        super().__init__(message, file=file, field=field, offset=offset, cause=cause, remedy=remedy)
         self.skipped = tuple(skipped)
 
 

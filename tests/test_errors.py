@@ -83,6 +83,13 @@ def test_error_says_where_and_what_to_do(kind):
     assert error.args == ("it broke",)
 
 
+def test_error_says_of_which_option_it_is_and_what_led_to_it():
+    error = OptionError("is 0", option="workers", file="a", cause="it is too few", remedy="Pass a larger `workers`.")
+    for one in (error, pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert str(one) == "a: workers is 0: it is too few. Pass a larger `workers`."
+        assert (one.option, one.message, one.cause) == ("workers", "workers is 0", "it is too few")
+
+
 @pytest.mark.parametrize("kind", FORMAT, ids=lambda kind: kind.__name__)
 def test_format_error_lists_its_problems(kind):
     error = kind("it broke", file="a", remedy="Mend it.", problems=[Problem("bad", "a", 8, "x"), Problem("worse")])

@@ -91,7 +91,8 @@ def requested(backend: BackendChoice | Auto | Bounce | Gds | BackendRow) -> Back
     if not isinstance(backend, Auto | Bounce | Gds):
         if not isinstance(backend, BackendRow) and backend not in BACKEND_CHOICES:
             raise OptionError(
-                f"backend is {backend!r}",
+                f"is {backend!r}",
+                option="backend",
                 remedy=f"Pass one of {', '.join(map(repr, BACKEND_CHOICES))}, a value such as gdsload.Auto(threads=8), "
                 "or a BackendRow.",
             )

@@ -69,7 +69,7 @@ class MappedBackend(FileBackend):
         Whether pages can be registered is known only after the first shard.
         """
         if device.type != "cuda" or torch.version.hip:
-            return f"pages of files cannot be registered for {device.type}", 'Use backend="bounce".'
+            return f"pages of files cannot be registered for {device.type}", 'Use `backend="bounce"`.'
         return None if mapped else ("the files are not mapped", "Leave mmap=False out.")
 
     def read(self, wanted: Extents, _to: Destination = "device") -> PendingRead:
@@ -121,7 +121,7 @@ class MappedBackend(FileBackend):
                 f"a batch needs {len(needed)} shards of {format_bytes(total)} at once, but "
                 f"{format_bytes(self.register_bytes)} may be registered",
                 remedy="Raise memory=gdsload.Memory(registered=...), shuffle by blocks, or leave the choice to "
-                'backend="auto".',
+                '`backend="auto"`.',
             )
         taken = []
         try:
@@ -135,7 +135,7 @@ class MappedBackend(FileBackend):
                         raise BackendUnavailableError(
                             f"its pages cannot be registered with CUDA: {trouble}",
                             file=self.files.sources[file].path,
-                            remedy='Use backend="bounce", or "auto", which does so where it must.',
+                            remedy='Use `backend="bounce"`, or "auto", which does so where it must.',
                         )
                 self._users[file] += 1
                 self._users.move_to_end(file)

@@ -54,7 +54,7 @@ def preflight(
     if row.needs_cuda and request.device.type != "cuda":
         raise BackendUnavailableError(
             f"backend {row.backend.name!r} needs a CUDA device, and the batches go to {str(request.device)!r}",
-            remedy='Pass device="cuda", or leave backend= out.',
+            remedy='Pass `device="cuda"`, or leave `backend=` out.',
         )
     return row.check(request, paths, mapped, probe)
 

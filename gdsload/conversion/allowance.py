@@ -49,15 +49,17 @@ class Allowance:
             reasons = "; ".join(f"{one.key}: {one.reason}" for one in skipped[:_NAMED])
             raise ConversionError(
                 f"{len(skipped)} of {samples} samples cannot be converted, more than the {most} that "
-                f"max_skipped={self._given!r} allows. The first: {reasons}",
+                f"`max_skipped={self._given!r}` allows",
                 skipped=skipped,
-                remedy="Mend them or the options; or pass more, max_skipped=20 or max_skipped='5%': "
+                cause=reasons,
+                remedy="Mend them or the options; or pass more, `max_skipped=20` or `max_skipped='5%'`: "
                 "then it goes on with the parts that are finished, which are kept.",
             )
 
 
 def _no_allowance(given: object) -> OptionError:
     return OptionError(
-        f"max_skipped is {given!r:.200}, no share or number of samples",
+        f"is {given!r:.200}, no share or number of samples",
+        option="max_skipped",
         remedy='Pass a share as "5%" or 0.05, at most 1.0; or a number, as 20.',
     )

@@ -43,7 +43,7 @@ class ConvertOptions:
         object.__setattr__(self, "shard_bytes", parse_bytes(self.shard_bytes, "shard_bytes", at_least=1))
         object.__setattr__(self, "pack_fields", pack_rule(self.pack_fields))
         if self.on_error not in ("stop", "skip"):
-            raise OptionError(f"on_error is {self.on_error!r}", remedy='Supported are "stop" and "skip".')
+            raise OptionError(f"is {self.on_error!r}", option="on_error", remedy='Supported are "stop" and "skip".')
         known = {dtype.name for dtype in DTYPES.values()}
         for field, name in self.casts:
             if name.removesuffix(_CLIP) not in known:
@@ -120,8 +120,8 @@ class Change:
                     raise SchemaError(
                         f"the sound is {kind}, and cast to {wanted} it would keep the scale of that",
                         field=name,
-                        remedy="Of files, dtype='float32' makes all samples floats from -1 to 1; else divide int16 by "
-                        "2**15 and int32 by 2**31 with map=.",
+                        remedy="Of files, `dtype='float32'` makes all samples floats from -1 to 1; else divide int16 "
+                        "by 2**15 and int32 by 2**31 with `map=`.",
                     )
 
     def _cast(self, value: Any, kind: str, field: str) -> Any:
@@ -171,7 +171,7 @@ def _or_clipped(lost: SchemaError, value: Any, kind: str, field: str) -> SchemaE
         clip(value, dtype_of(kind), field)
     except SchemaError:
         return lost
-    remedy = f"Cast it to a type that holds it; or clip and count such values: casts={{{field!r}: {kind + _CLIP!r}}}."
+    remedy = f"Cast it to a type that holds it; or clip and count such values: `casts={{{field!r}: {kind + _CLIP!r}}}`."
     return SchemaError(lost.message, field=field, remedy=remedy)
 
 
@@ -199,7 +199,8 @@ def find_function(spec: object) -> Callable[[dict[str, Any]], Mapping[str, Any]]
     """
     if not isinstance(spec, str):
         raise OptionError(
-            f"map is {spec!r:.200}, which is no name",
+            f"is {spec!r:.200}, which is no name",
+            option="map",
             remedy='Put the function in a module, and write it as "package.module:function": workers are processes of '
             "their own, maybe on other machines, and import it by that name.",
         )
@@ -207,8 +208,10 @@ def find_function(spec: object) -> Callable[[dict[str, Any]], Mapping[str, Any]]
         found = find_named(spec)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
-            f"map is {spec!r}, which cannot be found: {error}", remedy='Write it as "package.module:function".'
+            f"is {spec!r}, which cannot be found: {error}",
+            option="map",
+            remedy='Write it as "package.module:function".',
         ) from error
     if not callable(found):
-        raise OptionError(f"map is {spec!r}, which cannot be called")
+        raise OptionError(f"is {spec!r}, which cannot be called", option="map")
     return typed("Callable[[dict[str, Any]], Mapping[str, Any]]", found)

@@ -50,8 +50,8 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
                 break
     if found is None:
         left_out = "; ".join(["it has none", *noted_in_reading([noted])]).rstrip(".")
-        why = f". The first, {troubles[0]}" if troubles else f": {left_out}"
-        raise FormatError(f"not one sample of the source can be made{why}", file=path_of(source))
+        why = f"the first, {troubles[0]}" if troubles else left_out
+        raise FormatError("not one sample of the source can be made", file=path_of(source), cause=why)
     fields = {name: _ragged(name, field) if name in options.ragged else field for name, field in found.items()}
     unknown = [name for name in options.ragged if name not in fields]
     if unknown:
@@ -61,7 +61,7 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
             raise SchemaError(
                 "it is to be fixed, but its samples have different lengths, or are texts",
                 field=name,
-                remedy="Leave it out of fixed=.",
+                remedy="Leave it out of `fixed=`.",
             )
     return Schema(fields)
 
@@ -104,7 +104,7 @@ def _schema_alone(sample: Mapping[str, Any], source: Source, where: str) -> Sche
 def _other_fields(one: Schema, other: Schema, where: str) -> SchemaError:
     return SchemaError(
         f"{where} has the fields {', '.join(map(repr, other))}, an earlier sample {', '.join(map(repr, one))}",
-        remedy="Choose the fields that all have: fields=[...]; or leave such samples out: on_error='skip'.",
+        remedy="Choose the fields that all have: `fields=[...]`; or leave such samples out: `on_error='skip'`.",
     )
 
 
@@ -148,21 +148,25 @@ def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool
     """Advice to users about samples that differ."""
     even = bool(one.shape) == bool(other.shape) and one.shape[1:] == other.shape[1:]
     if even and one.dtype != other.dtype and (common := _common_type(one, other)) is not None:
-        return f"Cast them to a type that holds both, casts={{{name!r}: {common!r}}}, say."
+        return f"Cast them to a type that holds both, `casts={{{name!r}: {common!r}}}`, say."
     if not channels:
-        return "Make them equal with map=."
+        return "Make them equal with `map=`."
     if one.shape[1:] == other.shape[1:]:
-        mode = f"mode={{{name!r}: 'RGB'}}" if isinstance(source, ImageSource) else "image.convert('RGB') of Pillow, say"
+        mode = (
+            f"`mode={{{name!r}: 'RGB'}}`" if isinstance(source, ImageSource) else "image.convert('RGB') of Pillow, say"
+        )
         return (
             f"If these are pictures, say what channels they get: {mode}; if their first dimension varies from sample "
-            f"to sample, ragged=[{name!r}]."
+            f"to sample, `ragged=[{name!r}]`."
         )
     if isinstance(source, TorchSource) and (folder := source.image_folder) is not None:
-        return f"Convert the folder itself, which takes less time: gdsload.convert({folder!r}, out, size=224), say."
+        return (
+            f"Convert the folder itself, which takes less time: gdsload.convert({folder!r}, out), with `size=224`, say."
+        )
     if not isinstance(source, ImageSource):
         return (
-            "Make pictures equal in the dataset itself or with map=; or let it return their encoded bytes, and "
-            f"pass schema={{{name!r}: gdsload.Field('image')}}, with the other fields beside it."
+            "Make pictures equal in the dataset itself or with `map=`; or let it return their encoded bytes, and "
+            f"pass `schema={{{name!r}: gdsload.Field('image')}}`, with the other fields beside it."
         )
     return source.ways_out
 

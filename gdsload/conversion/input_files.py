@@ -151,9 +151,9 @@ class SourceFiles:
 
     def __init__(self, path: str, *, split: str | None = None, follow_links: bool = False) -> None:
         if split is not None and not isinstance(split, str):
-            raise OptionError(f"split is {split!r}, no name of a split")
+            raise OptionError(f"is {split!r}, no name of a split", option="split")
         if not isinstance(follow_links, bool):
-            raise OptionError(f"follow_links is {follow_links!r}", remedy="Supported are true and false.")
+            raise OptionError(f"is {follow_links!r}", option="follow_links", remedy="Supported are true and false.")
         self.path = path
         self.split = split
         self.follow_links = follow_links
@@ -298,7 +298,7 @@ class SourceFiles:
             raise FormatError(
                 f"it is a symbolic link to {target!r}, which leads out of the folder {root!r}",
                 file=link,
-                remedy="If what is there belongs to the source, pass follow_links=True. "
+                remedy="If what is there belongs to the source, pass `follow_links=True`. "
                 "Hugging Face's cache is made of such links.",
             )
         return False
@@ -370,7 +370,7 @@ class SourceFiles:
             raise OptionError(
                 f"it holds several splits: {', '.join(map(repr, listed))}",
                 file=root,
-                remedy=f"Pass split={listed[0]!r}, say, to convert one of them. split='all' takes "
+                remedy=f"Pass `split={listed[0]!r}`, say, to convert one of them. `split='all'` takes "
                 "all together, also where these names mean something else.",
             )
         # Where names tell of no several splits, all may still be of the one that is asked for.

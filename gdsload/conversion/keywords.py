@@ -123,14 +123,14 @@ def divided(source: object, given: Mapping[str, Any]) -> ConvertKeywords:
     kind, made = source_class(source, options.get("kind"))
     if made is None and (inner or options.get("kind") is not None):
         raise OptionError(
-            "kind and source_options are for a path, but the source is made already",
+            "`kind` and `source_options` are for a path, but the source is made already",
             remedy=f"Leave them out: the {type(source).__name__} has its options from where it was made.",
         )
     names = [] if made is None else list(source_parameters(made))
     check_names(f"convert of kind {kind!r}" if kind else "convert", others, {*_CONVERTING, *names})
     check_names(f"kind {kind!r}", inner, names)
     if twice := sorted(others.keys() & inner.keys()):
-        raise OptionError(f"{twice[0]} is given twice", remedy="Pass it as a keyword or in source_options, not both.")
+        raise OptionError(f"{twice[0]} is given twice", remedy="Pass it as a keyword or in `source_options`, not both.")
     return {**options, "source_options": {**inner, **others}} if others or inner else options
 
 
@@ -161,7 +161,7 @@ def choose(options: Mapping[str, Any]) -> ConvertOptions:
     if both := sorted(set(ragged) & set(fixed)):
         raise OptionError(f"field {both[0]!r} is to be ragged and fixed")
     if not isinstance(casts, Mapping) or not all(isinstance(one, str) for pair in casts.items() for one in pair):
-        raise OptionError(f"casts is {casts!r:.200}", remedy='Pass element types by field: casts={"label": "uint8"}.')
+        raise OptionError(f"is {casts!r:.200}", option="casts", remedy='Pass types: `casts={"label": "uint8"}`.')
     return ConvertOptions(
         shard_bytes=options.get("shard_bytes", "256MiB"),
         fields=None if fields is None else _names("fields", fields),
@@ -180,7 +180,7 @@ def _names(what: str, given: object) -> tuple[str, ...]:
     check_list(what, given)
     found = tuple(given) if isinstance(given, Iterable) else (None,)
     if not all(isinstance(one, str) for one in found):
-        raise OptionError(f"{what} is {given!r:.200}, no list of names", remedy=f"Pass a list: {what}=['x'], say.")
+        raise OptionError(f"is {given!r:.200}, no list of names", option=what, remedy=f"Pass a list: `{what}=['x']`.")
     return cast("tuple[str, ...]", found)
 
 
@@ -200,5 +200,5 @@ def _check_kinds(options: Mapping[str, Any]) -> None:
     ):
         value = options.get(name)
         if value is not None and not suits(value):
-            raise OptionError(f"{name} is {value!r:.200}", remedy=f"It may be: {may_be}.")
+            raise OptionError(f"is {value!r:.200}", option=name, remedy=f"It may be: {may_be}.")
     checked_metadata(options.get("metadata"))

@@ -71,7 +71,7 @@ def check_values(made: Callable[..., Any], given: Mapping[str, Any]) -> None:
         if any(get_origin(one) is Sequence for one in _choices(wanted)):
             check_list(name, value)
         may_be = " or ".join(_word(one) for one in _choices(wanted) if one is not types.NoneType)
-        raise OptionError(f"{name} is {value!r:.200}", remedy=f"It may be: {may_be}.")
+        raise OptionError(f"is {value!r:.200}", option=name, remedy=f"It may be: {may_be}.")
 
 
 def _choices(wanted: Any) -> tuple[Any, ...]:

@@ -54,10 +54,10 @@ class Packing:
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in _TYPES:
-            raise OptionError(f"dtype is {self.dtype!r:.100}", remedy=f"Supported are {', '.join(_TYPES)}.")
+            raise OptionError(f"is {self.dtype!r:.100}", option="dtype", remedy=f"Supported are {', '.join(_TYPES)}.")
         for name, number in (("length", self.length), ("eos", self.eos or 0), ("pad", self.pad or 0)):
             if not isinstance(number, int):
-                raise OptionError(f"{name} is {number!r}, no whole number")
+                raise OptionError(f"is {number!r}, no whole number", option=name)
         if not 1 <= self.length < 2**31:
             raise OptionError(f"blocks cannot have {self.length} tokens", remedy="Pass a length from 1 to 2**31 - 1.")
         if self.field == _EDGES:
@@ -68,7 +68,7 @@ class Packing:
         limits = np.iinfo(dtype)
         for name, token in (("eos", self.eos), ("pad", self.pad)):
             if token is not None and not limits.min <= token <= limits.max:
-                raise OptionError(f"{name} is {token}, but tokens are {dtype}")
+                raise OptionError(f"is {token}, but tokens are {dtype}", option=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class PackedSource:
         if not blocks:
             raise FormatError(
                 f"all documents have {total} tokens, too few for a block of {length}",
-                remedy="Pass a shorter length, or pad= to fill the last block.",
+                remedy="Pass a shorter length, or `pad=` to fill the last block.",
             )
         # The first block that begins in each part, or after it.
         firsts = [min(-(-edge // length), blocks) for edge in edges]
@@ -199,8 +199,8 @@ class PackedSource:
                 if not isinstance(found, Exception):
                     return found.dtype
                 first = first or f"{place_of(key, part)}: {reason_of(found)}"
-        why = ": it has none" if first is None else f". The first, {first}"
-        raise FormatError(f"not one document of the source can be read{why}")
+        why = "it has none" if first is None else f"the first, {first}"
+        raise FormatError("not one document of the source can be read", cause=why)
 
     def _tokens_in(self, tokens: NDArray[Any]) -> int:
         return len(tokens) + (self.packing.eos is not None)
@@ -235,11 +235,12 @@ class PackedSource:
         if tokens.ndim == 1 and tokens.dtype == dtype:
             return tokens
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+            typed = {"field": self.packing.field, "length": self.packing.length, "dtype": "int64"}
             are = "bytes" if packed else f"{tokens.dtype!s:.50} of shape {tokens.shape}"
             return SchemaError(
                 f"tokens are one-dimensional whole numbers, but these are {are}",
                 field=self.packing.field,
-                remedy='If these bytes are numbers, say of which type: "dtype": "int64" in pack.' if packed else None,
+                remedy=f"If these bytes are numbers, say of which type: `pack={typed}`, say." if packed else None,
             )
         tokens = tokens.astype(tokens.dtype.newbyteorder("="), copy=False)
         if dtype is not None and tokens.dtype != dtype:

@@ -123,7 +123,7 @@ def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exc
     if trouble.remedy == CONVERT and f"{trouble.field}.sampling_rate" in schema:
         return SchemaError(trouble.message, field=trouble.field, remedy=one_scale(source))
     if trouble.remedy and (asked := as_ragged(str(trouble.field), field)) in trouble.remedy:
-        remedy = trouble.remedy.replace(asked, f"ragged=[{trouble.field!r}]")
+        remedy = trouble.remedy.replace(asked, f"`ragged=[{trouble.field!r}]`")
         trouble = SchemaError(trouble.message, field=trouble.field, remedy=remedy)
     if not isinstance(source, ImageSource):
         return trouble
@@ -134,8 +134,8 @@ def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exc
 def one_scale(source: Source) -> str:
     """Advice to users about sounds of several types: a cast alone would leave each in its own scale."""
     if isinstance(source, AudioFolderSource):
-        return "A cast leaves each in its scale; dtype='float32' makes all samples floats from -1 to 1."
-    return "A cast leaves each in its scale; pass a map= that divides int16 by 2**15 and int32 by 2**31."
+        return "A cast leaves each in its scale; `dtype='float32'` makes all samples floats from -1 to 1."
+    return "A cast leaves each in its scale; pass a `map=` that divides int16 by 2**15 and int32 by 2**31."
 
 
 def place_of(key: str, part: Part) -> str:
@@ -146,8 +146,9 @@ def place_of(key: str, part: Part) -> str:
 def failed(key: str, part: Part, trouble: Exception) -> ConversionError:
     """The error for a sample that cannot be converted, where that stops the conversion."""
     return ConversionError(
-        f"{place_of(key, part)} cannot be converted: {reason_of(trouble)}",
-        remedy='Mend it, or pass on_error="skip" to leave such samples out; a report names each.',
+        f"{place_of(key, part)} cannot be converted",
+        cause=reason_of(trouble),
+        remedy='Mend it, or pass `on_error="skip"` to leave such samples out; a report names each.',
     )
 
 

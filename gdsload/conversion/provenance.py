@@ -65,7 +65,7 @@ def _check_classes(found: Mapping[str, Any], source: Source) -> None:
                     file=path_of(source),
                     field=field,
                     remedy="Rename its folder; or say the names of all classes, in this order: "
-                    f'metadata={{"classes": {{{field!r}: [...]}}}}.',
+                    f'`metadata={{"classes": {{{field!r}: [...]}}}}`.',
                 )
 
 
@@ -175,7 +175,7 @@ def _other_unit(field: str, before: str, path: str, known: Any, found: Any) -> O
         f"{before} and {path} count it in different units ({known!s:.80}; {found!s:.80}): one number would mean two "
         "things",
         field=field,
-        remedy="Convert the values of one (gdsload.reshard with map= and metadata=).",
+        remedy="Convert the values of one (gdsload.reshard with `map=` and `metadata=`).",
     )
 
 
@@ -190,6 +190,6 @@ def _disagreement(field: str, before: str, path: str, known: Any, found: Any) ->
     return OptionError(
         f"{before} and {path} name the classes of their labels differently{where}: one number would mean two things",
         field=field,
-        remedy="Renumber the labels of one (gdsload.reshard with map= and metadata=); or, if they mean the same, "
-        f'say the names: metadata={{"classes": {{{field!r}: [...]}}}}.',
+        remedy="Renumber the labels of one (gdsload.reshard with `map=` and `metadata=`); or, if they mean the same, "
+        f'say the names: `metadata={{"classes": {{{field!r}: [...]}}}}`.',
     )

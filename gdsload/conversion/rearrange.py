@@ -40,7 +40,7 @@ def merge(paths: Sequence[Path], out: Path, **options: Unpack[RearrangeKeywords]
     """
     check_rearranging("merge", options)
     if isinstance(paths, str | os.PathLike) or not paths:
-        raise OptionError(f"paths is {paths!r}, no list of datasets")
+        raise OptionError(f"is {paths!r}, no list of datasets", option="paths")
     return _write([ShardDataset(path) for path in paths], None, out, options)
 
 
@@ -87,7 +87,7 @@ def split(
     check_rearranging("split", options, "seed")
     for what, given in (("outs", outs), ("sizes", sizes)):
         if isinstance(given, str | os.PathLike) or not isinstance(given, Iterable):
-            raise OptionError(f"{what} is {given!r}, no list")
+            raise OptionError(f"is {given!r}, no list", option=what)
     dataset = ShardDataset(path)
     places = [absolute(out) for out in outs]
     if len(set(places)) < len(places):
@@ -184,7 +184,8 @@ def _counts(sizes: Sequence[float], parts: int, samples: int) -> list[int]:
     total = sum(given)
     if len(given) != parts or any(size < 0 for size in given) or abs(total - (1 if shares else samples)) > 1e-6:
         raise OptionError(
-            f"sizes are {list(sizes)} for {parts} datasets, but there are {samples} samples",
+            f"are {list(sizes)} for {parts} datasets, but there are {samples} samples",
+            option="sizes",
             remedy="Give each its number of samples, or its share as a float; all of it, or all but the last.",
         )
     # Rounded edges rather than rounded sizes: they add up.

@@ -42,10 +42,11 @@ def in_words(error: BaseException) -> str:
 
 
 def reason_of(trouble: Exception) -> str:
-    """The reason that a sample is bad, for people: of bounded length, beginning with the name of the error's class."""
+    """The reason that a sample is bad, for people: of bounded length, with the class of an error of other code."""
     if _is_bare(trouble):
         return f"the sample cannot be made: {in_words(trouble)}"
-    return f"{type(trouble).__name__}: {trouble}"[:_LONGEST_REASON].rstrip(".")
+    said = str(trouble) if isinstance(trouble, GdsloadError) else f"{type(trouble).__name__}: {trouble}"
+    return said[:_LONGEST_REASON].rstrip(".")
 
 
 @contextmanager

@@ -125,7 +125,7 @@ def source_class(source: object, kind: str | None) -> tuple[str, Callable[..., A
     name = kind or (recognise(os.fspath(cast("str", source))) if is_path else _by_object(source))
     kinds = KINDS if is_path else KINDS | _OBJECTS
     if name not in kinds:
-        raise OptionError(f"kind is {name!r}", remedy=f"Supported are {', '.join(map(repr, KINDS))}.")
+        raise OptionError(f"is {name!r}", option="kind", remedy=f"Supported are {', '.join(map(repr, KINDS))}.")
     module, cls = kinds[name]
     return name, getattr(importlib.import_module(f"{_PLACE}.{module}"), cls)
 
@@ -170,7 +170,7 @@ def recognise(path: str) -> str:
     if len(found) == 1:
         return found.pop()
     what = f"it could be any of {', '.join(sorted(found))}" if found else unknown(path)
-    remedy = f"Pass kind=, one of {', '.join(map(repr, sorted(found) or KINDS))}."
+    remedy = f"Pass `kind=`, one of {', '.join(map(repr, sorted(found) or KINDS))}."
     raise OptionError(
         f"what {path!r} is cannot be recognised: {what}", remedy=remedy if found else f"{remedy} {WAYS_OUT}"
     )

@@ -131,7 +131,7 @@ def _choice(lengths: Mapping[str, int]) -> str | None:
 
 def choice_of(names: Sequence[str]) -> str:
     """The option that takes these fields alone, as users write it."""
-    return f"fields={list(names)}"
+    return f"`fields={list(names)}`"
 
 
 def classes_of(files: Sequence[str]) -> list[str]:

@@ -370,11 +370,11 @@ def _source(source: object, options: ConvertKeywords) -> Source:
             found.check_shuffle()
         return taking(found, options.get("fields"))
     if not isinstance(pack, Mapping):
-        raise OptionError(f"pack is {pack!r:.200}", remedy='Pass {"field": name, "length": n}, say.')
+        raise OptionError(f"is {pack!r:.200}", option="pack", remedy='Pass {"field": name, "length": n}, say.')
     check_names("pack", pack, Packing.__dataclass_fields__)
     if missing := [name for name in ("field", "length") if name not in pack]:
         remedy = 'Pass {"field": name, "length": n}, say: which field has the tokens, and how many a block gets.'
-        raise OptionError(f"pack is {dict(pack)!r:.200}: missing is {missing[0]!r}", remedy=remedy)
+        raise OptionError(f"is {dict(pack)!r:.200}: missing is {missing[0]!r}", option="pack", remedy=remedy)
     if not isinstance(pack["field"], str):
         raise OptionError(f"field of pack is {pack['field']!r:.200}, no name", remedy="Pass the field with the tokens.")
     packing = Packing(**pack)

@@ -46,7 +46,7 @@ class SourceSnapshot:
             raise FileChangedError(
                 "the source has changed since its conversion began: the result would be of two states of it",
                 file=others[0] if others else None,
-                remedy="Run it again when nothing changes the source any more, with restart=True: the "
+                remedy="Run it again when nothing changes the source any more, with `restart=True`: the "
                 "parts that are finished may be of the old state.",
             )
 

@@ -19,7 +19,7 @@ from gdsload.system.crew import Crew, Work
 
 __all__ = ["CONVERSION", "Spread"]
 
-CONVERSION = Work("gdsload-convert", "the source", "convert", "workers=1")
+CONVERSION = Work("gdsload-convert", "the source", "convert", "`workers=1`")
 
 _LEAVE_S = 1.0
 """How long who is interrupted waits for an executor that is not ours, whose work nobody can end."""
@@ -93,7 +93,7 @@ class Spread:
             raise ReadError(
                 f"a worker was lost: {error}",
                 remedy="If it was killed, memory was short perhaps: run it again with fewer workers. If a file is "
-                "damaged, workers=1 names it. It goes on from there.",
+                "damaged, `workers=1` names it. It goes on from there.",
             ) from error
 
     def _hands(self, tasks: Sequence[PartTask], noted: Callable[[int, int], None]) -> AbstractContextManager[Submit]:

@@ -162,7 +162,7 @@ class StagingFolder:
                 raise OptionError(
                     "another conversion to this place was interrupted: its source or its options were others",
                     file=self.folder,
-                    remedy="Run it again as it was, or pass restart=True to throw its parts away.",
+                    remedy="Run it again as it was, or pass `restart=True` to throw its parts away.",
                 )
             self.plan = None
         if self.plan is None:  # what is there without one is of a conversion that was through, and interrupted then
@@ -231,7 +231,7 @@ class StagingFolder:
             return "no part is finished yet; run the same again to begin again."
         parts = len((self.plan or {}).get("tasks", ()))
         whole = f"{done} of {parts} parts are finished, in {self.folder}"
-        return f"{whole}; run the same again to go on, or with restart=True to begin again"
+        return f"{whole}; run the same again to go on, or with `restart=True` to begin again"
 
     def close(self, *, remove: bool) -> None:
         """Let go of the folder.
@@ -274,7 +274,7 @@ def _check_links(part: str) -> None:
             try:
                 link_target(part, link.name)
             except ReadError as error:
-                remedy = f"{error.remedy} Or pass restart=True to begin again."
+                remedy = f"{error.remedy} Or pass `restart=True` to begin again."
                 message = f"a part that is finished has {error.message}"
                 raise ReadError(message, file=link.path, remedy=remedy) from None
 

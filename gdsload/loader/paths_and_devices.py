@@ -50,7 +50,7 @@ def resolve_device(device: str | torch.device | int | None) -> torch.device:
     except (RuntimeError, AssertionError, TypeError) as error:
         raise OptionError(
             f"device {device!r} cannot be used here: {(str(error).splitlines() or [type(error).__name__])[0]}",
-            remedy='Pass device="cpu", or None for the accelerator if there is one.',
+            remedy='Pass `device="cpu"`, or None for the accelerator if there is one.',
         ) from None
     return found
 

@@ -27,12 +27,14 @@ def check_whole(value: int, name: str, at_least: int, at_most: int | None = None
         whole = operator.index(value)
     except TypeError:
         raise OptionError(
-            f"{name} is {value!r}, which is no whole number", remedy=f"Pass an int of at least {at_least}."
+            f"is {value!r}, which is no whole number", option=name, remedy=f"Pass an int of at least {at_least}."
         ) from None
     if whole < at_least:
-        raise OptionError(f"{name} is {whole}, but must be at least {at_least}", remedy=f"Pass a larger {name}.")
+        raise OptionError(
+            f"is {whole}, but must be at least {at_least}", option=name, remedy=f"Pass a larger `{name}`."
+        )
     if at_most is not None and whole > at_most:
-        raise OptionError(f"{name} is {whole}, but must be at most {at_most}", remedy=f"Pass a smaller {name}.")
+        raise OptionError(f"is {whole}, but must be at most {at_most}", option=name, remedy=f"Pass a smaller `{name}`.")
     return whole
 
 

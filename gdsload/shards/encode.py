@@ -219,7 +219,7 @@ def _check_shape(name: str, field: Field, shape: tuple[int, ...]) -> None:
 def as_ragged(name: str, field: Field) -> str:
     """The argument of a writer that makes a field ragged, for errors."""
     shape = (None, *field.shape[1:])
-    return f"schema={{{name!r}: gdsload.Field({field.dtype.name!r}, {shape})}}, with the other fields beside it"
+    return f"`schema={{{name!r}: gdsload.Field({field.dtype.name!r}, {shape})}}`, with the other fields beside it"
 
 
 def _shown(field: Field) -> str:

@@ -72,7 +72,7 @@ def write_error(what: str, error: OSError, path: str) -> WriteError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "Free some space, or write elsewhere."
         return DiskFullError(f"{what}: {error.strerror}", file=path, remedy=remedy)
-    remedy = "Pass a smaller shard_bytes: the file system or the process (ulimit -f) allows no file as large."
+    remedy = "Pass a smaller `shard_bytes`: the file system or the process (ulimit -f) allows no file as large."
     return WriteError(f"{what}: {error.strerror}", file=path, remedy=remedy if error.errno == errno.EFBIG else None)
 
 
@@ -157,7 +157,7 @@ class Publication:
             raise DatasetExistsError(
                 "there is something already",
                 file=self.path,
-                remedy="Pass overwrite=True to replace a dataset, or another path.",
+                remedy="Pass `overwrite=True` to replace a dataset, or another path.",
             )
         if not _is_dataset(self.path):
             raise DatasetExistsError(

@@ -58,7 +58,9 @@ def check_targets(spread_over: Iterable[str | os.PathLike[str]] | None, path: st
         WriteError: if one is not there, or nothing can be written to it.
     """
     if isinstance(spread_over, str | bytes | os.PathLike) or not isinstance(spread_over, Iterable | None):
-        raise OptionError(f"spread_over is {spread_over!r}, no list", remedy="Pass a list of folders, one a drive.")
+        raise OptionError(
+            f"is {spread_over!r}, no list", option="spread_over", remedy="Pass a list of folders, one a drive."
+        )
     found: dict[tuple[int, int], str] = {}
     for folder in map(absolute, listed_paths("spread_over", () if spread_over is None else spread_over)):
         try:
@@ -71,9 +73,11 @@ def check_targets(spread_over: Iterable[str | os.PathLike[str]] | None, path: st
             raise WriteError(f"the folder cannot be looked at: {error.strerror}", file=folder, remedy=remedy) from error
         if twin := found.get((status.st_dev, status.st_ino)):
             named = "twice" if twin == folder else f"twice: {twin} is the same"
-            raise OptionError(f"spread_over names the folder {named}", file=folder, remedy="Name each drive once.")
+            raise OptionError(
+                f"names the folder {named}", option="spread_over", file=folder, remedy="Name each drive once."
+            )
         if f"{os.path.realpath(folder)}/".startswith(f"{os.path.realpath(path)}/"):
-            raise OptionError("spread_over names a folder of the dataset itself", file=folder)
+            raise OptionError("names a folder of the dataset itself", option="spread_over", file=folder)
         found[status.st_dev, status.st_ino] = folder
     return list(found.values())
 

@@ -113,8 +113,8 @@ def as_bytes(value: object, dtype: DType, field: str) -> NDArray[np.uint8]:
     return contiguous.reshape(-1).view(np.uint8).reshape(*array.shape, dtype.itemsize)
 
 
-_PARTS = "Write what stands for None, and of an object a field for each part (in convert by map=)."
-CONVERT = "Convert it first, or give the schema with the element type that you want."
+_PARTS = "Write what stands for None, and of an object a field for each part (in convert by `map=`)."
+CONVERT = "Convert it first, or name a type that holds it: in the schema, or in convert by `casts={...: ...}`."
 
 
 def _tensor_bytes(value: torch.Tensor, dtype: DType, field: str) -> NDArray[np.uint8]:

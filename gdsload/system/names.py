@@ -21,7 +21,7 @@ def check_list(what: str, given: object) -> None:
         OptionError: if it is a text.
     """
     if isinstance(given, str):
-        raise OptionError(f"{what} is the text {given!r}", remedy=f"Pass a list: {what}=[{given!r}].")
+        raise OptionError(f"is the text {given!r}", option=what, remedy=f"Pass a list: `{what}=[{given!r}]`.")
 
 
 def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -39,6 +39,6 @@ def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in listed:
             near = difflib.get_close_matches(name, listed, 1)
-            there = f"Its options are {', '.join(listed)}." if listed else "It has none."
+            there = f"Its options are {', '.join(f'`{one}`' for one in listed)}." if listed else "It has none."
             meant = f"Did you mean {near[0]!r}?" if near else there
             raise OptionError(f"{what} has no option {name!r:.200}", remedy=meant)

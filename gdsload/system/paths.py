@@ -90,7 +90,9 @@ def listed_paths(what: str, given: Iterable[object]) -> list[str]:
         path = os.fspath(one) if isinstance(one, str | os.PathLike) else None
         if not isinstance(path, str) or not path:
             raise OptionError(
-                f"{what} names {one!r:.200}, which is no path", remedy=f"Pass texts or os.PathLike objects; {_HERE}"
+                f"names {one!r:.200}, which is no path",
+                option=what,
+                remedy=f"Pass texts or os.PathLike objects; {_HERE}",
             )
         found.append(path)
     return found

@@ -28,20 +28,21 @@ def parse_bytes(value: int | str, name: str, *, at_least: int = 0) -> int:
         OptionError: if the text is no size, or the size is below `at_least`.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise OptionError(f"{name} is {value!r}, which is no size", remedy='Pass bytes, or text such as "256MiB".')
+        raise OptionError(f"is {value!r}, which is no size", option=name, remedy='Pass bytes or text such as "256MiB".')
     if isinstance(value, str):
         match = _PATTERN.fullmatch(value)
         factor = _FACTORS.get(match[2].lower()) if match else None
         if match is None or factor is None:
             raise OptionError(
-                f"{name} is {value!r}, which is no size",
+                f"is {value!r}, which is no size",
+                option=name,
                 remedy='Write it as "256MiB", "1.5GB" or a number of bytes.',
             )
         size = int(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
     else:
         size = value
     if size < at_least:
-        raise OptionError(f"{name} is {size} bytes, but must be at least {at_least}")
+        raise OptionError(f"is {size} bytes, but must be at least {at_least}", option=name)
     return size
 
 

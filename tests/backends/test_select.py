@@ -96,7 +96,7 @@ def test_names_that_need_a_gpu(name, device):
     message = f"backend '{name}' needs a CUDA device, and the batches go to '{device}'"
     with pytest.raises(BackendUnavailableError, match=message) as caught:
         preflight(BackendRequest(name, device), ["/data/a"], mapped=True, probe=unasked)
-    assert caught.value.remedy == 'Pass device="cuda", or leave backend= out.'
+    assert caught.value.remedy == 'Pass `device="cuda"`, or leave `backend=` out.'
 
 
 def test_mapped_without_mappings():
@@ -109,7 +109,7 @@ def test_mapped_on_rocm(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "6.0")
     with pytest.raises(BackendUnavailableError, match="pages of files cannot be registered for cuda") as caught:
         preflight(BackendRequest("mapped", GPU), ["/data/a"], mapped=True, probe=unasked)
-    assert caught.value.remedy == 'Use backend="bounce".'
+    assert caught.value.remedy == 'Use `backend="bounce"`.'
 
 
 @pytest.mark.parametrize("status", sorted(set(STATUSES) - {"ok"}))

@@ -91,7 +91,7 @@ def test_a_size_makes_them_equal(source, converted, resize):
 def test_images_of_several_sizes_are_refused_with_every_way_out(source, tmp_path):
     where, name, options = source
     with pytest.raises(SchemaError, match=r"samples differ: uint8 \[3, \d+, \d+\] and uint8 .*"
-                       r"size=224.*keep_encoded=True") as caught:  # fmt: skip
+                       r"`size=224`.*`keep_encoded=True`") as caught:  # fmt: skip
         convert(where, tmp_path / "out", workers=1, **options)
     assert caught.value.field == name
     if options.get("kind") in ("coco", "yolo"):  # to crop would cut objects off
@@ -103,7 +103,7 @@ def test_an_image_of_another_size_far_behind_is_refused_with_every_way_out(tmp_p
     """Where all that is looked at before is of one size."""
     samples = [{"png": encoded("png", (9, 8) if number < 70 else (8, 9))} for number in range(71)]
     path = write_tar(tmp_path / "a.tar", *samples)
-    with pytest.raises(ConversionError, match="size=224.*keep_encoded=True") as caught:
+    with pytest.raises(ConversionError, match="`size=224`.*`keep_encoded=True`") as caught:
         convert(path, tmp_path / "out", workers=1, on_error=on_error, max_skipped=0)
     assert r"a sample has shape [3, 9, 8], but [3, 8, 9] was expected" in str(caught.value)
 
@@ -142,7 +142,7 @@ def test_other_formats_and_damaged_images_are_bad_samples(tmp_path, left_out, co
 
 def test_of_a_format_that_cannot_be_kept_it_is_said_which_ones_can(tmp_path, out):
     (tmp_path / "0.png").write_bytes(encoded("gif"))
-    with pytest.raises(ConversionError, match="is no JPEG, PNG or WebP .*cannot be kept encoded.*leave keep_encoded"):
+    with pytest.raises(ConversionError, match="is no JPEG, PNG or WebP .*cannot be kept encoded.*leave `keep_encoded"):
         convert(tmp_path, out, keep_encoded=True, workers=1)
 
 
@@ -191,7 +191,7 @@ def test_a_coloured_picture_behind_grey_ones_is_no_grey_one(tmp_path, converted)
 def test_channels_are_never_ragged(tmp_path, first):
     modes = [first, "L", "RGB"]
     path = write_tar(tmp_path / "a.tar", *[{"png": encoded("png", mode=mode)} for mode in modes])
-    with pytest.raises(SchemaError, match=r"samples differ: .*mode={'png': 'RGB'}"):
+    with pytest.raises(SchemaError, match=r"samples differ: .*`mode={'png': 'RGB'}`"):
         plan(path, mode="keep")
     assert schema_of(path, mode="keep", ragged=["png"]) == {"png": (None, 8, 12)}
     assert schema_of(path) == {"png": (3, 8, 12)}

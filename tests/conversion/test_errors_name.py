@@ -31,7 +31,7 @@ def test_a_text_that_is_no_utf_8(tmp_path, refused, name, encoding):
     content = "\ufeffa,b\n1,2\n".encode(encoding)
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     said = refused(tmp_path / name, FormatError)
-    assert said == f"{tmp_path / name}: its text is UTF-16, but is read as UTF-8. Pass encoding='utf-16'."
+    assert said == f"{tmp_path / name}: its text is UTF-16, but is read as UTF-8. Pass `encoding='utf-16'`."
     assert gdsload.convert(tmp_path / name, tmp_path / "out", workers=1, encoding="utf-16").samples == 1
 
 
@@ -53,21 +53,21 @@ def test_tables_of_other_types(tmp_path, refused, out):
         parquet.write_table(arrow.table({"a": [value]}), tmp_path / f"{number}.parquet")
     said = refused(tmp_path, SchemaError)
     assert "field 'a': samples differ: int64 [] and float64 [] (row 0 of 1.parquet, row group 0)" in said
-    assert said.endswith("Cast them to a type that holds both, casts={'a': 'float64'}, say.")
+    assert said.endswith("Cast them to a type that holds both, `casts={'a': 'float64'}`, say.")
     assert gdsload.convert(tmp_path, out, workers=1, casts={"a": "float64"}).samples == 2
 
 
 @pytest.mark.parametrize(
     ("values", "way"),
     [
-        ((torch.zeros(2, dtype=torch.float16), np.zeros(2, np.int16)), "casts={'x': 'float32'}, say"),
-        ((np.zeros(2, np.int16), np.zeros(2, np.uint16)), "casts={'x': 'int32'}, say"),
-        ((np.zeros(2, np.int16), np.zeros(3, np.uint16)), "casts={'x': 'int32'}, say"),
-        ((np.zeros((2, 3), np.int16), np.zeros((2, 2), np.uint16)), "Make them equal with map="),
-        ((np.int16(1), np.zeros(2, np.uint16)), "Make them equal with map="),
-        ((np.int16(1), "a"), "Make them equal with map="),
-        ((np.zeros(2, np.int64), np.zeros(2, np.uint64)), "Make them equal with map="),
-        ((np.zeros((3, 4, 4), np.uint8), np.zeros((3, 4, 4), np.float32)), "Make them equal with map="),
+        ((torch.zeros(2, dtype=torch.float16), np.zeros(2, np.int16)), "`casts={'x': 'float32'}`, say"),
+        ((np.zeros(2, np.int16), np.zeros(2, np.uint16)), "`casts={'x': 'int32'}`, say"),
+        ((np.zeros(2, np.int16), np.zeros(3, np.uint16)), "`casts={'x': 'int32'}`, say"),
+        ((np.zeros((2, 3), np.int16), np.zeros((2, 2), np.uint16)), "Make them equal with `map="),
+        ((np.int16(1), np.zeros(2, np.uint16)), "Make them equal with `map="),
+        ((np.int16(1), "a"), "Make them equal with `map="),
+        ((np.zeros(2, np.int64), np.zeros(2, np.uint64)), "Make them equal with `map="),
+        ((np.zeros((3, 4, 4), np.uint8), np.zeros((3, 4, 4), np.float32)), "Make them equal with `map="),
     ],
 )
 def test_samples_of_other_types(refused, out, values, way):
@@ -115,7 +115,7 @@ def test_a_field_that_turns_out_to_be_ragged(refused, out):
     rows = [{"t": np.zeros(3 + (number == 200), np.int64), "y": number} for number in range(201)]
     said = refused(rows)
     assert "a sample has shape [4], but [3] was expected. If its first dimension varies from sample to sample, " in said
-    assert "pass ragged=['t']." in said
+    assert "pass `ragged=['t']`." in said
     assert gdsload.convert(rows, out, workers=1, ragged=["t"]).samples == 201
 
 
@@ -138,5 +138,5 @@ def test_an_image_folder_of_torchvision_is_a_folder(tmp_path, refused, out):
         (tmp_path / "img" / str(number)).mkdir(parents=True)
         pictures.fromarray(np.zeros((4 + number, 4, 3), np.uint8)).save(tmp_path / "img" / str(number) / "a.png")
     said = refused(ImageFolder(tmp_path / "img"))
-    assert f"gdsload.convert('{tmp_path / 'img'}', out, size=224), say." in said
+    assert f"gdsload.convert('{tmp_path / 'img'}', out), with `size=224`, say." in said
     assert gdsload.convert(str(tmp_path / "img"), out, size=224).samples == 2

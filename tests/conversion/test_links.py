@@ -46,7 +46,7 @@ def test_links_out_of_the_source_are_followed_only_if_that_is_asked_for(source_o
         error = str(caught.value)
         assert name in error
         assert f"symbolic link to {str(target)!r}" in error
-        assert "follow_links=True" in error
+        assert "`follow_links=True`" in error
         assert samples(folder, kind, {**options, "follow_links": True}) == expected
         (folder / name).unlink()
         shutil.move(target, folder / name)
@@ -155,7 +155,7 @@ def test_hub_cache(tmp_path, make_source):
     shutil.move(place / "data" / "a.parquet", blobs / "5e3f")
     (place / "data" / "a.parquet").symlink_to("../../../blobs/5e3f")
     (place / "README.md").write_text("about it")
-    with pytest.raises(FormatError, match=r"follow_links=True\. Hugging Face's cache"):
+    with pytest.raises(FormatError, match=r"`follow_links=True`\. Hugging Face's cache"):
         gdsload.convert(place, tmp_path / "out", workers=1)
     options = {"follow_links": True}
     assert gdsload.convert(place, tmp_path / "out", source_options=options, workers=1).samples == 3

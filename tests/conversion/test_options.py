@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from types import NoneType, UnionType
 from typing import get_args, get_origin, get_type_hints
 
@@ -28,7 +29,7 @@ VALUES = [
     ("casts", [{"z": "int8"}], "there is no field 'z'"),
     ("each", ["sample"], 'each is \'sample\'. Supported are "row" and "file"'),
     ("executor", [3], "executor is 3. It may be: a concurrent.futures.Executor"),
-    ("fields", ["xy"], "fields is the text 'xy'.*Pass a list: fields="),
+    ("fields", ["xy"], "fields is the text 'xy'.*Pass a list: `fields="),
     ("fields", [3], "fields is 3, no list of names"),
     ("fields", [[3]], r"fields is \[3\], no list of names"),
     ("fields", [["z"]], "no field 'z'"),
@@ -53,7 +54,7 @@ VALUES = [
     ("pack", [{**TOKENS, "eos": 2**31}], "eos is 2147483648, but tokens are int32"),
     ("pack", [{**TOKENS, "end": 1}], "end"),
     ("progress", [3], "progress is 3. It may be: a function of four numbers"),
-    ("ragged", ["xy"], "ragged is the text 'xy'.*Pass a list: ragged="),
+    ("ragged", ["xy"], "ragged is the text 'xy'.*Pass a list: `ragged="),
     ("ragged", [3], "ragged is 3, no list of names"),
     ("restart", ["no"], "restart is 'no'. It may be: True or False"),
     ("schema", [3], "schema is 3. It may be: a mapping from names to gdsload.Field, or None"),
@@ -112,13 +113,13 @@ CALLS = {"convert": gdsload.convert, **REARRANGING}
 # Options of a kind of source, refused before its files are opened; that their types are checked is shown below.
 SOURCES = [
     ("audio", {"dtype": "int16"}, "dtype is 'int16'. Supported are"),
-    ("audio", {"dtype": "float32", "keep_encoded": True}, "keep_encoded keeps the files' bytes. Pass one of them"),
+    ("audio", {"dtype": "float32", "keep_encoded": True}, "`keep_encoded` keeps the files' bytes. Pass one of them"),
     *(("csv", {"delimiter": one}, "delimiter is .*Pass a single character of ASCII") for one in ("¦", "", '"')),
     ("images", {"follow_links": 1}, "follow_links is 1. It may be: true or false"),
     ("litdata", {"mode": "CMYK"}, "mode is 'CMYK'"),
     ("tfrecord", {"types": {"x": "pickle"}}, "types has 'pickle' for 'x'. Supported are bytes, text, npy, image, list"),
     ("coco", {"boxes": "ltrb"}, "boxes is 'ltrb'. Supported are xyxy, xywh, cxcywh"),
-    ("coco", {"size": 8}, "would cut objects off. Pass resize='squash'"),
+    ("coco", {"size": 8}, "would cut objects off. Pass `resize='squash'`"),
     ("csv", {"mode": "CMYK"}, "mode is 'CMYK'"),
     ("csv", {"types": {"x": "date"}}, "type of 'x' is 'date'"),
     ("csv", {"types": {"zip": 5}}, "types is .*a mapping of each text to a text"),
@@ -131,17 +132,17 @@ SOURCES = [
     ("images", {"size": True}, "size is True. It may be: whole number"),
     ("lmdb", {"decode": "pickle"}, "decode is 'pickle'. Supported are bytes, text, npy, image, safetensors"),
     ("mat", {"last": ["a", 5]}, "last is .*It may be: a list, each a text"),
-    ("mat", {"last": "X"}, r"last is the text 'X'. Pass a list: last=\['X'\]"),
+    ("mat", {"last": "X"}, r"last is the text 'X'. Pass a list: `last=\['X'\]`"),
     ("parquet", {"decimals": "int"}, "decimals is 'int'"),
     ("pt", {"each": "sample"}, "each is 'sample'"),
     ("text", {"each": "word"}, "each is 'word'"),
     ("text", {"encoding": "klingon"}, "encoding is 'klingon', which Python does not know"),
-    ("text", {"encoding": "utf-16"}, "lines of 'utf-16' are not read. Pass each='file'"),
+    ("text", {"encoding": "utf-16"}, "lines of 'utf-16' are not read. Pass `each='file'`"),
     ("tokens", {"dtype": "float32"}, "dtype is 'float32'"),
     ("tokens", {"dtype": "token"}, "dtype is 'token'"),
     ("tokens", {"dtype": "uint16", "end": 70_000}, "end is 70000"),
     ("tokens", {"each": "line"}, "each is 'line'. Supported are"),
-    ("tokens", {"each": "token", "end": 1}, "end ends documents, but each='token' makes none"),
+    ("tokens", {"each": "token", "end": 1}, "`end` ends documents, but `each='token'` makes none"),
     ("webdataset", {"max_member_bytes": 0}, "max_member_bytes is 0"),
     ("webdataset", {"mode": "CMYK"}, "mode is 'CMYK'"),
 ]
@@ -198,7 +199,7 @@ def test_every_option_of_every_kind_is_checked(tmp_path, kind):
     _, made = source_class(str(tmp_path), kind)
     with pytest.raises(OptionError, match="Its options are") as caught:
         divided(str(tmp_path), {"kind": kind, "source_options": {"zzz": 1}})
-    for name in caught.value.remedy.removeprefix("Its options are ").rstrip(".").split(", "):
+    for name in re.findall(r"`(\w+)`", caught.value.remedy):
         with pytest.raises(OptionError, match=f"{name} is <object"):
             check_values(made, {name: object()})
 

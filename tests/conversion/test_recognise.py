@@ -80,7 +80,7 @@ def test_lines_that_describe_pictures_and_these_are_never_left_out_for_each_othe
     (tmp_path / folder).mkdir(exist_ok=True)
     (tmp_path / folder / "0.jpg").write_bytes(b"")
     (tmp_path / "metadata.jsonl").write_text('{"file_name": "0.jpg", "text": "a cat"}\n')
-    with pytest.raises(OptionError, match="it could be any of images, jsonl.*Pass kind="):
+    with pytest.raises(OptionError, match="it could be any of images, jsonl.*Pass `kind="):
         recognise(str(tmp_path))
 
 

@@ -129,7 +129,7 @@ def test_files_of_several_splits_are_never_merged_in_silence(tmp_path, make_sour
         (tmp_path / "in" / beside).write_text("about it")
     assert recognise(str(tmp_path / "in")) == kind
     alone = values(tmp_path / "in" / pattern.format("train"), kind, **options)
-    message = r"it holds several splits: 'train', 'val'\. Pass split='train'.*split='all'"
+    message = r"it holds several splits: 'train', 'val'\. Pass `split='train'`.*`split='all'`"
     for look in (lambda source: source.describe(), lambda source: source.parts(1)):
         with pytest.raises(OptionError, match=message):
             look(source_for(str(tmp_path / "in"), kind, options))

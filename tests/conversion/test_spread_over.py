@@ -104,7 +104,7 @@ def test_an_interrupted_conversion_goes_on(array, plain, tmp_path, drives, other
 
 def test_a_conversion_that_begins_anew_removes_what_is_on_the_drives(array, plain, tmp_path, drives):
     interrupted(array, tmp_path / "out", spread_over=drives)
-    with pytest.raises(OptionError, match="restart=True"):
+    with pytest.raises(OptionError, match="`restart=True`"):
         gdsload.convert(array, tmp_path / "out", shard_bytes=8000, workers=1)
     gdsload.convert(array, tmp_path / "out", shard_bytes=8000, workers=1, restart=True)
     assert shards_on(drives) == [0, 0, 0]
@@ -138,7 +138,9 @@ def test_a_drive_that_is_not_there_any_more_is_named_before_any_work(array, plai
     drives[1].mkdir()  # the empty mount point
     again = {"shard_bytes": 4000, "workers": 1, "spread_over": drives[:1], **options}
     before = content_names(tmp_path / ".out.gdsload-convert")
-    with pytest.raises(ReadError, match=f"symbolic link to {drives[1]}/part-.*not be mounted.*restart=True") as caught:
+    with pytest.raises(
+        ReadError, match=f"symbolic link to {drives[1]}/part-.*not be mounted.*`restart=True`"
+    ) as caught:
         gdsload.convert(array, tmp_path / "out", **again)
     assert Path(caught.value.file).parent.parent == tmp_path / ".out.gdsload-convert"
     assert content_names(tmp_path / ".out.gdsload-convert") == before

@@ -39,7 +39,7 @@ def test_what_lies_there_and_the_ways_out(tmp_path, names, match):
         (tmp_path / name).write_bytes(b"")
     paths = [tmp_path, *(tmp_path / name for name in names if "/" not in name and len(names) == 1)]
     for path in paths:
-        with pytest.raises(OptionError, match=f"{match}.*Pass kind=.*'package.module:name'.*a Source of your own"):
+        with pytest.raises(OptionError, match=f"{match}.*Pass `kind=`.*'package.module:name'.*a Source of your own"):
             recognise(str(path))
 
 

@@ -69,7 +69,7 @@ def load(dataset, batch_size=1, **options):
 # An option, its values, and what the error says of each.
 VALUES = [
     ("ahead", [None, "no", 2], "ahead is .*Supported are False, True"),
-    ("as_tuple", ["image"], r"as_tuple is the text 'image'. Pass a list: as_tuple=\['image'\]"),
+    ("as_tuple", ["image"], r"as_tuple is the text 'image'. Pass a list: `as_tuple=\['image'\]`"),
     ("as_tuple", [[], [0]], "as_tuple is .*Name the fields in their order"),
     ("as_tuple", [["imag"]], "no field 'imag'"),
     ("as_tuple", [["index"]], "no field 'index'"),
@@ -86,7 +86,7 @@ VALUES = [
     (
         "device",
         ["nonsense", 3.5, [], "fpga", "cuda:99", 99, "", object()],
-        'device .* cannot be used here: .*Pass device="cpu"',
+        'device .* cannot be used here: .*Pass `device="cpu"`',
     ),
     ("device", ["meta"], "device 'meta'"),
     ("device_transform", [5, [len, 5], "name"], "device_transform is .* cannot be called"),

@@ -224,7 +224,7 @@ def test_what_is_no_dataset_is_never_replaced(tmp_path, kind):
     something(tmp_path / "d", kind)
     before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
     for overwrite, message in (
-        (False, "there is something already. Pass overwrite=True"),
+        (False, "there is something already. Pass `overwrite=True`"),
         (True, "is no gdsload dataset"),
     ):
         with pytest.raises(DatasetExistsError, match=message):
@@ -233,7 +233,7 @@ def test_what_is_no_dataset_is_never_replaced(tmp_path, kind):
 
 
 def test_dataset_is_replaced_only_when_asked(small):
-    with pytest.raises(DatasetExistsError, match="there is something already. Pass overwrite=True"):
+    with pytest.raises(DatasetExistsError, match="there is something already. Pass `overwrite=True`"):
         write_small(small, mark=1)
     assert (os.listdir(small.parent), mark_of(small)) == (["small"], 0)
     write_small(small, mark=1, overwrite=True)
@@ -386,7 +386,9 @@ def test_file_size_limit(tmp_path, forked):
     def work():
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        with pytest.raises(WriteError, match="the file cannot be written: File too large. Pass a smaller shard_bytes"):
+        with pytest.raises(
+            WriteError, match="the file cannot be written: File too large. Pass a smaller `shard_bytes`"
+        ):
             write_small(tmp_path / "d", shard_bytes=2**20)
 
     assert forked(work) == 0

@@ -217,12 +217,12 @@ def test_what_cannot_be_pinned(monkeypatch):
         raise RuntimeError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA")
 
     monkeypatch.setattr(torch, "empty", refuse)
-    with pytest.raises(BudgetError, match=r"of 64 KiB: CUDA error: out of memory\. Lower batch_size"):
+    with pytest.raises(BudgetError, match=r"of 64 KiB: CUDA error: out of memory\. Lower `batch_size"):
         BatchPool(2**20, pinned=True).lease(10)
 
 
 def test_more_than_there_is():
-    with pytest.raises(BudgetError, match=r"no memory for a batch.* of 1024 TiB.*Lower batch_size"):
+    with pytest.raises(BudgetError, match=r"no memory for a batch.* of 1024 TiB.*Lower `batch_size"):
         BatchPool(0).lease(2**50)
 
 

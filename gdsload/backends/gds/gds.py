@@ -150,7 +150,7 @@ class GdsBackend(FileBackend):
             except ReadsUnderWayError as error:
                 self._slots.abandon(reads.lease)
                 raise ReadError(
-                    str(error), remedy='Run gdsload doctor on this dataset, or use backend="bounce".'
+                    str(error), remedy='Run gdsload doctor on this dataset, or use `backend="bounce"`.'
                 ) from error
             if (done < wanted).any():
                 for index in np.flatnonzero(done < wanted).tolist():
@@ -168,7 +168,7 @@ class GdsBackend(FileBackend):
                 if "EOF" not in str(error):  # kvikio raises this where cuFile returns 0
                     raise ReadError(
                         f"cuFile cannot read: {error}", file=path, offset=offset + done,
-                        remedy='Run gdsload doctor on this path, or use backend="bounce".',
+                        remedy='Run gdsload doctor on this path, or use `backend="bounce"`.',
                     ) from error  # fmt: skip
                 count = 0
             if count < 0:

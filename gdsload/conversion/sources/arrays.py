@@ -57,7 +57,7 @@ class ArraySource(FieldChoice):
 
     def __init__(self, path: str, *, each: str | None = None, **files: Unpack[FileOptions]) -> None:
         if each not in (None, *_EACH):
-            raise OptionError(f"each is {each!r:.200}", remedy='Supported are "row" and "file".')
+            raise OptionError(f"is {each!r:.200}", option="each", remedy='Supported are "row" and "file".')
         self.path = path
         self.each = each
         self._archive = NpzArchive(path) if path.lower().endswith(".npz") else None
@@ -150,8 +150,8 @@ class ArraySource(FieldChoice):
 
 
 _WAY_OUT = (
-    "Pass each='file' if each file is one sample; each='row' if each file is one field, and its first dimension counts "
-    "the samples."
+    "Pass `each='file'` if each file is one sample; `each='row'` if each file is one field, and its first dimension "
+    "counts the samples."
 )
 
 

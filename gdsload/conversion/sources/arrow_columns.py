@@ -77,7 +77,7 @@ def column_values(array: Any, leaf: Leaf, first_row: int, file: str) -> Any:
     if len(missing):
         # Numbers and texts may be filled, lists that are missing not.
         may_be = not _holes(array.slice(int(missing[0]), 1), filled=True).any()
-        usual = f"Say what stands for it, fill={{{leaf.name!r}: {_usual(array.type)!r}}}, say; or leave the column out."
+        usual = f"Say what stands for it, `fill={{{leaf.name!r}: {_usual(array.type)!r}}}`; or leave the column out."
         raise FormatError(
             f"column {leaf.name!r} has no value, or one with a hole, in row {first_row + int(missing[0])}",
             file=file,
@@ -185,7 +185,7 @@ def _list_size(array: Any, leaf: Leaf, file: str) -> int:
             f"column {leaf.name!r} has lists in lists of different lengths, {sizes[0]} and {sizes[-1]}: only the first "
             "dimension of a field may vary",
             file=file,
-            remedy="Leave the column out, or keep it as a text of JSON: as_json.",
+            remedy="Leave the column out, or keep it as a text of JSON: `as_json`.",
         )
     return int(sizes[0]) if len(sizes) else 0
 

@@ -85,11 +85,13 @@ class TableForm:
     def __post_init__(self) -> None:
         check_list("as_json", self.as_json)
         if not isinstance(self.fill, Mapping):
-            raise OptionError(f"fill is {self.fill!r:.200}", remedy='Pass values by field: fill={"age": -1}.')
+            raise OptionError(f"is {self.fill!r:.200}", option="fill", remedy='Pass values: `fill={"age": -1}`.')
         if not isinstance(self.as_json, Sequence):
-            raise OptionError(f"as_json is {self.as_json!r:.200}", remedy="Pass a list of names.")
+            raise OptionError(f"is {self.as_json!r:.200}", option="as_json", remedy="Pass a list of names.")
         if self.decimals not in (None, *_DECIMALS):
-            raise OptionError(f"decimals is {self.decimals!r:.200}", remedy='Supported are "float64" and "scaled".')
+            raise OptionError(
+                f"is {self.decimals!r:.200}", option="decimals", remedy='Supported are "float64" and "scaled".'
+            )
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> TableForm:
@@ -139,7 +141,7 @@ class TableForm:
         """Notes for users on the indexes that `without_index` leaves out."""
         left_out = len(schema) > len(self.without_index(schema))
         return [
-            f"the index of pandas has no name and is left out: fields=[...] with {name!r} takes it, and so does a name"
+            f"the index of pandas has no name and is left out: `fields=[...]` with {name!r} takes it, as a name does"
             for name in (_unnamed_indexes(schema) if left_out else ())
         ]
 
@@ -161,10 +163,10 @@ class TableForm:
         others = f"; nor can {', '.join(f'{leaf.name!r} ({leaf.kind!s:.60})' for leaf in bad[1:])}" if bad[1:] else ""
         ways = [f"Leave {'it' if not others else 'them'} out: {choice_of(good)}"] if good else []
         if any(need("pyarrow").types.is_decimal(inner_type(leaf.kind)) for leaf in bad):
-            ways.append("pass decimals='float64', or decimals='scaled' for whole numbers of the last digit")
+            ways.append("pass `decimals='float64'`, or `decimals='scaled'` for whole numbers of the last digit")
         listed = [leaf.name for leaf in bad if not need("pyarrow").types.is_decimal(inner_type(leaf.kind))]
         if listed:
-            ways.append(f"keep what is in it as a text of JSON: as_json={listed}")
+            ways.append(f"keep what is in it as a text of JSON: `as_json={listed}`")
         raise FormatError(
             f"column {first.name!r} is of type {first.kind!s:.200}, which no field can have: {_trouble(first)}{others}",
             file=file,
@@ -185,7 +187,8 @@ class TableForm:
                 raise ValueError("it is no whole number")
         except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise OptionError(
-                f"fill has {value!r:.100} for field {leaf.name!r}, which is {kind!s:.100}: {str(error)[:100]}",
+                f"has {value!r:.100} for field {leaf.name!r}, which is {kind!s:.100}: {str(error)[:100]}",
+                option="fill",
                 file=file,
                 remedy="Fill it with a value of that type.",
             ) from None

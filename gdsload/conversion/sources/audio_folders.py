@@ -51,10 +51,10 @@ class AudioFolderSource(FieldChoice):
         **files: Unpack[FileOptions],
     ) -> None:
         if dtype not in (None, *_DTYPES):
-            raise OptionError(f"dtype is {dtype!r:.200}", remedy='Supported are "float32" and "float64".')
+            raise OptionError(f"is {dtype!r:.200}", option="dtype", remedy='Supported are "float32" and "float64".')
         if dtype is not None and keep_encoded:
             raise OptionError(
-                f"dtype is {dtype!r}, but keep_encoded keeps the files' bytes", remedy="Pass one of them."
+                f"is {dtype!r}, but `keep_encoded` keeps the files' bytes", option="dtype", remedy="Pass one of them."
             )
         self.path = path
         self.keep_encoded = keep_encoded

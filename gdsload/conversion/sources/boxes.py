@@ -22,8 +22,8 @@ BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 """Left, top, right, bottom, or left, top, width, height, in pixels; or centre, width, height as shares of the image."""
 
 BOX_WAYS_OUT = (
-    "Pictures get one size with size=224 and resize='squash', say, by scaling each side; or keep them as the files "
-    "that they are: keep_encoded=True."
+    "Pictures get one size with `size=224` and `resize='squash'`, say, by scaling each side; or keep them as the files "
+    "that they are: `keep_encoded=True`."
 )
 """The remedy for pictures of several sizes, without cutting objects off."""
 
@@ -43,9 +43,9 @@ class BoxForm:
 
     def __init__(self, wanted: str, look: ImageForm) -> None:
         if wanted not in BOX_FORMS:
-            raise OptionError(f"boxes is {wanted!r:.200}", remedy=f"Supported are {', '.join(BOX_FORMS)}.")
+            raise OptionError(f"is {wanted!r:.200}", option="boxes", remedy=f"Supported are {', '.join(BOX_FORMS)}.")
         if look.resize == "crop":
-            raise OptionError("resize='crop' would cut objects off", remedy="Pass resize='squash' with size.")
+            raise OptionError("`resize='crop'` would cut objects off", remedy="Pass `resize='squash'` with size.")
         self.wanted = wanted
         self._size = look.size
 

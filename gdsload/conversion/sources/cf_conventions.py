@@ -86,7 +86,7 @@ class StoredNumbers:
         found = [f"{name!r} has {one} in its attributes, which is not applied" for one in self.not_applied]
         if self.formula and not unpack:
             meaning = f"by its attributes a value is {self.formula}"
-            found.append(f"{name!r} has the numbers as they are stored; {meaning}: unpack=True makes values of them")
+            found.append(f"{name!r} has the numbers as they are stored; {meaning}: `unpack=True` makes values of them")
         elif self.units and " since " in self.units:
             found.append(f"{name!r} is in {self.units}")
         return found
@@ -110,9 +110,9 @@ class StoredNumbers:
                 f"by the attributes of {name!r} a value is {found}, but {before} in {files[0]}: one number would mean "
                 "two things",
                 file=files[1],
-                remedy="Pass unpack=True, which makes values of both."
+                remedy="Pass `unpack=True`, which makes values of both."
                 if here != there
-                else "Convert each file by itself; or choose other fields: fields=[...].",
+                else "Convert each file by itself; or choose other fields: `fields=[...]`.",
             )
 
     def unpacked(self, numbers: NDArray[Any], name: str) -> NDArray[Any]:
@@ -174,7 +174,7 @@ def of_first_dimension(dimensions: Mapping[str, str | None], coordinates: Collec
 def other_dimension_notes(left_out: Collection[str]) -> list[str]:
     """Notes for users on coordinates that are left out."""
     return [
-        f"{name!r} is left out: it has the values of another dimension than the first, which metadata={{...}} may keep"
+        f"{name!r} is left out: it belongs to another dimension than the first, and `metadata={{...}}` may keep it"
         for name in left_out
     ]
 

@@ -68,7 +68,7 @@ class CocoSource(ImageSource):
         self.boxes = BoxForm(boxes, self.look)
         self.images, self.upright = images, upright
         if upright not in (None, True, False):
-            raise OptionError(f"upright is {upright!r:.200}", remedy="Supported are true and false.")
+            raise OptionError(f"is {upright!r:.200}", option="upright", remedy="Supported are true and false.")
 
     @property
     def classes(self) -> list[str]:
@@ -167,7 +167,7 @@ class CocoSource(ImageSource):
             raise FormatError(
                 "its EXIF data turn it, and width and height do not say whether its boxes are those of the turned one",
                 file=file,
-                remedy="Pass upright=True if they are, upright=False if they are those of the stored one.",
+                remedy="Pass `upright=True` if they are, `upright=False` if they are those of the stored one.",
             )
         return image.boxes if upright else found.turned(image.boxes)
 
@@ -195,7 +195,7 @@ class CocoSource(ImageSource):
                     raise FormatError(
                         f"image {image.name!r:.200} is also in {os.path.basename(other)}",
                         file=file,
-                        remedy="Pass split= if they are splits, or move one of the files elsewhere.",
+                        remedy="Pass `split=` if they are splits, or move one of the files elsewhere.",
                     )
 
     def _folder(self, file: str) -> str:
@@ -207,7 +207,7 @@ class CocoSource(ImageSource):
         raise FormatError(
             f"its images, such as {images[0].name!r:.200}, are in none of the folders where images usually are",
             file=file,
-            remedy="Pass images='...', their folder below the path.",
+            remedy="Pass `images='...'`, their folder below the path.",
         )
 
     def _places(self, file: str) -> list[str]:

@@ -267,7 +267,7 @@ class CellReader:
         return FormatError(
             f"the row has {width} cells, but {said}",
             file=where,
-            remedy=None if between is None else f"If cells are between {between!r}, pass delimiter={between!r}.",
+            remedy=None if between is None else f"If cells are between {between!r}, pass `delimiter={between!r}`.",
         )
 
 
@@ -287,7 +287,7 @@ def check_text(cell: str, what: str, where: str) -> None:
         content.decode()
     except UnicodeError:
         raise FormatError(
-            f"the file is not UTF-8: {what} is {content!r:.100}", file=where, remedy="Pass encoding='latin-1', say."
+            f"the file is not UTF-8: {what} is {content!r:.100}", file=where, remedy="Pass `encoding='latin-1'`, say."
         ) from None
 
 
@@ -305,7 +305,7 @@ def beyond(cell: str) -> str:
 
 def kept_or_rounded(name: str) -> str:
     """The remedy for such a number."""
-    return f"Keep them as texts, types={{{name!r}: 'str'}}; or round them, types={{{name!r}: 'float'}}."
+    return f"Keep them as texts, `types={{{name!r}: 'str'}}`; or round them, `types={{{name!r}: 'float'}}`."
 
 
 def _number(text: str, kind: str) -> Any:
@@ -323,8 +323,9 @@ def _filling(value: Any, column: Column) -> Any:
     lost = column.kind == "float" and found is not None and not column.rounds and _is_rounded(text)
     if found is None or lost or (column.kind == "str" and not isinstance(value, str)):
         raise OptionError(
-            f"fill has {value!r:.100} for column {column.name!r}, which is {column.kind}",
-            remedy=f"Pass a value of that type, or another type: types={{{column.name!r}: ...}}.",
+            f"has {value!r:.100} for column {column.name!r}, which is {column.kind}",
+            option="fill",
+            remedy=f"Pass a value of that type, or another type: `types={{{column.name!r}: ...}}`.",
         )
     return found
 
@@ -337,7 +338,7 @@ def _no_such(cell: str, column: Column, where: str) -> FormatError:
     return FormatError(
         f"column {name!r} has {cell!r:.200}, which is no {column.kind}",
         file=where,
-        remedy=f"If the column is of another type, say so: types={{{name!r}: {kind!r}}}{rounds}."
+        remedy=f"If the column is of another type, say so: `types={{{name!r}: {kind!r}}}`{rounds}."
         if text
-        else f"Say what stands for an empty cell: fill={{{name!r}: 0}}, say.",
+        else f"Say what stands for an empty cell: `fill={{{name!r}: 0}}`, say.",
     )

@@ -91,7 +91,9 @@ class CsvSource(FieldChoice, ImageSource):
             if kind not in CELL_TYPES:
                 raise OptionError(f"the type of {name!r} is {kind!r}", remedy=f"Supported are {', '.join(CELL_TYPES)}.")
         if delimiter is not None and not _is_delimiter(delimiter):
-            raise OptionError(f"delimiter is {delimiter!r:.100}", remedy="Pass a single character of ASCII, no quote.")
+            raise OptionError(
+                f"is {delimiter!r:.100}", option="delimiter", remedy="Pass a single character of ASCII, no quote."
+            )
         self.text = CsvForm(delimiter, _encoding(options.get("encoding", "utf-8")))
 
     def describe(self) -> dict[str, Any]:
@@ -122,7 +124,7 @@ class CsvSource(FieldChoice, ImageSource):
         names, values = self._header(file), self._first_cells(file)
         if other := other_delimiter(names):
             found.append(
-                f"there is one column, {names[0]!r:.100}: if cells are between {other!r}, pass delimiter={other!r}"
+                f"there is one column, {names[0]!r:.100}: if cells are between {other!r}, pass `delimiter={other!r}`"
             )
         for name, kind, place in ((one.name, one.kind, one.place) for one in self._columns()):
             texts = map(os.fsdecode, values[place].to_pylist())
@@ -131,7 +133,7 @@ class CsvSource(FieldChoice, ImageSource):
             if kind in ("int", "uint") and (odd := next(filter(_padded, texts), None)):
                 found.append(
                     f"{name!r} is taken for {kind}, but {odd!r} begins with a zero: if it is a name, keep it as a "
-                    f"text, types={{{name!r}: 'str'}}"
+                    f"text, `types={{{name!r}: 'str'}}`"
                 )
             if kind == "str" and (odd := missing_among_numbers(values[place])):
                 found.append(
@@ -321,8 +323,9 @@ def _other_columns(found: Sequence[str], names: Sequence[str], file: str, first:
 def _mapping(name: str, given: Any) -> Mapping[str, Any]:
     if given is not None and not isinstance(given, Mapping):
         raise OptionError(
-            f"{name} is {given!r:.200}",
-            remedy=f'Pass values by column: {name}={{"x": ...}}.',
+            f"is {given!r:.200}",
+            option=name,
+            remedy=f'Pass values by column: `{name}={{"x": ...}}`.',
         )
     return given or {}
 
@@ -331,7 +334,9 @@ def _encoding(given: Any) -> str:
     try:
         return codecs.lookup(given).name
     except (LookupError, TypeError):
-        raise OptionError(f"encoding is {given!r:.200}, which is not known", remedy="Pass 'latin-1', say.") from None
+        raise OptionError(
+            f"is {given!r:.200}, which is not known", option="encoding", remedy="Pass 'latin-1', say."
+        ) from None
 
 
 def _padded(cell: str) -> bool:

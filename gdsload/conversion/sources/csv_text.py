@@ -140,7 +140,7 @@ class CsvForm:
 def _refuse_utf16(begin: bytes, file: str) -> None:
     """Refuse a text that says by its first bytes that it is no UTF-8, as spreadsheets write it."""
     if begin[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        raise FormatError("its text is UTF-16, but is read as UTF-8", file=file, remedy="Pass encoding='utf-16'.")
+        raise FormatError("its text is UTF-16, but is read as UTF-8", file=file, remedy="Pass `encoding='utf-16'`.")
 
 
 @cache

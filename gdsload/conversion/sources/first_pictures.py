@@ -59,7 +59,7 @@ class FirstPictures:
 
 def _notes(name: str, seen: set[_Picture], mode: str | None) -> list[str]:
     def choose(other: str) -> str:
-        return f"mode={{{name!r}: {other!r}}}"
+        return f"`mode={{{name!r}: {other!r}}}`"
 
     found = []
     if mode == "RGB" and _all_one(seen):

@@ -190,8 +190,8 @@ class _Cells:
                 raise FormatError(
                     f"column {name!r} has no value in cell {begin}",
                     file=self.file,
-                    remedy=f"Say what stands for it, fill={{{name!r}: {usual!r}}}, say; or leave the column out: "
-                    "fields=[...].",
+                    remedy=f"Say what stands for it, `fill={{{name!r}: {usual!r}}}`, say; or leave the column out: "
+                    "`fields=[...]`.",
                 )
         with reading(f"cells {begin} to {end - 1} cannot be read", self.file, OSError, RuntimeError, ValueError):
             return {name: read(begin, end) for name, read in self.columns.items()}
@@ -293,7 +293,7 @@ def _values(child: Any, name: str, file: str) -> tuple[Any, Any]:
     raise FormatError(
         f"column {name!r} of obs is a {encoding or type(child).__name__!s:.100}, which no field can have",
         file=file,
-        remedy="Choose other columns: fields=[...].",
+        remedy="Choose other columns: `fields=[...]`.",
     )
 
 
@@ -314,7 +314,8 @@ def _filling(value: Any, values: Any, name: str) -> Any:
             if found.shape == () and (found == value or found != found):  # noqa: PLR0124 - NaN
                 return found
     raise OptionError(
-        f"fill has {value!r:.100} for column {name!r}, which is {values.dtype}",
+        f"has {value!r:.100} for column {name!r}, which is {values.dtype}",
+        option="fill",
         remedy="Pass a value of that type; of categories it is a code.",
     )
 

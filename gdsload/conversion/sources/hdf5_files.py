@@ -88,7 +88,7 @@ class Hdf5Source(FieldChoice):
                 found += other_dimension_notes(
                     [name for name in children if _is_variable(children[name]) and name not in fields]
                 )
-                found += groups_left_out(self._inner(children), lambda name: f"group={name!r}")
+                found += groups_left_out(self._inner(children), lambda name: f"`group={name!r}`")
         return found
 
     def metadata(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class Hdf5Source(FieldChoice):
             raise FormatError(
                 f"there is no dataset in group {self.group!r}",
                 file=file,
-                remedy=f"Pass one of the groups in it as group=: {inner}." if inner else None,
+                remedy=f"Pass one of the groups in it as `group=`: {inner}." if inner else None,
             )
         common_length(lengths, "datasets", file)
         for name, field in fields.items():

@@ -53,7 +53,7 @@ class HuggingFaceSource(TableSource, ImageSource):
     def _one_of(self, given: Any) -> Any:
         """The dataset that is meant, of one or several that are open already."""
         if self.files.follow_links or (self.files.split is not None and not isinstance(given, dict)):
-            raise OptionError("split and follow_links are for files, but the dataset is open already")
+            raise OptionError("`split` and `follow_links` are for files, but the dataset is open already")
         if not isinstance(given, dict):
             return given
         return self._together([given[name] for name in self._splits_of(list(given))])
@@ -73,7 +73,7 @@ class HuggingFaceSource(TableSource, ImageSource):
         if name is None or name not in names:
             what = "it holds several splits" if name is None else f"there is no split {name!r}"
             listed = ", ".join(map(repr, names)) or "none"
-            remedy = f"Pass one of them as split=: there are {listed}."
+            remedy = f"Pass one of them as `split=`: there are {listed}."
             raise OptionError(what, file=self.path, remedy=remedy)
         return [name]
 

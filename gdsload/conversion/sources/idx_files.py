@@ -102,7 +102,7 @@ def _check_alike(groups: dict[str, dict[str, str]], path: str) -> None:
         raise OptionError(
             f"it holds several datasets: {listed[:500]}",
             file=path,
-            remedy="Pass the folder of one, or prefix=: how its names begin.",
+            remedy="Pass the folder of one, or `prefix=`: how its names begin.",
         )
 
 

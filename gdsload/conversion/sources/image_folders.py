@@ -53,7 +53,7 @@ class ImageFolderSource(ImageSource):
 
     def __init__(self, path: str, *, with_key: bool = False, **options: Unpack[ImageFileOptions]) -> None:
         if not isinstance(with_key, bool):
-            raise OptionError(f"with_key is {with_key!r}", remedy="Supported are true and false.")
+            raise OptionError(f"is {with_key!r}", option="with_key", remedy="Supported are true and false.")
         super().__init__(path, **options)
         self.with_key = with_key
         self._listed: list[tuple[int, str]] | None = None
@@ -86,7 +86,7 @@ class ImageFolderSource(ImageSource):
         if len(filled) > 1 and (named := sorted(name for name in filled if name.lower() in _PICTURE_FOLDERS)):
             found.append(
                 f"{named[0]!r} is taken for a class. Pictures and their masks are converted with a CSV table that "
-                "has the paths of a pair in each row, kind='csv'."
+                "has the paths of a pair in each row, `kind='csv'`."
             )
         stray = [os.path.basename(one) for one in self._images_in(self.path, below=False)] if folders else []
         if stray:
@@ -103,7 +103,7 @@ class ImageFolderSource(ImageSource):
             are = f"{counted(len(beside), 'file')} {'is' if len(beside) == 1 else 'are'}"
             found.append(
                 f"{are} left out that may tell more of the images, {beside[0]!r} first. A CSV table that names files "
-                "in a column is converted with these, kind='csv'; in Python so is what "
+                "in a column is converted with these, `kind='csv'`; in Python so is what "
                 "datasets.load_dataset('imagefolder', data_dir=...) gives."
             )
         return found

@@ -223,7 +223,7 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
         found = json.loads(line)
     if not isinstance(found, dict):
         raise FormatError(
-            f"the line is no JSON object: {line!r:.100}", file=where, remedy="Lists of tokens are of kind='tokens'."
+            f"the line is no JSON object: {line!r:.100}", file=where, remedy="Lists of tokens are of `kind='tokens'`."
         )
     return found
 

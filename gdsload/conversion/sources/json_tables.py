@@ -48,8 +48,8 @@ def parsed(lines: Sequence[bytes], where: str, schema: Any, *, others: str) -> A
         raise named or FormatError(
             f"the lines are no table: {_ROW.sub('', str(error))[:200]}",
             file=where,
-            remedy="Say of what type a key is, types={'x': 'float64'}, say; keep what varies as a text of JSON, "
-            "as_json=['x']; or choose other fields: fields=[...].",
+            remedy="Say of what type a key is, `types={'x': 'float64'}`, say; keep what varies as a text of JSON, "
+            "`as_json=['x']`; or choose other fields: `fields=[...]`.",
         ) from None
 
 
@@ -102,21 +102,22 @@ def _wider(lines: Sequence[bytes], known: Any) -> str | None:
 def _mixed(key: str, kind: str | None, reason: str, where: str) -> FormatError:
     name = f"{key!r:.100}"
     rounds = ", which rounds whole numbers beyond 2**53" if kind == "float64" else ""
-    way = f"Say of what type it is, types={{{name}: {kind!r}}}{rounds}; or keep it" if kind else "Keep it"
+    way = f"Say of what type it is, `types={{{name}: {kind!r}}}`{rounds}; or keep it" if kind else "Keep it"
     return FormatError(
         f"the key {name} has values of several types: {reason}",
         file=where,
-        remedy=f"{way} as a text of JSON, as_json=[{name}]; or choose other fields: fields=[...].",
+        remedy=f"{way} as a text of JSON, `as_json=[{name}]`; or choose other fields: `fields=[...]`.",
     )
 
 
 def _late(key: str, value: Any, where: str) -> FormatError:
     name = f"{key!r:.100}"
     kind, usual = next((how for what, how in _USUAL.items() if isinstance(value, what)), ("float64", 0))
-    text = f" and as_json=[{name}]" if isinstance(value, list | dict) else ""
+    text = f" and `as_json=[{name}]`" if isinstance(value, list | dict) else ""
     return FormatError(
         f"the first lines have no key {name}",
         file=where,
         remedy="Say of what type it is and what stands for it where it is missing, "
-        f"types={{{name}: {kind!r}}} and fill={{{name}: {usual!r}}}{text}, say; or choose other fields: fields=[...].",
+        f"`types={{{name}: {kind!r}}}` and `fill={{{name}: {usual!r}}}`{text}, say; "
+        "or choose other fields: `fields=[...]`.",
     )

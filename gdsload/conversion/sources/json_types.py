@@ -32,8 +32,8 @@ def settled_type(column: Any, values: Sequence[Any], key: str, file: str) -> Any
         raise OptionError(
             f"the key {key!r:.100} has no value in the first lines",
             file=file,
-            remedy=f"Say of what type it is, types={{{key!r:.100}: 'float64'}}, say; or choose other fields: "
-            "fields=[...].",
+            remedy=f"Say of what type it is, `types={{{key!r:.100}: 'float64'}}`, say; or choose other fields: "
+            "`fields=[...]`.",
         )
     if arrow.types.is_list(kind):
         return arrow.list_(settled_type(column.flatten(), [one for value in there for one in value], key, file))
@@ -101,8 +101,8 @@ def _beyond(key: str, number: int) -> str:
 
 def _kept_or_rounded(key: str) -> str:
     return (
-        f"Keep it as a text, as_json=[{key!r:.100}]; or say of what type it is, which may round it, "
-        f"types={{{key!r:.100}: 'float64'}}, say."
+        f"Keep it as a text, `as_json=[{key!r:.100}]`; or say of what type it is, which may round it, "
+        f"`types={{{key!r:.100}: 'float64'}}`, say."
     )
 
 

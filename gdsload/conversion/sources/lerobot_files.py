@@ -154,7 +154,7 @@ class LeRobotSource(FieldChoice, ImageSource):
             raise FormatError(
                 f"feature {wanted[0]!r} is video, which is not decoded",
                 file=self.path,
-                remedy=f"Choose the others, fields=[{others[:500]}], or convert its LeRobotDataset, which decodes "
+                remedy=f"Choose the others, `fields=[{others[:500]}]`, or convert its LeRobotDataset, which decodes "
                 "frames, as a torch dataset: 'package.module:name'.",
             )
         return [_feature(name, described[name], self.path) for name in names]
@@ -173,7 +173,7 @@ class LeRobotSource(FieldChoice, ImageSource):
                 else f"there is no split {split!r}"
             )
             listed = f"There are {', '.join(map(repr, names))}." if names else "There are no splits: leave it out."
-            raise OptionError(what, file=self.path, remedy=f"Pass one as split=. {listed}")
+            raise OptionError(what, file=self.path, remedy=f"Pass one as `split=`. {listed}")
         low, colon, high = str(splits[split]).partition(":")
         try:
             return int(low or 0), int(high) if high or not colon else 2**63 - 1

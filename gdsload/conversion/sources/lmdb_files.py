@@ -56,7 +56,7 @@ class LmdbSource(ImageSource):
         **options: Unpack[ImageFileOptions],
     ) -> None:
         if decode not in ENCODINGS:
-            raise OptionError(f"decode is {decode!r:.200}", remedy=f"Supported are {', '.join(ENCODINGS)}.")
+            raise OptionError(f"is {decode!r:.200}", option="decode", remedy=f"Supported are {', '.join(ENCODINGS)}.")
         super().__init__(path, **options)
         self.decode = decode
         self.with_key = with_key

@@ -126,5 +126,5 @@ def _named(key: bytes, file: str) -> OptionError:
     return OptionError(
         f"it holds another database, {name!r:.200}",
         file=file,
-        remedy=f"Pass database={name!r:.200} to read that; database='' reads what has no name.",
+        remedy=f"Pass `database={name!r:.200}` to read that; `database=''` reads what has no name.",
     )

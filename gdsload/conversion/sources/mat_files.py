@@ -84,7 +84,7 @@ class MatSource(FieldChoice):
                 raise FormatError(
                     f"variable {name!r} is a {classes[name]:.100}, no array of numbers",
                     file=file,
-                    remedy="Choose the variables to take: fields=[...].",
+                    remedy="Choose the variables to take: `fields=[...]`.",
                 )
         return names
 
@@ -127,7 +127,7 @@ def _refuse_row_vectors(arrays: Mapping[str, NDArray[Any]], file: str) -> None:
         raise FormatError(
             f"variable {rows[0]!r} is a row of {arrays[rows[0]].size} values, as many as other variables have rows",
             file=file,
-            remedy=f"Pass last={rows}: the last dimension of it counts the samples.",
+            remedy=f"Pass `last={rows}`: the last dimension of it counts the samples.",
         )
 
 

@@ -37,7 +37,7 @@ def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[
         raise FormatError(
             f"column {field!r} is stored as pickles, which are never loaded",
             file=file,
-            remedy="Leave it out: fields=[...], or write it again with another encoding.",
+            remedy="Leave it out: `fields=[...]`, or write it again with another encoding.",
         )
     if name == "ndarray":
         return _array_decoder(details, field, file)
@@ -57,7 +57,7 @@ def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[
         raise FormatError(
             f"column {field!r} has the encoding {encoding!r:.200}, which no field can have",
             file=file,
-            remedy="Choose other columns: fields=[...].",
+            remedy="Choose other columns: `fields=[...]`.",
         )
     return simple[name]
 

@@ -163,7 +163,7 @@ def _check_units(before: str, one: Sequence[Leaf], file: str, other: Sequence[Le
                 f"column {leaf.name!r} has {found.get(leaf.name, leaf.kind)!s:.100}, but "
                 f"{known.get(leaf.name, kinds[leaf.name])!s:.100} in {before}: one number would mean two things",
                 file=file,
-                remedy="Write both with one type (pyarrow's Table.cast); or choose other fields: fields=[...].",
+                remedy="Write both with one type (pyarrow's Table.cast); or choose other fields: `fields=[...]`.",
             )
 
 

@@ -87,20 +87,23 @@ class ImageForm:
         modes = dict(self.mode) if isinstance(self.mode, Mapping) else {"": self.mode}
         for one in modes.values():
             if one not in get_args(Mode):
-                raise OptionError(f"mode is {one!r}", remedy=f"Supported are {', '.join(get_args(Mode))}.")
+                raise OptionError(f"is {one!r}", option="mode", remedy=f"Supported are {', '.join(get_args(Mode))}.")
         if not isinstance(self.keep_encoded, bool):
-            raise OptionError(f"keep_encoded is {self.keep_encoded!r}", remedy="Supported are true and false.")
+            raise OptionError(f"is {self.keep_encoded!r}", option="keep_encoded", remedy="Pass true or false.")
         if self.resize is None:
             object.__setattr__(self, "resize", "none" if self.size is None else "crop")
         elif self.resize not in get_args(Resize):
-            raise OptionError(f"resize is {self.resize!r}", remedy=f"Supported are {', '.join(get_args(Resize))}.")
+            raise OptionError(
+                f"is {self.resize!r}", option="resize", remedy=f"Supported are {', '.join(get_args(Resize))}."
+            )
         if self.size is not None and (type(self.size) is not int or not 1 <= self.size <= 65_535):
-            raise OptionError(f"size is {self.size!r}, no number of pixels from 1 to 65535")
+            raise OptionError(f"is {self.size!r}, no number of pixels from 1 to 65535", option="size")
         if self.resize != "none" and self.size is None:
-            raise OptionError(f"resize is {self.resize!r}, but to which size?", remedy="Pass size=, too.")
+            raise OptionError(f"is {self.resize!r}, but to which size?", option="resize", remedy="Pass `size=`, too.")
         if self.keep_encoded and (self.size is not None or set(modes.values()) - {"auto", "keep"}):
             raise OptionError(
-                "keep_encoded leaves images as they are, so they get no other size or mode",
+                "leaves images as they are, so they get no other size or mode",
+                option="keep_encoded",
                 remedy="Leave one of them out.",
             )
 
@@ -188,7 +191,7 @@ def _kept(name: str, content: bytes, where: str) -> dict[str, Any]:
         raise FormatError(
             f"the image is no JPEG, PNG or WebP (it begins with {content[:12]!r}), so it cannot be kept encoded",
             file=where,
-            remedy="Make it one of these, or decode images: leave keep_encoded out.",
+            remedy="Make it one of these, or decode images: leave `keep_encoded` out.",
         )
     try:
         header = read_image_header(content)
@@ -212,8 +215,8 @@ class ImageSource:
     """
 
     ways_out = (
-        "Pictures get one size with size=224, say, by scaling and cutting the middle out; or keep them "
-        "as the files that they are: keep_encoded=True."
+        "Pictures get one size with `size=224`, say, by scaling and cutting the middle out; or keep them "
+        "as the files that they are: `keep_encoded=True`."
     )
     """The remedy for pictures of several sizes."""
 
@@ -343,7 +346,7 @@ def image_array(image: Any, look: ImageForm, where: str, name: str = "") -> NDAr
     """
     if lost := what_is_lost(image):
         pages = getattr(image, "n_frames", 1) > 1
-        kept = " Or keep the files as they are: keep_encoded=True." if image.format == "PNG" and not pages else ""
+        kept = " Or keep the files as they are: `keep_encoded=True`." if image.format == "PNG" and not pages else ""
         remedy = f"Pass a torch dataset that returns arrays: {lost.array} has all.{kept}"
         raise FormatError(lost.what, file=where, remedy=remedy)
     numbers = levels(image)
@@ -378,7 +381,7 @@ def _check_one(image: Any, numbers: Levels, palette: bytes, name: str, where: st
         )
     else:
         return
-    either = " or ".join(f"mode={{{name!r}: {way!r}}}" for way in ways)
+    either = " or ".join(f"`mode={{{name!r}: {way!r}}}`" for way in ways)
     raise FormatError(f"the image {what}", file=where, remedy=f"Say what all are to be: {either}.")
 
 
@@ -387,7 +390,7 @@ def _resized(image: Any, look: ImageForm, size: int, where: str, *, mixed: bool)
         raise FormatError(
             f"the image has {image.height} × {image.width} pixels, not {size} × {size}",
             file=where,
-            remedy='Leave resize="none" out, or pass resize="squash".',
+            remedy='Leave `resize="none"` out, or pass `resize="squash"`.',
         )
     # Indices of a palette, and numbers that may be classes, must not be mixed.
     by = need("PIL.Image").Resampling

@@ -22,7 +22,7 @@ _EACH = ("line", "file")
 _MAX_TEXT_BYTES = 2**28
 _BATCH_BYTES = 2**20
 _BATCH_LINES = 4096
-_LONG_LINES = "Pass each='file'."
+_LONG_LINES = "Pass `each='file'`."
 
 
 class TextSource:
@@ -45,14 +45,14 @@ class TextSource:
         self, path: str, *, each: str | None = None, encoding: str = "utf-8", **files: Unpack[FileOptions]
     ) -> None:
         if each not in (None, *_EACH):
-            raise OptionError(f"each is {each!r:.200}", remedy='Supported are "line" and "file".')
+            raise OptionError(f"is {each!r:.200}", option="each", remedy='Supported are "line" and "file".')
         try:
             self.encoding = codecs.lookup(encoding).name
             has_lines = "\r\n".encode(self.encoding) == b"\r\n"
         except (LookupError, TypeError, ValueError):
-            raise OptionError(f"encoding is {encoding!r:.200}, which Python does not know") from None
+            raise OptionError(f"is {encoding!r:.200}, which Python does not know", option="encoding") from None
         if each != "file" and not has_lines:
-            raise OptionError(f"lines of {encoding!r} are not read", remedy="Pass each='file', or convert it to UTF-8.")
+            raise OptionError(f"lines of {encoding!r} are not read", remedy="Pass `each='file'`, or make it UTF-8.")
         self.path = path
         self.files = SourceFiles(path, **files)
         self.each = each
@@ -69,7 +69,7 @@ class TextSource:
             raise OptionError(
                 f"it holds {len(files)} text files",
                 file=self.path,
-                remedy="Pass each='file' if each is one sample; each='line' if each line is.",
+                remedy="Pass `each='file'` if each is one sample; `each='line'` if each line is.",
             )
         sizes = [os.path.getsize(file) for file in files]
         if self.each == "file":
@@ -142,7 +142,7 @@ class TextSource:
 
     def _misread(self, error: UnicodeError, file: str) -> FormatError:
         what = f"it is no {self.encoding}: {str(error)[:200]}"
-        return FormatError(what, file=file, remedy="Pass encoding='latin-1', say, if it is another one.")
+        return FormatError(what, file=file, remedy="Pass `encoding='latin-1'`, say, if it is another one.")
 
 
 def _decoded(content: bytes, encoding: str, *, marked: bool) -> str:

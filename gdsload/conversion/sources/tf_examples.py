@@ -69,15 +69,15 @@ def _feature(name: str, seen: list[tuple[str, list[Any]]], type_: str | None) ->
     (kind,) = kinds
     if kind != "bytes_list":
         if type_ not in (None, "list"):
-            raise OptionError(f"types has {type_!r} for feature {name!r}, which is a {kind}")
+            raise OptionError(f"has {type_!r} for feature {name!r}, which is a {kind}", option="types")
         return Feature(kind, type_ is None and all(len(values) == 1 for _, values in seen), "")
     if any(len(values) > 1 for _, values in seen):
         raise FormatError(
             f"feature {name!r} has several strings in one example, which no field can have",
-            remedy="Choose other features: fields=[...].",
+            remedy="Choose other features: `fields=[...]`.",
         )
     if type_ == "list":
-        raise OptionError(f"types has 'list' for feature {name!r}, which is a bytes_list")
+        raise OptionError(f"has 'list' for feature {name!r}, which is a bytes_list", option="types")
     contents = [values[0] for _, values in seen if values]
     return Feature(kind, True, type_ or ("image" if contents and all(map(_is_picture, contents)) else "bytes"))
 
@@ -100,7 +100,7 @@ def sample_of_example(
             raise FormatError(
                 f"it has a feature {name!r}, which the first records have not",
                 file=where,
-                remedy="Choose those that all have: fields=[...].",
+                remedy="Choose those that all have: `fields=[...]`.",
             )
     sample: dict[str, Any] = {}
     for name, feature in features.items():
@@ -114,7 +114,7 @@ def _fields(found: Any, name: str, feature: Feature, look: ImageForm, where: str
         raise FormatError(f"feature {name!r} is a {kind}, but was a {feature.source} before", file=where)
     values: Any = getattr(found[name], kind).value if kind is not None else ()
     if feature.single and len(values) != 1:
-        remedy = f'Pass types={{"{name}": "list"}}.' if feature.source != "bytes_list" else None
+        remedy = f'Pass `types={{"{name}": "list"}}`.' if feature.source != "bytes_list" else None
         raise FormatError(f"feature {name!r} has {len(values)} values, not one", file=where, remedy=remedy)
     if feature.source != "bytes_list":
         array = np.array(values, _DTYPES[feature.source])

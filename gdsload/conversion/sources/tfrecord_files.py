@@ -127,11 +127,13 @@ class TfRecordSource(FieldChoice, ImageSource):
 
 def _types(given: Mapping[str, str] | None) -> dict[str, str]:
     if not isinstance(given, Mapping | None):
-        raise OptionError(f"types is {given!r:.200}", remedy='Pass types by feature: types={"image": "image"}.')
+        raise OptionError(f"is {given!r:.200}", option="types", remedy='Pass types: `types={"image": "image"}`.')
     known = (*KNOWN_TYPES, *(dtype.name for dtype in DTYPES.values() if not dtype.name.startswith(("float8", "bf"))))
     for name, value in (given or {}).items():
         if value not in known:
-            raise OptionError(f"types has {value!r:.200} for {name!r}", remedy=f"Supported are {', '.join(known)}.")
+            raise OptionError(
+                f"has {value!r:.200} for {name!r}", option="types", remedy=f"Supported are {', '.join(known)}."
+            )
     return dict(given or {})
 
 

@@ -66,9 +66,9 @@ class TokenSource(OfDocuments):
         **files: Unpack[FileOptions],
     ) -> None:
         if each not in (None, *_EACH):
-            raise OptionError(f"each is {each!r:.200}", remedy='Supported are "token" and "document".')
+            raise OptionError(f"is {each!r:.200}", option="each", remedy='Supported are "token" and "document".')
         if each == "token" and end is not None:
-            raise OptionError("end ends documents, but each='token' makes none", remedy="Pass one of them.")
+            raise OptionError("`end` ends documents, but `each='token'` makes none", remedy="Pass one of them.")
         self.path = path
         self.files = SourceFiles(path, **files)
         self.dtype = None if dtype is None else _whole(dtype)
@@ -89,15 +89,16 @@ class TokenSource(OfDocuments):
         """See `OfDocuments`."""
         if self._one_by_one(self.files.find(_SUFFIXES)):
             raise OptionError(
-                "shuffle_seed would put single tokens in random order",
+                "would put single tokens in random order",
+                option="shuffle_seed",
                 file=self.path,
-                remedy="Leave it out: a loader shuffles windows of the row. end= and each='document' make documents.",
+                remedy="Leave it out: a loader shuffles windows. Or make documents: `each='document'`, `end=`.",
             )
 
     def notes(self) -> list[str]:
         """Notes for users: that tokens are samples, or that keys of the first line are left out."""
         if self._one_by_one(self.files.find(_SUFFIXES)):
-            return ["each token is a sample: gdsload.Windows takes stretches of them, each='document' makes documents"]
+            return ["each token is a sample: gdsload.Windows takes stretches, `each='document'` makes documents"]
         for file in self.files.find(_SUFFIXES) if os.path.exists(self.path) else []:
             if not file.endswith(".jsonl"):
                 continue
@@ -127,9 +128,9 @@ class TokenSource(OfDocuments):
         """Return whether each token is a sample."""
         document = next((file for file in files if _has(file, ".npy") or _has(file, ".jsonl")), None)
         if self.each == "token" and document is not None:
-            numbers = "Pass kind='numpy', which takes the values of arrays one by one."
+            numbers = "Pass `kind='numpy'`, which takes the values of arrays one by one."
             raise OptionError(
-                "each='token' is for flat files of tokens, but this one is a document, or has several",
+                "`each='token'` is for flat files of tokens, but this one is a document, or has several",
                 file=document,
                 remedy=numbers if _has(document, ".npy") else "Leave each out: each line is a document.",
             )
@@ -180,7 +181,7 @@ class TokenSource(OfDocuments):
 
     def _indexed(self, file: str, *, check: bool = False) -> IndexedTokens:
         if self.end is not None:
-            raise OptionError("end is given, but the file has an index of its documents", file=file)
+            raise OptionError("is given, but the file has an index of its documents", option="end", file=file)
         return indexed_tokens(file, str(self._index(file)), self.dtype, check=check)
 
     def _row(self, file: str) -> TokenRow:
@@ -191,7 +192,7 @@ class TokenSource(OfDocuments):
     def _check_end(self, dtype: np.dtype[Any]) -> None:
         limits = np.iinfo(dtype)
         if self.end is not None and not limits.min <= self.end <= limits.max:
-            raise OptionError(f"end is {self.end}, but tokens are {dtype}")
+            raise OptionError(f"is {self.end}, but tokens are {dtype}", option="end")
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -235,13 +236,13 @@ class TokenSource(OfDocuments):
             tokens = np.array(None)
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             raise FormatError(
-                f"the line has no list of whole numbers: {line!r:.100}", remedy="Other lines are of kind='jsonl'."
+                f"the line has no list of whole numbers: {line!r:.100}", remedy="Other lines are of `kind='jsonl'`."
             )
         low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
         if not limits.min <= low <= high <= limits.max:
             # What this type holds other lines may have.
             holds = _holding(min(low, limits.min), max(high, limits.max)) or ("uint64" if low >= 0 else "int64")
-            raise FormatError(f"its tokens from {low} to {high} are not {dtype}", remedy=f"Pass dtype={holds!r}.")
+            raise FormatError(f"its tokens from {low} to {high} are not {dtype}", remedy=f"Pass `dtype={holds!r}`.")
         return _one(tokens.astype(dtype))
 
     def _runs(self, row: TokenRow, low: int, high: int) -> Iterator[Item]:
@@ -278,7 +279,7 @@ def _whole(name: str) -> np.dtype[Any]:
     except TypeError:
         dtype = np.dtype(object)
     if dtype.kind not in "iu":
-        raise OptionError(f"dtype is {name!r}, no type of whole numbers")
+        raise OptionError(f"is {name!r}, no type of whole numbers", option="dtype")
     return dtype
 
 
@@ -318,7 +319,7 @@ def _check(tokens: NDArray[Any], file: str) -> None:
         raise FormatError(
             f"it is {tokens.dtype} of shape {tokens.shape}, no row of whole numbers",
             file=file,
-            remedy="Arrays of other values are of kind='numpy'.",
+            remedy="Arrays of other values are of `kind='numpy'`.",
         )
 
 

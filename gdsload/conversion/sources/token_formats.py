@@ -57,8 +57,8 @@ def token_row(file: str, dtype: np.dtype[Any] | None) -> TokenRow:
         raise FormatError(
             "it is text, no tokens",
             file=file,
-            remedy="Tokenize it first, or keep it as texts: kind='text'. Tables are of "
-            "kind='csv', JSON lines (.jsonl) of kind='jsonl'.",
+            remedy="Tokenize it first, or keep it as texts: `kind='text'`. Tables are of "
+            "`kind='csv'`, JSON lines (.jsonl) of `kind='jsonl'`.",
         )
     with open_file(file) as opened:
         nbytes = os.fstat(opened.fileno()).st_size
@@ -72,7 +72,7 @@ def token_row(file: str, dtype: np.dtype[Any] | None) -> TokenRow:
         raise OptionError(
             "the file does not say of what element type its tokens are",
             file=file,
-            remedy="Pass dtype='uint16', say: it is what nanoGPT writes for vocabularies of up to 65536 "
+            remedy="Pass `dtype='uint16'`, say: it is what nanoGPT writes for vocabularies of up to 65536 "
             "tokens, larger ones need uint32.",
         )
     if nbytes % dtype.itemsize:
@@ -100,7 +100,10 @@ def _headed(file: str, nbytes: int, header: tuple[int, int, int], asked: np.dtyp
 def _check_dtype(found: np.dtype[Any], asked: np.dtype[Any] | None, file: str) -> None:
     if asked not in (None, found):
         raise OptionError(
-            f"dtype is {asked}, but the file itself says {found}", file=file, remedy="Leave dtype out: it is known."
+            f"is {asked}, but the file itself says {found}",
+            option="dtype",
+            file=file,
+            remedy="Leave dtype out: it is known.",
         )
 
 

@@ -48,7 +48,7 @@ class TorchSource:
 
     def __init__(self, spec: Any, *, names: Sequence[str] | None = None) -> None:
         if isinstance(names, str) or (names is not None and len(set(names)) != len(names)):
-            raise OptionError(f"names is {names!r}, no list of different names")
+            raise OptionError(f"is {names!r}, no list of different names", option="names")
         self.spec = spec
         self.names = None if names is None else tuple(names)
         self._dataset: Any = None

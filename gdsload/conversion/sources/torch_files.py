@@ -46,7 +46,7 @@ class TorchFileSource(FieldChoice):
 
     def __init__(self, path: str, *, each: str | None = None, **files: Unpack[FileOptions]) -> None:
         if each not in (None, *_EACH):
-            raise OptionError(f"each is {each!r:.200}", remedy='Supported are "row" and "file".')
+            raise OptionError(f"is {each!r:.200}", option="each", remedy='Supported are "row" and "file".')
         self.path = path
         self.files = SourceFiles(path, **files)
         self.each = each
@@ -63,7 +63,7 @@ class TorchFileSource(FieldChoice):
             raise OptionError(
                 f"it holds {len(files)} files",
                 file=self.path,
-                remedy="Pass each='file' if each is one sample; each='row' if the first dimension "
+                remedy="Pass `each='file'` if each is one sample; `each='row'` if the first dimension "
                 "of their tensors counts samples.",
             )
         if self.each == "file":
@@ -123,7 +123,7 @@ def _tensor(value: Any, name: str, file: str) -> torch.Tensor:
         raise FormatError(
             f"entry {name!r} is {type(value).__name__}, no tensor",
             file=file,
-            remedy="Choose the entries to take: fields=[...].",
+            remedy="Choose the entries to take: `fields=[...]`.",
         )
     if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized or value.is_nested:
         raise FormatError(f"entry {name!r} is a tensor of values that are not all there one by one", file=file)

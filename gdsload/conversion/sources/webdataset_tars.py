@@ -75,7 +75,7 @@ class TarSource(FieldChoice, ImageSource):
         **options: Unpack[ImageFileOptions],
     ) -> None:
         if max_member_bytes < 1:
-            raise OptionError(f"max_member_bytes is {max_member_bytes}, no number of bytes from 1")
+            raise OptionError(f"is {max_member_bytes}, no number of bytes from 1", option="max_member_bytes")
         super().__init__(path, **options)
         self.with_key = with_key
         self.max_member_bytes = max_member_bytes
@@ -289,7 +289,7 @@ def _decoded(
     found: dict[str, Any] = {}
     if with_key:
         if "key" in sample.members:
-            raise FormatError("it has a member .key already", file=where, remedy="Pass with_key=False.")
+            raise FormatError("it has a member .key already", file=where, remedy="Pass `with_key=False`.")
         found["key"] = sample.key
     for name, content in sample.members.items():
         extension = name.rpartition("_")[2]

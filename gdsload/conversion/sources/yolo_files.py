@@ -22,7 +22,7 @@ from gdsload.errors import FormatError
 __all__ = ["YoloSource"]
 
 _MAX_LABEL = 100_000
-_NO_BOXES = "If no label file has boxes, pass kind='images', which takes images alone."
+_NO_BOXES = "If no label file has boxes, pass `kind='images'`, which takes images alone."
 
 
 class YoloSource(ImageSource):

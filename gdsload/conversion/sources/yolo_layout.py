@@ -154,7 +154,7 @@ class YoloLayout:
             f"{_are(len(images), 'image')} there, and no label file fits: {images[0]!r} has none at "
             f"{' or '.join(repr(stem + _TEXT) for stem in _stems(images[0]))}",
             file=self.base,
-            remedy="Put label files there, an empty one for an image without objects; or pass kind='images', which "
+            remedy="Put label files there, an empty one for an image without objects; or pass `kind='images'`, which "
             "takes images alone.",
         )
 

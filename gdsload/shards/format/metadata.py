@@ -79,7 +79,7 @@ def checked_metadata(given: Mapping[str, Any] | None) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise OptionError(f"metadata is {given!r:.200}", remedy="Pass a mapping of what JSON can hold, or None.")
+        raise OptionError(f"is {given!r:.200}", option="metadata", remedy="Pass a mapping of what JSON can hold.")
     plain = _plain(given, 0)
     if plain and (problems := metadata_problems(plain)):
         raise OptionError(

@@ -116,7 +116,7 @@ def pack_rule(given: object) -> PackRule:
     names = tuple(given) if isinstance(given, Iterable) else (None,)
     if not all(isinstance(name, str) for name in names):
         raise OptionError(
-            f"pack_fields is {given!r:.200}", remedy='Pass "auto", the names of fields, or () to pack none.'
+            f"is {given!r:.200}", option="pack_fields", remedy='Pass "auto", the names of fields, or () to pack none.'
         )
     return tuple(map(str, names))
 
@@ -140,7 +140,7 @@ def packed_by(schema: Schema, rule: PackRule) -> StoredSchema:
         for name in names:
             if (complaint := _complaint(schema, name)) is not None:
                 raise SchemaError(
-                    f"it cannot be packed: {complaint}", field=str(name), remedy="Leave it out of pack_fields."
+                    f"it cannot be packed: {complaint}", field=str(name), remedy="Leave it out of `pack_fields`."
                 )
     return StoredSchema(schema, (_arranged(schema, names),) if names else ())
 

@@ -16,7 +16,7 @@ from gdsload.errors import GdsloadError, OptionError
 from gdsload.system.version import __version__
 from gdsload.tools.cli import bench, completion, convert, demo, doctor, inspect, verify
 from gdsload.tools.cli import reshard as rearrange
-from gdsload.tools.cli.faults import as_typed, show_fault, show_note, show_usage
+from gdsload.tools.cli.faults import as_typed, show_fault, show_note, show_usage, typed_error
 from gdsload.tools.cli.signals import Terminated, ended_by_signals
 from gdsload.tools.cli.terminal import safe_streams
 from gdsload.tools.cli.usage import Parser, flags, given_back, meant
@@ -98,8 +98,8 @@ def _flag(word: str) -> str:
     return word.partition("=")[0]
 
 
-def _typed(parser: Parser, text: str) -> str:
-    return as_typed(text, _names(parser))
+def _typed(parser: Parser, said: str | GdsloadError) -> str:
+    return as_typed(said, _names(parser)) if isinstance(said, str) else str(typed_error(said, _names(parser)))
 
 
 def _names(parser: Parser) -> dict[str, str]:

@@ -101,7 +101,7 @@ def _run(chosen: argparse.Namespace) -> int:
     except GdsloadError as error:
         if chosen.json:
             skipped = error.skipped if isinstance(error, ConversionError) else ()
-            message, listed = chosen.typed(str(error)), _listed(chosen, skipped)
+            message, listed = chosen.typed(error), _listed(chosen, skipped)
             tree = {"ok": False, "error": type(error).__name__, "message": message, "skipped": listed}
             say(json.dumps(tree, indent=1))
         raise

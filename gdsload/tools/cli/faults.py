@@ -1,11 +1,13 @@
 """Errors as commands show them: what, why and what to do on their own lines, in the words of the command line.
 
-The library speaks Python: ``fields=['a', 'b']``. `as_typed` alone knows how that is typed: ``--fields a,b``.
+The library speaks Python, and marks it: `` `fields=['a', 'b']` ``. `as_typed` alone knows how that is typed:
+``--fields a,b``.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import json
 import re
 import shlex
@@ -15,62 +17,56 @@ from collections.abc import Iterator, Mapping
 from gdsload.errors import FormatError, GdsloadError
 from gdsload.tools.cli.terminal import paint, plain, say, terminal_width, wrapped
 
-__all__ = ["as_typed", "show_fault", "show_note", "show_usage"]
+__all__ = ["as_typed", "show_fault", "show_note", "show_usage", "typed_error"]
 
 _SHOWN = 20
-_VALUE = r"""(?:"[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|[\w%]+(?:\.[\w%]+)*)?"""
-_LISTED = re.compile(r"(Its options are )([\w, ]+)\.")
-_IN_PYTHON = "Convert it first, or give the schema with the element type that you want"
-_CAUSE = re.compile(r"\. The first[,:] |: (?=[A-Z]\w*(?:Error|Exception|Bomb|Interrupt): )")
-_OWN = re.compile(r"\b(?:Schema|Format|Checksum|Option|Read|ShortRead|FileChanged|Conversion)Error: ")
+_OPTION = re.compile(r"`(\w+)(?:=([^`]*))?`")
 
 
 def as_typed(text: str, options: Mapping[str, str]) -> str:
-    """A sentence with options as they are typed, where it has them as in Python.
+    """A sentence with its options as they are typed; what the command has no option for stays Python.
 
     Args:
-        text: the sentence.
+        text: the sentence, with options in backticks as Python writes them.
         options: how each is typed, by its name in Python: ``{"on_error": "--on-error"}``.
     """
-    text = text.replace(_IN_PYTHON, "Convert it first, or cast it to a type that holds it (--cast)")
-    text = text.replace('"dtype": "int64" in pack', "--pack FIELD:LENGTH:int64")
-    text = _LISTED.sub(lambda found: found[1] + ", ".join(map(_typed, found[2].split(", "))) + ".", text)
-    if not options:
-        return text
-    names = "|".join(sorted(map(re.escape, options), key=len, reverse=True))
-    text = re.sub(rf"(?<![\w./-])({names})=({_VALUE})(?!\w)", lambda found: _option(options[found[1]], found[2]), text)
-    text = re.sub(rf"(?<=(?:larger|maller) )({names})\b", lambda found: options[found[1]], text)
-    text = re.sub(rf"^({names})(?= (?:is|are) )", lambda found: options[found[1]], text)
-    long = "|".join(sorted((re.escape(name) for name in options if "_" in name), key=len, reverse=True))
-    return re.sub(rf"(?<![\w./-])({long})(?![\w=/])", lambda found: options[found[1]], text) if long else text
+    return _OPTION.sub(lambda found: _typed(options[found[1]], found) if found[1] in options else found[0], text)
 
 
-def _typed(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _option(flag: str, value: str) -> str:
-    if value.lower() in ("true", ""):
+def _typed(flag: str, option: re.Match[str]) -> str:
+    """An option of a sentence as it is typed."""
+    if option[2] in (None, "", "True"):
         return flag
-    if value.lower() == "false":
+    if option[2] == "False":
         return f"--no-{flag[2:]}"
-    if "..." in value:
-        return f"{flag} NAME=VALUE" if value.startswith("{") else f"{flag} {'NAME' if value[0] == '[' else 'VALUE'}"
     try:
-        found = ast.literal_eval(value)
-    except (ValueError, SyntaxError):  # a word
-        found = value
-    return f"{flag} {shlex.quote(_word(found))}"
+        value = ast.literal_eval(option[2])
+    except (ValueError, SyntaxError):  # cut short, or no literal
+        return option[0]
+    if flag == "--pack" and isinstance(value, dict):
+        value = ":".join(map(str, value.values()))
+    return f"{flag} {_word(value)}"
 
 
 def _word(value: object) -> str:
-    """A value as one word of a command line."""
+    """A value as one word of a command line; "..." stands for any."""
     if isinstance(value, dict):
-        value = [f"{name}={one}" for name, one in value.items()]
+        return "NAME=VALUE" if ... in value.values() else _word([f"{name}={one}" for name, one in value.items()])
     if isinstance(value, list):
         words = [str(one) for one in value]
-        return json.dumps(words, ensure_ascii=False) if any("," in one for one in words) else ",".join(words)
-    return str(value)
+        listed = json.dumps(words, ensure_ascii=False) if any("," in one for one in words) else ",".join(words)
+        return "NAME" if ... in value else shlex.quote(listed)
+    return "VALUE" if value in (..., "...") else shlex.quote(str(value))
+
+
+def typed_error(error: GdsloadError, options: Mapping[str, str]) -> GdsloadError:
+    """A copy of an error whose texts have options as they are typed: see `as_typed`."""
+    typed = copy.copy(error)
+    typed.message = as_typed(error.message, options)
+    if error.option and error.option in options:
+        typed.message = options[error.option] + typed.message.removeprefix(error.option)
+    typed.cause, typed.remedy = (text and as_typed(text, options) for text in (error.cause, error.remedy))
+    return typed
 
 
 def show_fault(error: GdsloadError, options: Mapping[str, str], *, more: str = ".problems") -> None:
@@ -81,24 +77,16 @@ def show_fault(error: GdsloadError, options: Mapping[str, str], *, more: str = "
         options: see `as_typed`.
         more: where problems are listed that are too many to be shown.
     """
-    what, why = _divided(as_typed(error.message, options))
-    _line("error", "red", f"{error.where}: {what}" if error.where else what)
-    if why:
-        _line("cause", "yellow", why)
+    error = typed_error(error, options)
+    _line("error", "red", f"{error.where}: {error.message}" if error.where else error.message)
+    if error.cause:
+        _line("cause", "yellow", error.cause)
     for line in _problems(error, more):
         _show(line, first="  - ", rest="    ")
     if error.remedy:
-        _line("hint", "cyan", as_typed(error.remedy, options))
+        _line("hint", "cyan", error.remedy)
     for note in getattr(error, "__notes__", ()):
         _line("note", "cyan", note)
-
-
-def _divided(message: str) -> tuple[str, str]:
-    """An error's message without its cause, and the cause, if it is another error's text, else ""."""
-    found = _CAUSE.search(message)
-    if found is None:
-        return message, ""
-    return message[: found.start()], _OWN.sub("", message[found.end() :])
 
 
 def _problems(error: GdsloadError, more: str) -> Iterator[str]:

@@ -28,7 +28,7 @@ def test_fields_are_chosen_before_lengths_are_compared(tmp_path, converted, arch
     assert dataset.read_batch([0, 1, 2])["x"].tolist() == arrays["x"].tolist()
     with pytest.raises(OptionError, match="there is no field 'means'. Did you mean 'mean'"):
         gdsload.convert(place, tmp_path / "no", fields=["means"])
-    with pytest.raises(FormatError, match=r"different lengths.*fields=\['x', 'y'\]"):
+    with pytest.raises(FormatError, match=r"different lengths.*`fields=\['x', 'y'\]`"):
         gdsload.convert(place, tmp_path / "no", fields=["x", "y", "mean"])
     with pytest.raises(FormatError, match="never loaded"):
         gdsload.convert(place, tmp_path / "no")
@@ -46,7 +46,7 @@ def per_sample(folder, count=12, **names):
 
 def test_a_file_for_each_sample_is_never_taken_for_fields(tmp_path, converted):
     arrays = per_sample(tmp_path / "d")
-    with pytest.raises(OptionError, match=r"12 arrays whose names differ in numbers alone\. Pass each='file'"):
+    with pytest.raises(OptionError, match=r"12 arrays whose names differ in numbers alone\. Pass `each='file'`"):
         gdsload.convert(tmp_path / "d", tmp_path / "out", workers=1)
     dataset = converted(tmp_path / "d", each="file", shard_bytes=200)
     assert dataset.schema["array"].shape == (None, 2)
@@ -62,7 +62,7 @@ def test_fields_that_are_numbered_may_be_meant(tmp_path, converted):
 
 def test_folders_of_files_are_classes(tmp_path, converted):
     arrays = per_sample(tmp_path / "d", folders=["b", "a"])
-    with pytest.raises(OptionError, match=r"its 12 arrays are archives, or are in folders\. Pass each='file'"):
+    with pytest.raises(OptionError, match=r"its 12 arrays are archives, or are in folders\. Pass `each='file'`"):
         gdsload.convert(tmp_path / "d", tmp_path / "out", workers=1)
     dataset = converted(tmp_path / "d", each="file")
     assert dataset.column("label").tolist() == [0] * 6 + [1] * 6

@@ -162,7 +162,7 @@ def test_dimensions_of_arrows_tensors_are_in_the_order_that_these_have(tmp_path,
 @pytest.mark.parametrize("order", [[1, 2, 0], [2, 0, 1]])
 def test_orders_of_dimensions_that_pyarrow_reads_in_two_ways_are_refused(tmp_path, order):
     pq.write_table(pa.table({"x": tensors(order), "n": [1, 2]}), tmp_path / "t.parquet")
-    with pytest.raises(FormatError, match=r"column 'x' .* is read in two ways. Leave it out: fields=\['n'\]"):
+    with pytest.raises(FormatError, match=r"column 'x' .* is read in two ways. Leave it out: `fields=\['n'\]"):
         gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", workers=1)
 
 

@@ -76,9 +76,9 @@ def test_stored_numbers_are_said_or_unpacked_and_other_coordinates_left_out(tmp_
     meaning = "the number * 0.01 + 273.15 and missing for -32767"
     told = f"'t2m' has the numbers as they are stored; by its attributes a value is {meaning}"
     assert report.notes == (
-        f"{told}: unpack=True makes values of them",
+        f"{told}: `unpack=True` makes values of them",
         "'time' is in days since 2000-01-01 (standard)",
-        "'lat' is left out: it has the values of another dimension than the first, which metadata={...} may keep",
+        "'lat' is left out: it belongs to another dimension than the first, and `metadata={...}` may keep it",
     )
     time = {"time": "days since 2000-01-01 (standard)"}
     assert dataset.metadata["units"] == {"t2m": f"K, where a value is {meaning}", **time}
@@ -100,7 +100,7 @@ def test_arrays_whose_first_dimensions_differ_are_refused(tmp_path, converted, k
         named = {"dimension_names": names} if kind == "zarr 3" else {"attributes": {"_ARRAY_DIMENSIONS": names}}
         zarr.open_group(path, mode="a").create_array("bounds", shape=(4, 2), dtype="f8", chunks=(4, 2), **named)
     with pytest.raises(
-        FormatError, match=r"first dimensions of the arrays differ: .*fields=\['count', 't2m', 'time'\]"
+        FormatError, match=r"first dimensions of the arrays differ: .*`fields=\['count', 't2m', 'time'\]`"
     ):
         converted(path)
     assert len(converted(path, fields=["count", "t2m", "time"])) == 4
@@ -112,7 +112,9 @@ def test_files_that_are_packed_in_other_ways_are_each_unpacked_as_they_say(tmp_p
         with h5py.File(tmp_path / f"in/{number}.h5", "w") as file:
             file["x"] = np.array([4, 8], np.int16)
             file["x"].attrs["scale_factor"] = scale
-    with pytest.raises(FormatError, match=r"number \* 0.25 .*, but the number \* 0.5 .* two things. Pass unpack=True"):
+    with pytest.raises(
+        FormatError, match=r"number \* 0.25 .*, but the number \* 0.5 .* two things. Pass `unpack=True`"
+    ):
         gdsload.convert(tmp_path / "in", tmp_path / "raw", workers=1)
     assert converted(tmp_path / "in", unpack=True).column("x").tolist() == [2.0, 4.0, 1.0, 2.0]
 
@@ -123,7 +125,7 @@ def test_files_whose_numbers_count_other_things_are_refused(tmp_path, converted,
         with h5py.File(tmp_path / f"{month}.h5", "w") as file:
             file["x"], file["time"] = np.arange(2), np.arange(2)
             file["time"].attrs["units"] = f"days since 2000-0{month}-01"
-    with pytest.raises(FormatError, match=r"'time' a value is days since 2000-02-01, but .*-01-01 in .*fields="):
+    with pytest.raises(FormatError, match=r"'time' a value is days since 2000-02-01, but .*-01-01 in .*`fields="):
         converted(tmp_path, unpack=unpack)
     assert len(converted(tmp_path, unpack=unpack, fields=["x"])) == 4
 

@@ -160,7 +160,7 @@ def test_images_that_exif_turns_have_their_boxes_turned_with_them(tmp_path, samp
 @pytest.mark.parametrize(("orientation", "stored"), [(2, (8, 6)), (3, (8, 6)), (4, (8, 6)), (5, (8, 8)), (6, (8, 8))])
 def test_boxes_of_which_nothing_says_in_which_image_they_are_are_refused(tmp_path, samples_in, orientation, stored):
     root = of_one_image(tmp_path, orientation, stored, "turned")
-    with pytest.raises(FormatError, match=r"EXIF data turn it, and width and height do not say .*upright=True if"):
+    with pytest.raises(FormatError, match=r"EXIF data turn it, and width and height do not say .*`upright=True` if"):
         samples_in(CocoSource(str(root)))
     assert agrees(samples_in(CocoSource(str(root), upright=True))[0])
 

@@ -122,7 +122,7 @@ def test_bad_rows_are_alone(tmp_path, left_out):
         "line 5": "'x', which is no int",
         "line 6": "'', which is no int",
         "line 7": "a quote inside a quoted cell is not doubled",
-        "line 8": "the file is not UTF-8: column 'text' is b'\\xff'. Pass encoding='latin-1', say",
+        "line 8": "the file is not UTF-8: column 'text' is b'\\xff'. Pass `encoding='latin-1'`, say",
         "line 10": "a quote in it is never closed",
     }
     dataset = left_out(tmp_path / "t.csv", reasons, types={"n": "int"})
@@ -132,11 +132,13 @@ def test_bad_rows_are_alone(tmp_path, left_out):
 def test_a_file_in_latin_1_says_how_it_is_read(tmp_path, converted):
     path = tmp_path / "t.csv"
     path.write_bytes("n,caf\xe9\n1,a\n".encode("latin-1"))
-    with pytest.raises(FormatError, match=r"not UTF-8: the name of column 2 is b'caf.xe9'\. Pass encoding='latin-1'"):
+    with pytest.raises(FormatError, match=r"not UTF-8: the name of column 2 is b'caf.xe9'\. Pass `encoding='latin-1'`"):
         gdsload.convert(path, tmp_path / "out", workers=1)
     assert gdsload.convert(path, tmp_path / "out", workers=1, fields=["n"]).samples == 1
     path.write_bytes("n,t\n1,caf\xe9\n".encode("latin-1"))
-    with pytest.raises(ReadError, match=r"line 2: the file is not UTF-8: .*Pass encoding='latin-1', say\. Mend it, or"):
+    with pytest.raises(
+        ReadError, match=r"line 2: the file is not UTF-8: .*Pass `encoding='latin-1'`, say\. Mend it, or"
+    ):
         gdsload.convert(path, tmp_path / "other", workers=1)
     assert converted(path, encoding="latin-1")[0]["t"] == "caf\xe9"
 
@@ -145,7 +147,7 @@ def test_a_file_in_latin_1_says_how_it_is_read(tmp_path, converted):
 def test_rows_of_other_cells_below_one_name_tell_of_the_delimiter(tmp_path, mark):
     path = tmp_path / "t.csv"
     path.write_text(f"a{mark}b\n1,5{mark}2\n2,5{mark}3\n")
-    way = re.escape(f"2 cells, but there is one column. If cells are between {mark!r}, pass delimiter={mark!r}. Mend")
+    way = re.escape(f"2 cells, but there is one column. If cells are between {mark!r}, pass `delimiter={mark!r}`. Mend")
     with pytest.raises(ReadError, match=way):
         gdsload.convert(path, tmp_path / "out", workers=1)
     assert gdsload.convert(path, tmp_path / "out", workers=1, delimiter=mark).samples == 2
@@ -263,7 +265,7 @@ def test_empty_cells(tmp_path):
     path = write(tmp_path / "t.csv", ["f", "i", "s"], [[1.5, 1, "a"], ["", "", ""]])
     first, second = items_of(CsvSource(path))
     assert [(name, list(values)) for name, values in first.make().items()] == [("f", [1.5]), ("i", [1]), ("s", ["a"])]
-    with pytest.raises(FormatError, match=r"has '', which is no int.*fill=\{'i': 0\}"):
+    with pytest.raises(FormatError, match=r"has '', which is no int.*`fill=\{'i': 0\}`"):
         second.make()
     assert str(rows_of(CsvSource(path, fill={"i": -1, "s": "none"}))[1]["i"]) == "-1"
     report = gdsload.convert(path, tmp_path / "out", fill={"i": -1}, workers=1)
@@ -274,7 +276,7 @@ def test_empty_cells(tmp_path):
 
 def test_a_number_that_comes_late_is_told_by_its_type(tmp_path):
     path = write(tmp_path / "t.csv", ["n"], [[1]] * 1000 + [[1.5]])
-    with pytest.raises(ReadError, match=r"line 1002 .*'1.5', which is no int. .*types=\{'n': 'float'\}"):
+    with pytest.raises(ReadError, match=r"line 1002 .*'1.5', which is no int. .*`types=\{'n': 'float'\}`"):
         gdsload.convert(path, tmp_path / "out", workers=1)
     assert gdsload.convert(path, tmp_path / "out", workers=1, types={"n": "float"}).samples == 1001
 
@@ -282,7 +284,7 @@ def test_a_number_that_comes_late_is_told_by_its_type(tmp_path):
 MAY_BE_MISSING = (
     "'x' is taken for texts, as {!r} is among its values: if that stands for a missing one, leave the cell empty"
 )
-OTHER_DELIMITER = "there is one column, 'a;b': if cells are between ';', pass delimiter=';'"
+OTHER_DELIMITER = "there is one column, 'a;b': if cells are between ';', pass `delimiter=';'`"
 
 
 @pytest.mark.parametrize(
@@ -424,7 +426,7 @@ class TestLargeWholeNumbers:
     @pytest.mark.parametrize("cells", [["1", str(2**64), str(2**64 + 1)], ["-1", str(2**63)], ["7", "9" * 30]])
     def test_what_no_whole_type_holds_is_refused(self, tmp_path, cells):
         path = write(tmp_path / "t.csv", ["n", "id"], [[0, cell] for cell in cells])
-        with pytest.raises(OptionError, match=f"column 'id' has the whole number {cells[1]}, .*texts, types="):
+        with pytest.raises(OptionError, match=f"column 'id' has the whole number {cells[1]}, .*texts, `types="):
             CsvSource(path).parts(100)
         assert [one["id"] for one in rows_of(CsvSource(path, types={"id": "str"}))] == cells
         assert [one["id"] for one in rows_of(CsvSource(path, types={"id": "float"}))] == list(map(float, cells))
@@ -467,5 +469,5 @@ class TestLargeWholeNumbers:
 
     def test_a_late_one_is_not_told_to_be_a_float(self, tmp_path):
         path = write(tmp_path / "t.csv", ["id"], [["1"]] * 1000 + [[str(2**70)]])
-        with pytest.raises(FormatError, match="line 1002: column 'id' has .* no int. .* types={'id': 'str'}"):
+        with pytest.raises(FormatError, match="line 1002: column 'id' has .* no int. .* `types={'id': 'str'}`"):
             rows_of(CsvSource(path))

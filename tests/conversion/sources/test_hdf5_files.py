@@ -54,9 +54,9 @@ def test_groups_beside_datasets_are_said_to_be_left_out(tmp_path):
         file.create_group("empty")
     source = Hdf5Source(str(tmp_path))
     assert source.notes() == [
-        f"group {name!r} is left out: group={name!r} takes it alone" for name in ("/test", "/train")
+        f"group {name!r} is left out: `group={name!r}` takes it alone" for name in ("/test", "/train")
     ]
-    assert "group='/train/more'" in Hdf5Source(str(tmp_path), group="train").notes()[0]
+    assert "`group='/train/more'`" in Hdf5Source(str(tmp_path), group="train").notes()[0]
     assert source.only(["x"]).notes() == Hdf5Source(str(tmp_path), group="/train/more").notes() == []
 
 
@@ -119,9 +119,9 @@ def test_refused(tmp_path, datasets, match):
 
 def test_groups_in_which_datasets_may_lie_are_named(tmp_path):
     path = write(tmp_path / "a.h5", **{"data/demo_0/x": [1, 2], "data/demo_1/x": [3]})
-    with pytest.raises(FormatError, match=r"no dataset in group '/'. Pass one of .* in it as group=: '/data'\."):
+    with pytest.raises(FormatError, match=r"no dataset in group '/'. Pass one of .* in it as `group=`: '/data'\."):
         Hdf5Source(path).parts(1)
-    with pytest.raises(FormatError, match="group=: '/data/demo_0', '/data/demo_1'"):
+    with pytest.raises(FormatError, match="`group=`: '/data/demo_0', '/data/demo_1'"):
         Hdf5Source(path, group="data").parts(1)
     assert made_by(Hdf5Source(path, group="/data/demo_0"))[0]["x"].tolist() == [1, 2]
 
@@ -144,7 +144,7 @@ def test_what_is_beside_the_fields_that_are_wanted_does_not_matter(tmp_path):
     assert [one["y"].shape for one in made_by(source.only(["y", "x"]))] == [(3, 2)]
     with h5py.File(tmp_path / "t.h5", "a") as file:
         del file["elsewhere"]
-    with pytest.raises(FormatError, match=r"fields=\['x', 'y'\]"):
+    with pytest.raises(FormatError, match=r"`fields=\['x', 'y'\]`"):
         source.parts(1)
 
 

@@ -65,7 +65,7 @@ def test_the_first_line_tells_whether_it_is_tokens(tmp_path, line, kind):
 def test_what_a_key_is_in_is_a_field_and_what_varies_may_be_a_text(tmp_path, samples_in):
     rows = [{"s": {"a": 1, "b": "x"}, "chat": [{"role": "user"}]}, {"s": {"a": 2, "b": "y"}, "chat": "none"}]
     path = write(tmp_path / "a.jsonl", rows)
-    with pytest.raises(FormatError, match=r"'chat' has .*from array to string\. Keep it.*as_json=\['chat'\]"):
+    with pytest.raises(FormatError, match=r"'chat' has .*from array to string\. Keep it.*`as_json=\['chat'\]`"):
         JsonLinesSource(path).parts(1)
     found = samples_in(JsonLinesSource(path, as_json=["chat"]))
     assert [json.loads(one["chat"]) for one in found] == [row["chat"] for row in rows]
@@ -84,7 +84,7 @@ def test_numbers_and_texts_are_no_others(tmp_path, samples_in):
 def test_whole_numbers_that_no_whole_type_holds_are_refused(tmp_path, samples_in, numbers):
     for name, wrap in (("n", lambda n: n), ("l", lambda n: [n]), ("s", lambda n: {"id": n})):
         path = write(tmp_path / f"{name}.jsonl", [{name: wrap(number), "x": 0.5} for number in numbers])
-        said = rf"the key '{name}' has the whole number {numbers[1]}, .*as_json=\['{name}'\]"
+        said = rf"the key '{name}' has the whole number {numbers[1]}, .*`as_json=\['{name}'\]`"
         with pytest.raises(OptionError, match=said):
             JsonLinesSource(path).parts(100)
         texts = [one[name] for one in samples_in(JsonLinesSource(path, as_json=[name]))]
@@ -149,15 +149,15 @@ def test_a_key_of_several_types_is_named(tmp_path, value, other, key, late):
     with pytest.raises((FormatError, ReadError)) as raised:
         gdsload.convert(path, tmp_path / "out", workers=1)
     assert f"the key {key!r} has values of several types: Column(/{key}" in str(raised.value)
-    assert f". Keep it as a text of JSON, as_json={[key]}; or choose" in str(raised.value)
+    assert f". Keep it as a text of JSON, `as_json={[key]}`; or choose" in str(raised.value)
     assert gdsload.convert(path, tmp_path / "out", workers=1, as_json=[key]).samples == late + 1
 
 
 @pytest.mark.parametrize(
     ("late", "kind", "said"),
     [
-        (1.5, "float64", r"1\.5\. Say of what type it is, types={'b': 'float64'}, which rounds"),
-        (2**64 - 1, "uint64", r"5\. Say of what type it is, types={'b': 'uint64'}; or keep"),
+        (1.5, "float64", r"1\.5\. Say of what type it is, `types={'b': 'float64'}`, which rounds"),
+        (2**64 - 1, "uint64", r"5\. Say of what type it is, `types={'b': 'uint64'}`; or keep"),
     ],
 )
 def test_a_number_that_its_key_does_not_hold_names_a_type_that_does(tmp_path, converted, late, kind, said):
@@ -169,13 +169,13 @@ def test_a_number_that_its_key_does_not_hold_names_a_type_that_does(tmp_path, co
 
 def test_numbers_that_no_whole_type_holds_together_may_be_texts(tmp_path, converted):
     path = write(tmp_path / "a.jsonl", [{"b": -1}] * 1000 + [{"b": 2**64 - 1}])
-    with pytest.raises(FormatError, match=r"the key 'b' has .*-1\. Keep it as a text of JSON, as_json=\['b'\]"):
+    with pytest.raises(FormatError, match=r"the key 'b' has .*-1\. Keep it as a text of JSON, `as_json=\['b'\]`"):
         converted(path, types={"b": "uint64"})
 
 
 def test_missing_values_are_as_in_tables(tmp_path, converted):
     path = write(tmp_path / "a.jsonl", [{"n": 1, "x": 0.5}, {"n": None}])
-    with pytest.raises(ReadError, match=r"'n' has no value.*fill=\{'n': 0\}"):
+    with pytest.raises(ReadError, match=r"'n' has no value.*`fill=\{'n': 0\}`"):
         gdsload.convert(path, tmp_path / "out", workers=1)
     dataset = converted(path, fill={"n": -1})
     assert dataset[1]["n"] == -1
@@ -191,7 +191,9 @@ def test_a_key_without_a_value_wants_its_type(tmp_path, samples_in):
 
 def test_a_key_that_comes_late_may_be_a_field(tmp_path, converted):
     path = write(tmp_path / "a.jsonl", [{"n": 1}] * 1000 + [{"n": 2, "late": 1.5}])
-    with pytest.raises(ReadError, match=r"row 1000.*no key 'late'.*types=\{'late': 'float64'\} and fill=\{'late': 0\}"):
+    with pytest.raises(
+        ReadError, match=r"row 1000.*no key 'late'.*`types=\{'late': 'float64'\}` and `fill=\{'late': 0\}`"
+    ):
         gdsload.convert(path, tmp_path / "out", workers=1)
     late = converted(path, types={"late": "float64"}, fill={"late": "nan"}).read_batch([0, 999, 1000])["late"].tolist()
     assert np.isnan(late[:2]).all()
@@ -206,7 +208,7 @@ def test_a_key_that_comes_late_may_be_a_field(tmp_path, converted):
 )
 def test_what_is_said_of_a_key_that_comes_late_helps(tmp_path, value, kind, usual, as_json):
     path = write(tmp_path / "a.jsonl", [{"n": 1}] * 1000 + [{"n": 2, "m": value}])
-    said = f"types={{'m': {kind!r}}} and fill={{'m': {usual!r}}}" + (f" and as_json={as_json}" if as_json else "")
+    said = f"`types={{'m': {kind!r}}}` and `fill={{'m': {usual!r}}}`" + (f" and `as_json={as_json}`" if as_json else "")
     with pytest.raises(ReadError, match=re.escape(f"{said}, say;")):
         gdsload.convert(path, tmp_path / "out", workers=1)
     options = {"types": {"m": kind}, "fill": {"m": usual}, "as_json": as_json}

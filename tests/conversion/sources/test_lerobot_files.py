@@ -111,14 +111,14 @@ def test_images_kept_as_they_are(tmp_path, converted):
 def test_videos_are_refused_with_the_way_out(tmp_path, samples_in):
     features = {**FEATURES, "observation.images.wrist": {"dtype": "video", "shape": [6, 8, 3]}}
     path = write(tmp_path / "d", features=features)
-    with pytest.raises(FormatError, match=r"wrist' is video.*fields=\['observation.state', 'action'.*torch dataset"):
+    with pytest.raises(FormatError, match=r"wrist' is video.*`fields=\['observation.state', 'action'.*torch dataset"):
         LeRobotSource(path).parts(1)
     assert len(samples_in(LeRobotSource(path).only(["action"]))) == FRAMES
 
 
 def test_splits_are_ranges_of_episodes(tmp_path, samples_in):
     path = write(tmp_path / "d", splits={"train": "0:3", "val": "3:"})
-    with pytest.raises(OptionError, match="several splits: 'train', 'val'. Pass one as split="):
+    with pytest.raises(OptionError, match="several splits: 'train', 'val'. Pass one as `split="):
         LeRobotSource(path).parts(1)
     for target in (100, 2**20):
         for split, expected in (("train", range(9)), ("val", range(9, 12)), ("all", range(12))):

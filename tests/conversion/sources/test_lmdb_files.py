@@ -71,7 +71,7 @@ def test_databases_by_name(tmp_path, samples_in):
     write(path, {b"x": b"3"})
     assert samples_in(LmdbSource(path, database="two")) == [{"key": b"b", "value": b"2"}]
     assert samples_in(LmdbSource(path, database="")) == [{"key": b"x", "value": b"3"}]
-    with pytest.raises(OptionError, match=r"it holds another database, 'one'\. Pass database='one'"):
+    with pytest.raises(OptionError, match=r"it holds another database, 'one'\. Pass `database='one'`"):
         samples_in(LmdbSource(path))
     with pytest.raises(OptionError, match="no database 'none'"):
         samples_in(LmdbSource(path, database="none"))

@@ -133,7 +133,7 @@ def test_values_that_a_class_has_not(tmp_path, samples_in):
 def test_a_row_of_labels_says_how_it_is_taken(tmp_path, samples_in):
     path = str(tmp_path / "a.mat")
     io.savemat(path, {"x": np.zeros((5, 2)), "y": np.arange(5)[None]})
-    with pytest.raises(FormatError, match=r"variable 'y' is a row of 5 values, .* Pass last=\['y'\]"):
+    with pytest.raises(FormatError, match=r"variable 'y' is a row of 5 values, .* Pass `last=\['y'\]`"):
         MatSource(path).parts(1)
     assert [one["y"].tolist() for one in samples_in(MatSource(path, last=["y"]))] == [[n] for n in range(5)]
 

@@ -108,7 +108,7 @@ def test_splits_of_a_dataset_dict(tmp_path, converted):
     library = pytest.importorskip("datasets")
     one = library.Dataset.from_dict({"x": np.arange(3, dtype=np.int32)})
     both = library.DatasetDict({"train": one, "test": one.select([2, 0])})
-    with pytest.raises(OptionError, match="several splits. Pass one of them as split=.*: there are 'train', 'test'"):
+    with pytest.raises(OptionError, match="several splits. Pass one of them as `split=`.*: there are 'train', 'test'"):
         gdsload.convert(both, tmp_path / "out")
     with pytest.raises(OptionError, match="no split 'val'"):
         gdsload.convert(both, tmp_path / "out", split="val")
@@ -138,7 +138,7 @@ def test_arrays_by_name(tmp_path):
 
 def test_arrays_of_other_lengths_are_left_out_by_name(tmp_path, converted):
     arrays = {"x": np.zeros((5, 2)), "y": np.ones(5), "mean": 1.5, "names": ["a", "b"]}
-    with pytest.raises(FormatError, match=r"different lengths.*Choose those that go together: fields=\['x', 'y'\]"):
+    with pytest.raises(FormatError, match=r"different lengths.*Choose those that go together: `fields=\['x', 'y'\]`"):
         gdsload.convert(arrays, tmp_path / "out")
     assert list(converted(arrays, fields=["y", "x"]).schema) == ["y", "x"]
     one = ArraysInMemory({"x": [1, 2]}).describe()
@@ -185,7 +185,7 @@ def test_columns_by_name_are_those_of_tables(tmp_path, converted, left_out):
         "t": pandas.Series(pandas.to_datetime(["2020-01-01"] * 300)).astype("datetime64[s]"),
         "s": pa.array([{"a": n, "b": "x"} for n in range(300)]),
     }
-    with pytest.raises(gdsload.GdsloadError, match=r"column 'n' has no value, .* in row 1. Say .*fill=\{'n': 0\}"):
+    with pytest.raises(gdsload.GdsloadError, match=r"column 'n' has no value, .* in row 1. Say .*`fill=\{'n': 0\}`"):
         converted(arrays)
     report = gdsload.convert(arrays, tmp_path / "out", workers=2, fill={"n": 0}, shard_bytes="2kB")
     assert report.notes == ("'t' is int64, seconds since 1970-01-01 (no time zone)",)

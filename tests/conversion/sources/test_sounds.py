@@ -188,7 +188,7 @@ def scales(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sounds_of_several_types_in_one_scale(scales, tmp_path, converted, dtype):
-    said = "samples differ: int16.*A cast leaves each in its scale; dtype='float32' makes all"
+    said = "samples differ: int16.*A cast leaves each in its scale; `dtype='float32'` makes all"
     with pytest.raises(SchemaError, match=said):
         gdsload.convert(scales, tmp_path / "out", workers=1)
     dataset = converted(scales, dtype=dtype)
@@ -201,11 +201,11 @@ def test_sounds_of_several_types_in_one_scale(scales, tmp_path, converted, dtype
 def test_a_cast_puts_no_scales_together(scales, tmp_path, fields):
     how = {"workers": 1, "fields": fields, "shard_bytes": 20_000}  # tasks of one sound or two
     for kind in ("float32", "int32"):
-        with pytest.raises(ReadError, match=f"the sound is int16, and cast to {kind} it.*Of files, dtype='float32'"):
+        with pytest.raises(ReadError, match=f"the sound is int16, and cast to {kind} it.*Of files, `dtype='float32'`"):
             gdsload.convert(scales, tmp_path / "out", casts={"audio": kind}, **how)
     for kind in ("0.wav", "1.wav", "2.flac"):
         (scales / kind).unlink()
-    with pytest.raises(SchemaError, match="samples differ: float32.*casts={'audio': 'float64'}"):
+    with pytest.raises(SchemaError, match="samples differ: float32.*`casts={'audio': 'float64'}`"):
         gdsload.convert(scales, tmp_path / "out", **how)
     gdsload.convert(scales, tmp_path / "out", casts={"audio": "float64"}, **how)
     assert all(np.abs(one["audio"].numpy() - LOUD).max() < 1e-7 for one in gdsload.ShardDataset(tmp_path / "out"))
@@ -217,14 +217,14 @@ def test_a_sound_of_another_type_that_comes_late_names_its_scale(tmp_path):
     for number in range(80):
         kind = "PCM_16" if number < 70 else "FLOAT"
         (folder / f"{number:02}.wav").write_bytes(encoded(LOUD[:20], "WAV", kind))
-    said = "it is float32, but the schema says int16. A cast leaves each in its scale; dtype="
+    said = "it is float32, but the schema says int16. A cast leaves each in its scale; `dtype="
     with pytest.raises(ReadError, match=said):
         gdsload.convert(folder, tmp_path / "out", workers=1)
 
 
 def test_sounds_in_tar_files_name_their_scales(scales, tmp_path, converted):
     path = pack(tmp_path / "a.tar", [(name, (scales / name).read_bytes()) for name in ("1.wav", "3.wav")])
-    with pytest.raises(SchemaError, match=r"pass a map= that divides int16 by 2\*\*15"):
+    with pytest.raises(SchemaError, match=r"pass a `map=` that divides int16 by 2\*\*15"):
         converted(path)
     with pytest.raises(ReadError, match="the sound is int16, and cast to float32 it would keep the scale"):
         converted(path, casts={"wav": "float32"})

@@ -123,7 +123,7 @@ def test_a_missing_value_is_a_fault_of_its_row_alone(tmp_path, kind, column):
 )
 def test_types_that_no_field_can_have(tmp_path, column):
     source = ParquetSource(write(tmp_path / "t.parquet", pa.table({"ok": [1], "x": column}), "parquet"))
-    with pytest.raises(FormatError, match=r"column 'x' is of type.*Leave it out: fields=\['ok'\]"):
+    with pytest.raises(FormatError, match=r"column 'x' is of type.*Leave it out: `fields=\['ok'\]`"):
         source.parts(1)
     assert rows_of(source.only(["ok"])) == [{"ok": 1}]
 
@@ -141,7 +141,7 @@ def test_all_that_cannot_be_taken_is_named_with_the_ways_out(tmp_path, converted
         gdsload.convert(path, tmp_path / "out", workers=1)
     for said in (
         "column 'tags' is of type list<", "one text for each sample, not a list of them", "nor can 'price' (decimal128",
-        "Leave them out: fields=['ok', 'a b']", "decimals='float64'", "as_json=['tags']",
+        "Leave them out: `fields=['ok', 'a b']`", "`decimals='float64'`", "`as_json=['tags']`",
     ):  # fmt: skip
         assert said in str(caught.value)
     assert list(converted(path, fields=["a b"]).schema) == ["a b"]
@@ -431,7 +431,7 @@ def test_splits_of_datasets(tmp_path, hf):
     assert described[0]["files"] != described[1]["files"]
     assert described[1] != described[2]
     assert [item.count for item in items_of(source("all", empty=nothing, train=one))] == [2]
-    said = "it holds several splits. Pass one of them as split=.*: there are 'train', 'test'"
+    said = "it holds several splits. Pass one of them as `split=`.*: there are 'train', 'test'"
     with pytest.raises(OptionError, match=said):
         source(**two).parts(1)
     with pytest.raises(OptionError, match="there is no split 'val'.*: there are 'train', 'test'"):
@@ -473,7 +473,7 @@ def test_an_image_that_is_missing_spoils_its_row_alone(tmp_path, hf):
     ],
 )
 def test_what_is_said_to_stand_for_a_missing_value_may_do_so(tmp_path, column, usual):
-    with pytest.raises(FormatError, match=re.escape(f"fill={{'x': {usual!r}}}, say")):
+    with pytest.raises(FormatError, match=re.escape(f"`fill={{'x': {usual!r}}}`; or")):
         made_by(one_column(tmp_path, column))
     found = [one["x"] for one in rows_of(one_column(tmp_path, column, fill={"x": usual}))]
     if pa.types.is_list(column.type):

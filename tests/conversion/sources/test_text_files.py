@@ -34,7 +34,7 @@ def test_one_text_a_file(tmp_path, samples_in):
     for number in (10, 9):
         (tmp_path / "pos" / f"{number}.txt").write_bytes(f"\ufeffé{number}\r\n\n".encode())
     assert recognise(str(tmp_path)) == "text"
-    with pytest.raises(OptionError, match=r"it holds 2 text files\. Pass each='file'"):
+    with pytest.raises(OptionError, match=r"it holds 2 text files\. Pass `each='file'`"):
         TextSource(str(tmp_path)).parts(1)
     assert [one["text"] for one in samples_in(TextSource(str(tmp_path), each="file"))] == ["é9\r\n\n", "é10\r\n\n"]
     found = samples_in(TextSource(str(tmp_path), each="line"))
@@ -56,7 +56,7 @@ def test_a_line_that_cannot_be_decoded_is_at_fault_alone(tmp_path, left_out):
     dataset = left_out(tmp_path / "a.txt", {f"the line at byte {place}": "it is no utf-8"})
     assert dataset.column("text") == [f"line {number}" for number in range(200) if number != 77]
     (tmp_path / "b.txt").write_bytes(b"\xff")
-    with pytest.raises(FormatError, match="it is no utf-8.*Pass encoding="):
+    with pytest.raises(FormatError, match="it is no utf-8.*Pass `encoding="):
         made_by(TextSource(str(tmp_path / "b.txt"), each="file"))
 
 

@@ -177,7 +177,7 @@ GOOD = {"x": ints(1), "y": floats(1, 2)}
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        ({"x": ints(1, 2), "y": floats(1)}, """feature 'x' has 2 values, not one. Pass types={"x": "list"}"""),
+        ({"x": ints(1, 2), "y": floats(1)}, """feature 'x' has 2 values, not one. Pass `types={"x": "list"}`"""),
         ({"y": floats(1)}, "feature 'x' has 0 values"),
         ({"x": floats(1)}, "feature 'x' is a float_list, but was a int64_list"),
         ({**GOOD, "z": ints(1)}, "feature 'z', which the first records have not"),

@@ -101,7 +101,7 @@ def test_rows_of_several_files_follow_each_other_and_documents_stay_documents(do
     assert source.describe() != TokenSource(str(tmp_path), dtype="int32", each="document").describe()
     np.save(tmp_path / "a.npy", np.array([7, 8], np.int32))
     assert documents_of(source) == [[7, 8], *(list(range(n, n + 10)) for n in (0, 10, 20))]
-    with pytest.raises(OptionError, match=r"a\.npy: each='token' is for flat files.*Pass kind='numpy'"):
+    with pytest.raises(OptionError, match=r"a\.npy: `each='token'` is for flat files.*Pass `kind='numpy'`"):
         TokenSource(str(tmp_path), dtype="int32", each="token").parts(1)
 
 
@@ -139,7 +139,7 @@ def test_the_same_blocks_from_every_kind_of_source(tmp_path):
 BAD_LINES = {
     "[1, 2": "no JSON",
     '{"text": 1}': "no list of whole numbers",
-    "[70000]": "Pass dtype='uint32'",
+    "[70000]": "Pass `dtype='uint32'`",
     "[-1]": "are not uint16",
     "[1.5]": "no list of whole numbers",
     '["a"]': "no list of whole numbers",
@@ -175,7 +175,7 @@ def test_bad_documents_are_alone(tmp_path, left_out):
 def test_the_error_of_tokens_names_a_type_that_holds_them(tmp_path, converted, tokens, dtype, holds):
     (tmp_path / "t.jsonl").write_text(f"{tokens}\n")
     options = {} if dtype is None else {"dtype": dtype}
-    with pytest.raises(ReadError, match=f"are not {dtype or 'uint16'}. Pass dtype='{holds}'"):
+    with pytest.raises(ReadError, match=f"are not {dtype or 'uint16'}. Pass `dtype='{holds}'`"):
         gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", workers=1, **options)
     assert converted(tmp_path / "t.jsonl", dtype=holds)[0]["tokens"].tolist() == tokens
 
@@ -198,9 +198,9 @@ def test_arrays_that_are_no_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("a.npy", r"it is float32 of shape \(3, 4\), no row of whole numbers\. Arrays of other .* kind='numpy'"),
-        ("a.txt", r"it is text, no tokens.*kind='text'"),
-        ("a.json", r"it is text, no tokens.*kind='jsonl'"),
+        ("a.npy", r"it is float32 of shape \(3, 4\), no row of whole numbers\. Arrays of other .* `kind='numpy'`"),
+        ("a.txt", r"it is text, no tokens.*`kind='text'`"),
+        ("a.json", r"it is text, no tokens.*`kind='jsonl'`"),
     ],
 )
 def test_what_is_no_tokens_is_refused_whatever_the_kind_says(tmp_path, name, match):

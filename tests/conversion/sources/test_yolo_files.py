@@ -108,7 +108,7 @@ def test_splits_and_shards(tmp_path, converted):
     ("line", "match"),
     [
         ("0 0.5 0.5 0.5", "a line has 4 values, not class, centre, width and height"),
-        ("a cat on a mat", "a line is no box: 'a cat on a mat'. If no label file has boxes, pass kind='images'"),
+        ("a cat on a mat", "a line is no box: 'a cat on a mat'. If no label file has boxes, pass `kind='images'`"),
         ("0 0.1 0.1 0.2 0.2 0.3 0.3", "a line has 7 values, as outlines, key points and turned boxes have them"),
         ("0 0.5 0.5 0.1 0.1\nx 0.5 0.5 0.1 0.1", "a line is no box: 'x 0.5"),
         ("0 0.5 0.5 0.1 1.5", "not between 0 and 1"),
@@ -193,7 +193,7 @@ def test_where_label_files_may_be(tmp_path, out, images, labels, path):
     ("texts", "match"),
     [
         ([], r"2 images are there, and no label file fits: 'images/a.png' has none at 'labels/a.txt' or 'images"),
-        (["labels/frame_a.txt"], "no label file fits.*Put label files there.*or pass kind='images'"),
+        (["labels/frame_a.txt"], "no label file fits.*Put label files there.*or pass `kind='images'`"),
         (["labels/a.txt", "labels/c.txt", "labels/d.txt"], "2 label files without an image, 'labels/c.txt' first. Put"),
         (["labels/a.txt", "images/c.txt"], "1 label file without an image, 'images/c.txt' first"),
         ({"labels/classes.txt": "cat\n"}, "no label file fits"),

@@ -10,39 +10,48 @@ import pytest
 
 import gdsload
 from gdsload.errors import FormatError, OptionError, Problem, SchemaError
+from gdsload.tools.cli import make_parser
 from gdsload.tools.cli.faults import as_typed, show_fault
+from gdsload.tools.cli.source_options import add_source_options
+from gdsload.tools.cli.usage import flags
+from gdsload.tools.cli.writing import NAMES
 
 OPTIONS = {
     "on_error": "--on-error", "max_skipped": "--max-skipped", "overwrite": "--overwrite", "fields": "--fields",
     "casts": "--cast", "resize": "--resize", "size": "--size", "with_key": "--with-key", "kind": "--kind",
     "columns": "--columns", "dtype": "--dtype", "split": "--split", "workers": "--workers", "shard_bytes": "--shard-bytes",
-    "ragged": "--ragged",
+    "ragged": "--ragged", "pack": "--pack",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("text", "typed"),
     [
-        ('Mend it, or pass on_error="skip" to go on.', "Mend it, or pass --on-error skip to go on."),
-        ("Pass overwrite=True to replace a dataset.", "Pass --overwrite to replace a dataset."),
-        ("pass with_key=False.", "pass --no-with-key."),
-        ('Leave resize="none" out, or pass resize="squash".', "Leave --resize none out, or pass --resize squash."),
-        ("Pass size=, too.", "Pass --size, too."),
-        ("Leave it out: columns=[...], say.", "Leave it out: --columns NAME, say."),
-        ("Pass a list: columns=['lab'].", "Pass a list: --columns lab."),
-        ('casts={"label": "uint8"}.', "--cast label=uint8."),
-        ("max_skipped=20 or max_skipped='5%': then", "--max-skipped 20 or --max-skipped 5%: then"),
-        ("Pass dtype='uint16', say.", "Pass --dtype uint16, say."),
-        ("fields=['a b', 'c'].", "--fields 'a b,c'."),
-        ("fields=['a,b', 'c'].", """--fields '["a,b", "c"]'."""),
-        ("casts={'a': 'int8', 'b': 'uint8'}, say", "--cast a=int8,b=uint8, say"),
-        ('Pass values: casts={"x": ...}.', "Pass values: --cast NAME=VALUE."),
-        ("shard_bytes is 'x', which is no size", "--shard-bytes is 'x', which is no size"),
-        ("workers is 0, but must be at least 1", "--workers is 0, but must be at least 1"),
-        ("Pass a larger workers.", "Pass a larger --workers."),
-        ("pass ragged=['ids'].", "pass --ragged ids."),
-        ("kind 'numpy' has no option 'x'. Its options are split, with_key.", "kind 'numpy' has no option 'x'. Its options are --split, --with-key."),
-        # What only looks like one stays.
+        ('Mend it, or pass `on_error="skip"` to go on.', "Mend it, or pass --on-error skip to go on."),
+        ("Pass `overwrite=True` to replace a dataset.", "Pass --overwrite to replace a dataset."),
+        ("pass `with_key=False`.", "pass --no-with-key."),
+        ('Leave `resize="none"` out, or pass `resize="squash"`.', "Leave --resize none out, or pass --resize squash."),
+        ("Pass `size=`, too.", "Pass --size, too."),
+        ("Leave it out: `columns=[...]`, say.", "Leave it out: --columns NAME, say."),
+        ("Pass a list: `columns=['lab']`.", "Pass a list: --columns lab."),
+        ('`casts={"label": "uint8"}`.', "--cast label=uint8."),
+        ("`max_skipped=20` or `max_skipped='5%'`: then", "--max-skipped 20 or --max-skipped 5%: then"),
+        ("Pass `dtype='uint16'`, say.", "Pass --dtype uint16, say."),
+        ("`fields=['a b', 'c']`.", "--fields 'a b,c'."),
+        ("`fields=['a,b', 'c']`.", """--fields '["a,b", "c"]'."""),
+        ("`casts={'a': 'int8', 'b': 'uint8'}`, say", "--cast a=int8,b=uint8, say"),
+        ('Pass values: `casts={"x": ...}`.', "Pass values: --cast NAME=VALUE."),
+        ("Pass a larger `workers`.", "Pass a larger --workers."),
+        ("pass `ragged=['ids']`.", "pass --ragged ids."),
+        ("kind 'numpy' has no option 'x'. Its options are `split`, `with_key`.", "kind 'numpy' has no option 'x'. Its options are --split, --with-key."),
+        ("say `pack={'field': 'ids', 'length': 4, 'dtype': 'int64'}`.", "say --pack ids:4:int64."),
+        ("Pass `pack=...`.", "Pass --pack VALUE."),
+        # What cannot be typed stays Python.
+        ("Pass `map=`, say.", "Pass `map=`, say."),
+        ("Pass `casts={'a`b': 'int8'}`.", "Pass `casts={'a`b': 'int8'}`."),
+        ("`types={'aaaaa`, cut short", "`types={'aaaaa`, cut short"),
+        ("`casts={'aaaaa`, cut short", "`casts={'aaaaa`, cut short"),
+        # What is not marked stays.
         ("/data/size=3/split=train/x.parquet: the size is 3", "/data/size=3/split=train/x.parquet: the size is 3"),
         ("fewer workers do, and their size is known", "fewer workers do, and their size is known"),
         ("/a/on_error/max_skipped.csv", "/a/on_error/max_skipped.csv"),
@@ -61,13 +70,17 @@ def shown(capsys, error, **how):
 
 
 def test_what_why_and_what_to_do_are_lines_of_their_own(capsys):
-    error = SchemaError("it is no number.", field="x", file="a.npy", remedy="Pass casts={'x': 'int8'}.")
+    error = SchemaError("it is no number.", field="x", file="a.npy", remedy="Pass `casts={'x': 'int8'}`.")
     assert shown(capsys, error) == "error: a.npy, field 'x': it is no number\nhint: Pass --cast x=int8.\n"
-    error = FormatError("row 3 cannot be converted: SchemaError: field 'x': it is no number. Mend it")
-    assert shown(capsys, error) == "error: row 3 cannot be converted\ncause: field 'x': it is no number. Mend it\n"
-    error = FormatError("not one sample can be made. The first, row 0: KeyError: 'odd'")
-    assert shown(capsys, error) == "error: not one sample can be made\ncause: row 0: KeyError: 'odd'\n"
+    error = FormatError("row 3 cannot be converted", cause="field 'x': it is no number. Pass `size=3`")
+    assert (
+        shown(capsys, error) == "error: row 3 cannot be converted\ncause: field 'x': it is no number. Pass --size 3\n"
+    )
+    error = FormatError("not one sample can be made", cause="the first, row 0: KeyError: 'odd'")
+    assert shown(capsys, error) == "error: not one sample can be made\ncause: the first, row 0: KeyError: 'odd'\n"
     assert shown(capsys, OptionError("it is no size")) == "error: it is no size\n"
+    assert shown(capsys, OptionError("is 0", option="workers", file="f")) == "error: f: --workers is 0\n"
+    assert shown(capsys, OptionError("is 0", option="length")) == "error: length is 0\n"
 
 
 def test_problems_are_listed_as_far_as_they_can_be_read(capsys):
@@ -81,15 +94,23 @@ def test_no_advice_has_two_full_stops():
     assert str(OptionError("this. Mend it.", remedy="Or that.")) == "this. Mend it. Or that."
 
 
-def test_the_library_speaks_python():
+def test_options_are_marked():
+    """The library writes options as Python does, in backticks: the command line writes what is marked as it is typed."""
+    _, commands = make_parser()
+    add_source_options(commands["convert"])
+    names = {flag[2:].replace("-", "_") for parser in commands.values() for flag in flags(parser)} | NAMES.keys()
+    names.discard("")
+    long = "|".join(name for name in names if "_" in name)  # no word of a sentence
+    unmarked = re.compile(rf"(?<![\w./`-])(?:(?:{'|'.join(names)})=|(?:{long})(?![\w`=]))|(?<!\w)--[a-z][a-z-]+")
     folder = Path(gdsload.__file__).parent
     found = [
         f"{file.relative_to(folder)}:{node.lineno}: {node.value}"
-        for file in folder.rglob("*.py")
-        if "tools" not in file.relative_to(folder).parts
+        for room in ("conversion", "shards")
+        for file in (folder / room).rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value
-        if re.search(r"(?<![\w-])--[a-z][a-z-]+", node.value) and not node.value.startswith("--")
-        if "tar --" not in node.value  # a command of another program
+        if " " in node.value.strip()
+        and unmarked.search(node.value)
+        and "tar --" not in node.value  # a command of another program
     ]
-    assert not found, "options are said as in Python; gdsload.tools.cli.faults says how they are typed"
+    assert not found
