@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from gdsload import DataLoader, Field, FormatError, Memory, Mix, OptionError, ShardDataset, ShardWriter
-from gdsload.engine.gpu.plain_tensors import each_tensor
+from gdsload.testing import assert_resumes_everywhere
 from gdsload.transforms import DecodeImage
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -137,17 +137,7 @@ def test_ranks_together_make_what_one_makes(path, shuffle):
 
 @pytest.mark.parametrize("shuffle", ["full", "block"])
 def test_a_resumed_epoch_goes_on_as_it_would_have(path, shuffle):
-    with loader(path, shuffle=shuffle) as batches:
-        whole, states = [], []
-        for batch in batches:
-            whole.append(batch["image"].clone())
-            states.append(batches.state_dict())
-    for step, state in enumerate(states[:-1], 1):
-        with loader(path, shuffle=shuffle) as again:
-            again.load_state_dict(state)
-            rest = [batch["image"] for batch in again]
-        assert len(rest) == len(whole) - step
-        assert all(map(torch.equal, rest, whole[step:]))
+    assert_resumes_everywhere(lambda: loader(path, shuffle=shuffle))
 
 
 def test_epochs_and_seeds_draw_anew(path):
@@ -178,11 +168,6 @@ def test_datasets_may_be_joined_and_mixed(path):
     with loader(Mix([half, rest], [0.5, 0.5]), shuffle="full") as mixed, loader(path) as plain:
         runs = [by_label(mixed), by_label(plain)]
     assert not same(*runs)  # in another place a sample is cut out otherwise
-
-
-def test_lists_go_to_other_devices_too():
-    found = each_tensor({"images": [torch.zeros(3, 2, 2)], "texts": ["a", "b"]}, lambda one: one.to("meta"))
-    assert (found["images"][0].device.type, found["texts"]) == ("meta", ["a", "b"])
 
 
 def test_transforms_get_what_was_decoded(path):
@@ -273,14 +258,6 @@ def test_no_thread_is_left(path):
     assert any("gdsload-decode" in thread.name for thread in threading.enumerate())
     batches.close()
     assert threading.active_count() <= before
-
-
-def test_a_loader_in_the_middle_of_a_batch_closes(path):
-    batches = loader(path, DecodeImage(size=600), batch_size=COUNT, memory=Memory(prefetch="1GiB"))
-    iterator = iter(batches)
-    next(iterator)
-    batches.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("gdsload-decode")]
 
 
 def test_fields_that_are_not_read_are_not_decoded(path):

@@ -74,10 +74,6 @@ class TestRandomNumbers:
         loader = load(plain, 300, sampler=range(1000), device_transform=key_of)
         assert next(iter(loader))["key"] == derive_key(0, 0, Purpose.TRANSFORM, 0, 3)
 
-    def test_a_seed_beside_a_sampler_is_the_transforms(self, load, plain):
-        for given in ({"sampler": range(10)}, {"batch_sampler": [[1], [2]], "batch_size": 1}):
-            load(plain, seed=5, device_transform=key_of, **given)
-
     @pytest.mark.parametrize("order", [*ORDERS, {"sampler": range(143)}], ids=str)
     def test_resumes_at_every_step(self, load, rich, order):
         def flip(batch, generator):

@@ -217,15 +217,8 @@ class TestIndex:
         batches[0]["index"].fill_(-1)
         assert batches[1]["index"].tolist() == list(range(10, 20))
 
-    def test_without_asking_there_is_none(self, load, plain):
-        assert list(next(iter(load(plain)))) == ["x"]
-
 
 class TestTransform:
-    def test_its_result_is_handed_out(self, load, plain):
-        loader = load(plain, 100, transform=lambda batch: batch["x"].sum().item())
-        assert sum(loader) == sum(range(1000)) * 8
-
     def test_it_gets_the_finished_batch(self, load, rich):
         seen = []
         loader = load(rich, 10, with_index=True, ragged="padded", transform=lambda batch: seen.append(list(batch)))

@@ -176,11 +176,6 @@ class TestDevice:
 
 
 class TestShown:
-    def test_repr(self, load, plain):
-        text = repr(load(plain, 32, "full", seed=7))
-        for part in ("DataLoader(", "plain", "1000 samples", "batch_size=32", "full order", "seed=7", "device='cpu'"):
-            assert part in text
-
     def test_backend(self, load, plain):
         loader = load(plain, 100)
         assert str(loader.backend).splitlines() == [

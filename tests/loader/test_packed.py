@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch.utils.data import ConcatDataset, Subset
-from torch.utils.data import DataLoader as TorchDataLoader
 
 import gdsload
 from gdsload import DataLoader, Field, Mix, OptionError, SchemaError, ShardDataset, ShardWriter
@@ -197,15 +196,6 @@ def test_reused_buffers(load, narrow):
     plain = [fingerprint(batch) for batch in load(narrow, 7, "full", fields=fields)]
     loader = load(narrow, 7, "full", fields=fields, reuse_buffers=True)
     assert [fingerprint(batch) for batch in loader] == plain
-
-
-def test_torchs_own_loader(narrow):
-    dataset = ShardDataset(narrow)
-    reference = dataset.read_batch(range(100))
-    for number, batch in enumerate(TorchDataLoader(dataset, batch_size=10)):
-        rows = slice(number * 10, number * 10 + 10)
-        assert torch.equal(batch["s05"], reference["s05"][rows])
-        assert torch.equal(batch["v"], reference["v"][rows])
 
 
 def test_selections_and_mixtures(load, narrow):

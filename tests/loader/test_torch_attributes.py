@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
-import weakref
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, SequentialSampler
 
 import gdsload
 from gdsload import OptionError
@@ -63,13 +61,6 @@ def test_attributes_of_torchs_loader_have_its_defaults(load, plain):
     }
 
 
-def test_samplers_of_the_user_stay_what_they_are(load, plain):
-    sampler = RandomSampler(range(1000))
-    assert load(plain, 8, sampler=sampler).sampler is sampler
-    batches = BatchSampler(sampler, 8, False)
-    assert load(plain, batch_sampler=batches).batch_sampler is batches
-
-
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"sampler": [1, 2, 3]}], ids=str)
 def test_lengths_and_kind(load, plain, options):
     loader = load(plain, 8, drop_last=True, **options)
@@ -109,17 +100,6 @@ def test_a_loader_of_torchs_made_of_ours_says_so(load, plain, options):
     for one in made:
         with pytest.raises(OptionError, match="a loader of torch's from a gdsload.DataLoader"):
             next(iter(one))
-
-
-def test_a_dropped_loader_is_gone_at_once(load, plain):
-    gc.disable()
-    try:
-        loader = gdsload.DataLoader(plain, 8, device="cpu")
-        gone = weakref.ref(loader)
-        del loader
-        assert gone() is None
-    finally:
-        gc.enable()
 
 
 def numbers(loader):

@@ -51,10 +51,6 @@ def test_what_is_passed_comes_first(load, plain, group):
     assert next(iter(load(plain, 10, ranks=(0, 2), with_index=True)))["index"].tolist() == list(range(10))
 
 
-def test_without_one_it_is_alone(load, plain):
-    assert load(plain, 10).state_dict()["global_batch"] == 10
-
-
 @pytest.mark.parametrize(
     "order", [{}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}]
 )
@@ -101,25 +97,19 @@ def test_a_state_goes_on_in_the_group_that_is_there_then(load, plain, join):
 
 
 class TestAWorldThatChanges:
-    def test_from_none_to_one(self, load, plain, join):
+    @pytest.mark.parametrize(("before", "after", "batches"), [(None, (1, 3), 34), ((0, 2), (0, 5), 20)])
+    def test_ends_what_began_before_it(self, load, plain, join, before, after, batches):
+        if before:
+            join(*before)
         loader = load(plain, 10)
         iterator = iter(loader)
         next(iterator)
-        join()
+        join(*after)
+        began, now = (f"rank {rank} of {world_size}" for rank, world_size in (before or (0, 1), after))
         for _ in range(2):
-            with pytest.raises(OptionError, match=r"began as rank 0 of 1, and this process is now rank 1 of 3"):
+            with pytest.raises(OptionError, match=f"began as {began}, and this process is now {now}"):
                 next(iterator)
-        assert len(list(loader)) == 34
-
-    def test_to_another(self, load, plain, join):
-        join(0, 2)
-        loader = load(plain, 10)
-        iterator = iter(loader)
-        next(iterator)
-        join(0, 5)
-        assert len(loader) == 20
-        with pytest.raises(OptionError, match=r"began as rank 0 of 2, and this process is now rank 0 of 5"):
-            next(iterator)
+        assert len(loader) == len(list(loader)) == batches
 
     def test_an_older_epoch_is_still_refused_when_a_newer_one_has_begun(self, load, plain, join):
         loader = load(plain, 10)
