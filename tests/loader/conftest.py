@@ -7,6 +7,7 @@ import gc
 import io
 import threading
 import time
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -139,6 +140,7 @@ def expect_rich():
                 assert found == wanted
             elif isinstance(found, tuple):
                 values, offsets = found
+                assert offsets.dtype == torch.int64
                 assert offsets.tolist() == np.cumsum([0, *map(len, wanted)]).tolist()
                 assert values.shape[1:] == known(0)[name].shape[1:]
                 assert values.dtype == known(0)[name].dtype
@@ -181,6 +183,25 @@ def wrap(monkeypatch):
         return made
 
     return install
+
+
+@pytest.fixture
+def in_thread():
+    """Calls something in a thread of its own: gives a future of what it returns or raises."""
+
+    def begin(call, *given):
+        future = Future()
+
+        def run():
+            try:
+                future.set_result(call(*given))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return future
+
+    return begin
 
 
 def own_threads():

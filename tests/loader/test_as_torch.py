@@ -46,7 +46,7 @@ class TestEpochs:
             for length in torch.randint(1, 60, (400,), generator=torch.Generator().manual_seed(1)).tolist():
                 writer.write({"t": torch.arange(length, dtype=torch.int32)})
         budget = gdsload.TokenBudget(gdsload.ShardDataset(tmp_path / "d"), "t", max_tokens=70, seed=1)
-        loader, told, came = load(tmp_path / "d", batch_sampler=budget), [], []
+        loader, told, came = load(tmp_path / "d", batch_sampler=budget, ragged="offsets"), [], []
         for _ in range(6):
             iterator = iter(loader)
             next(iterator)

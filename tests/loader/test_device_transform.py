@@ -267,7 +267,7 @@ class TestErrors:
             list(loader)
 
     @pytest.mark.parametrize("ask", ["cache", "state_dict", "stats", "backend", "epoch"])
-    def test_it_may_look_at_its_loader_while_an_abandoned_epoch_is_waited_for(self, load, plain, soon, ask):
+    def test_it_may_look_at_its_loader_while_an_abandoned_epoch_is_waited_for(self, load, plain, in_thread, soon, ask):
         go, calls = threading.Event(), []
 
         def look(batch):
@@ -279,22 +279,18 @@ class TestErrors:
             return batch
 
         loader = load(plain, 10, device_transform=look)
-        abandoned, consumed = [iter(loader)], []
-        first = threading.Thread(target=lambda: consumed.append(next(abandoned[0])))
-        first.start()
+        abandoned = [iter(loader)]
+        first = in_thread(lambda: next(abandoned[0]))
         soon(lambda: calls)
         go.set()
-        first.join(10)
+        assert len(first.result(timeout=10)["x"]) == 10
         go.clear()
         abandoned.clear()
-        second = threading.Thread(target=lambda: consumed.extend(loader))
-        second.start()
+        second = in_thread(list, loader)
         threading.Timer(0.1, go.set).start()
-        second.join(10)
-        assert not second.is_alive()
-        assert len(consumed) == 1 + len(loader)
+        assert len(second.result(timeout=10)) == len(loader)
 
-    def test_closing_waits_for_the_call(self, load, plain, soon):
+    def test_closing_waits_for_the_call(self, load, plain, in_thread, soon):
         go, calls = threading.Event(), []
 
         def wait(batch):
@@ -302,23 +298,16 @@ class TestErrors:
             go.wait(10)
             return batch
 
-        def consume():
-            with pytest.raises(LoaderClosedError, match="was closed"):
-                list(loader)
-
         loader = load(plain, 1, device_transform=wait)
-        consumer = threading.Thread(target=consume)
-        consumer.start()
+        consumer = in_thread(list, loader)
         soon(lambda: calls)
-        closer = threading.Thread(target=loader.close)
-        closer.start()
-        closer.join(0.05)
-        assert closer.is_alive()
+        closer = in_thread(loader.close)
+        time.sleep(0.05)
+        assert not closer.done()
         go.set()
-        closer.join(10)
-        consumer.join(10)
-        assert not closer.is_alive()
-        assert not consumer.is_alive()
+        closer.result(timeout=10)
+        with pytest.raises(LoaderClosedError, match="was closed"):
+            consumer.result(timeout=10)
 
     def test_batches_that_nobody_wants_any_more_are_left_alone(self):
         calls = []

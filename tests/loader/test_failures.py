@@ -53,7 +53,7 @@ def reference(load, plain):
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-@pytest.mark.parametrize("sample", [0, 5, 307, 999])
+@pytest.mark.parametrize("sample", [0, 307, 999])
 def test_a_sample_that_cannot_be_read(load, plain, reference, wrap, order, way, sample):
     mmap, when = way
     file, offset, _ = data_offset(plain, sample)
@@ -96,7 +96,7 @@ def test_a_sample_that_cannot_be_read(load, plain, reference, wrap, order, way, 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-@pytest.mark.parametrize("calls", [[0], [1], [3], [2, 3, 5], range(1, 60, 4)], ids=str)
+@pytest.mark.parametrize("calls", [[0], [1], [2, 3, 5], range(1, 60, 4)], ids=str)
 def test_a_read_that_works_the_second_time_leaves_no_gap(load, plain, reference, wrap, order, way, calls):
     """Whatever is done about it: if no error comes, all batches come."""
     mmap, when = way

@@ -45,16 +45,6 @@ class TestRagged:
         assert mean[:, 0].tolist() == points.offsets().diff().tolist()
 
     @pytest.mark.parametrize("batch_size", [1, 9, 143])
-    def test_offsets(self, load, rich, expect_rich, batch_size):
-        for batch in load(rich, batch_size, ragged="offsets", with_index=True):
-            for name in TENSORS:
-                values, offsets = batch[name]
-                assert (offsets.dtype, offsets.shape) == (torch.int64, (len(numbers_of(batch)) + 1,))
-                assert offsets[0] == 0
-                assert offsets[-1] == len(values)
-            expect_rich(batch, numbers_of(batch))
-
-    @pytest.mark.parametrize("batch_size", [1, 9, 143])
     def test_varlen(self, load, rich, batch_size):
         loader = load(rich, batch_size, "full", ragged="varlen", fields=TENSORS)
         for packed, plain in zip(loader, load(rich, batch_size, "full", ragged="offsets", fields=TENSORS), strict=True):
@@ -89,8 +79,15 @@ class TestRagged:
         alone = [torch.nn.functional.scaled_dot_product_attention(*[one[None]] * 3)[0] for one in jagged.unbind()]
         torch.testing.assert_close(found, torch.cat(alone))
 
-    @pytest.mark.parametrize("batch_size", [1, 9, 143])
-    @pytest.mark.parametrize("padding", [0, 1.0, True, {"points": 2.5, "codes": 65535, "ragged_fp8": -1}])
+    @pytest.mark.parametrize(
+        ("batch_size", "padding"),
+        [
+            (1, 0),
+            (9, 1.0),
+            (143, True),
+            *((size, {"points": 2.5, "codes": 65535, "ragged_fp8": -1}) for size in (9, 143)),
+        ],
+    )
     def test_padded(self, load, rich, sample_of, batch_size, padding):
         for batch in load(rich, batch_size, "full", ragged=gdsload.Padded(padding), with_index=True):
             samples = [sample_of(number) for number in numbers_of(batch)]

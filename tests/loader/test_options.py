@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import gdsload
-from gdsload import BudgetError, DatasetNotFoundError, Field, OptionError
+from gdsload import BudgetError, Field, OptionError
 from gdsload.loader.torch_keywords import WARNED, TorchKeywords
 from gdsload.testing import RecordingBackend
 
@@ -216,11 +216,6 @@ class TestEmpty:
         for shuffle in (False, True, "full", "block"):
             assert [batch["x"].tolist() for batch in load(tmp_path / "one", 10, shuffle)] == [[5]]
             assert list(load(tmp_path / "one", 10, shuffle, drop_last=True)) == []
-
-
-def test_a_dataset_that_is_not_there(load, tmp_path):
-    with pytest.raises(DatasetNotFoundError, match="there is no dataset here"):
-        load(tmp_path / "nothing")
 
 
 def test_a_tier_that_there_cannot_be_is_refused(plain):

@@ -361,8 +361,9 @@ class TestErrors:
         with pytest.raises(RuntimeError, match="sample_transform raised StopIteration"):
             list(load(plain, 10, sample_transform=lambda _: next(iter([]))))
 
-    def test_beginning_an_epoch_of_its_own_loader_is_refused(self, load, plain):
-        loader = load(plain, 10, sample_transform=lambda _: next(iter(loader)))
+    @pytest.mark.parametrize("ahead", [True, False])
+    def test_beginning_an_epoch_of_its_own_loader_is_refused(self, load, plain, ahead):
+        loader = load(plain, 10, ahead=ahead, sample_transform=lambda _: next(iter(loader)))
         with pytest.raises(RuntimeError, match="began an epoch of its loader"):
             list(loader)
 
@@ -381,7 +382,7 @@ class TestEnd:
         soon(lambda: not threads())
 
     @pytest.mark.parametrize("forked", [False, True])
-    def test_closing_in_the_middle_of_a_batch(self, load, plain, soon, forked, ends_in_a_child):
+    def test_closing_in_the_middle_of_a_batch(self, load, plain, in_thread, soon, forked, ends_in_a_child):
         """It waits for the samples that are being transformed, and not for a whole batch."""
         begun, ended = [], []
 
@@ -392,21 +393,14 @@ class TestEnd:
             return sample
 
         loader = load(plain, 40, sample_transform=gdsload.PerSample(slow, workers=2))
-        failed = []
-
-        def consume():
-            with pytest.raises(LoaderClosedError):
-                list(loader)
-            failed.append(1)
 
         def close():
-            consumer = threading.Thread(target=consume)
-            consumer.start()
+            consumer = in_thread(list, loader)
             soon(lambda: begun)
             loader.close()
             left = len(begun) - len(ended)
-            consumer.join(20)
-            if (left, failed) != (0, [1]) or len(begun) > 20:
+            failed = type(consumer.exception(timeout=20)) is LoaderClosedError
+            if left or not failed or len(begun) > 20:
                 os._exit(3) if forked else pytest.fail(f"{left} left of {len(begun)}")
 
         if forked:

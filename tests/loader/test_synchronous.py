@@ -87,12 +87,6 @@ def test_torch_keeps_its_threads(load, plain):
         torch.set_num_threads(before)
 
 
-def test_a_transform_that_begins_an_epoch_of_its_own_loader_is_refused(load, plain):
-    loader = load(plain, 10, ahead=False, sample_transform=lambda _: next(iter(loader)))
-    with pytest.raises(RuntimeError, match="began an epoch of its loader"):
-        next(iter(loader))
-
-
 @pytest.mark.parametrize("where", ["sample_transform", "device_transform"])
 def test_a_transform_that_asks_its_own_epoch_for_a_batch_is_refused_and_no_hang(load, plain, where):
     asked = []

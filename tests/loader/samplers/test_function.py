@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Subset
 
 import gdsload
-from gdsload import Mix, OptionError, SampleIndexError, StateError
+from gdsload import OptionError, SampleIndexError, StateError
 from gdsload.testing import assert_resumes_everywhere
 
 EXAMPLES = settings(
@@ -282,14 +282,3 @@ class TestErrors:
             with pytest.raises(OptionError, match="NoneType"):
                 next(iter(loader))
             assert list(chain(*numbers(loader))) == list(range(40))
-
-    def test_options_that_do_not_go_with_it(self, make, plain):
-        for options in ({"shuffle": True}, {"shuffle": gdsload.BlockShuffle(block=5)}):
-            with pytest.raises(OptionError, match="sampler cannot be used together with"):
-                make(drawn, **options)
-        with pytest.raises(OptionError, match="batch_sampler is <function drawn.*Pass a function as sampler="):
-            gdsload.DataLoader(plain, batch_sampler=drawn)
-        with pytest.raises(OptionError, match="sampler cannot be used with a Mix"):
-            gdsload.DataLoader(Mix([plain], [1]), sampler=drawn)
-        with pytest.raises(OptionError, match="sampler is <class .*Pass"):
-            make(torch.utils.data.RandomSampler)

@@ -243,7 +243,7 @@ def test_a_sampler_of_another_length_does_not_go_on_in_the_middle(make, name):
 class Uneven(Stateful):
     """Batches of the user's, of at most `batch_size` samples."""
 
-    batch_size, length = 16, 80
+    batch_size, length = 16, 40
 
     def __iter__(self):
         for index in super().__iter__():
