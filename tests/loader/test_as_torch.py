@@ -11,6 +11,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 import gdsload
 from gdsload import DatasetNotFoundError, OptionError
+from tests.loader.taking import begin
 
 
 def numbers(loader):
@@ -48,8 +49,7 @@ class TestEpochs:
         budget = gdsload.TokenBudget(gdsload.ShardDataset(tmp_path / "d"), "t", max_tokens=70, seed=1)
         loader, told, came = load(tmp_path / "d", batch_sampler=budget, ragged="offsets"), [], []
         for _ in range(6):
-            iterator = iter(loader)
-            next(iterator)
+            iterator = begin(loader)
             told.append(len(iterator))
             came.append(1 + len(list(iterator)))
         assert told == came

@@ -18,6 +18,7 @@ from gdsload.loader.ranks import Schedules
 from gdsload.shards.identity import Watch
 from gdsload.system import pool as pool_module
 from gdsload.testing import RecordingBackend, SlowBackend
+from tests.loader.taking import begin
 
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
 
@@ -78,7 +79,7 @@ class TestClose:
 
     def test_the_context_closes(self, plain, threads):
         with gdsload.DataLoader(plain, 10, device="cpu", memory=gdsload.Memory(prefetch=1)) as loader:
-            next(iterator := iter(loader))
+            iterator = begin(loader)
         assert threads() == []
         with pytest.raises(LoaderClosedError, match="closed"):
             next(iterator)
@@ -102,8 +103,7 @@ class TestClose:
 
     def test_closing_an_iterator_ends_that_epoch_alone(self, load, plain):
         loader = load(plain, 10, with_index=True)
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         iterator.close()
         iterator.close()
         assert list(iterator) == []
@@ -121,8 +121,7 @@ def test_whoever_was_interrupted_while_closing_closes_again(load, plain, wrap, t
 
     wrap(lambda inner: SlowBackend(inner, delay))
     loader = load(plain, 10, mmap=mmap, memory=gdsload.Memory(prefetch=1))
-    iterator = iter(loader)
-    next(iterator)
+    iterator = begin(loader)
     while landed_at[-1] < time.monotonic() + 0.3:  # as the consumer may have read and awaited the last one itself
         next(iterator)
         time.sleep(0.01)
@@ -138,7 +137,7 @@ def begun(load, plain, wrap, mmap):
     """A loader in the middle of an epoch, its iterator, and its backend."""
     made = wrap(RecordingBackend)
     loader = load(plain, 10, mmap=mmap, **BLOCK)
-    next(iterator := iter(loader))
+    iterator = begin(loader)
     return loader, iterator, made[0]
 
 
@@ -305,8 +304,7 @@ class TestAbandoned:
 
     def test_a_loader_and_its_iterator_are_no_circle(self, plain, threads, soon, mmap, no_collection):
         loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap, memory=gdsload.Memory(prefetch=1))
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         gone = [weakref.ref(loader), weakref.ref(iterator)]
         del loader, iterator
         assert [reference() for reference in gone] == [None, None]
@@ -331,8 +329,7 @@ class TestAbandoned:
     def test_with_slow_reads_nobody_waits(self, load, plain, wrap, threads, soon, mmap):
         wrap(lambda inner: SlowBackend(inner, 0.3))
         loader = load(plain, 10, mmap=mmap)
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         began = time.monotonic()
         del iterator
         assert time.monotonic() - began < 0.2
@@ -340,8 +337,7 @@ class TestAbandoned:
 
     def test_in_a_circle_of_references(self, plain, threads, soon, mmap):
         loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap)
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         circle = [iterator, loader]
         circle.append(circle)
         del iterator, loader, circle

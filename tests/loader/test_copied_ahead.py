@@ -22,6 +22,7 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import fingerprint
 from gdsload.transforms import DecodeImage
+from tests.loader.taking import begin
 
 STREAM = SimpleNamespace(stream_id=0, device_index=0, wait_stream=lambda _other: None)
 
@@ -155,8 +156,7 @@ def test_device_transforms_get_what_is_on_the_device(load, plain, device, monkey
 
 
 def test_batches_are_copied_before_they_are_asked_for(load, plain, device, soon):
-    batches = iter(load(plain, 10))
-    next(batches)
+    batches = begin(load(plain, 10))
     soon(lambda: len(device.copied) > 2)
     assert [int(batch["x"][0, 0]) for batch in batches] == list(range(10, 1000, 10))
 

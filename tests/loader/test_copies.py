@@ -15,6 +15,7 @@ from torch.utils.data import RandomSampler, Subset
 
 import gdsload
 from gdsload import LoaderClosedError, StateError
+from tests.loader.taking import begin
 
 WAYS = {"pickled": lambda loader: pickle.loads(pickle.dumps(loader)), "copied": copy.deepcopy}
 
@@ -134,8 +135,7 @@ def test_what_cannot_be_pickled_is_pickles_own_error(load, plain):
 def test_a_sampler_that_cannot_be_resumed_is_not_copied_in_the_middle(load, plain):
     loader = load(plain, 100, sampler=Unresumable())
     assert ids(pickle.loads(pickle.dumps(loader))) == ids(loader)
-    batches = iter(loader)
-    next(batches)
+    _held = begin(loader)
     with pytest.raises(StateError, match="cannot be set back into the middle of an epoch"):
         pickle.dumps(loader)
 

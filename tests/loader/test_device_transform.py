@@ -16,6 +16,7 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import Fault, FaultyBackend, assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast, RandomFlip
+from tests.loader.taking import begin
 
 BLOCK = {"shuffle": BlockShuffle(block=8, window=40, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
@@ -161,8 +162,7 @@ class TestCalls:
             return batch
 
         loader = load(plain, 10, device_transform=note)
-        iterator = iter(loader)
-        next(iterator)
+        _held = begin(loader)
         before = len(seen)
         soon(lambda: len(seen) > before)
         assert all(name.startswith("gdsload") for name in seen[before:])
@@ -191,9 +191,7 @@ class TestCalls:
         monkeypatch.setattr(LoaderPlan, "copies", True)
         assert run() == ahead
         loader = load(plain, 100, device_transform=fail_late)
-        iterator = iter(loader)
-        for _ in range(5):
-            next(iterator)
+        iterator = begin(loader, 5)
         with pytest.raises(ZeroDivisionError) as caught:
             next(iterator)
         assert caught.value.__notes__[-1] == "in device_transform, for the batch of step 5 of epoch 0"

@@ -13,6 +13,7 @@ import pytest
 import gdsload
 from gdsload import FileChangedError, FormatError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.testing import Fault, FaultyBackend, SlowBackend
+from tests.loader.taking import begin
 
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
@@ -260,8 +261,7 @@ class TestTransform:
 
     def test_it_may_close_the_loader(self, load, plain):
         loader = load(plain, 10, transform=lambda batch: loader.close() or batch)
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         with pytest.raises(LoaderClosedError, match="closed"):
             next(iterator)
 

@@ -15,6 +15,7 @@ from torch.utils.data import ConcatDataset, Subset
 import gdsload
 from gdsload import OptionError, StateError
 from gdsload.testing import assert_resumes_everywhere, fingerprint
+from tests.loader.taking import begin, numbers
 
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=50, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": True}, {"shuffle": "full"}, BLOCK]
@@ -28,10 +29,6 @@ def make(plain):
         return gdsload.DataLoader(plain, batch_size, device="cpu", **{"with_index": True, "seed": 9, **options})
 
     return loader
-
-
-def numbers(batches):
-    return [batch["index"].tolist() for batch in batches]
 
 
 OTHER_BUDGETS = {"memory": gdsload.Memory(prefetch=900, arena="700KiB"), "mmap": False}
@@ -80,9 +77,7 @@ class TestChangedBatchSize:
 
     def state(self, make, steps, **options):
         with make(**options) as loader:
-            iterator = iter(loader)
-            for _ in range(steps):
-                next(iterator)
+            iterator = begin(loader, steps)
             return loader.state_dict(), numbers(iterator)
 
     @pytest.mark.parametrize("order", ORDERS, ids=str)
@@ -183,8 +178,7 @@ class TestState:
         found = []
         for rank in range(3):
             with make(10, ranks=(rank, 3), **BLOCK) as loader:
-                iterator = iter(loader)
-                next(iterator), next(iterator)
+                _held = begin(loader, 2)
                 found.append(loader.state_dict())
         assert found[0] == found[1] == found[2]
 
@@ -205,9 +199,7 @@ class TestState:
             make(batch_size, shuffle="full", tail=tail) as loader,
             make(batch_size, shuffle="full", tail=tail) as other,
         ):
-            iterator = iter(loader)
-            for _ in range(len(loader)):
-                next(iterator)
+            _held = begin(loader, len(loader))
             state = loader.state_dict()
             other.load_state_dict(state)
             assert (state["epoch"], other.epoch, loader.epoch) == (0, 1, 1)
@@ -220,9 +212,7 @@ class TestState:
     def test_behind_the_last_batch_nothing_is_left_of_the_epoch_if_it_is_asked_for(self, make, epoch, left):
         """As by a loop that counts epochs itself, or by Lightning, which goes on within the epoch of a checkpoint."""
         with make(shuffle="full") as loader, make(shuffle="full") as other:
-            iterator = iter(loader)
-            for _ in range(40):
-                next(iterator)
+            _held = begin(loader, 40)
             other.load_state_dict(loader.state_dict())
             other.set_epoch(epoch)
             assert other.epoch == epoch
@@ -245,16 +235,14 @@ class TestState:
 
     def test_resumed_but_not_begun_it_is_unchanged(self, make):
         with make() as loader, make() as other:
-            iterator = iter(loader)
-            next(iterator)
+            _held = begin(loader)
             other.load_state_dict(loader.state_dict())
             iter(other)
             assert other.state_dict() == loader.state_dict()
 
     def test_a_loader_in_use_can_be_set_back(self, make):
         with make(shuffle="full") as loader:
-            iterator = iter(loader)
-            next(iterator)
+            iterator = begin(loader)
             state = loader.state_dict()
             rest = numbers(iterator)
             for _ in range(2):

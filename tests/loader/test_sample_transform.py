@@ -23,6 +23,7 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast
+from tests.loader.taking import begin
 
 ROOT = Path(gdsload.__file__).parent.parent
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
@@ -279,8 +280,7 @@ class TestAtOnce:
         loader = load(
             plain, 10, sample_transform=lambda sample: names.append(threading.current_thread().name) or sample
         )
-        iterator = iter(loader)
-        next(iterator)
+        _held = begin(loader)
         soon(lambda: len(names) >= 100)
         assert all(name.startswith("gdsload-sample") for name in names)
 
@@ -295,9 +295,7 @@ class TestAtOnce:
         loader = load(
             plain, 1, sample_transform=gdsload.PerSample(grow, workers=1), memory=gdsload.Memory(prefetch="1MiB")
         )
-        iterator = iter(loader)
-        for _ in range(20):
-            next(iterator)
+        _held = begin(loader, 20)
         time.sleep(0.2)
         assert len(made) <= 20 + 10 + 8
 
@@ -311,9 +309,9 @@ class TestErrors:
                 raise ZeroDivisionError("bad luck")
             return sample
 
-        iterator = iter(load(plain, 10, sample_transform=gdsload.PerSample(fail, workers=count or 1), ahead=count > 0))
-        for _ in range(bad // 10):
-            next(iterator)
+        iterator = begin(
+            load(plain, 10, sample_transform=gdsload.PerSample(fail, workers=count or 1), ahead=count > 0), bad // 10
+        )
         with pytest.raises(ZeroDivisionError, match="bad luck") as caught:
             next(iterator)
         assert "fail" in caught.value.__notes__[0]
@@ -339,8 +337,7 @@ class TestErrors:
         assert list(iterator) == []
 
     def test_a_process_that_is_killed_is_an_error_and_no_hang(self, load, plain, functions):
-        iterator = iter(load(plain, 900, sample_transform=gdsload.PerSample(functions.die, processes=True, workers=1)))
-        next(iterator)
+        iterator = begin(load(plain, 900, sample_transform=gdsload.PerSample(functions.die, processes=True, workers=1)))
         with pytest.raises(ReadError, match=r"was lost: .*SIGKILL.*lower PerSample"):
             next(iterator)
 

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 import gdsload
 from gdsload import OptionError
 from gdsload.loader.torch_keywords import TorchKeywords
+from tests.loader.taking import begin
 
 OF_TORCH = ["batch_sampler", "batch_size", "dataset", "drop_last", "sampler"]
 KEYWORDS = [*inspect.signature(gdsload.DataLoader.__init__).parameters][1:-1]
@@ -123,8 +124,7 @@ def test_an_epoch_begins_with_any_of_its_batches(load, plain, options, step):
 
 def test_the_step_is_that_of_a_resumed_state(load, plain):
     loader, other = load(plain, 64, True), load(plain, 64, True)
-    batches = iter(loader)
-    next(batches), next(batches)
+    _held = begin(loader, 2)
     other.load_state_dict(loader.state_dict())
     assert (other.epoch, other.step, loader.epoch, loader.step) == (0, 2, 0, 0)
     other.set_epoch(0, 0)

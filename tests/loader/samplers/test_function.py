@@ -17,6 +17,7 @@ from torch.utils.data import ConcatDataset, Subset
 import gdsload
 from gdsload import OptionError, SampleIndexError, StateError
 from gdsload.testing import assert_resumes_everywhere
+from tests.loader.taking import begin, numbers
 
 EXAMPLES = settings(
     max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -57,10 +58,6 @@ FUNCTIONS = {
     "one": lambda epoch: torch.tensor([epoch]),
     "an object": Callable(),
 }
-
-
-def numbers(batches):
-    return [batch["index"].tolist() for batch in batches]
 
 
 @pytest.fixture
@@ -217,8 +214,7 @@ class TestResume:
     @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
     def test_a_copy_stands_where_it_stood(self, make, how):
         with make(drawn) as loader:
-            iterator = iter(loader)
-            next(iterator)
+            iterator = begin(loader)
             with how(loader) as other:
                 assert numbers(other) == numbers(iterator)
                 assert numbers(other) == numbers(loader)
@@ -226,8 +222,7 @@ class TestResume:
     def test_other_indices_are_refused_in_the_middle_of_an_epoch(self, make):
         with make(drawn) as loader:
             between = loader.state_dict()
-            iterator = iter(loader)
-            next(iterator)
+            _held = begin(loader)
             state = loader.state_dict()
         for other in (lambda epoch: drawn(epoch + 1), lambda epoch: drawn(epoch).flip(0), lambda _: torch.arange(150)):
             with make(other) as loader:

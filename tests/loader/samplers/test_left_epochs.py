@@ -21,6 +21,7 @@ from torch.utils.data import (
 
 from gdsload import DataLoader
 from tests.loader.samplers.test_samplers import ALL, numbers, seeded
+from tests.loader.taking import begin
 
 
 class Own(torch.utils.data.Sampler):
@@ -211,8 +212,7 @@ def test_a_sampler_that_waits_holds_nobody_up(make):
                 yield index
 
     with make(sampler=Waiting()) as loader:
-        iterator = iter(loader)
-        next(iterator)
+        _held = begin(loader)
         began = time.monotonic()
         loader.set_epoch(1)
         loader.state_dict()

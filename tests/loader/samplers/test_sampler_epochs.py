@@ -21,6 +21,7 @@ from gdsload.loader.state import Place
 from gdsload.system import pool as pool_module
 from gdsload.testing import assert_resumes_everywhere
 from tests.loader.samplers.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch, seeded
+from tests.loader.taking import begin
 
 
 @pytest.fixture
@@ -110,8 +111,7 @@ def test_so_does_one_that_is_seeded_while_batches_are_drawn_ahead(make, monkeypa
 
     monkeypatch.setattr(IndexSource, "checked", seeds)
     with make(100, sampler=RandomSampler(ALL, generator=generator)) as loader:
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         assert done.wait(10)
         del iterator  # or it would draw on from the same generator
         wanted = of_torch(sampler=RandomSampler(ALL, generator=seeded(seed)), batch_size=100)[0]
@@ -230,8 +230,7 @@ CHANGED = {
 def test_a_sampler_of_another_length_does_not_go_on_in_the_middle(make, name):
     before, after = CHANGED[name]
     with make(**{"batch_size": 10, **before} if "sampler" in before else before) as loader:
-        iterator = iter(loader)
-        next(iterator), next(iterator)
+        iterator = begin(loader, 2)
         state = loader.state_dict()
         assert len(list(iterator)) == len(loader) - 2
     with make(**{"batch_size": 10, **after} if "sampler" in after else after) as loader:
@@ -275,9 +274,7 @@ class TestOtherRanks:
 
     def state(self, make, steps, sampler):
         with make(10, sampler=sampler) as loader:
-            iterator = iter(loader)
-            for _ in range(steps):
-                next(iterator)
+            _held = begin(loader, steps)
             return json.loads(json.dumps(loader.state_dict()))
 
     @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ import gdsload
 from gdsload import LoaderClosedError, OptionError, SampleIndexError, StateError
 from gdsload.loader.samplers import Draws, sampled
 from gdsload.testing import RecordingBackend, assert_resumes_everywhere
+from tests.loader.taking import begin
 
 ALL = range(1000)
 EXAMPLES = settings(
@@ -303,8 +304,7 @@ class TestResume:
     def test_what_cannot_be_brought_back_is_refused_within_an_epoch_alone(self, make, sampler):
         with make(1, sampler=sampler()) as loader:
             state = loader.state_dict()
-            iterator = iter(loader)
-            next(iterator)
+            iterator = begin(loader)
             with pytest.raises(StateError, match="cannot be set back into the middle .*seeded generator.*between"):
                 loader.state_dict()
             list(iterator)
@@ -316,8 +316,7 @@ class TestResume:
             return RandomSampler(ALL, generator=seeded(seed))
 
         with make(10, sampler=sampler(1)) as loader:
-            iterator = iter(loader)
-            next(iterator), next(iterator)
+            _held = begin(loader, 2)
             state = loader.state_dict()
         short = {**state, "position": 999}
         with make(10, sampler=RandomSampler(range(999), generator=seeded())) as other:
@@ -525,8 +524,7 @@ class TestDrawing:
                     yield number
 
         with make(10, sampler=Watched()) as loader:
-            iterator = iter(loader)
-            next(iterator)
+            iterator = begin(loader)
             soon(lambda: len(drawn) >= 100)
             assert len(numbers(iterator)) == 99
 
@@ -547,9 +545,7 @@ class TestDrawing:
         with make(
             batch_sampler=[range(size) for size in sizes], memory=gdsload.Memory(prefetch=4 * 500 * 32)
         ) as loader:
-            iterator = iter(loader)
-            for _ in range(6):
-                next(iterator)
+            iterator = begin(loader, 6)
             ahead = draws[-1].steps - 6
             assert ahead <= 8
             assert list(map(len, numbers(iterator))) == sizes[6:]
