@@ -60,13 +60,6 @@ class TestRagged:
                 assert packed[name].max_seqlen == offsets.diff().max()
             assert packed["points"].cu_seqlens is packed["normals"].cu_seqlens
 
-    @pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded", "varlen"])
-    def test_forms_survive_torchs_own_copies(self, load, rich, ragged, monkeypatch):
-        """As on accelerators that torch copies batches to."""
-        built = [fingerprint(batch) for batch in load(rich, 20, ragged=ragged, with_index=True)]
-        monkeypatch.setattr(LoaderPlan, "copies", True)
-        assert [fingerprint(batch) for batch in load(rich, 20, ragged=ragged, with_index=True)] == built
-
     def test_varlen_is_what_torchs_attention_takes(self, load, tmp_path):
         """By its meaning, since its kernel is for GPUs: each sample attends to itself alone."""
         with gdsload.ShardWriter(tmp_path / "set", {"x": Field("float32", (None, 4))}) as writer:
@@ -186,6 +179,31 @@ class TestRagged:
         padded, lengths = next(iter(load(tmp_path / "set", 3, ragged="padded")))["x"]
         assert (padded.shape, lengths.tolist()) == ((3, 3, 0), [3, 0, 2])
         assert next(iter(load(tmp_path / "set", 3)))["x"].offsets().tolist() == [0, 3, 3, 5]
+
+
+def collated(samples):
+    """As loops for detection have it: what differs in size stays in lists."""
+    return [sample["points"] for sample in samples], [{"boxes": sample["image"][:1], "text": "t"} for sample in samples]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"ragged": ragged, "with_index": True} for ragged in ("jagged", "offsets", "padded", "varlen")),
+        {
+            "fields": ["image"],
+            "sample_transform": lambda sample: (sample, "text"),
+            "device_transform": lambda batch: [batch],
+        },
+        {"collate_fn": collated},
+    ],
+    ids=",".join,
+)
+def test_batches_of_every_form_survive_torchs_own_copies(load, rich, options, monkeypatch):
+    """As on accelerators that torch copies batches to."""
+    built = [fingerprint(batch) for batch in load(rich, 20, "full", **options)]
+    monkeypatch.setattr(LoaderPlan, "copies", True)
+    assert [fingerprint(batch) for batch in load(rich, 20, "full", **options)] == built
 
 
 class TestText:

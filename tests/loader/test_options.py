@@ -102,13 +102,6 @@ class TestSignature:
         assert [name.lstrip("*") for name in named] == list(inspect.signature(gdsload.DataLoader).parameters)
 
 
-class TestNumbers:
-    @pytest.mark.parametrize("value", [1, 2**40, "1B", "64KiB", "1.5 MB", "2 GiB"])
-    def test_sizes_as_numbers_or_text(self, load, plain, value):
-        loader = load(plain, 100, memory=gdsload.Memory(prefetch=value, arena=value))
-        assert len(list(loader)) == 10
-
-
 class TestOrders:
     def test_what_true_chose_and_why_is_shown(self, load, plain, monkeypatch):
         loader = load(plain, 1, True)

@@ -19,7 +19,6 @@ from torch.utils.data import default_collate
 
 import gdsload
 from gdsload import LoaderClosedError, OptionError, ReadError
-from gdsload.loader.plan import LoaderPlan
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast
@@ -138,16 +137,6 @@ class TestSamples:
             transform=lambda batch: batch.tolist(),
         )  # fmt: skip
         assert [one for batch in loader for one in batch] == [8 * number + 1 for number in range(1000)]
-
-    def test_where_torch_copies_batches_to_a_device(self, load, plain, monkeypatch):
-        def run():
-            return list(map(fingerprint, load(
-                plain, 100, "full", sample_transform=lambda sample: (sample, "text"), device_transform=lambda one: [one],
-            )))  # fmt: skip
-
-        wanted = run()
-        monkeypatch.setattr(LoaderPlan, "copies", True)
-        assert run() == wanted
 
     def test_a_field_may_be_called_index(self, load, tmp_path):
         with gdsload.ShardWriter(tmp_path / "d") as writer:
@@ -353,10 +342,6 @@ class TestErrors:
             next(iter(load(plain, 10, sample_transform=transform)))
         assert note in caught.value.__notes__[0]
         assert "step 0 of epoch 0" in caught.value.__notes__[1]
-
-    def test_stop_iteration_does_not_end_the_epoch(self, load, plain):
-        with pytest.raises(RuntimeError, match="sample_transform raised StopIteration"):
-            list(load(plain, 10, sample_transform=lambda _: next(iter([]))))
 
     @pytest.mark.parametrize("ahead", [True, False])
     def test_beginning_an_epoch_of_its_own_loader_is_refused(self, load, plain, ahead):

@@ -63,31 +63,6 @@ def test_a_state_behind_the_last_batch_goes_on_with_the_next_epoch(make, sampler
             assert numbers(loader) == wanted
 
 
-@pytest.mark.parametrize("taken", [0, 1, 3, 7, 8, 9, 20, 25, 26])
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        lambda: RandomSampler(ALL, generator=seeded()),
-        lambda: RandomSampler(ALL, num_samples=2600, generator=seeded()),
-        lambda: RandomSampler(ALL, replacement=True, num_samples=2600, generator=seeded()),
-    ],
-    ids=["random", "several times", "with replacement"],
-)
-def test_an_epoch_after_one_that_was_left_does_not_depend_on_how_fast_that_was(make, taken, sampler):
-    """On how many of its batches were taken it may, as in torch."""
-    found = []
-    for prefetch in (100, 2**20):
-        for wait in (0, 0.05):
-            with make(100, sampler=sampler(), memory=gdsload.Memory(prefetch=prefetch)) as loader:
-                iterator = iter(loader)
-                for _ in zip(range(taken), iterator, strict=False):
-                    pass
-                time.sleep(wait)  # for what is drawn ahead
-                del iterator
-                found.append((numbers(loader), numbers(loader)))
-    assert all(one == found[0] for one in found)
-
-
 def test_a_generator_that_is_seeded_anew_stays_so(make):
     generator = seeded(1)
     with make(100, sampler=RandomSampler(ALL, generator=generator)) as loader:
