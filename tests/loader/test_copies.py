@@ -17,7 +17,7 @@ import gdsload
 from gdsload import LoaderClosedError, StateError
 from tests.loader.taking import begin
 
-WAYS = {"pickled": lambda loader: pickle.loads(pickle.dumps(loader)), "copied": copy.deepcopy}
+WAYS = {"pickled": lambda loader: pickle.loads(pickle.dumps(loader)), "copied": copy.deepcopy, "shared": copy.copy}
 
 
 def ids(batches):
@@ -53,17 +53,22 @@ def seeded(seed):
     return RandomSampler(range(1000), generator=torch.Generator().manual_seed(seed))
 
 
+def drawn(epoch):
+    return torch.randperm(1000, generator=torch.Generator().manual_seed(epoch))
+
+
 OPTIONS = {
     "in order": dict,
     "shuffled": lambda: {"shuffle": True, "seed": 3, "transform": double},
     "by blocks": lambda: {"shuffle": gdsload.BlockShuffle(block=16, window=64, lanes=2)},
     "a rank": lambda: {"shuffle": True, "ranks": (1, 3)},
     "a sampler": lambda: {"sampler": seeded(1)},
+    "a function of the epoch": lambda: {"sampler": drawn},
 }
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(way=st.sampled_from(list(WAYS)), at=st.floats(0, 0.99), batch_size=st.sampled_from([23, 64]))
 def test_a_copy_goes_on_where_the_loader_stands(plain, options, way, at, batch_size):
     with gdsload.DataLoader(plain, batch_size, device="cpu", **OPTIONS[options]()) as loader:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import pickle
 from itertools import chain, islice
 
 import numpy as np
@@ -210,14 +208,6 @@ class TestResume:
             if taken < 10:
                 loader.load_state_dict(state, change_batch_size=True)
                 assert list(chain(*numbers(loader))) == left
-
-    @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-    def test_a_copy_stands_where_it_stood(self, make, how):
-        with make(drawn) as loader:
-            iterator = begin(loader)
-            with how(loader) as other:
-                assert numbers(other) == numbers(iterator)
-                assert numbers(other) == numbers(loader)
 
     def test_other_indices_are_refused_in_the_middle_of_an_epoch(self, make):
         with make(drawn) as loader:
