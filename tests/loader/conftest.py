@@ -12,6 +12,8 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import gdsload
 from gdsload import Field
@@ -183,6 +185,20 @@ def wrap(monkeypatch):
         return made
 
     return install
+
+
+@pytest.fixture
+def join():
+    """Makes this process one rank of a process group that nobody else is in: by default, the second of three."""
+
+    def make(rank=1, world_size=3):
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+
+    yield make
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @pytest.fixture

@@ -14,3 +14,13 @@ def begin(loader, batches=1):
 def numbers(batches):
     """The indices of the samples of each batch, of loaders `with_index`."""
     return [batch["index"].tolist() for batch in batches]
+
+
+def collect(iterator):
+    """The indices of the samples of each batch until an error, and that error."""
+    found = []
+    try:
+        found.extend(batch["index"].tolist() for batch in iterator)
+    except (Exception, SystemExit) as error:
+        return found, error
+    return found, None

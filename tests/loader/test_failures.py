@@ -13,7 +13,7 @@ import pytest
 import gdsload
 from gdsload import FileChangedError, FormatError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.testing import Fault, FaultyBackend, SlowBackend
-from tests.loader.taking import begin
+from tests.loader.taking import begin, collect
 
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
@@ -30,16 +30,6 @@ def data_offset(path, sample):
 
 WAYS = [(mmap, when) for mmap in (True, False) for when in ("read", "completion")]
 """Whether shards are mapped, and where the failure strikes."""
-
-
-def collect(iterator):
-    """Batches until an error, and that error."""
-    found = []
-    try:
-        found.extend(batch["index"].tolist() for batch in iterator)
-    except Exception as error:
-        return found, error
-    return found, None
 
 
 @pytest.fixture

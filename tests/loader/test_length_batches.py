@@ -11,10 +11,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import ConcatDataset, Subset, random_split
 from torch.utils.data import DataLoader as TorchDataLoader
 
@@ -321,16 +319,13 @@ class TestLoader:
             with pytest.raises(StateError, match="a sampler of another kind"):
                 loader.load_state_dict(state)
 
-    def test_ranks_are_those_of_the_process_group(self, load, tokens):
+    def test_ranks_are_those_of_the_process_group(self, load, tokens, join):
         sampler = TokenBudget(tokens, "tokens", 400)
         loader = load(tokens, batch_sampler=sampler, fields=["n"])
-        dist.init_process_group("fake", rank=1, world_size=3, store=FakeStore())
-        try:
-            assert len(loader) == sampler.steps(0, 3)
-            assert [batch["n"].tolist() for batch in loader] == shares(sampler, 3)[1]
-            assert [batch.tolist() for batch in sampler] == shares(sampler, 3)[1]
-        finally:
-            dist.destroy_process_group()
+        join(1, 3)
+        assert len(loader) == sampler.steps(0, 3)
+        assert [batch["n"].tolist() for batch in loader] == shares(sampler, 3)[1]
+        assert [batch.tolist() for batch in sampler] == shares(sampler, 3)[1]
 
     def test_ranks_without_a_group_are_refused(self, load, tokens, monkeypatch):
         monkeypatch.setenv("WORLD_SIZE", "4")

@@ -9,27 +9,12 @@ from itertools import islice
 
 import pytest
 import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import gdsload
 from gdsload import OptionError, StateError
 from tests.loader.taking import begin, numbers
 
 NO_GROUP = r"WORLD_SIZE is 4 in the environment, but torch\.distributed is not initialised.*init_process_group.*ranks="
-
-
-@pytest.fixture
-def join():
-    """Makes the process group of three of which this is the second; or another."""
-
-    def make(rank=1, world_size=3):
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
-
-    yield make
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 @pytest.fixture

@@ -15,15 +15,12 @@ from torch.utils.data import ConcatDataset, Subset
 import gdsload
 from gdsload import OptionError, SampleIndexError, StateError
 from gdsload.testing import assert_resumes_everywhere
+from tests.loader.samplers.test_samplers import seeded
 from tests.loader.taking import begin, numbers
 
 EXAMPLES = settings(
     max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-def seeded(epoch):
-    return torch.Generator().manual_seed(epoch)
 
 
 def drawn(epoch):

@@ -9,8 +9,6 @@ from itertools import count
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import BatchSampler, RandomSampler
 
 import gdsload
@@ -235,17 +233,6 @@ def weighted(rank):
 
 class TestOtherRanks:
     """A sampler's state is that of one rank, and says of which."""
-
-    @pytest.fixture
-    def join(self):
-        def make(rank, world_size):
-            if dist.is_initialized():
-                dist.destroy_process_group()
-            dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
-
-        yield make
-        if dist.is_initialized():
-            dist.destroy_process_group()
 
     def state(self, make, steps, sampler):
         with make(10, sampler=sampler) as loader:

@@ -28,7 +28,7 @@ import gdsload
 from gdsload import LoaderClosedError, OptionError, SampleIndexError, StateError
 from gdsload.loader.samplers import Draws, sampled
 from gdsload.testing import RecordingBackend, assert_resumes_everywhere
-from tests.loader.taking import begin
+from tests.loader.taking import begin, collect
 
 ALL = range(1000)
 EXAMPLES = settings(
@@ -373,16 +373,6 @@ class TestResume:
             for loader, state in ((one, other.state_dict()), (other, one.state_dict())):
                 with pytest.raises(StateError, match="the order options differ"):
                     loader.load_state_dict(state)
-
-
-def collect(iterator):
-    """Batches until an error, and that error."""
-    found = []
-    try:
-        found.extend(batch["index"].tolist() for batch in iterator)
-    except (Exception, SystemExit) as error:
-        return found, error
-    return found, None
 
 
 class TestErrors:
