@@ -37,6 +37,18 @@ def dataset(tmp_path_factory):
 
 
 @pytest.fixture
+def recorded():
+    """Records what backends are asked for: what to put around them, and those that were made."""
+    made = []
+
+    def around(inner):
+        made.append(RecordingBackend(inner))
+        return made[-1]
+
+    return around, made
+
+
+@pytest.fixture
 def make(dataset):
     """Makes prefetchers over what a backend reads, and closes them."""
     made = []
@@ -76,14 +88,9 @@ def test_the_first_group_is_one_batch_so_that_it_is_there_soon(make):
     assert len(make().get().batches) == 1
 
 
-def test_reading_ahead_stays_within_the_budget(make):
+def test_reading_ahead_stays_within_the_budget(make, recorded):
     """Nothing is asked for beyond it while the consumer holds still."""
-    backends = []
-
-    def around(inner):
-        backends.append(RecordingBackend(inner))
-        return backends[-1]
-
+    around, backends = recorded
     for budget in (1600, 16_000):
         prefetcher = make(around, limits=Limits(budget, 1 << 30, 1 << 30, 160, 0))
         ready = prefetcher.get()
@@ -95,39 +102,47 @@ def test_reading_ahead_stays_within_the_budget(make):
         assert drain(prefetcher)[0] == ALL[taken:]
 
 
-def test_the_last_group_is_not_lost_between_being_planned_and_being_there(make, monkeypatch):
+class TestSlowPlanning:
     """The end of the epoch is where nothing is left to be planned and no group is there: both must be seen at once."""
-    grow = Limits.group
 
-    def slowly(self, *most, **how):
-        time.sleep(0.002)
-        return grow(self, *most, **how)
+    LIMITS = Limits(1, 1 << 30, 1, 160, 0)  # the consumer is at its heels: there is never more than one group
 
-    monkeypatch.setattr(Limits, "group", slowly)
-    for _ in range(5):
-        # The consumer is at its heels: there is never more than one group.
-        assert drain(make(lambda inner: SlowBackend(inner, 0.001), limits=Limits(1, 1 << 30, 1, 160, 0), start=70)) == (
-            ALL[70:],
-            None,
-        )
+    @pytest.fixture(autouse=True)
+    def slow_planning(self, monkeypatch):
+        grow = Limits.group
 
+        def slowly(self, *most, **how):
+            time.sleep(0.002)
+            return grow(self, *most, **how)
 
-def test_an_error_is_not_lost_either(make, monkeypatch):
-    grow = Limits.group
+        monkeypatch.setattr(Limits, "group", slowly)
 
-    def slowly(self, *most, **how):
-        time.sleep(0.002)
-        return grow(self, *most, **how)
+    def test_the_last_group_is_not_lost_between_being_planned_and_being_there(self, make):
+        for _ in range(5):
+            prefetcher = make(lambda inner: SlowBackend(inner, 0.001), limits=self.LIMITS, start=70)
+            assert drain(prefetcher) == (ALL[70:], None)
 
-    monkeypatch.setattr(Limits, "group", slowly)
-    for when in ("read", "completion"):
+    @pytest.mark.parametrize("when", ["read", "completion"])
+    def test_an_error_is_not_lost_either(self, make, when):
         fault = Fault(lambda: ReadError("bad"), files=[2], when=when)
-        found, error = drain(
-            make(lambda inner, fault=fault: FaultyBackend(inner, fault), limits=Limits(1, 1 << 30, 1, 160, 0))
-        )
+        found, error = drain(make(lambda inner: FaultyBackend(inner, fault), limits=self.LIMITS))
         assert str(error) == "bad"
         assert found == ALL[: len(found)]
         assert 0 < len(found) < 100
+
+
+def third_group_fails(monkeypatch, error):
+    """Has planning fail when the third group is planned; threads may end with that."""
+    grow, asked = Limits.group, []
+
+    def odd(self, *most, **how):
+        asked.append(None)
+        if len(asked) == 3:
+            raise error
+        return grow(self, *most, **how)
+
+    monkeypatch.setattr(Limits, "group", odd)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -143,16 +158,7 @@ def test_an_error_is_not_lost_either(make, monkeypatch):
 def test_an_error_in_planning_ends_the_epoch(make, monkeypatch, kind, threads, helps):
     """After what was planned before it; nobody waits for a batch that nobody plans."""
     monkeypatch.setattr(Assembler, "takes_processor", helps)
-    grow, asked = Limits.group, []
-
-    def odd(self, *most, **how):
-        asked.append(None)
-        if len(asked) == 3:
-            raise kind("a mistake")
-        return grow(self, *most, **how)
-
-    monkeypatch.setattr(Limits, "group", odd)
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    third_group_fails(monkeypatch, kind("a mistake"))
     prefetcher = make(threads=threads)
     found, error = drain(prefetcher)
     prefetcher.close()
@@ -169,17 +175,8 @@ def test_nothing_is_planned_past_a_thread_that_was_torn_out_of_planning(make, mo
             super().__init__(text)
 
     monkeypatch.setattr(Assembler, "takes_processor", False)  # or the consumer might be torn out itself
-    grow, asked = Limits.group, []
-
-    def odd(self, *most, **how):
-        asked.append(None)
-        if len(asked) == 3:
-            raise SystemExit
-        return grow(self, *most, **how)
-
-    monkeypatch.setattr(Limits, "group", odd)
+    third_group_fails(monkeypatch, SystemExit())
     monkeypatch.setattr("gdsload.engine.prefetch.LoaderClosedError", LateError)
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
     prefetcher = make(threads=2)
     found, error = drain(prefetcher)
     prefetcher.close()
@@ -201,13 +198,8 @@ def test_many_switches_between_threads(make):
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_windows_are_given_back_after_their_last_sample(make, mapped):
-    backends = []
-
-    def around(inner):
-        backends.append(RecordingBackend(inner))
-        return backends[-1]
-
+def test_windows_are_given_back_after_their_last_sample(make, recorded, mapped):
+    around, backends = recorded
     options = OrderOptions("block", 4, 20, 3)
     prefetcher = make(around, options=options, mapped=mapped, limits=Limits(1000, 4 * 20 * 32, 1 << 12, 160, 20 * 32))
     found, error = drain(prefetcher)
@@ -517,14 +509,9 @@ def test_a_group_that_is_there_does_not_wait_for_a_slow_sampler(make, monkeypatc
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_windows_that_are_held_while_others_make_some_batches(make, dataset, seed):
+def test_windows_that_are_held_while_others_make_some_batches(make, recorded, dataset, seed):
     """They were handed out up to a step that is long past: what is wanted next of them lies somewhere else."""
-    backends, random = [], np.random.default_rng(seed)
-
-    def around(inner):
-        backends.append(RecordingBackend(inner))
-        return backends[-1]
-
+    (around, backends), random = recorded, np.random.default_rng(seed)
     options = OrderOptions("block", 4, 50, 3)
     order = make_order(options, dataset.counts.tolist(), 0, 0)
     steps = Ordered(order, Schedule(SAMPLES, 5, lanes=3))

@@ -7,10 +7,13 @@ import gc
 import io
 import threading
 import time
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import gdsload
 from gdsload import Field
@@ -139,6 +142,7 @@ def expect_rich():
                 assert found == wanted
             elif isinstance(found, tuple):
                 values, offsets = found
+                assert offsets.dtype == torch.int64
                 assert offsets.tolist() == np.cumsum([0, *map(len, wanted)]).tolist()
                 assert values.shape[1:] == known(0)[name].shape[1:]
                 assert values.dtype == known(0)[name].dtype
@@ -181,6 +185,39 @@ def wrap(monkeypatch):
         return made
 
     return install
+
+
+@pytest.fixture
+def join():
+    """Makes this process one rank of a process group that nobody else is in: by default, the second of three."""
+
+    def make(rank=1, world_size=3):
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+
+    yield make
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.fixture
+def in_thread():
+    """Calls something in a thread of its own: gives a future of what it returns or raises."""
+
+    def begin(call, *given):
+        future = Future()
+
+        def run():
+            try:
+                future.set_result(call(*given))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return future
+
+    return begin
 
 
 def own_threads():

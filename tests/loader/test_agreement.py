@@ -8,6 +8,7 @@ import torch
 from gdsload import StateError
 from gdsload.loader.agreement import agree, drawn_seed
 from gdsload.testing import assert_resumes_everywhere
+from tests.loader.taking import begin
 
 
 def order(loader):
@@ -52,8 +53,7 @@ def test_two_loaders_are_in_step_with_one_seed_and_independent_without(make):
 
 def test_a_state_carries_it(make):
     loader = make()
-    iterator = iter(loader)
-    next(iterator)
+    iterator = begin(loader)
     state, rest = loader.state_dict(), order(iterator)
     assert state["seed"] == loader.seed
     resumed = make()

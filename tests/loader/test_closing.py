@@ -18,6 +18,7 @@ from gdsload.loader.ranks import Schedules
 from gdsload.shards.identity import Watch
 from gdsload.system import pool as pool_module
 from gdsload.testing import RecordingBackend, SlowBackend
+from tests.loader.taking import begin
 
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
 
@@ -53,19 +54,14 @@ class TestClose:
         assert len(loader) == 1000
         assert "host: 32000 bytes" in str(loader.backend)
 
-    def test_an_iterator_that_was_through_stays_so(self, load, plain):
+    def test_before_and_behind_their_epochs_iterators_stay_what_they_are(self, load, plain):
         loader = load(plain, 100)
-        iterator = iter(loader)
-        assert len(list(iterator)) == 10
+        through, unbegun = iter(loader), iter(loader)
+        assert len(list(through)) == 10
         loader.close()
-        assert list(iterator) == []
-
-    def test_an_iterator_that_has_not_begun(self, load, plain):
-        loader = load(plain, 100)
-        iterator = iter(loader)
-        loader.close()
+        assert list(through) == []
         with pytest.raises(LoaderClosedError, match="closed"):
-            next(iterator)
+            next(unbegun)
 
     def test_inside_a_loop_it_is_not_taken_for_the_end(self, load, plain, threads):
         loader, seen = load(plain, 10), []
@@ -83,9 +79,7 @@ class TestClose:
 
     def test_the_context_closes(self, plain, threads):
         with gdsload.DataLoader(plain, 10, device="cpu", memory=gdsload.Memory(prefetch=1)) as loader:
-            iterator = iter(loader)
-            next(iterator)
-            assert threads()
+            iterator = begin(loader)
         assert threads() == []
         with pytest.raises(LoaderClosedError, match="closed"):
             next(iterator)
@@ -109,22 +103,12 @@ class TestClose:
 
     def test_closing_an_iterator_ends_that_epoch_alone(self, load, plain):
         loader = load(plain, 10, with_index=True)
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         iterator.close()
         iterator.close()
         assert list(iterator) == []
         assert loader.state_dict()["position"] == 10
         assert len(list(loader)) == 100
-
-    def test_the_backend_is_closed_once_the_loader_is(self, load, plain, wrap, mmap):
-        made = wrap(RecordingBackend)
-        loader = load(plain, 10, mmap=mmap, **BLOCK)
-        iterator = iter(loader)
-        next(iterator)
-        loader.close()
-        assert made[0].closed == 1
-        assert made[0].held_bytes == 0
 
 
 def test_whoever_was_interrupted_while_closing_closes_again(load, plain, wrap, threads, mmap, interrupted):
@@ -137,8 +121,7 @@ def test_whoever_was_interrupted_while_closing_closes_again(load, plain, wrap, t
 
     wrap(lambda inner: SlowBackend(inner, delay))
     loader = load(plain, 10, mmap=mmap, memory=gdsload.Memory(prefetch=1))
-    iterator = iter(loader)
-    next(iterator)
+    iterator = begin(loader)
     while landed_at[-1] < time.monotonic() + 0.3:  # as the consumer may have read and awaited the last one itself
         next(iterator)
         time.sleep(0.01)
@@ -149,12 +132,18 @@ def test_whoever_was_interrupted_while_closing_closes_again(load, plain, wrap, t
     assert threads() == []
 
 
-def test_interrupted_while_files_are_closed(load, plain, wrap, threads, mmap):
+@pytest.fixture
+def begun(load, plain, wrap, mmap):
+    """A loader in the middle of an epoch, its iterator, and its backend."""
     made = wrap(RecordingBackend)
-    loader = load(plain, 10, mmap=mmap)
-    iterator = iter(loader)  # held: threads of one that was dropped may be seen for a moment longer
-    next(iterator)
-    strikes, close = [1, 2], made[0].close
+    loader = load(plain, 10, mmap=mmap, **BLOCK)
+    iterator = begin(loader)
+    return loader, iterator, made[0]
+
+
+def test_interrupted_while_files_are_closed(begun, threads):
+    loader, _iterator, backend = begun
+    strikes, close = [1, 2], backend.close
 
     def struck():
         if strikes:
@@ -162,32 +151,30 @@ def test_interrupted_while_files_are_closed(load, plain, wrap, threads, mmap):
             raise KeyboardInterrupt
         close()
 
-    made[0].close = struck
+    backend.close = struck
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             loader.close()
-    assert made[0].closed == 0
+    assert backend.closed == 0
     loader.close()
     loader.close()
-    assert made[0].closed == 1
+    assert backend.closed == 1
     assert threads() == []
+    assert backend.held_bytes == 0
     assert loader.backend.bytes_by_path["host"] > 0
 
 
-def test_closed_by_a_signal_while_it_is_being_closed(load, plain, wrap, threads, mmap):
-    made = wrap(RecordingBackend)
-    loader = load(plain, 10, mmap=mmap)
-    iterator = iter(loader)  # held: threads of one that was dropped may be seen for a moment longer
-    next(iterator)
-    close = made[0].close
+def test_closed_by_a_signal_while_it_is_being_closed(begun, threads):
+    loader, _iterator, backend = begun
+    close = backend.close
 
     def struck():
         loader.close()
         close()
 
-    made[0].close = struck
+    backend.close = struck
     loader.close()
-    assert made[0].closed == 1
+    assert backend.closed == 1
     assert threads() == []
 
 
@@ -259,57 +246,41 @@ def test_interrupted_between_the_making_of_a_prefetcher_and_its_noting(load, pla
     assert [batch["x"][0, 0].item() for batch in loader] == list(range(0, 1000, 10))
 
 
-@pytest.mark.parametrize("seed", range(25))
-def test_from_another_thread_at_any_moment(load, plain, wrap, threads, soon, mmap, seed):
-    chosen = random.Random(seed)
+@pytest.mark.parametrize("seed", range(50))
+def test_from_another_thread_at_any_moment(load, plain, wrap, threads, in_thread, soon, seed):
+    chosen, mmap = random.Random(seed // 2), seed % 2 == 0
     delay = chosen.choice([0, 0.001, 0.01])
     wrap(lambda inner: SlowBackend(inner, lambda: chosen.random() * delay))
     order = chosen.choice([{}, {"shuffle": "full"}, BLOCK])
     loader = load(
         plain, 10, mmap=mmap, with_index=True, memory=gdsload.Memory(prefetch=chosen.choice([1, 2000, "1MiB"])), **order
     )
-    found = []
 
     def consume():
-        try:
-            for _ in range(100):
-                for batch in loader:
-                    assert batch["x"][:, 0].tolist() == batch["index"].tolist()
-        except BaseException as error:
-            found.append(error)
+        for _ in range(100):
+            for batch in loader:
+                assert batch["x"][:, 0].tolist() == batch["index"].tolist()
 
-    consumer = threading.Thread(target=consume, daemon=True)
-    consumer.start()
+    consumer = in_thread(consume)
     time.sleep(chosen.random() * chosen.choice([0.001, 0.02, 0.1]))
-    closers = [threading.Thread(target=loader.close, daemon=True) for _ in range(chosen.choice([1, 3]))]
-    for thread in closers:
-        thread.start()
-    for thread in [*closers, consumer]:
-        thread.join(20)
-        assert not thread.is_alive(), "it hangs"
-    assert [type(error) for error in found] == [LoaderClosedError]
+    for closer in [in_thread(loader.close) for _ in range(chosen.choice([1, 3]))]:
+        closer.result(timeout=20)
+    assert type(consumer.exception(timeout=20)) is LoaderClosedError
     soon(lambda: threads() == [])  # the consumer may have dropped its iterator behind all
     assert loader.state_dict()["position"] % 10 == 0
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_an_iterator_from_another_thread_at_any_moment(load, plain, wrap, mmap, seed):
+def test_an_iterator_from_another_thread_at_any_moment(load, plain, wrap, in_thread, mmap, seed):
     """The epoch then simply ends."""
     chosen = random.Random(seed)
     wrap(lambda inner: SlowBackend(inner, 0.001))
     loader = load(plain, 10, mmap=mmap, with_index=True)
     iterator = iter(loader)
-    found = []
-
-    def consume():
-        found.extend(batch["index"][0].item() for batch in iterator)
-
-    consumer = threading.Thread(target=consume, daemon=True)
-    consumer.start()
+    consumer = in_thread(lambda: [batch["index"][0].item() for batch in iterator])
     time.sleep(chosen.random() * 0.03)
     iterator.close()
-    consumer.join(20)
-    assert not consumer.is_alive()
+    found = consumer.result(timeout=20)
     assert found == list(range(0, 10 * len(found), 10))
 
 
@@ -333,8 +304,7 @@ class TestAbandoned:
 
     def test_a_loader_and_its_iterator_are_no_circle(self, plain, threads, soon, mmap, no_collection):
         loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap, memory=gdsload.Memory(prefetch=1))
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         gone = [weakref.ref(loader), weakref.ref(iterator)]
         del loader, iterator
         assert [reference() for reference in gone] == [None, None]
@@ -359,8 +329,7 @@ class TestAbandoned:
     def test_with_slow_reads_nobody_waits(self, load, plain, wrap, threads, soon, mmap):
         wrap(lambda inner: SlowBackend(inner, 0.3))
         loader = load(plain, 10, mmap=mmap)
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         began = time.monotonic()
         del iterator
         assert time.monotonic() - began < 0.2
@@ -368,8 +337,7 @@ class TestAbandoned:
 
     def test_in_a_circle_of_references(self, plain, threads, soon, mmap):
         loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap)
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         circle = [iterator, loader]
         circle.append(circle)
         del iterator, loader, circle
@@ -440,7 +408,7 @@ class TestIterators:
         loader.set_epoch(0)
         assert [batch["index"].tolist() for batch in unused[57]] == first
 
-    def test_each_is_an_epoch_of_its_own(self, load, plain):
+    def test_each_is_an_epoch_of_its_own(self, load, plain, threads):
         def epochs(loader, number):
             loader.set_epoch(number)
             return [batch["index"].tolist() for batch in loader]
@@ -455,30 +423,18 @@ class TestIterators:
                 seen.append(next(iterator)["index"].tolist())
         assert found == reference
         assert all(list(iterator) == [] for iterator in iterators)
-
-    def test_nested_loops(self, load, plain, threads):
-        loader = load(plain, 100)
-        assert sum(len(inner["x"]) for _ in loader for inner in loader) == 10 * 1000
+        assert loader.epoch == 3
         assert threads() == []
-        assert loader.epoch == 11
 
-    def test_one_of_them_shared_by_threads(self, load, plain):
-        loader = load(plain, 3, with_index=True)
-        iterator = iter(loader)
-        found = [[] for _ in range(4)]
-        workers = [
-            threading.Thread(target=lambda seen=seen: seen.extend(batch["index"].tolist() for batch in iterator))
-            for seen in found
-        ]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        assert sorted(index for seen in found for batch in seen for index in batch) == list(range(1000))
+    def test_one_of_them_shared_by_threads(self, load, plain, in_thread):
+        iterator = iter(load(plain, 3, with_index=True))
+        workers = [in_thread(lambda: [batch["index"].tolist() for batch in iterator]) for _ in range(4)]
+        found = [batch for worker in workers for batch in worker.result(timeout=20)]
+        assert sorted(index for batch in found for index in batch) == list(range(1000))
 
     @pytest.mark.parametrize("strikes", ["begin", "transform", "end"])
     def test_what_ends_it_is_raised_in_all_threads_and_what_a_transform_raises_in_one(
-        self, load, plain, monkeypatch, strikes
+        self, load, plain, in_thread, monkeypatch, strikes
     ):
         left = [strikes]
 
@@ -492,19 +448,10 @@ class TestIterators:
         loader = load(plain, 100, transform=lambda batch: strike("transform") or batch)
         iterator = iter(loader)
         monkeypatch.setattr(iterator, "_turn", SlowToGoOn())
-        found, errors = [], []
-
-        def consume():
-            try:
-                found.extend(batch for batch in iterator)  # no list asks for its length, which is told by the same
-            except BaseException as error:
-                errors.append(error)
-
-        workers = [threading.Thread(target=consume) for _ in range(4)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        found = []
+        # No list asks for its length, which is told by the same.
+        workers = [in_thread(lambda: found.extend(batch for batch in iterator)) for _ in range(4)]
+        errors = [error for worker in workers if (error := worker.exception(timeout=20)) is not None]
         goes_on = strikes == "transform"
         assert [type(error) for error in errors] == [ValueError] * (1 if goes_on else 4)
         assert len(found) == {"begin": 0, "transform": 9, "end": 10}[strikes]
@@ -516,18 +463,15 @@ class TestIterators:
             left.clear()
             assert loader.state_dict()["position"] == 100 * len(found)
 
-    def test_it_is_its_own_iterator(self, load, plain):
-        iterator = iter(load(plain))
-        assert iter(iterator) is iterator
-
-    def test_after_the_end_it_stays_at_the_end(self, load, plain):
+    def test_it_is_its_own_iterator_and_stays_at_the_end(self, load, plain):
         iterator = iter(load(plain, 500))
+        assert iter(iterator) is iterator
         assert len(list(iterator)) == 2
         assert [next(iterator, "none") for _ in range(3)] == ["none"] * 3
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_no_memory_is_given_back_under_whoever_gathers(load, plain, wrap, mmap, monkeypatch, count):
+def test_no_memory_is_given_back_under_whoever_gathers(load, plain, wrap, in_thread, mmap, monkeypatch, count):
     made = wrap(RecordingBackend)
     started, seen = threading.Event(), []
     monkeypatch.setattr("gdsload.engine.limits.MOST_THREADS", count)
@@ -541,19 +485,9 @@ def test_no_memory_is_given_back_under_whoever_gathers(load, plain, wrap, mmap, 
     gather_rows = assemble.gather_rows
     monkeypatch.setattr(assemble, "gather_rows", gather)
     loader = load(plain, 10, mmap=mmap)
-    errors = []
-
-    def consume():
-        try:
-            list(loader)
-        except LoaderClosedError as error:
-            errors.append(error)
-
-    consumer = threading.Thread(target=consume)
-    consumer.start()
+    consumer = in_thread(list, loader)
     assert started.wait(10)
     loader.close()
     assert made[0].closed == 1
     assert set(seen) == {0}
-    consumer.join(10)
-    assert len(errors) == 1
+    assert isinstance(consumer.exception(timeout=10), LoaderClosedError)

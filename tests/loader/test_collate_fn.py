@@ -11,7 +11,6 @@ from torch.utils.data import default_collate
 
 import gdsload
 from gdsload.errors import OptionError
-from gdsload.loader.plan import LoaderPlan
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=4, window=16, lanes=2)}]
@@ -57,14 +56,6 @@ class TestBatches:
             device_transform=lambda batch: batch + 1, transform=int,
         )  # fmt: skip
         assert next(iter(loader)) == 8 * sum(range(10)) + 1
-
-    def test_where_torch_copies_batches_to_a_device(self, load, plain, monkeypatch):
-        def run():
-            return [fingerprint(batch) for batch in load(plain, 100, "full", collate_fn=detection)]
-
-        wanted = run()
-        monkeypatch.setattr(LoaderPlan, "copies", True)
-        assert run() == wanted
 
     def test_an_empty_batch_is_collated_as_torch_does(self, load, plain):
         assert list(load(plain, batch_sampler=[[3, 4], [], [5]], collate_fn=len)) == [2, 0, 1]
@@ -128,9 +119,10 @@ class TestErrors:
         assert found[:3] + found[4:] == [100] * 9
         assert found[3] == "in collate_fn, for 100 samples in the batch of step 3 of epoch 0"
 
-    def test_stop_iteration_does_not_end_the_epoch(self, load, plain):
-        with pytest.raises(RuntimeError, match="collate_fn raised StopIteration, which would have ended the epoch"):
-            next(iter(load(plain, 100, collate_fn=lambda _samples: next(iter(())))))
+    @pytest.mark.parametrize("hook", ["collate_fn", "sample_transform"])
+    def test_stop_iteration_does_not_end_the_epoch(self, load, plain, hook):
+        with pytest.raises(RuntimeError, match=f"{hook} raised StopIteration, which would have ended the epoch"):
+            next(iter(load(plain, 100, **{hook: lambda _: next(iter(()))})))
 
     @pytest.mark.parametrize(("other", "value"), [("backend", "bounce"), ("cache", "vram"), ("ragged", "padded")])
     def test_what_contradicts_it(self, load, plain, other, value):

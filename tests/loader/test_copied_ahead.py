@@ -22,6 +22,7 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import fingerprint
 from gdsload.transforms import DecodeImage
+from tests.loader.taking import begin
 
 STREAM = SimpleNamespace(stream_id=0, device_index=0, wait_stream=lambda _other: None)
 
@@ -89,9 +90,10 @@ def both(load, device, monkeypatch, *given, **options):
     return found, [fingerprint(batch) for batch in load(*given, **options)]
 
 
+@pytest.mark.parametrize(
+    ("ragged", "mmap"), [("jagged", True), ("jagged", False), ("offsets", False), ("padded", True), ("varlen", True)]
+)
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
-@pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded", "varlen"])
-@pytest.mark.parametrize("mmap", [True, False])
 def test_batches_are_those_of_the_cpu(load, rich, device, monkeypatch, shuffle, ragged, mmap):
     options = {"ragged": ragged, "mmap": mmap, "with_index": True, "with_real": True}
     found, wanted = both(load, device, monkeypatch, rich, 17, shuffle, **options)
@@ -154,8 +156,7 @@ def test_device_transforms_get_what_is_on_the_device(load, plain, device, monkey
 
 
 def test_batches_are_copied_before_they_are_asked_for(load, plain, device, soon):
-    batches = iter(load(plain, 10))
-    next(batches)
+    batches = begin(load(plain, 10))
     soon(lambda: len(device.copied) > 2)
     assert [int(batch["x"][0, 0]) for batch in batches] == list(range(10, 1000, 10))
 

@@ -16,6 +16,7 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import Fault, FaultyBackend, assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast, RandomFlip
+from tests.loader.taking import begin
 
 BLOCK = {"shuffle": BlockShuffle(block=8, window=40, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
@@ -73,10 +74,6 @@ class TestRandomNumbers:
         monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
         loader = load(plain, 300, sampler=range(1000), device_transform=key_of)
         assert next(iter(loader))["key"] == derive_key(0, 0, Purpose.TRANSFORM, 0, 3)
-
-    def test_a_seed_beside_a_sampler_is_the_transforms(self, load, plain):
-        for given in ({"sampler": range(10)}, {"batch_sampler": [[1], [2]], "batch_size": 1}):
-            load(plain, seed=5, device_transform=key_of, **given)
 
     @pytest.mark.parametrize("order", [*ORDERS, {"sampler": range(143)}], ids=str)
     def test_resumes_at_every_step(self, load, rich, order):
@@ -165,8 +162,7 @@ class TestCalls:
             return batch
 
         loader = load(plain, 10, device_transform=note)
-        iterator = iter(loader)
-        next(iterator)
+        _held = begin(loader)
         before = len(seen)
         soon(lambda: len(seen) > before)
         assert all(name.startswith("gdsload") for name in seen[before:])
@@ -195,9 +191,7 @@ class TestCalls:
         monkeypatch.setattr(LoaderPlan, "copies", True)
         assert run() == ahead
         loader = load(plain, 100, device_transform=fail_late)
-        iterator = iter(loader)
-        for _ in range(5):
-            next(iterator)
+        iterator = begin(loader, 5)
         with pytest.raises(ZeroDivisionError) as caught:
             next(iterator)
         assert caught.value.__notes__[-1] == "in device_transform, for the batch of step 5 of epoch 0"
@@ -271,7 +265,7 @@ class TestErrors:
             list(loader)
 
     @pytest.mark.parametrize("ask", ["cache", "state_dict", "stats", "backend", "epoch"])
-    def test_it_may_look_at_its_loader_while_an_abandoned_epoch_is_waited_for(self, load, plain, soon, ask):
+    def test_it_may_look_at_its_loader_while_an_abandoned_epoch_is_waited_for(self, load, plain, in_thread, soon, ask):
         go, calls = threading.Event(), []
 
         def look(batch):
@@ -283,22 +277,18 @@ class TestErrors:
             return batch
 
         loader = load(plain, 10, device_transform=look)
-        abandoned, consumed = [iter(loader)], []
-        first = threading.Thread(target=lambda: consumed.append(next(abandoned[0])))
-        first.start()
+        abandoned = [iter(loader)]
+        first = in_thread(lambda: next(abandoned[0]))
         soon(lambda: calls)
         go.set()
-        first.join(10)
+        assert len(first.result(timeout=10)["x"]) == 10
         go.clear()
         abandoned.clear()
-        second = threading.Thread(target=lambda: consumed.extend(loader))
-        second.start()
+        second = in_thread(list, loader)
         threading.Timer(0.1, go.set).start()
-        second.join(10)
-        assert not second.is_alive()
-        assert len(consumed) == 1 + len(loader)
+        assert len(second.result(timeout=10)) == len(loader)
 
-    def test_closing_waits_for_the_call(self, load, plain, soon):
+    def test_closing_waits_for_the_call(self, load, plain, in_thread, soon):
         go, calls = threading.Event(), []
 
         def wait(batch):
@@ -306,23 +296,16 @@ class TestErrors:
             go.wait(10)
             return batch
 
-        def consume():
-            with pytest.raises(LoaderClosedError, match="was closed"):
-                list(loader)
-
         loader = load(plain, 1, device_transform=wait)
-        consumer = threading.Thread(target=consume)
-        consumer.start()
+        consumer = in_thread(list, loader)
         soon(lambda: calls)
-        closer = threading.Thread(target=loader.close)
-        closer.start()
-        closer.join(0.05)
-        assert closer.is_alive()
+        closer = in_thread(loader.close)
+        time.sleep(0.05)
+        assert not closer.done()
         go.set()
-        closer.join(10)
-        consumer.join(10)
-        assert not closer.is_alive()
-        assert not consumer.is_alive()
+        closer.result(timeout=10)
+        with pytest.raises(LoaderClosedError, match="was closed"):
+            consumer.result(timeout=10)
 
     def test_batches_that_nobody_wants_any_more_are_left_alone(self):
         calls = []

@@ -192,7 +192,7 @@ class Lame(Meeting):
                 self.quick += 1
 
 
-def test_a_drive_that_does_not_answer_leaves_the_other_at_work(over_two, load, soon):
+def test_a_drive_that_does_not_answer_leaves_the_other_at_work(over_two, load, in_thread, soon):
     lame = Lame()
 
     class OverTwo(ShardDataset):
@@ -200,11 +200,10 @@ def test_a_drive_that_does_not_answer_leaves_the_other_at_work(over_two, load, s
 
     loader = load(OverTwo(over_two), 64, "full", mmap=False, backend=gdsload.Auto(threads=2))
     stream = iter(loader)
-    reader = threading.Thread(target=lambda: next(stream))
-    reader.start()
+    reader = in_thread(next, stream)
     soon(lambda: lame.quick == 8)  # all that the quick one has, while the other has not one
     lame.answer.set()
-    reader.join(30)
+    assert sorted(reader.result(timeout=30)["x"][:, 7].tolist()) == list(range(64))
 
 
 @pytest.mark.parametrize("mmap", [True, False])

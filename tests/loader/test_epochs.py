@@ -19,6 +19,7 @@ import gdsload
 from gdsload.errors import StateError
 from gdsload.order import Schedule, make_order
 from gdsload.testing import RecordingBackend, SlowBackend, fingerprint
+from tests.loader.taking import begin, numbers
 from tests.order.quality import batch_ids
 
 ORDERS = [
@@ -33,10 +34,6 @@ LARGE = "1GiB"
 EXAMPLES = settings(
     max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-def indices(loader):
-    return [batch["index"].tolist() for batch in loader]
 
 
 @pytest.mark.parametrize(("batch_size", "mmap"), [(1, True), (16, True), (16, False), (500, False)])
@@ -54,18 +51,6 @@ def test_batches_are_the_samples_that_were_written(load, rich, expect_rich, orde
         seen += numbers
     assert sorted(seen) == list(range(143))
     assert (seen == sorted(seen)) == (order["shuffle"] is False)
-
-
-@pytest.mark.parametrize("mmap", [True, False])
-def test_batches_equal_what_the_dataset_gives(load, rich, mmap):
-    dataset = gdsload.ShardDataset(rich, mmap=mmap)
-    for batch in load(dataset, 10, "full", with_index=True, ragged="offsets", mmap=mmap):
-        for row, index in enumerate(batch["index"].tolist()):
-            sample = dataset[index]
-            for name, value in sample.items():
-                found = batch[name]
-                found = found[0][found[1][row] : found[1][row + 1]] if isinstance(found, tuple) else found[row]
-                assert fingerprint(found) == fingerprint(value)
 
 
 @EXAMPLES
@@ -99,8 +84,8 @@ def test_all_ranks_together_give_every_sample_once(plain, order, batch_size, wor
                 assert batch["x"][:, 0].tolist() == batch["x"][:, -1].tolist() == batch["index"].tolist()
             wanted = make_order(loader.order_options, [256, 256, 256, 232], seed, 0)
             schedule = Schedule(1000, batch_size, rank, world_size, tail, wanted.lanes)
-            assert indices(found) == [batch_ids(wanted, schedule, step).tolist() for step in range(len(loader))]
-            steps.append(indices(found))
+            assert numbers(found) == [batch_ids(wanted, schedule, step).tolist() for step in range(len(loader))]
+            steps.append(numbers(found))
             counted += [index for batch in found for index in batch["index"][batch["real"]].tolist()]
     assert sorted(counted) == sorted(set(counted))
     seen = sorted(index for rank in steps for batch in rank for index in batch)
@@ -115,7 +100,7 @@ def test_all_ranks_together_give_every_sample_once(plain, order, batch_size, wor
 
 def test_a_last_global_batch_smaller_than_the_world_comes_to_every_rank(load, plain):
     """A batch of none would be a loss of nan, a shape that cannot be, and a gather that ends the process."""
-    found = [indices(load(plain, 27, ranks=(rank, 37), with_index=True)) for rank in range(37)]
+    found = [numbers(load(plain, 27, ranks=(rank, 37), with_index=True)) for rank in range(37)]
     assert {tuple(map(len, steps)) for steps in found} == {(27, 1)}
     assert {index for _, last in found for index in last} == {999}
 
@@ -140,7 +125,7 @@ def test_an_empty_batch_has_every_field_with_its_type(load, rich, expect_rich, m
     """As a batch sampler may want it; nothing else asks for one."""
     wanted = [[3, 4], [], [5]]
     found = list(load(rich, batch_sampler=wanted, with_index=True, ragged="offsets", mmap=mmap))
-    assert indices(found) == wanted
+    assert numbers(found) == wanted
     for batch in found:
         expect_rich(batch, batch["index"].tolist())
 
@@ -160,15 +145,13 @@ class TestNothingElseDecidesTheOrder:
     def same(self, loader, reference):
         assert [fingerprint(batch) for batch in loader] == reference
 
-    @pytest.mark.parametrize(("prefetch_bytes", "mmap"), [(1, True), (3000, True), (3000, False)])
-    def test_prefetch_bytes(self, load, rich, order, reference, prefetch_bytes, mmap):
-        options = {"memory": gdsload.Memory(prefetch=prefetch_bytes), "mmap": mmap, "with_index": True, **order}
+    @pytest.mark.parametrize(
+        ("budget", "mmap"),
+        [({"prefetch": 1}, True), ({"prefetch": 3000}, True), ({"prefetch": 3000}, False), ({"arena": "2MiB"}, False)],
+    )
+    def test_budgets_and_mappings(self, load, rich, order, reference, budget, mmap):
+        options = {"memory": gdsload.Memory(**budget), "mmap": mmap, "with_index": True, **order}
         self.same(load(rich, 6, seed=3, **options), reference)
-
-    def test_mapped_or_not_and_the_arena(self, load, rich, order, reference):
-        self.same(
-            load(rich, 6, seed=3, mmap=False, memory=gdsload.Memory(arena="2MiB"), with_index=True, **order), reference
-        )
 
     @pytest.mark.parametrize("workers", [2, 7])
     def test_the_number_of_threads(self, load, rich, order, reference, workers, monkeypatch):
@@ -186,19 +169,12 @@ class TestNothingElseDecidesTheOrder:
 def test_epochs_differ_and_two_loaders_agree(load, plain):
     def three(**options):
         loader = load(plain, 100, "full", with_index=True, **options)
-        return [indices(loader) for _ in range(3)]
+        return [numbers(loader) for _ in range(3)]
 
     first = three(seed=5)
     assert first == three(seed=5)
     assert all(first[a] != first[b] for a, b in ((0, 1), (0, 2), (1, 2)))
     assert first[0] != three(seed=6)[0]
-
-
-def test_the_order_of_batches_is_dataset_order_without_shuffling(load, plain):
-    loader = load(plain, 64)
-    for _ in range(2):
-        found = torch.cat([batch["x"][:, 0] for batch in loader])
-        assert torch.equal(found, torch.arange(1000, dtype=torch.int32))
 
 
 def test_the_windows_in_memory_stay_within_arena_bytes(load, plain, wrap):
@@ -293,7 +269,7 @@ class TestEpochsThatAreLeft:
         loader, trained = load(plain, 100, True, with_index=True), 0
         looked = LOOKS[look](loader)
         while loader.epoch < 3:
-            assert (loader.epoch, sorted(itertools.chain(*indices(loader)))) == (trained, list(range(1000)))
+            assert (loader.epoch, sorted(itertools.chain(*numbers(loader)))) == (trained, list(range(1000)))
             trained += 1
         assert trained == 3
         del looked
@@ -315,18 +291,18 @@ class TestEpochsThatAreLeft:
     def test_the_count_goes_on_with_a_state_and_with_a_copy(self, load, plain):
         loader = load(plain, 100, True, with_index=True)
         next(iter(loader))
-        first, second = indices(loader), iter(loader)
+        first, second = numbers(loader), iter(loader)
         next(second)
         assert loader.epoch == 1
         resumed = load(plain, 100, True, with_index=True)
         resumed.load_state_dict(loader.state_dict())
         for other in (resumed, copy.copy(loader)):
             assert other.epoch == 1
-            assert len(indices(other)) == 9
+            assert len(numbers(other)) == 9
             assert other.epoch == 2
-        assert first != indices(second)
+        assert first != numbers(second)
         copied = copy.copy(loader)
-        assert (copied.epoch, loader.epoch, indices(copied)) == (2, 2, indices(loader))
+        assert (copied.epoch, loader.epoch, numbers(copied)) == (2, 2, numbers(loader))
 
     def test_each_iterator_is_shuffled_anew(self, load, plain):
         loader = load(plain, 100, True, with_index=True)
@@ -344,24 +320,18 @@ class TestEpochsThatAreLeft:
         assert loader.epoch == 1
         next(iter(loader))
         assert (next(iterator, None), loader.epoch) == (None, 1)
-        assert (len(indices(loader)), loader.epoch) == (10, 2)
+        assert (len(numbers(loader)), loader.epoch) == (10, 2)
 
     @pytest.mark.parametrize("kind", SAMPLED)
     def test_a_look_at_an_epoch_of_one_batch_costs_none(self, load, plain, kind):
         loader = load(plain, batch_size=1000, with_index=True, **SAMPLED[kind]())
         next(iter(loader))
         assert loader.epoch == 0
-        assert (len(indices(loader)), loader.epoch) == (1, 1)
-
-    def test_both_of_two_at_once_count_when_they_end(self, load, plain):
-        loader = load(plain, 100, True)
-        assert len(list(zip(loader, loader, strict=False))) == 10
-        assert loader.epoch == 2
+        assert (len(numbers(loader)), loader.epoch) == (1, 1)
 
     def test_an_older_iterator_that_ends_after_set_epoch_does_not_count(self, load, plain):
         loader = load(plain, 100, True)
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         loader.set_epoch(5)
         assert (len(list(iterator)), loader.epoch) == (9, 5)
 

@@ -13,6 +13,7 @@ import pytest
 import gdsload
 from gdsload import FileChangedError, FormatError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.testing import Fault, FaultyBackend, SlowBackend
+from tests.loader.taking import begin, collect
 
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
@@ -31,16 +32,6 @@ WAYS = [(mmap, when) for mmap in (True, False) for when in ("read", "completion"
 """Whether shards are mapped, and where the failure strikes."""
 
 
-def collect(iterator):
-    """Batches until an error, and that error."""
-    found = []
-    try:
-        found.extend(batch["index"].tolist() for batch in iterator)
-    except Exception as error:
-        return found, error
-    return found, None
-
-
 @pytest.fixture
 def reference(load, plain):
     """The batches of an epoch without failures."""
@@ -53,7 +44,7 @@ def reference(load, plain):
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-@pytest.mark.parametrize("sample", [0, 5, 307, 999])
+@pytest.mark.parametrize("sample", [0, 307, 999])
 def test_a_sample_that_cannot_be_read(load, plain, reference, wrap, order, way, sample):
     mmap, when = way
     file, offset, _ = data_offset(plain, sample)
@@ -96,7 +87,7 @@ def test_a_sample_that_cannot_be_read(load, plain, reference, wrap, order, way, 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-@pytest.mark.parametrize("calls", [[0], [1], [3], [2, 3, 5], range(1, 60, 4)], ids=str)
+@pytest.mark.parametrize("calls", [[0], [1], [2, 3, 5], range(1, 60, 4)], ids=str)
 def test_a_read_that_works_the_second_time_leaves_no_gap(load, plain, reference, wrap, order, way, calls):
     """Whatever is done about it: if no error comes, all batches come."""
     mmap, when = way
@@ -260,8 +251,7 @@ class TestTransform:
 
     def test_it_may_close_the_loader(self, load, plain):
         loader = load(plain, 10, transform=lambda batch: loader.close() or batch)
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         with pytest.raises(LoaderClosedError, match="closed"):
             next(iterator)
 

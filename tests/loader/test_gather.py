@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -26,22 +24,18 @@ def test_as_read_batch_reads_them(rich, mmap):
     assert some["label"].tolist() == [3, 3, 1]
 
 
-def test_from_several_threads(rich):
-    dataset, wrong = ShardDataset(rich), []
+def test_from_several_threads(rich, in_thread):
+    dataset = ShardDataset(rich)
 
     def ask(seed):
         random = np.random.default_rng(seed)
         for _ in range(30):
             indices = random.integers(0, len(dataset), 50)
             found = dataset.gather(indices, fields=["label"], device="cpu")["label"]
-            wrong.extend([] if found.tolist() == indices.tolist() else [seed])
+            assert found.tolist() == indices.tolist()
 
-    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    for asking in [in_thread(ask, seed) for seed in range(4)]:
+        asking.result(timeout=20)
 
 
 def test_kernels_for_them_are_prepared(rich, monkeypatch):

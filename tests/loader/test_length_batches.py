@@ -11,10 +11,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import ConcatDataset, Subset, random_split
 from torch.utils.data import DataLoader as TorchDataLoader
 
@@ -22,6 +20,7 @@ import gdsload
 from gdsload import Field, LengthBuckets, OptionError, StateError, TokenBudget
 from gdsload.loader.samplers import PlannedSampler
 from gdsload.testing import assert_resumes_everywhere
+from tests.loader.taking import begin
 
 SAMPLES = 1500
 
@@ -178,16 +177,14 @@ class TestDatasets:
         with pytest.raises(OptionError, match="the batch_sampler was made of 2 samples, but the loader's .* has 1500"):
             load(dataset, batch_sampler=TokenBudget(dataset.select([1, 2]), "tokens", 400))
 
-    def test_a_sample_that_does_not_fit_is_named(self, tokens, lengths):
+    def test_a_sample_that_does_not_fit_is_named_and_can_be_left_out(self, load, tokens, lengths):
         first, others = int(np.argmax(lengths > 150)), int((lengths > 150).sum()) - 1
         message = rf"sample {first} has {lengths[first]} rows of 'tokens', more than max_tokens, which is 150, and so "
         with pytest.raises(OptionError, match=rf"{message}have {others} more\. .*dataset\.select\("):
             TokenBudget(tokens, "tokens", 150)
-
-    def test_what_the_error_says_leaves_them_out(self, load, tokens, lengths):
         dataset = gdsload.ShardDataset(tokens)
         short = dataset.select(np.flatnonzero(dataset.lengths("tokens") <= 150))
-        loader = load(short, batch_sampler=TokenBudget(short, "tokens", 150))
+        loader = load(short, batch_sampler=TokenBudget(short, "tokens", 150), fields=["n"])
         found = sorted(number for batch in loader for number in batch["n"].tolist())
         assert found == np.flatnonzero(lengths <= 150).tolist()
 
@@ -223,9 +220,7 @@ class TestLoader:
     def test_nothing_is_planned_again_before_the_place(self, load, tokens, monkeypatch):
         sampler = TokenBudget(tokens, "tokens", 400, window=100)
         loader = load(tokens, batch_sampler=sampler, fields=["n"])
-        batches = iter(loader)
-        for _ in range(60):
-            next(batches)
+        batches = begin(loader, 60)
         state = json.loads(json.dumps(loader.state_dict()))
         window = state["sampler"]["place"]["window"]
         assert window > 5
@@ -272,9 +267,7 @@ class TestLoader:
     def test_a_state_serves_every_rank(self, load, tokens, rank):
         sampler = TokenBudget(tokens, "tokens", 400, window=200)
         first = load(tokens, batch_sampler=sampler, fields=["n"], ranks=(1, 3))
-        batches = iter(first)
-        for _ in range(5):
-            next(batches)
+        _held = begin(first, 5)
         other = load(tokens, batch_sampler=sampler, fields=["n"], ranks=(rank, 3))
         other.load_state_dict(first.state_dict())
         assert [batch["n"].tolist() for batch in other] == shares(sampler, 3)[rank][5:]
@@ -282,8 +275,7 @@ class TestLoader:
     def test_another_number_of_ranks_between_epochs_alone(self, load, tokens):
         sampler = TokenBudget(tokens, "tokens", 400)
         loader = load(tokens, batch_sampler=sampler, fields=["n"], ranks=(0, 2))
-        batches = iter(loader)
-        next(batches)
+        batches = begin(loader)
         other = load(tokens, batch_sampler=sampler, fields=["n"], ranks=(0, 3))
         with pytest.raises(StateError, match=r"in the middle of an epoch that 2 ranks shared, and there are now 3"):
             other.load_state_dict(loader.state_dict())
@@ -321,23 +313,19 @@ class TestLoader:
             loader.load_state_dict(state)
 
     def test_a_state_of_another_sampler_is_refused(self, load, tokens):
-        loader = load(tokens, 3, sampler=list(range(SAMPLES)), fields=["n"])
+        one = load(tokens, sampler=list(range(SAMPLES)), fields=["n"])
         other = load(tokens, batch_sampler=TokenBudget(tokens, "tokens", 400), fields=["n"])
-        with pytest.raises(StateError):
-            other.load_state_dict(loader.state_dict())
-        with pytest.raises(StateError):
-            loader.load_state_dict(other.state_dict())
+        for loader, state in ((one, other.state_dict()), (other, one.state_dict())):
+            with pytest.raises(StateError, match="a sampler of another kind"):
+                loader.load_state_dict(state)
 
-    def test_ranks_are_those_of_the_process_group(self, load, tokens):
+    def test_ranks_are_those_of_the_process_group(self, load, tokens, join):
         sampler = TokenBudget(tokens, "tokens", 400)
         loader = load(tokens, batch_sampler=sampler, fields=["n"])
-        dist.init_process_group("fake", rank=1, world_size=3, store=FakeStore())
-        try:
-            assert len(loader) == sampler.steps(0, 3)
-            assert [batch["n"].tolist() for batch in loader] == shares(sampler, 3)[1]
-            assert [batch.tolist() for batch in sampler] == shares(sampler, 3)[1]
-        finally:
-            dist.destroy_process_group()
+        join(1, 3)
+        assert len(loader) == sampler.steps(0, 3)
+        assert [batch["n"].tolist() for batch in loader] == shares(sampler, 3)[1]
+        assert [batch.tolist() for batch in sampler] == shares(sampler, 3)[1]
 
     def test_ranks_without_a_group_are_refused(self, load, tokens, monkeypatch):
         monkeypatch.setenv("WORLD_SIZE", "4")

@@ -13,6 +13,7 @@ from torch.utils.data import ConcatDataset, Subset
 import gdsload
 from gdsload import Mix, OptionError, SampleIndexError, StateError
 from gdsload.testing import assert_resumes_everywhere
+from tests.loader.taking import begin
 
 WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
 SIZES = {"a": 1000, "b": 77, "c": 5}
@@ -103,8 +104,7 @@ def test_it_resumes_at_every_step(make, shuffle, drop_last):
 def test_it_resumes_on_another_number_of_ranks_in_a_later_epoch(make):
     with make(60) as loader:
         loader.set_epoch(4)
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         state = loader.state_dict()
         wanted = [batch["index"].tolist() for batch in iterator]
     ranks = []

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import gdsload
-from gdsload import BudgetError, DatasetNotFoundError, Field, OptionError
+from gdsload import BudgetError, Field, OptionError
 from gdsload.loader.torch_keywords import WARNED, TorchKeywords
 from gdsload.testing import RecordingBackend
 
@@ -102,13 +102,6 @@ class TestSignature:
         assert [name.lstrip("*") for name in named] == list(inspect.signature(gdsload.DataLoader).parameters)
 
 
-class TestNumbers:
-    @pytest.mark.parametrize("value", [1, 2**40, "1B", "64KiB", "1.5 MB", "2 GiB"])
-    def test_sizes_as_numbers_or_text(self, load, plain, value):
-        loader = load(plain, 100, memory=gdsload.Memory(prefetch=value, arena=value))
-        assert len(list(loader)) == 10
-
-
 class TestOrders:
     def test_what_true_chose_and_why_is_shown(self, load, plain, monkeypatch):
         loader = load(plain, 1, True)
@@ -176,11 +169,6 @@ class TestDevice:
 
 
 class TestShown:
-    def test_repr(self, load, plain):
-        text = repr(load(plain, 32, "full", seed=7))
-        for part in ("DataLoader(", "plain", "1000 samples", "batch_size=32", "full order", "seed=7", "device='cpu'"):
-            assert part in text
-
     def test_backend(self, load, plain):
         loader = load(plain, 100)
         assert str(loader.backend).splitlines() == [
@@ -221,11 +209,6 @@ class TestEmpty:
         for shuffle in (False, True, "full", "block"):
             assert [batch["x"].tolist() for batch in load(tmp_path / "one", 10, shuffle)] == [[5]]
             assert list(load(tmp_path / "one", 10, shuffle, drop_last=True)) == []
-
-
-def test_a_dataset_that_is_not_there(load, tmp_path):
-    with pytest.raises(DatasetNotFoundError, match="there is no dataset here"):
-        load(tmp_path / "nothing")
 
 
 def test_a_tier_that_there_cannot_be_is_refused(plain):

@@ -21,6 +21,7 @@ from gdsload.shards.drive_order import DriveOrder
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
 from gdsload.system.memory import memory_at
+from tests.loader.taking import begin
 
 STORE = {}
 """The bytes of each shard, by its path."""
@@ -155,8 +156,7 @@ def test_what_the_store_does_not_have_is_an_error_of_its_own(fetched, load, monk
 
 
 def test_an_object_that_changes_is_noticed(fetched, load, monkeypatch):
-    batches = iter(load(fetched, 5, memory=gdsload.Memory(prefetch=1)))
-    next(batches)
+    batches = begin(load(fetched, 5, memory=gdsload.Memory(prefetch=1)))
     path = fetched.shards[-1].file
     monkeypatch.setitem(STORE, path, STORE[path][:-4096])
     with pytest.raises(gdsload.GdsloadError, match=r"the object (is another|ends before)|no valid safetensors"):

@@ -166,15 +166,17 @@ def test_batches_can_go_through_torchs_own_loader(load, plain):
     assert torch.equal(found["x"], batch["x"])
 
 
-class TestMemoryIsBounded:
-    @pytest.fixture
-    def large(self, tmp_path):
-        """64 MiB in samples of 64 KiB."""
-        with gdsload.ShardWriter(tmp_path / "large", shard_bytes="16MiB") as writer:
-            for number in range(8):
-                writer.write_batch({"x": np.full((128, 16384), number, np.int32)})
-        return tmp_path / "large"
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """64 MiB in samples of 64 KiB."""
+    path = tmp_path_factory.mktemp("large") / "large"
+    with gdsload.ShardWriter(path, shard_bytes="16MiB") as writer:
+        for number in range(8):
+            writer.write_batch({"x": np.full((128, 16384), number, np.int32)})
+    return path
 
+
+class TestMemoryIsBounded:
     def anonymous(self):
         """Resident memory that is not the page cache's."""
         with open("/proc/self/statm", encoding="ascii") as file:

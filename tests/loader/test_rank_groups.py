@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from gdsload import Field, OptionError, ShardWriter
 
@@ -256,18 +255,6 @@ class TestProcesses:
         assert [one["sampler"] for one in told] == [[0, 2], [0, 2], [1, 2], [1, 2]]
 
 
-@pytest.fixture
-def world():
-    """Makes this process one rank of a process group that nobody else is in."""
-
-    def make(rank, size):
-        dist.init_process_group("fake", rank=rank, world_size=size, store=FakeStore())
-
-    yield make
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
 class TestMesh:
     @pytest.mark.parametrize(
         ("names", "shape", "rank", "wanted"),
@@ -284,39 +271,39 @@ class TestMesh:
         ],
         ids=str,
     )
-    def test_dimensions_are_known_by_name(self, load, plain, world, names, shape, rank, wanted):
-        world(rank, 8)
+    def test_dimensions_are_known_by_name(self, load, plain, join, names, shape, rank, wanted):
+        join(rank, 8)
         loader = load(plain, 10, ranks=init_device_mesh("cpu", shape, mesh_dim_names=names), with_index=True)
         rank, world_size = wanted
         assert loader.state_dict()["global_batch"] == 10 * world_size
         assert next(iter(loader))["index"].tolist() == list(range(10 * rank, 10 * rank + 10))
 
     @pytest.mark.parametrize("names", [("a", "b"), ("dp", "b"), ("a", "tp"), None], ids=str)
-    def test_a_dimension_of_another_name_is_refused_where_there_are_several(self, load, plain, world, names):
-        world(3, 8)
+    def test_a_dimension_of_another_name_is_refused_where_there_are_several(self, load, plain, join, names):
+        join(3, 8)
         with pytest.raises(OptionError, match=r"get other samples is unknown.*(ranks=mesh\['name'\]|mesh_dim)"):
             load(plain, 10, ranks=init_device_mesh("cpu", (4, 2), mesh_dim_names=names))
 
-    def test_and_taken_where_it_is_chosen(self, load, plain, world):
-        world(3, 8)
+    def test_and_taken_where_it_is_chosen(self, load, plain, join):
+        join(3, 8)
         mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("a", "b"))
         for name, wanted in (("a", 10), ("b", 10)):
             assert next(iter(load(plain, 10, ranks=mesh[name], with_index=True)))["index"][0] == wanted
 
-    def test_another_ranks_mesh_is_refused(self, load, plain, world):
-        world(3, 8)
+    def test_another_ranks_mesh_is_refused(self, load, plain, join):
+        join(3, 8)
         with pytest.raises(OptionError, match="this process is no rank of DeviceMesh"):
             load(plain, 10, ranks=DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",)))
 
 
 class TestOptions:
-    def test_a_group_of_others_is_refused(self, load, plain, world):
-        world(1, 4)
+    def test_a_group_of_others_is_refused(self, load, plain, join):
+        join(1, 4)
         with pytest.raises(OptionError, match="which this process is no rank of"):
             load(plain, ranks=dist.new_group([0, 2]))
 
-    def test_a_part_of_a_mesh_has_no_peers_and_no_seed_of_all(self, load, plain, world):
-        world(1, 4)
+    def test_a_part_of_a_mesh_has_no_peers_and_no_seed_of_all(self, load, plain, join):
+        join(1, 4)
         part = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["dp"]
         with pytest.raises(OptionError, match="check_peers=True .*Pass ranks= with the whole mesh"):
             load(plain, ranks=part, check_peers=True)
@@ -326,8 +313,8 @@ class TestOptions:
             load(plain, ranks=part, seed=None)
 
     @pytest.mark.parametrize("name", ["mesh", "process_group"])
-    def test_copies_are_made_with_the_same_and_no_other_process_gets_one(self, load, plain, world, name):
-        world(1, 2)
+    def test_copies_are_made_with_the_same_and_no_other_process_gets_one(self, load, plain, join, name):
+        join(1, 2)
         given = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)) if name == "mesh" else dist.group.WORLD
         loader = load(plain, 10, with_index=True, ranks=given)
         with copy.deepcopy(loader) as found, copy.copy(loader) as other:
@@ -346,8 +333,8 @@ class TestOptions:
             ):
                 next(iter(found))
 
-    def test_a_group_is_held_by_nobody_and_missed_when_it_is_gone(self, load, plain, world):
-        world(1, 4)
+    def test_a_group_is_held_by_nobody_and_missed_when_it_is_gone(self, load, plain, join):
+        join(1, 4)
         loader = load(plain, 10, ranks=dist.group.WORLD)
         assert len(loader) == 25
         dist.destroy_process_group()

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, RandomSampler, Subset, TensorDataset
 
 from gdsload import (
     Auto,
@@ -58,6 +58,11 @@ class OddSubset(Subset):
 RANDOM = DecodeImage(size=8, crop="random-resized")
 
 
+def drawn(epoch):
+    """A sampler that is a function of the epoch."""
+    return torch.randperm(143)
+
+
 def padded(value):
     return {"ragged": Padded(value)}
 
@@ -83,11 +88,7 @@ VALUES = [
     ("decode", [{"picture": RANDOM}], "has no field 'picture'"),
     ("decode", [{"image": "random"}], r"decode\['image'\] is 'random'"),
     ("decode", [{"label": RANDOM}], "'label' is .* and holds no encoded images"),
-    (
-        "device",
-        ["nonsense", 3.5, [], "fpga", "cuda:99", 99, "", object()],
-        'device .* cannot be used here: .*Pass `device="cpu"`',
-    ),
+    ("device", ["nonsense", 3.5, "cuda:99", ""], 'device .* cannot be used here: .*Pass `device="cpu"`'),
     ("device", ["meta"], "device 'meta'"),
     ("device_transform", [5, [len, 5], "name"], "device_transform is .* cannot be called"),
     ("fields", [["labels"]], "no field 'labels'. It has 'image', 'label'"),
@@ -106,11 +107,8 @@ VALUES = [
     ("ranks", [(2, 2)], "ranks 0 to 1"),
     ("reuse_buffers", ["yes", 2, None], "reuse_buffers is"),
     ("sample_transform", [5], "sample_transform is 5: 5 cannot be called"),
-    (
-        "sampler",
-        [torch.zeros(3, dtype=torch.bool), torch.zeros(2, 2, dtype=torch.int64), np.array([0.5]), 5],
-        "sampler is .*Pass",
-    ),
+    ("sampler", [torch.zeros(3, dtype=torch.bool), torch.zeros(2, 2, dtype=torch.int64)], "sampler is .*Pass"),
+    ("sampler", [np.array([0.5]), 5, RandomSampler], "sampler is .*Pass"),
     ("seed", [-1, 2**64, 1.0, "1"], "seed is"),
     (
         "shuffle",
@@ -137,9 +135,6 @@ VALUES = [
     ("sample_workers", [0], r"Pass ahead=False\.$"),
     ("vram_bytes", ["1GB"], r"Pass memory=gdsload\.Memory\(vram='1GB'\)\.$"),
     ("batchsize", [1], r"no option 'batchsize'\. Did you mean 'batch_size'\?$"),
-    ("devices", [1], r"no option 'devices'\. Did you mean 'device'\?$"),
-    ("droplast", [1], r"no option 'droplast'\. Did you mean 'drop_last'\?$"),
-    ("sed", [1], r"no option 'sed'\. Did you mean 'seed'\?$"),
     ("shufle", [1], r"no option 'shufle'\. Did you mean 'shuffle'\?$"),
     ("zzz", [True], r"no option 'zzz'\. Its options are .*with_index"),
 ]
@@ -187,6 +182,9 @@ TOGETHER = [
     ({"sample_transform": len, "backend": "mapped"}, "sample_transform cannot be used together with backend='mapped'"),
     ({"sample_transform": len, "backend": Gds()}, "sample_transform cannot be used together with backend='gds'"),
     ({"sampler": [1], "shuffle": BlockShuffle(5)}, "sampler cannot be used together with shuffle"),
+    ({"sampler": drawn, "shuffle": True}, "sampler cannot be used together with shuffle"),
+    ({"sampler": drawn, "shuffle": BlockShuffle(block=5)}, "sampler cannot be used together with shuffle"),
+    ({"batch_sampler": drawn}, "batch_sampler is <function drawn.*Pass a function as sampler="),
     ({"sampler": [1], "ranks": (0, 1)}, "sampler cannot be used together with ranks"),
     ({"batch_sampler": [[1]], "ranks": (0, 1)}, "batch_sampler cannot be used together with ranks"),
     ({"drop_last": True, "tail": "pad"}, "drop_last cannot be used together with tail='pad'"),
@@ -195,13 +193,9 @@ TOGETHER = [
     ({"block": 8, "window": 9, "arena_bytes": 7}, r"Pass shuffle=gdsload\.BlockShuffle\(block=8, window=9\), memory="),
     ({"read_threads": 2, "backend": "bounce"}, r"Pass backend=gdsload\.Bounce\(threads=2\)\.$"),
     ({"read_threads": 2, "gds_compat": True}, r"Pass backend=gdsload\.Gds\(compat=True, threads=2\)\.$"),
-    ({"sampler": [1], "shuffle": True}, "sampler cannot be used together with shuffle"),
     ({"sampler": [1], "tail": "pad"}, "sampler cannot be used together with tail='pad'.*Distributed"),
-    ({"sampler": [1], "tail": "share"}, "sampler cannot be used together with tail='share'"),
-    ({"tail": "share", "drop_last": True}, "drop_last cannot be used together with tail='share'"),
     # Padding that a field cannot hold, and buffers that it cannot use.
     (padded(-100), "'codes': the padding is -100, which uint16 cannot hold: it holds whole numbers from 0 to 65535"),
-    (padded(2.5), "field 'codes': the padding is 2.5, which uint16 cannot hold"),
     (padded(float("nan")), "field 'codes': the padding is nan, which uint16 cannot hold"),
     (padded({"codes": np.float64(0.5)}), "field 'codes': the padding is .*0.5.*, which uint16 cannot hold"),
     (padded({"points": 1e300}), "'points': the padding is 1e.300, which float32 cannot hold: .* up to 3.4"),
@@ -240,7 +234,6 @@ UNREADABLE = r"gdsload cannot read a .* from its shards\. Convert .* gdsload\.co
 DATASETS = [
     *((lambda _, it=it: it, UNREADABLE) for it in (TensorDataset(torch.zeros(3)), Mine(), Dataset(), [1, 2], None, 5)),
     (lambda _: Subset(Mine(), [1]), UNREADABLE),
-    (lambda _: Subset([1, 2], [0]), UNREADABLE),
     (lambda _: ConcatDataset([Subset([1], [0])]), UNREADABLE),
     (lambda _: Stream(), r"cannot read a \S*Stream from its shards.*sample_transform="),
     (lambda data: Transformed(data.path), "cannot read a .*Transformed.*sample_transform="),
@@ -262,7 +255,6 @@ DATASETS = [
     ),
     (lambda data: Subset(data, [[1], [2, 3]]), "the indices of a Subset are .*no"),
     (lambda data: ConcatDataset([Windows(data, 2), data]), "some are windows, and some are not, or of another length"),
-    (lambda data: ConcatDataset([Windows(data, 2), Windows(data, 3)]), "some are windows, and some are not, or of an"),
     (lambda data: ConcatDataset([Windows(data, 2), Windows(data, 2, step=2)]), "of another length or other offsets"),
     (lambda data: Subset(Mix([data], [1]), [1]), "a Mix is a part of another dataset"),
     (lambda data: ConcatDataset([Mix([data], [1])]), "a Mix is a part of another dataset"),
@@ -284,20 +276,7 @@ def of(method, *arguments, **options):
 BY_INDEX = ("select", "gather", "read_batch", "sample_bytes", "__getitems__")
 MASK = np.arange(143) == 3
 MASKS = (MASK, torch.tensor(MASK), MASK.tolist(), tuple(MASK.tolist()), list(MASK), [*torch.tensor(MASK)])
-NO_OFFSETS = (
-    [],
-    5,
-    None,
-    "0",
-    [0.5],
-    [True, False],
-    [2**70],
-    range(0),
-    range(2**70),
-    [-(2**48) - 1],
-    {"a": 1},
-    [[0], [1]],
-)
+NO_OFFSETS = ([], 5, None, [0.5], [True, False], [2**70], range(0), range(2**70), [-(2**48) - 1], {"a": 1}, [[0], [1]])
 SHAPES = ((), (2, 2), (1, 2), (0, 3))
 
 CALLS = [
@@ -355,7 +334,10 @@ CALLS = [
     (lambda data: Windows(Subset(data, [0]), 2), "windows are of a ShardDataset"),
     (lambda data: load(Mix([data], [1]), shuffle="block"), 'a Mix cannot be shuffled in blocks.*shuffle="full"'),
     (lambda data: load(Mix([data], [1]), shuffle=BlockShuffle(window=10)), "a Mix cannot be shuffled in blocks"),
-    (lambda data: load(Mix([data], [1]), sampler=[1]), "sampler cannot be used with a Mix"),
+    *(
+        (lambda data, odd=odd: load(Mix([data], [1]), sampler=odd), "sampler cannot be used with a Mix")
+        for odd in ([1], drawn)
+    ),
     *(
         (lambda _, odd=odd: Mix([odd], [1]), "cannot be mixed: it has no number of samples. Pass what")
         for odd in (5, None, Dataset())
@@ -366,7 +348,6 @@ CALLS = [
     ),
     (lambda data: Mix([data], [1, 2]), "2 weights for 1 datasets"),
     (lambda _: Mix([], []), "no datasets to mix"),
-    (lambda _: Mix({}, {}), "no datasets to mix"),
     (lambda data: Mix([data, data], {"a": 1, "b": 2}), "2 without names and 'a', 'b'.*two lists .*, or two dicts"),
     (lambda data: Mix({"a": data}, {"b": 1}), "'a' and 'b'"),
     (lambda data: Mix([data], ["much"]), r"the weights \['much'\] are no numbers"),

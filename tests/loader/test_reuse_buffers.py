@@ -10,6 +10,7 @@ import torch
 from gdsload import OptionError
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import ChannelsLast
+from tests.loader.taking import begin
 
 FIXED = ["image", "label", "flag", "u16", "bf16", "fp8"]
 
@@ -97,11 +98,9 @@ def test_the_layout_stays(load, rich):
 def test_gradients_and_modes_of_the_consumer_do_not_matter(load, plain):
     weight = torch.ones(8, requires_grad=True)
     with torch.inference_mode():
-        iterator = iter(load(plain, 100, reuse_buffers=True, transform=lambda batch: batch["x"] * weight.detach()))
-        next(iterator)
+        iterator = begin(load(plain, 100, reuse_buffers=True, transform=lambda batch: batch["x"] * weight.detach()))
     assert not next(iterator).is_inference()
-    iterator = iter(load(plain, 100, reuse_buffers=True, transform=lambda batch: batch["x"] * weight))
-    next(iterator)
+    iterator = begin(load(plain, 100, reuse_buffers=True, transform=lambda batch: batch["x"] * weight))
     batch = next(iterator)
     assert not batch.requires_grad
     assert batch[:, 0].tolist() == list(range(100, 200))

@@ -13,7 +13,6 @@ from torch.utils.data import ConcatDataset, Subset
 
 import gdsload
 from gdsload import DatasetNotFoundError, FormatError, ShardDataset
-from gdsload.loader.selection import select
 from gdsload.order import Schedule, make_order
 from tests.order.quality import batch_ids
 
@@ -107,11 +106,6 @@ def test_any_subset_on_any_world(shards, indices, order, batch_size, world_size,
                 seen += found
     assert sorted(set(seen)) == list(range(len(indices)))
     assert len(seen) - len(indices) < world_size
-
-
-def test_a_subset_that_is_the_whole_needs_no_table(shards):
-    assert select(Subset(shards, range(1000))).ids is None
-    assert select(ConcatDataset([Subset(shards, range(300)), Subset(shards, range(300, 1000))])).ids is None
 
 
 def test_the_default_order_of_a_subset_is_that_of_its_size(load, shards):

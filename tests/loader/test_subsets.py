@@ -71,6 +71,7 @@ def test_one_dataset_needs_no_table(leaves):
         leaves[1],
         ConcatDataset([leaves[1], leaves[2]]),
         ConcatDataset([leaves[1], ConcatDataset([leaves[2]])]),
+        ConcatDataset([Subset(leaves[1], range(2)), Subset(leaves[1], range(2, 5))]),
     ):
         assert select(source).ids is None
     assert select(Subset(leaves[1], range(5))).ids is None

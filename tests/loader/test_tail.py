@@ -18,13 +18,6 @@ def ranks(load, path, batch_size, world_size, **options):
 
 
 class TestPad:
-    def test_all_batches_are_full_and_the_epoch_begins_again(self, load, plain):
-        found = [list(loader) for loader in ranks(load, plain, 30, 3, tail="pad", with_index=True)]
-        assert {len(batch["x"]) for batches in found for batch in batches} == {30}
-        assert [batches[-1]["index"].tolist() for batches in found] == [
-            list(range(990, 1000)) + list(range(20)), list(range(20, 50)), list(range(50, 80)),
-        ]  # fmt: skip
-
     def test_it_is_what_torchs_sampler_repeats(self, load, plain):
         world, size = 4, 32
         mine = [

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
-import weakref
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, SequentialSampler
 
 import gdsload
 from gdsload import OptionError
 from gdsload.loader.torch_keywords import TorchKeywords
+from tests.loader.taking import begin
 
 OF_TORCH = ["batch_sampler", "batch_size", "dataset", "drop_last", "sampler"]
 KEYWORDS = [*inspect.signature(gdsload.DataLoader.__init__).parameters][1:-1]
@@ -63,13 +62,6 @@ def test_attributes_of_torchs_loader_have_its_defaults(load, plain):
     }
 
 
-def test_samplers_of_the_user_stay_what_they_are(load, plain):
-    sampler = RandomSampler(range(1000))
-    assert load(plain, 8, sampler=sampler).sampler is sampler
-    batches = BatchSampler(sampler, 8, False)
-    assert load(plain, batch_sampler=batches).batch_sampler is batches
-
-
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"sampler": [1, 2, 3]}], ids=str)
 def test_lengths_and_kind(load, plain, options):
     loader = load(plain, 8, drop_last=True, **options)
@@ -111,17 +103,6 @@ def test_a_loader_of_torchs_made_of_ours_says_so(load, plain, options):
             next(iter(one))
 
 
-def test_a_dropped_loader_is_gone_at_once(load, plain):
-    gc.disable()
-    try:
-        loader = gdsload.DataLoader(plain, 8, device="cpu")
-        gone = weakref.ref(loader)
-        del loader
-        assert gone() is None
-    finally:
-        gc.enable()
-
-
 def numbers(loader):
     return [batch["x"][:, 0].tolist() for batch in loader]
 
@@ -143,8 +124,7 @@ def test_an_epoch_begins_with_any_of_its_batches(load, plain, options, step):
 
 def test_the_step_is_that_of_a_resumed_state(load, plain):
     loader, other = load(plain, 64, True), load(plain, 64, True)
-    batches = iter(loader)
-    next(batches), next(batches)
+    _held = begin(loader, 2)
     other.load_state_dict(loader.state_dict())
     assert (other.epoch, other.step, loader.epoch, loader.step) == (0, 2, 0, 0)
     other.set_epoch(0, 0)

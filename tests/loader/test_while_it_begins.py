@@ -77,18 +77,16 @@ def test_an_iterator_that_is_closed_meanwhile_gives_no_batch(load, plain, beginn
     assert (found, list(iterator), threads()) == ([], [], [])
 
 
-def test_what_begins_ends_where_a_state_is_loaded(load, plain, beginning):
+def test_what_begins_ends_where_a_state_is_loaded(load, plain, beginning, in_thread):
     """It would draw on from the sampler that is set back."""
     loader = load(plain, 10, sampler=Sampler(), memory=Memory(prefetch=1))
     state = loader.state_dict()
     iterator = iter(loader)
     go_on, _ = beginning(iterator, 1)
-    loading = threading.Thread(target=loader.load_state_dict, args=[state])
-    loading.start()
+    loading = in_thread(loader.load_state_dict, state)
     time.sleep(0.05)  # until it waits
     go_on()
-    loading.join(20)
-    assert not loading.is_alive()
+    loading.result(timeout=20)
     assert list(iterator) == []
     assert [batch["x"][0, 0].item() for batch in loader] == list(range(0, 1000, 10))
 

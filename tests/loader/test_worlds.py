@@ -9,35 +9,17 @@ from itertools import islice
 
 import pytest
 import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import gdsload
 from gdsload import OptionError, StateError
+from tests.loader.taking import begin, numbers
 
 NO_GROUP = r"WORLD_SIZE is 4 in the environment, but torch\.distributed is not initialised.*init_process_group.*ranks="
 
 
 @pytest.fixture
-def join():
-    """Makes the process group of three of which this is the second; or another."""
-
-    def make(rank=1, world_size=3):
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
-
-    yield make
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-@pytest.fixture
 def group(join):
     join()
-
-
-def indices(loader):
-    return [batch["index"].tolist() for batch in loader]
 
 
 def test_the_process_group_decides(load, plain, group):
@@ -49,10 +31,6 @@ def test_the_process_group_decides(load, plain, group):
 
 def test_what_is_passed_comes_first(load, plain, group):
     assert next(iter(load(plain, 10, ranks=(0, 2), with_index=True)))["index"].tolist() == list(range(10))
-
-
-def test_without_one_it_is_alone(load, plain):
-    assert load(plain, 10).state_dict()["global_batch"] == 10
 
 
 @pytest.mark.parametrize(
@@ -67,8 +45,8 @@ def test_a_loader_made_before_the_group_is_that_of_one_made_after_it(load, plain
     join()
     after = load(plain, 10, **options)
     assert len(before) == len(asked) == len(after) == 34
-    expected = indices(after)
-    assert indices(before) == indices(asked) == expected
+    expected = numbers(after)
+    assert numbers(before) == numbers(asked) == expected
     assert before.state_dict() == after.state_dict()
     assert list(transformed) == list(
         load(plain, 10, device_transform=lambda batch, generator: generator.initial_seed(), **order)
@@ -77,11 +55,11 @@ def test_a_loader_made_before_the_group_is_that_of_one_made_after_it(load, plain
 
 def test_an_epoch_asks_anew(load, plain, join):
     loader = load(plain, 10, with_index=True)
-    alone = indices(loader)
+    alone = numbers(loader)
     join(0, 2)
-    halves = [indices(loader)]
+    halves = [numbers(loader)]
     join(1, 2)
-    halves.append(indices(loader))
+    halves.append(numbers(loader))
     assert [first + second for first, second in zip(*halves, strict=True)] == [
         first + second for first, second in zip(alone[::2], alone[1::2], strict=True)
     ]
@@ -89,42 +67,33 @@ def test_an_epoch_asks_anew(load, plain, join):
 
 def test_a_state_goes_on_in_the_group_that_is_there_then(load, plain, join):
     first = load(plain, 30, "full", with_index=True)
-    iterator = iter(first)
-    next(iterator)
+    iterator = begin(first)
     state, rest = first.state_dict(), [batch["index"].tolist() for batch in iterator]
     second = load(plain, 10, "full", with_index=True)
     join()
     second.load_state_dict(state)
-    found = indices(second)
+    found = numbers(second)
     assert found[:-1] == [batch[10:20] for batch in rest[:-1]]
     assert set(found[-1]) <= set(rest[-1])
 
 
 class TestAWorldThatChanges:
-    def test_from_none_to_one(self, load, plain, join):
+    @pytest.mark.parametrize(("before", "after", "batches"), [(None, (1, 3), 34), ((0, 2), (0, 5), 20)])
+    def test_ends_what_began_before_it(self, load, plain, join, before, after, batches):
+        if before:
+            join(*before)
         loader = load(plain, 10)
-        iterator = iter(loader)
-        next(iterator)
-        join()
+        iterator = begin(loader)
+        join(*after)
+        began, now = (f"rank {rank} of {world_size}" for rank, world_size in (before or (0, 1), after))
         for _ in range(2):
-            with pytest.raises(OptionError, match=r"began as rank 0 of 1, and this process is now rank 1 of 3"):
+            with pytest.raises(OptionError, match=f"began as {began}, and this process is now {now}"):
                 next(iterator)
-        assert len(list(loader)) == 34
-
-    def test_to_another(self, load, plain, join):
-        join(0, 2)
-        loader = load(plain, 10)
-        iterator = iter(loader)
-        next(iterator)
-        join(0, 5)
-        assert len(loader) == 20
-        with pytest.raises(OptionError, match=r"began as rank 0 of 2, and this process is now rank 0 of 5"):
-            next(iterator)
+        assert len(loader) == len(list(loader)) == batches
 
     def test_an_older_epoch_is_still_refused_when_a_newer_one_has_begun(self, load, plain, join):
         loader = load(plain, 10)
-        older = iter(loader)
-        next(older)
+        older = begin(loader)
         join()
         next(iter(loader))
         with pytest.raises(OptionError, match="began as rank 0 of 1"):
@@ -132,14 +101,12 @@ class TestAWorldThatChanges:
 
     def test_another_group_of_the_same_kind_is_no_change(self, load, plain, join):
         join()
-        iterator = iter(load(plain, 10, with_index=True))
-        next(iterator)
+        iterator = begin(load(plain, 10, with_index=True))
         join()
         assert next(iterator)["index"].tolist() == list(range(40, 50))
 
     def test_what_was_passed_does_not(self, load, plain, join):
-        iterator = iter(load(plain, 10, ranks=(0, 1), with_index=True))
-        next(iterator)
+        iterator = begin(load(plain, 10, ranks=(0, 1), with_index=True))
         join()
         assert next(iterator)["index"].tolist() == list(range(10, 20))
 
@@ -163,8 +130,7 @@ class TestAWorldThatChanges:
         """A new one would hang: its processes would look for each other at the addresses of before."""
         join()
         loader = load(plain, 10)
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         group = weakref.ref(dist.group.WORLD)
         dist.destroy_process_group()
         gc.collect()

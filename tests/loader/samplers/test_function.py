@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import pickle
 from itertools import chain, islice
 
 import numpy as np
@@ -15,16 +13,14 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Subset
 
 import gdsload
-from gdsload import Mix, OptionError, SampleIndexError, StateError
+from gdsload import OptionError, SampleIndexError, StateError
 from gdsload.testing import assert_resumes_everywhere
+from tests.loader.samplers.test_samplers import seeded
+from tests.loader.taking import begin, numbers
 
 EXAMPLES = settings(
     max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-def seeded(epoch):
-    return torch.Generator().manual_seed(epoch)
 
 
 def drawn(epoch):
@@ -57,10 +53,6 @@ FUNCTIONS = {
     "one": lambda epoch: torch.tensor([epoch]),
     "an object": Callable(),
 }
-
-
-def numbers(batches):
-    return [batch["index"].tolist() for batch in batches]
 
 
 @pytest.fixture
@@ -214,20 +206,10 @@ class TestResume:
                 loader.load_state_dict(state, change_batch_size=True)
                 assert list(chain(*numbers(loader))) == left
 
-    @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-    def test_a_copy_stands_where_it_stood(self, make, how):
-        with make(drawn) as loader:
-            iterator = iter(loader)
-            next(iterator)
-            with how(loader) as other:
-                assert numbers(other) == numbers(iterator)
-                assert numbers(other) == numbers(loader)
-
     def test_other_indices_are_refused_in_the_middle_of_an_epoch(self, make):
         with make(drawn) as loader:
             between = loader.state_dict()
-            iterator = iter(loader)
-            next(iterator)
+            _held = begin(loader)
             state = loader.state_dict()
         for other in (lambda epoch: drawn(epoch + 1), lambda epoch: drawn(epoch).flip(0), lambda _: torch.arange(150)):
             with make(other) as loader:
@@ -282,14 +264,3 @@ class TestErrors:
             with pytest.raises(OptionError, match="NoneType"):
                 next(iter(loader))
             assert list(chain(*numbers(loader))) == list(range(40))
-
-    def test_options_that_do_not_go_with_it(self, make, plain):
-        for options in ({"shuffle": True}, {"shuffle": gdsload.BlockShuffle(block=5)}):
-            with pytest.raises(OptionError, match="sampler cannot be used together with"):
-                make(drawn, **options)
-        with pytest.raises(OptionError, match="batch_sampler is <function drawn.*Pass a function as sampler="):
-            gdsload.DataLoader(plain, batch_sampler=drawn)
-        with pytest.raises(OptionError, match="sampler cannot be used with a Mix"):
-            gdsload.DataLoader(Mix([plain], [1]), sampler=drawn)
-        with pytest.raises(OptionError, match="sampler is <class .*Pass"):
-            make(torch.utils.data.RandomSampler)

@@ -19,8 +19,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from gdsload import DataLoader
+from gdsload import DataLoader, Memory
 from tests.loader.samplers.test_samplers import ALL, numbers, seeded
+from tests.loader.taking import begin
 
 
 class Own(torch.utils.data.Sampler):
@@ -52,24 +53,31 @@ def make(plain):
     return lambda batch_size=100, **options: DataLoader(plain, batch_size, device="cpu", with_index=True, **options)
 
 
-def some(loader, batches):
-    """The numbers of an epoch's first batches; the iterator is dropped."""
-    return numbers(islice(iter(loader), batches))
+def some(loader, batches, wait_s=0.0):
+    """The numbers of an epoch's first batches; the iterator is dropped, once some are drawn ahead."""
+    iterator = iter(loader)
+    found = numbers(islice(iterator, batches))
+    time.sleep(wait_s)
+    return found
 
 
 @pytest.mark.parametrize("wrap", [False, True], ids=["sampler", "batch sampler"])
-@pytest.mark.parametrize("taken", [1, 3, 9])
+@pytest.mark.parametrize(
+    ("taken", "wait_s"), [(0, 0.0), (1, 0.0), (3, 0.02), (8, 0.0), (9, 0.02), (25, 0.02), (26, 0.0)]
+)
 @pytest.mark.parametrize("name", ["random", "several times", "with replacement", "weighted", "subset"])
-def test_epochs_that_are_left_early_are_those_of_torch(make, name, taken, wrap):
-    """Each draws from the generator after what the consumer got, and not after what was drawn ahead.
+def test_epochs_that_are_left_early_are_those_of_torch(make, name, taken, wait_s, wrap):
+    """Each draws from the generator after what the consumer got, and not after what was drawn ahead, however much.
 
     But a sampler of one's own draws as far ahead as it was asked to.
     """
     plain = torch.utils.data.DataLoader(ALL, 100, sampler=SAMPLERS[name]())
     wanted = [[batch.tolist() for batch in islice(plain, taken)] for _ in range(3)]
-    given = BatchSampler(SAMPLERS[name](), 100, False) if wrap else SAMPLERS[name]()
-    with make(1, batch_sampler=given) if wrap else make(sampler=given) as loader:
-        assert [some(loader, taken) for _ in range(3)] == wanted
+    for prefetch in (100, 2**20):
+        sampler, memory = SAMPLERS[name](), Memory(prefetch=prefetch)
+        given = {"batch_size": 1, "batch_sampler": BatchSampler(sampler, 100, False)} if wrap else {"sampler": sampler}
+        with make(memory=memory, **given) as loader:
+            assert [some(loader, taken, wait_s) for _ in range(3)] == wanted
 
 
 @pytest.mark.parametrize("wrap", [False, True], ids=["sampler", "batch sampler"])
@@ -211,8 +219,7 @@ def test_a_sampler_that_waits_holds_nobody_up(make):
                 yield index
 
     with make(sampler=Waiting()) as loader:
-        iterator = iter(loader)
-        next(iterator)
+        _held = begin(loader)
         began = time.monotonic()
         loader.set_epoch(1)
         loader.state_dict()

@@ -9,8 +9,6 @@ from itertools import count
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import BatchSampler, RandomSampler
 
 import gdsload
@@ -21,6 +19,7 @@ from gdsload.loader.state import Place
 from gdsload.system import pool as pool_module
 from gdsload.testing import assert_resumes_everywhere
 from tests.loader.samplers.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch, seeded
+from tests.loader.taking import begin
 
 
 @pytest.fixture
@@ -62,31 +61,6 @@ def test_a_state_behind_the_last_batch_goes_on_with_the_next_epoch(make, sampler
             assert numbers(loader) == wanted
 
 
-@pytest.mark.parametrize("taken", [0, 1, 3, 7, 8, 9, 20, 25, 26])
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        lambda: RandomSampler(ALL, generator=seeded()),
-        lambda: RandomSampler(ALL, num_samples=2600, generator=seeded()),
-        lambda: RandomSampler(ALL, replacement=True, num_samples=2600, generator=seeded()),
-    ],
-    ids=["random", "several times", "with replacement"],
-)
-def test_an_epoch_after_one_that_was_left_does_not_depend_on_how_fast_that_was(make, taken, sampler):
-    """On how many of its batches were taken it may, as in torch."""
-    found = []
-    for prefetch in (100, 2**20):
-        for wait in (0, 0.05):
-            with make(100, sampler=sampler(), memory=gdsload.Memory(prefetch=prefetch)) as loader:
-                iterator = iter(loader)
-                for _ in zip(range(taken), iterator, strict=False):
-                    pass
-                time.sleep(wait)  # for what is drawn ahead
-                del iterator
-                found.append((numbers(loader), numbers(loader)))
-    assert all(one == found[0] for one in found)
-
-
 def test_a_generator_that_is_seeded_anew_stays_so(make):
     generator = seeded(1)
     with make(100, sampler=RandomSampler(ALL, generator=generator)) as loader:
@@ -110,8 +84,7 @@ def test_so_does_one_that_is_seeded_while_batches_are_drawn_ahead(make, monkeypa
 
     monkeypatch.setattr(IndexSource, "checked", seeds)
     with make(100, sampler=RandomSampler(ALL, generator=generator)) as loader:
-        iterator = iter(loader)
-        next(iterator)
+        iterator = begin(loader)
         assert done.wait(10)
         del iterator  # or it would draw on from the same generator
         wanted = of_torch(sampler=RandomSampler(ALL, generator=seeded(seed)), batch_size=100)[0]
@@ -230,8 +203,7 @@ CHANGED = {
 def test_a_sampler_of_another_length_does_not_go_on_in_the_middle(make, name):
     before, after = CHANGED[name]
     with make(**{"batch_size": 10, **before} if "sampler" in before else before) as loader:
-        iterator = iter(loader)
-        next(iterator), next(iterator)
+        iterator = begin(loader, 2)
         state = loader.state_dict()
         assert len(list(iterator)) == len(loader) - 2
     with make(**{"batch_size": 10, **after} if "sampler" in after else after) as loader:
@@ -243,7 +215,7 @@ def test_a_sampler_of_another_length_does_not_go_on_in_the_middle(make, name):
 class Uneven(Stateful):
     """Batches of the user's, of at most `batch_size` samples."""
 
-    batch_size, length = 16, 80
+    batch_size, length = 16, 40
 
     def __iter__(self):
         for index in super().__iter__():
@@ -254,40 +226,33 @@ def test_short_batches_of_the_users_own_are_no_end(make):
     assert_resumes_everywhere(lambda: make(batch_sampler=Uneven()))
 
 
+def weighted(rank):
+    generator = torch.Generator().manual_seed(rank)
+    return torch.utils.data.WeightedRandomSampler(torch.ones(1000), 200, generator=generator)
+
+
 class TestOtherRanks:
     """A sampler's state is that of one rank, and says of which."""
 
-    @pytest.fixture
-    def join(self):
-        def make(rank, world_size):
-            if dist.is_initialized():
-                dist.destroy_process_group()
-            dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
-
-        yield make
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
     def state(self, make, steps, sampler):
         with make(10, sampler=sampler) as loader:
-            iterator = iter(loader)
-            for _ in range(steps):
-                next(iterator)
+            _held = begin(loader, steps)
             return json.loads(json.dumps(loader.state_dict()))
 
-    @staticmethod
-    def weighted(rank):
-        generator = torch.Generator().manual_seed(rank)
-        return torch.utils.data.WeightedRandomSampler(torch.ones(1000), 200, generator=generator)
-
-    @pytest.mark.parametrize("steps", [0, 3])
-    @pytest.mark.parametrize("there", [(1, 2), (0, 4)])
-    def test_it_is_refused_there(self, make, join, steps, there):
+    @pytest.mark.parametrize(
+        ("sampler", "steps", "there"),
+        [
+            *((weighted, steps, there) for steps in (0, 3) for there in ((1, 2), (0, 4))),
+            (lambda _: list(range(900)), 3, (1, 2)),  # in the middle of an epoch that of any
+            (lambda _: Stateful(), 3, (1, 2)),
+        ],
+    )
+    def test_it_is_refused_there(self, make, join, sampler, steps, there):
         join(0, 2)
-        state = self.state(make, steps, self.weighted(0))
+        state = self.state(make, steps, sampler(0))
         assert (state["rank"], state["world_size"]) == (0, 2)
         join(*there)
-        with make(10, sampler=self.weighted(1)) as loader:
+        with make(10, sampler=sampler(1)) as loader:
             before = loader.state_dict()
             found = (
                 rf"the sampler of rank 0 of 2, and this is rank {there[0]} of {there[1]}.*Save and load a state in each"
@@ -295,14 +260,6 @@ class TestOtherRanks:
             with pytest.raises(StateError, match=found):
                 loader.load_state_dict(state)
             assert loader.state_dict() == before
-
-    @pytest.mark.parametrize("sampler", [lambda _: list(range(900)), lambda _: Stateful()])
-    def test_in_the_middle_of_an_epoch_of_any(self, make, join, sampler):
-        join(0, 2)
-        state = self.state(make, 3, sampler(0))
-        join(1, 2)
-        with make(10, sampler=sampler(1)) as loader, pytest.raises(StateError, match="of rank 0 of 2, and this is"):
-            loader.load_state_dict(state)
 
     def test_between_two_epochs_of_a_function_of_them_it_serves_all(self, make, join):
         """As rank 0 saves it at an epoch's end, and all load it."""

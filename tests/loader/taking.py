@@ -1,0 +1,26 @@
+"""Batches taken of loaders, as many tests do it."""
+
+from __future__ import annotations
+
+
+def begin(loader, batches=1):
+    """Begin an epoch: its iterator, behind so many of its batches."""
+    iterator = iter(loader)
+    for _ in range(batches):
+        next(iterator)
+    return iterator
+
+
+def numbers(batches):
+    """The indices of the samples of each batch, of loaders `with_index`."""
+    return [batch["index"].tolist() for batch in batches]
+
+
+def collect(iterator):
+    """The indices of the samples of each batch until an error, and that error."""
+    found = []
+    try:
+        found.extend(batch["index"].tolist() for batch in iterator)
+    except (Exception, SystemExit) as error:
+        return found, error
+    return found, None
