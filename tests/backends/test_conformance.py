@@ -19,15 +19,9 @@ class TestMapped(BackendTests):
 
 
 class TestUnmapped(BackendTests):
-    @pytest.fixture
-    def open_backend(self):
-        return HostBackend
-
-
-class TestOneThread(BackendTests):
-    @pytest.fixture
-    def open_backend(self):
-        return functools.partial(HostBackend, threads=1)
+    @pytest.fixture(params=[None, 1], ids=["usual threads", "one thread"])
+    def open_backend(self, request):
+        return functools.partial(HostBackend, threads=request.param)
 
 
 class TestWrapped(BackendTests):
