@@ -131,30 +131,27 @@ class ByPath:
         return self.answers[path[6]]
 
 
+BATCHES = replace(BY_DMA, batches=True)
+
+
 @pytest.mark.parametrize(
-    ("answers", "refused"),
+    ("answers", "expected"),
     [
-        ({"a": BY_DMA, "b": BY_DMA}, None),
+        ({"a": BY_DMA, "b": BY_DMA}, BY_DMA),
+        ({"a": BATCHES, "b": BY_DMA}, BY_DMA),  # batches of reads are made where all drives take them
+        ({"a": BY_DMA, "b": BATCHES}, BY_DMA),
         ({"a": BY_DMA, "b": BY_CPU}, "/data/b: cuFile works here, but not by DMA: .*cufile-posix"),
         ({"a": BY_CPU, "b": CufileProbe("failed", "no")}, "/data/b: cuFile cannot be used here: no"),
     ],
 )
-def test_gds_is_for_datasets_that_all_drives_of_can_be_read_by_it(answers, refused):
+def test_gds_is_for_datasets_that_all_drives_of_can_be_read_by_it(answers, expected):
     probe, paths = ByPath(**answers), ["/data/a", "/data/b"]
-    if refused is None:
-        assert preflight(BackendRequest("gds", GPU), paths, mapped=True, probe=probe) is BY_DMA
+    if isinstance(expected, CufileProbe):
+        assert preflight(BackendRequest("gds", GPU), paths, mapped=True, probe=probe) is expected
     else:
-        with pytest.raises(BackendUnavailableError, match=refused):
+        with pytest.raises(BackendUnavailableError, match=expected):
             preflight(BackendRequest("gds", GPU), paths, mapped=True, probe=probe)
     assert probe.asked == paths
-
-
-def test_batches_of_reads_are_made_where_all_drives_take_them():
-    one, other = replace(BY_DMA, batches=True), BY_DMA
-    for answers in ({"a": one, "b": other}, {"a": other, "b": one}):
-        assert (
-            preflight(BackendRequest("gds", GPU), ["/data/a", "/data/b"], mapped=True, probe=ByPath(**answers)) is other
-        )
 
 
 def open_own(request, files, _found):
@@ -397,48 +394,43 @@ def test_nothing_is_kept_where_no_page_can_be_registered(files, asked):
     assert not files.kept.any()
 
 
-@pytest.mark.usefixtures("no_cuda")
-def test_reasons_of_auto(files, unmapped, monkeypatch):
-    def reason(table, register_bytes, found=BY_DMA):
-        request = BackendRequest("auto", GPU, register_bytes=register_bytes)
-        chosen = settled(choose(request, table, probe=Probing(found)))
-        return chosen.backend, chosen.reason
-
-    path = "a trial read took the path gds-nvfs"
-    assert reason(files, 0)[1]() == f"{path}; no page is registered: Memory(registered=0)"
-    assert reason(unmapped, 9)[1]() == f"{path}; no page is registered: the files are not mapped"
-    timeout = CufileProbe("timeout", "no answer within 5 s")
-    assert reason(unmapped, 9, timeout)[1]() == (
-        "cuFile: no answer within 5 s; no page is registered: the files are not mapped"
-    )
-    backend, why = reason(files, 9)
-    assert why() == f"0 of 3 shards are resident and registered; the others: {path}"
-    # It is told as it is when it is asked for.
-    backend.near.registered[:2] = True
-    backend.near.trouble = "register_bytes, 9 B, are used up"
-    assert why() == (
-        f"2 of 3 shards are resident and registered (register_bytes, 9 B, are used up); the others: {path}"
-    )
-    backend.near.registered[2] = True
-    backend.near.trouble = ""
-    assert why() == "3 of 3 shards are resident and registered"
+NOT_MAPPED = "no page is registered: the files are not mapped"
 
 
 @pytest.mark.usefixtures("no_cuda")
-@pytest.mark.parametrize(("found", "name"), [(BY_DMA, "gds"), (BY_CPU, "bounce")])
-def test_the_answer_of_auto_is_as_things_are(files, unmapped, found, name):
-    request = BackendRequest("auto", GPU, register_bytes=9)
-    way = {"gds": "from the drive by DMA", "bounce": "through pinned host memory"}[name]
-    none = f"{name}: every byte reaches the GPU {way}"
-    assert settled(choose(request, unmapped, probe=Probing(found))).answer() == none
-    opened = settled(choose(request, files, probe=Probing(found)))
-    assert opened.answer() == none
+@pytest.mark.parametrize(
+    ("mapped", "register_bytes", "found", "reason"),
+    [
+        (True, 0, BY_DMA, "a trial read took the path gds-nvfs; no page is registered: Memory(registered=0)"),
+        (False, 9, BY_DMA, f"a trial read took the path gds-nvfs; {NOT_MAPPED}"),
+        (False, 9, CufileProbe("timeout", "no answer within 5 s"), f"cuFile: no answer within 5 s; {NOT_MAPPED}"),
+    ],
+)
+def test_why_auto_registers_no_page(open_files, mapped, register_bytes, found, reason):
+    request = BackendRequest("auto", GPU, register_bytes=register_bytes)
+    assert settled(choose(request, open_files(mapped=mapped), probe=Probing(found))).reason() == reason
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize(
+    ("found", "name", "way"),
+    [(BY_DMA, "gds", "from the drive by DMA"), (BY_CPU, "bounce", "through pinned host memory")],
+)
+def test_what_auto_says_is_as_things_are_when_it_is_asked(files, found, name, way):
+    opened = settled(choose(BackendRequest("auto", GPU, register_bytes=9), files, probe=Probing(found)))
+    others = f"the others: a trial read took the path {found.path}"
+    assert opened.answer() == f"{name}: every byte reaches the GPU {way}"
+    assert opened.reason() == f"0 of 3 shards are resident and registered; {others}"
     opened.backend.near.registered[:2] = True
+    opened.backend.near.trouble = "they are used up"
     assert opened.answer() == (
         f"mapped+{name}: 2 of 3 shards can be gathered from the page cache by the GPU, the others reach it {way}"
     )
+    assert opened.reason() == f"2 of 3 shards are resident and registered (they are used up); {others}"
     opened.backend.near.registered[2] = True
-    assert opened.answer() == ("mapped: every byte of this dataset can be gathered from the page cache by the GPU")
+    opened.backend.near.trouble = ""
+    assert opened.answer() == "mapped: every byte of this dataset can be gathered from the page cache by the GPU"
+    assert opened.reason() == "3 of 3 shards are resident and registered"
 
 
 @pytest.mark.usefixtures("no_cuda")

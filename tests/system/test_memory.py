@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import BudgetError, ReadError
-from gdsload.system.memory import BatchPool, Lease, address_of, dense_view, map_file, populate, row_view, unmap
+from gdsload.system.memory import BatchPool, address_of, dense_view, map_file, populate, row_view, unmap
 
 
 def tensor_of(lease, count=1000, offset=0):
@@ -208,13 +208,6 @@ def test_what_there_is_no_memory_for_is_an_error_and_not_counted():
         pool.lease(2**50)
     pool.lease(2**20)
     assert pool.kept_bytes == 2**20
-
-
-def test_lease_is_an_array_of_bytes():
-    lease = BatchPool(0).lease(5)
-    assert (Lease, np.uint8, 1) == (type(lease), lease.dtype, lease.ndim)
-    assert lease.flags.writeable
-    assert bytes(lease[:0]) == b""
 
 
 # --- mapped files and addresses ---
