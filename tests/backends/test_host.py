@@ -187,22 +187,17 @@ def test_pages_that_nobody_vouches_for_are_read_ahead(folder, contents, populate
 # --- what goes wrong ---
 
 
-@pytest.fixture
-def short(tmp_path):
-    """A file that loses its end after it was opened, and a way to bring from it."""
-    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
-
-    def open_and_cut(*, mapped):
-        backend = backend_of(tmp_path, mapped=mapped)
-        backend.files.ensure_open(np.array([0]))
-        os.truncate(tmp_path / "a.safetensors", 8192)
-        return backend
-
-    return open_and_cut
+def cut_short(folder, *, mapped):
+    """A backend of a file that loses its end after it was opened."""
+    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, folder / "a.safetensors")
+    backend = backend_of(folder, mapped=mapped)
+    backend.files.ensure_open(np.array([0]))
+    os.truncate(folder / "a.safetensors", 8192)
+    return backend
 
 
-def test_unmapped_file_that_became_shorter(short):
-    backend = short(mapped=False)
+def test_unmapped_file_that_became_shorter(tmp_path):
+    backend = cut_short(tmp_path, mapped=False)
     landing = backend.read(extents_of([(0, 0, 10), (0, 8190, 10), (0, 300_000, 10)]))
     with pytest.raises(ShortReadError, match=r"a.safetensors, byte \d+: the file ended \d+ bytes too early") as caught:
         landing.completion.wait()
@@ -215,8 +210,8 @@ def test_unmapped_file_that_became_shorter(short):
     backend.close()
 
 
-def test_mapped_file_that_became_shorter(short, monkeypatch):
-    backend = short(mapped=True)
+def test_mapped_file_that_became_shorter(tmp_path, monkeypatch):
+    backend = cut_short(tmp_path, mapped=True)
     monkeypatch.setattr(residency, "_NOWAIT", None)
     landing = backend.read(extents_of([(0, 300_000, 10)]))
     with pytest.raises(FileChangedError, match="the file became shorter while it was being read"):

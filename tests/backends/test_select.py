@@ -176,13 +176,10 @@ def test_a_backend_of_another_library_is_checked_as_it_says():
     ("name", "device", "answer"),
     [
         ("auto", CPU, ("host", "batches are built in CPU memory")),
-        ("host", CPU, ("host", "batches are built in CPU memory")),
         ("auto", torch.device("mps"), ("host", "batches are built in CPU memory, and torch copies them to mps")),
         ("host", GPU, ("host", "batches are built in CPU memory, and torch copies them to cuda:0 from pinned memory")),
         ("auto", GPU, ("undecided", "that is decided when the first batch is asked for")),
         ("gds", GPU, ("gds", "asked for by name")),
-        ("mapped", GPU, ("mapped", "asked for by name")),
-        ("bounce", GPU, ("bounce", "asked for by name")),
     ],
 )
 def test_what_is_expected(name, device, answer):
