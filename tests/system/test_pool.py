@@ -290,22 +290,15 @@ def test_work_that_is_queued_while_another_thread_closes_is_turned_away(pool, mo
 
 
 def test_nothing_hangs_when_many_threads_run_work_and_one_closes():
+    def work(pool):
+        while True:
+            pool.run([bool] * 5).wait()
+
     for _ in range(20):
-        pool, ended = Pool(3, "gdsload-test"), []
-
-        def work(pool=pool, ended=ended):
-            try:
-                while True:
-                    pool.run([bool] * 5).wait()
-            except LoaderClosedError:
-                ended.append(1)
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        time.sleep(0.005)
-        pool.close()
-        for thread in threads:
-            thread.join(30)
-        assert len(ended) == 4
+        pool = Pool(3, "gdsload-test")
+        with ThreadPoolExecutor(4) as threads:
+            working = [threads.submit(work, pool) for _ in range(4)]
+            time.sleep(0.005)
+            pool.close()
+            assert all(isinstance(one.exception(30), LoaderClosedError) for one in working)
         assert running() == []

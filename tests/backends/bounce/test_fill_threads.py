@@ -8,6 +8,8 @@ import os
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -263,6 +265,19 @@ def test_a_copy_that_fails_is_the_landings_error(sites):
     assert site.reads(extents_of([(0, 0, 100_000)]))
 
 
+def turned_away(site, wanted, several):
+    """How many readings were turned away, as it was closed; what the others have read is right."""
+    count = 0
+    for slot, places, reading in several:
+        try:
+            reading.wait()
+        except LoaderClosedError:
+            count += 1
+        else:
+            assert site.holds(slot, places, wanted)
+    return count
+
+
 def test_close_waits_for_what_is_under_way_and_turns_the_rest_away(sites):
     site = sites()
     site.copier.delay_s = 0.01
@@ -270,18 +285,10 @@ def test_close_waits_for_what_is_under_way_and_turns_the_rest_away(sites):
     several = [site.read(wanted) for _ in range(5)]
     site.fill.close()
     site.copier.drain()
-    turned_away = 0
-    for slot, places, reading in several:
-        assert reading.landed
-        try:
-            reading.wait()
-        except LoaderClosedError:
-            turned_away += 1
-        else:
-            assert site.holds(slot, places, wanted)
-    assert turned_away
+    assert all(reading.landed for *_, reading in several)
+    assert turned_away(site, wanted, several)
     site.fill.close()
-    with pytest.raises(LoaderClosedError):
+    with pytest.raises(LoaderClosedError, match="closed"):
         site.read(wanted)
 
 
@@ -301,27 +308,18 @@ def test_work_that_comes_while_it_is_closed_is_not_waited_for_for_ever(sites):
     site = sites()
     wanted, several = extents_of([(0, 0, 100_000)]), []
 
-    def read():
-        try:
+    def read(_number):
+        with suppress(LoaderClosedError):
             while True:
                 several.append(site.read(wanted))
-        except LoaderClosedError:
-            pass
 
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.02)
-    site.fill.close()
-    for thread in threads:
-        thread.join(30)
+    with ThreadPoolExecutor(4) as threads:
+        reading = threads.map(read, range(4))
+        time.sleep(0.02)
+        site.fill.close()
+        list(reading)
     assert several
-    for slot, places, reading in several:
-        try:
-            reading.wait()
-        except LoaderClosedError:
-            continue
-        assert site.holds(slot, places, wanted)
+    turned_away(site, wanted, several)
 
 
 class TestResidentRows:
