@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
 
 from gdsload.backends.host import HostBackend
@@ -24,16 +22,12 @@ class TestUnmapped(BackendTests):
         return HostBackend
 
 
-class TestOneThread(BackendTests):
-    @pytest.fixture
-    def open_backend(self):
-        return functools.partial(HostBackend, threads=1)
-
-
 class TestWrapped(BackendTests):
+    """Of one thread, too, which nothing may wait for in itself."""
+
     @pytest.fixture
     def open_backend(self):
-        return lambda files: RecordingBackend(SlowBackend(HostBackend(files), 0.0005))
+        return lambda files: RecordingBackend(SlowBackend(HostBackend(files, threads=1), 0.0005))
 
     # These ask when reads have landed, which here is later than when they have ended.
     test_close_may_be_called_twice_and_ends_all_reads = None

@@ -63,29 +63,24 @@ def make(monkeypatch, tmp_path):
         engine.close(handle)
 
 
-@pytest.mark.parametrize("sizes", [[], [1], [2**20], [2**20 + 1], [4096, 2**23, 5, 2**20 + 1, 7], [2**21, 2**22]])
+@pytest.mark.parametrize(
+    "sizes",
+    [[], [2**20], [2**20 + 1], [4096, 2**23, 5, 2**20 + 1, 7], [2**21, 2**22], [0], [0, 9], [2**21, 0, 5, 0, 7]],
+    ids=str,
+)
 @pytest.mark.parametrize("refuses", [None, RuntimeError("no batches here")], ids=["batches", "none"])
-def test_every_read_is_made_once_and_long_ones_are_in_no_batch(make, sizes, refuses):
+def test_every_read_is_made_once_and_long_and_empty_ones_are_in_no_batch(make, sizes, refuses):
+    """A batch of cuFile's with an empty one never ends."""
     it, count = make(refuses), len(sizes)
     nbytes, places = np.array(sizes, np.int64), np.arange(count)
     done = it.engine.read_many(it.handles[places % 2], places + 100, places + 200, nbytes, places + 300)
     assert done.tolist() == sizes
-    wanted = {(-71 if at % 2 == 0 else 72, at + 100, at + 200, size, at + 300) for at, size in enumerate(sizes)}
-    assert {*it.cufile.read_alone, *it.batches.read_together} == wanted
-    assert len(it.cufile.read_alone) + len(it.batches.read_together) == count
-    together = [size for size in sizes if size <= 2**20 and not refuses]
-    assert [read[3] for read in it.batches.read_together] == together
-    assert it.engine.most_bytes == (2**20 if not refuses or not count or min(sizes) > 2**20 else 0)
-
-
-@pytest.mark.parametrize("sizes", [[0], [0, 0], [0, 4096, 0], [2**21, 0], [0, 2**21, 5, 0, 7]])
-def test_empty_reads_are_in_no_batch(make, sizes):
-    """A batch of cuFile's with one never ends."""
-    it, count = make(), len(sizes)
-    same = np.arange(count)
-    done = it.engine.read_many(it.handles[same % 2], same, same, np.array(sizes, np.int64), same)
-    assert done.tolist() == sizes
-    assert [read[3] for read in it.batches.read_together] == [size for size in sizes if 0 < size <= 2**20]
+    short = [size for size in sizes if 0 < size <= 2**20]
+    wanted = {(-71 if at % 2 == 0 else 72, at + 100, at + 200, size, at + 300) for at, size in enumerate(sizes) if size}
+    made = [read for read in (*it.cufile.read_alone, *it.batches.read_together) if read[3]]
+    assert (len(made), {*made}) == (len(wanted), wanted)
+    assert [read[3] for read in it.batches.read_together] == ([] if refuses else short)
+    assert it.engine.most_bytes == (0 if refuses and short else 2**20)
 
 
 def test_reads_that_may_be_under_way_are_not_made_again(make):

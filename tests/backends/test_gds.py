@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from contextlib import nullcontext
 from itertools import count
@@ -21,9 +20,9 @@ from gdsload.backends.gds.gds import GdsBackend
 from gdsload.errors import ReadError, ShortReadError
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.drive_order import file_system_of
-from gdsload.shards.reads import Extents
 from gdsload.system.cufile_batches import ReadsUnderWayError
 from gdsload.system.memory import address_of, memory_at
+from tests.backends.extents import bytes_of, extents_of, within
 from tests.drives import files_of
 
 SIZES = [60_003, 5_000, 300_000]
@@ -87,10 +86,6 @@ def opened(tmp_path_factory, monkeypatch):
         backend.close()
 
 
-def extents(wanted):
-    return Extents(*(np.array(column, np.int64) for column in zip(*wanted, strict=True)))
-
-
 some = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 300_000), st.integers(0, 9000)), min_size=1, max_size=400)
 
 
@@ -102,36 +97,32 @@ some = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 300_000), st.integer
 def test_every_wanted_byte_is_read_to_its_place(opened, drive_key, at_once, most_bytes, wanted):
     """Also where reads end early."""
     backend, contents = opened(drive_key=drive_key, at_once=at_once, most_bytes=most_bytes)
-    wanted = [(file, min(offset, SIZES[file]), nbytes) for file, offset, nbytes in wanted]
-    wanted = [(file, offset, min(nbytes, SIZES[file] - offset)) for file, offset, nbytes in wanted]
-    pending = backend.read(extents(wanted))
-    pending.completion.wait()
-    for address, (file, offset, nbytes) in zip(pending.addresses.tolist(), wanted, strict=True):
-        assert ctypes.string_at(address, nbytes) == contents[file][offset : offset + nbytes]
+    wanted = within(SIZES, wanted)
+    pending = backend.read(extents_of(wanted))
+    assert bytes_of(pending, wanted) == [contents[file][offset : offset + nbytes] for file, offset, nbytes in wanted]
     pending.release()
     assert sum(backend.bytes_by_path().values()) >= len({one for one in wanted if one[2]})
 
 
-def boom():
-    raise RuntimeError("boom")
+def raising(text):
+    def answers(_engine):
+        raise RuntimeError(text)
 
-
-def eof():
-    raise RuntimeError("EOF")
+    return answers
 
 
 @pytest.mark.parametrize(
     ("answers", "kind", "said"),
     [
         (lambda _self: 0, ShortReadError, "byte 8192: the file ended 4096 bytes too early"),
-        (lambda _self: eof(), ShortReadError, "byte 8192: the file ended 4096 bytes too early"),
+        (raising("EOF"), ShortReadError, "byte 8192: the file ended 4096 bytes too early"),
         (lambda _self: -5, ReadError, "byte 8192: cuFile cannot read: it returned -5"),
-        (lambda _self: boom(), ReadError, "byte 8192: cuFile cannot read: boom"),
+        (raising("boom"), ReadError, "byte 8192: cuFile cannot read: boom"),
     ],
 )
 def test_reads_that_fail(opened, answers, kind, said):
     backend, _ = opened(answers=answers)
-    pending = backend.read(extents([(2, 9000, 100), (0, 0, 50)]))
+    pending = backend.read(extents_of([(2, 9000, 100), (0, 0, 50)]))
     with pytest.raises(kind, match=rf"2.safetensors, {said}"):
         pending.completion.wait()
     pending.release()
@@ -147,7 +138,7 @@ def test_memory_of_reads_that_may_be_under_way_is_neither_used_again_nor_freed(o
 
     backend, _ = opened(most_bytes=1 << 20, read_many=read_many)
     monkeypatch.setattr(slots, "free", lambda _device, address: freed.append(address))
-    wanted = extents([(0, 0, 50)])
+    wanted = extents_of([(0, 0, 50)])
     pending = backend.read(wanted)
     with pytest.raises(ReadError, match="cuFile does not tell"):
         pending.completion.wait()
@@ -169,7 +160,7 @@ def test_all_is_released_though_the_engine_cannot_end(opened, monkeypatch):
 
     backend, _ = opened(end=end)
     monkeypatch.setattr(slots, "free", lambda _device, address: freed.append(address))
-    pending = backend.read(extents([(0, 0, 50)]))
+    pending = backend.read(extents_of([(0, 0, 50)]))
     pending.completion.wait()
     pending.release()
     closed = []
@@ -207,7 +198,7 @@ def test_a_batch_of_reads_has_reads_of_all_drives(opened):
 
     of = {"0.safetensors": "a", "1.safetensors": "a", "2.safetensors": "b"}
     backend, _ = opened(drive_key=lambda source: of[source.path[-13:]], most_bytes=1 << 20, read_many=read_many)
-    wanted = extents([(file, page * 24_576, 100) for file in (0, 2) for page in range(SIZES[file] // 24_576)])
+    wanted = extents_of([(file, page * 24_576, 100) for file in (0, 2) for page in range(SIZES[file] // 24_576)])
     backend.read(wanted).completion.wait()
     [handles] = calls
     first, second = handles[:2]

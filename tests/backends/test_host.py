@@ -22,7 +22,7 @@ from gdsload.shards import page_cache as residency
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.prepared_reads import PreparedReads
-from gdsload.shards.reads import Extents
+from tests.backends.extents import bytes_of, extents_of, within
 from tests.page_cache import LIBC, chill, fail_reads, in_cache
 
 SIZES = [100_003, 8_000, 1, 2_500_000]
@@ -37,16 +37,8 @@ def folder(tmp_path_factory):
     return path
 
 
-def backend_of(folder, *, mapped, **options):
-    catalog = open_catalog(str(folder))
-    return HostBackend(LocalFiles(catalog.sources, mapped=mapped), **options)
-
-
-@pytest.fixture(params=[True, False], ids=["mapped", "unmapped"])
-def backend(request, folder):
-    found = backend_of(folder, mapped=request.param)
-    yield found
-    found.close()
+def backend_of(folder, *, mapped):
+    return HostBackend(LocalFiles(open_catalog(str(folder)).sources, mapped=mapped))
 
 
 @pytest.fixture(scope="module")
@@ -54,84 +46,37 @@ def contents(folder):
     return [path.read_bytes() for path in sorted(folder.iterdir())]
 
 
-def extents_of(found):
-    columns = zip(*found, strict=True) if found else ([], [], [])
-    return Extents(*(np.array(column, np.int64) for column in columns))
-
-
-def landed(backend, found):
-    """The bytes of some extents, as the backend brings them."""
-    landing = backend.read(extents_of(found))
-    landing.completion.wait()
-    data = [ctypes.string_at(int(at), size) for at, (_, _, size) in zip(landing.addresses, found, strict=True)]
-    landing.count()
-    landing.release()
-    return data
-
-
 def compare(backend, contents, found):
     before = backend.bytes_by_path()["host"]
-    assert [contents[file][offset : offset + size] for file, offset, size in found] == landed(backend, found)
+    landing = backend.read(extents_of(found))
+    assert bytes_of(landing, found) == [contents[file][offset : offset + size] for file, offset, size in found]
+    landing.count()
+    landing.release()
     assert sum(size for _, _, size in found) == backend.bytes_by_path()["host"] - before
 
 
 @st.composite
-def extents(draw):
+def some_extents(draw):
     found = []
     for _ in range(draw(st.integers(0, 20))):
         file = draw(st.integers(0, len(SIZES) - 1))
         length = SIZES[file] * 3 + 60
         offset = draw(st.integers(0, length) | st.sampled_from([0, 4095, 4096, length]))
-        offset = min(offset, length)
-        size = draw(st.sampled_from([0, 1, 8, 4096, 1_100_000]) | st.integers(0, 5000))
-        found.append((file, offset, min(size, length - offset)))
+        found.append((file, offset, draw(st.sampled_from([0, 1, 8, 4096, 1_100_000]) | st.integers(0, 5000))))
     return found
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(extents(), st.booleans())
+@given(some_extents(), st.booleans())
 def test_any_extents_are_what_a_plain_read_gives(folder, contents, found, mapped):
-    found = [(file, min(offset, len(contents[file])), size) for file, offset, size in found]
-    found = [(file, offset, min(size, len(contents[file]) - offset)) for file, offset, size in found]
     backend = backend_of(folder, mapped=mapped)
-    compare(backend, contents, found)
+    compare(backend, contents, within([len(raw) for raw in contents], found))
     backend.close()
-
-
-def test_ends_of_files_and_empty_extents(backend, contents):
-    ends = [(file, len(raw), 0) for file, raw in enumerate(contents)]
-    lasts = [(file, len(raw) - 1, 1) for file, raw in enumerate(contents)]
-    wholes = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
-    compare(backend, contents, [])
-    compare(backend, contents, ends)
-    compare(backend, contents, [*ends, *lasts, *wholes, *lasts, (0, 0, 0)])
-
-
-@pytest.mark.parametrize("threads", [1, 16])
-@pytest.mark.parametrize("mapped", [True, False])
-def test_many_threads(folder, contents, mapped, threads):
-    backend, errors = backend_of(folder, mapped=mapped, threads=threads), []
-
-    def work(seed):
-        rng = np.random.default_rng(seed)
-        for _ in range(20):
-            found = []
-            for file in rng.integers(0, len(SIZES), 20).tolist():
-                offset = int(rng.integers(0, len(contents[file])))
-                found.append((file, offset, min(int(rng.integers(0, 5000)), len(contents[file]) - offset)))
-            if [contents[file][offset : offset + size] for file, offset, size in found] != landed(backend, found):
-                errors.append(seed)
-
-    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    backend.close()
-    assert errors == []
 
 
 # --- cold and hot ---
+
+SPREAD = [(3, offset, 3000) for offset in range(0, 7_000_000, 100_000)]
 
 
 def make_cold(folder, backend):
@@ -172,18 +117,18 @@ def told_by_mincore(monkeypatch):
 def test_cold_file_is_read_ahead_and_hot_one_is_not(folder, contents, populated):
     backend = backend_of(folder, mapped=True)
     backend.files.ensure_open(np.arange(len(SIZES)))
-    found = [(3, offset, 3000) for offset in range(0, 7_000_000, 100_000)]
     make_cold(folder, backend)
-    compare(backend, contents, found)
+    compare(backend, contents, SPREAD)
     covered = {(at, at + nbytes) for at, nbytes in populated}
     base = int(backend.files.base[3])
     assert all(
-        any(low <= base + offset and base + offset + size <= high for low, high in covered) for _, offset, size in found
+        any(low <= base + offset and base + offset + size <= high for low, high in covered)
+        for _, offset, size in SPREAD
     )
-    compare(backend, contents, found)  # the first time that they are believed to be there, they are made sure of
+    compare(backend, contents, SPREAD)  # the first time that they are believed to be there, they are made sure of
     del populated[:]
     for _ in range(50):
-        compare(backend, contents, found)
+        compare(backend, contents, SPREAD)
     assert populated == []
     backend.close()
 
@@ -192,8 +137,7 @@ def test_cold_file_is_read_ahead_and_hot_one_is_not(folder, contents, populated)
 def test_what_is_in_memory_is_made_sure_of_without_a_thread(folder, contents, populated):
     """By whoever waits, each time until it is sure: a dataset from which an item is read starts none."""
     backend = backend_of(folder, mapped=True)
-    found = [(3, offset, 3000) for offset in range(0, 7_000_000, 100_000)]
-    landing = backend.read(extents_of(found))
+    landing = backend.read(extents_of(SPREAD))
     assert landing.completion.landed
     assert populated == []
     for _ in range(2):
@@ -206,21 +150,22 @@ def test_what_is_in_memory_is_made_sure_of_without_a_thread(folder, contents, po
 @pytest.mark.usefixtures("told_by_mincore")
 def test_memory_that_was_trusted_is_looked_at_again(folder, contents, populated):
     backend = backend_of(folder, mapped=True)
-    found = [(3, offset, 3000) for offset in range(0, 7_000_000, 100_000)]
     for _ in range(100):
-        compare(backend, contents, found)
+        compare(backend, contents, SPREAD)
     del populated[:]
     for _ in range(32):
         assert not populated
         make_cold(folder, backend)
-        backend.read(extents_of(found)).completion.wait()
+        backend.read(extents_of(SPREAD)).completion.wait()
         if populated:
             break
     assert populated
     backend.close()
 
 
-@pytest.mark.parametrize("error", [BlockingIOError(11, "not here"), OSError(95, "cannot say"), OSError(5, "broken")])
+@pytest.mark.parametrize(
+    "error", [BlockingIOError(11, "not here"), OSError(95, "cannot say"), OSError(5, "broken"), None], ids=str
+)
 def test_pages_that_nobody_vouches_for_are_read_ahead(folder, contents, populated, monkeypatch, error):
     backend = backend_of(folder, mapped=True)
     backend.files.ensure_open(np.arange(len(SIZES)))
@@ -229,17 +174,12 @@ def test_pages_that_nobody_vouches_for_are_read_ahead(folder, contents, populate
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "preadv", refuse)
-        patch.setattr(residency, "_lives_in_memory", lambda _fd: False)  # wherever the tests' files are
+        if error is None:
+            patch.setattr(residency, "_NOWAIT", None)  # a system without the flag
+        else:
+            patch.setattr(os, "preadv", refuse)
+            patch.setattr(residency, "_lives_in_memory", lambda _fd: False)  # wherever the tests' files are
         compare(backend, contents, [(0, 5, 70), (3, 0, 9)])
-    assert len(populated) == 2
-    backend.close()
-
-
-def test_system_without_the_flag(folder, contents, populated, monkeypatch):
-    monkeypatch.setattr(residency, "_NOWAIT", None)
-    backend = backend_of(folder, mapped=True)
-    compare(backend, contents, [(0, 5, 70), (3, 0, 9)])
     assert len(populated) == 2
     backend.close()
 
@@ -247,22 +187,17 @@ def test_system_without_the_flag(folder, contents, populated, monkeypatch):
 # --- what goes wrong ---
 
 
-@pytest.fixture
-def short(tmp_path):
-    """A file that loses its end after it was opened, and a way to bring from it."""
-    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
-
-    def open_and_cut(*, mapped):
-        backend = backend_of(tmp_path, mapped=mapped)
-        backend.files.ensure_open(np.array([0]))
-        os.truncate(tmp_path / "a.safetensors", 8192)
-        return backend
-
-    return open_and_cut
+def cut_short(folder, *, mapped):
+    """A backend of a file that loses its end after it was opened."""
+    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, folder / "a.safetensors")
+    backend = backend_of(folder, mapped=mapped)
+    backend.files.ensure_open(np.array([0]))
+    os.truncate(folder / "a.safetensors", 8192)
+    return backend
 
 
-def test_unmapped_file_that_became_shorter(short):
-    backend = short(mapped=False)
+def test_unmapped_file_that_became_shorter(tmp_path):
+    backend = cut_short(tmp_path, mapped=False)
     landing = backend.read(extents_of([(0, 0, 10), (0, 8190, 10), (0, 300_000, 10)]))
     with pytest.raises(ShortReadError, match=r"a.safetensors, byte \d+: the file ended \d+ bytes too early") as caught:
         landing.completion.wait()
@@ -275,8 +210,8 @@ def test_unmapped_file_that_became_shorter(short):
     backend.close()
 
 
-def test_mapped_file_that_became_shorter(short, monkeypatch):
-    backend = short(mapped=True)
+def test_mapped_file_that_became_shorter(tmp_path, monkeypatch):
+    backend = cut_short(tmp_path, mapped=True)
     monkeypatch.setattr(residency, "_NOWAIT", None)
     landing = backend.read(extents_of([(0, 300_000, 10)]))
     with pytest.raises(FileChangedError, match="the file became shorter while it was being read"):
@@ -321,9 +256,10 @@ def test_arena_memory_is_used_again(folder):
     backend.close()
 
 
-def test_closing_twice(backend):
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_closed_backend_has_nothing_mapped(folder, mapped):
+    backend = backend_of(folder, mapped=mapped)
     backend.read(extents_of([(0, 0, 10)])).completion.wait()
-    backend.close()
     backend.close()
     assert not backend.files.base.any()
 
@@ -337,8 +273,7 @@ def test_a_long_extent_is_shared_out_among_threads(folder, contents, monkeypatch
         return read(*args)
 
     monkeypatch.setattr(PreparedReads, "read", noting)
-    catalog = open_catalog(str(folder))
-    backend = HostBackend(LocalFiles(catalog.sources, mapped=False))
+    backend = backend_of(folder, mapped=False)
     compare(backend, contents, [(3, 0, len(contents[3]))])
     assert len(reading - {threading.get_ident()}) > 3
     backend.close()

@@ -13,8 +13,8 @@ from gdsload.backends.probed import ProbedBackend
 from gdsload.backends.request import one_way
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.local_files import LocalFiles
-from gdsload.shards.reads import Extents
 from gdsload.testing import BackendTests, RecordingBackend
+from tests.backends.extents import extents_of
 
 
 def opened(files, name):
@@ -44,11 +44,8 @@ def files(tmp_path):
     found.close()
 
 
-ONE = Extents(np.array([0]), np.array([8]), np.array([4]))
-
-
 def read(backend):
-    landing = backend.read(ONE)
+    landing = backend.read(extents_of([(0, 8, 4)]))
     landing.completion.wait()
     landing.count()
     landing.release()

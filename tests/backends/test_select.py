@@ -20,7 +20,6 @@ from gdsload.backends.gds import gds
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.gds.slots import Slots
 from gdsload.backends.host import HostBackend
-from gdsload.backends.keep import default_register_bytes
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.probed import ProbedBackend
 from gdsload.backends.request import BackendRequest, BackendRow, one_way
@@ -34,7 +33,7 @@ from gdsload.system.probe.result import Status
 from gdsload.system.probe.tree import Tree
 from tests.drives import files_of
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+CPU, META, GPU = torch.device("cpu"), torch.device("meta"), torch.device("cuda:0")
 NAMES = ("auto", "host", "mapped", "bounce", "gds")
 BY_DMA = CufileProbe("ok", nvfs_reads=2, p2p_reads=0, posix_reads=0)
 BY_CPU = CufileProbe("ok", nvfs_reads=0, p2p_reads=0, posix_reads=2)
@@ -71,7 +70,7 @@ probes = st.builds(CufileProbe, st.sampled_from(STATUSES), nvfs_reads=counts, p2
 
 
 @settings(derandomize=True, deadline=None, max_examples=150)
-@given(st.sampled_from(NAMES), st.sampled_from([CPU, torch.device("meta"), GPU]), st.booleans(), st.booleans(), probes)
+@given(st.sampled_from(NAMES), st.sampled_from([CPU, META, GPU]), st.booleans(), st.booleans(), probes)
 def test_what_is_asked_for_by_name_is_used_or_refused(name, device, mapped, allow_compat, found):
     probe = Probing(found)
     needs = {"auto": True, "host": True, "mapped": device == GPU and mapped, "bounce": device == GPU}
@@ -90,19 +89,28 @@ def test_what_is_asked_for_by_name_is_used_or_refused(name, device, mapped, allo
     assert probe.asked == ([("/data/a", "cuda:0")] if name == "gds" and device == GPU else [])
 
 
-@pytest.mark.parametrize("device", [CPU, torch.device("meta")])
-@pytest.mark.parametrize("name", ["mapped", "bounce", "gds"])
-def test_names_that_need_a_gpu(name, device):
-    message = f"backend '{name}' needs a CUDA device, and the batches go to '{device}'"
+NO_GPU = 'Pass `device="cuda"`, or leave `backend=` out.'
+BROKEN = CufileProbe("failed", "so it ended", nvfs_reads=1)  # what was counted before that proves nothing
+NO_DMA = "cuFile works here, but not by DMA: a trial read took the path "
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "found", "message", "remedies"),
+    [
+        ("gds", CPU, None, "backend 'gds' needs a CUDA device, and the batches go to 'cpu'", [NO_GPU]),
+        ("mapped", META, None, "backend 'mapped' needs a CUDA device, and the batches go to 'meta'", [NO_GPU]),
+        ("mapped", GPU, None, "'mapped' cannot be used: the files are not mapped", ["Leave mmap=False out."]),
+        ("gds", GPU, BROKEN, "cuFile cannot be used here: so it ended", ["gdsload doctor"]),
+        ("gds", GPU, BY_CPU, f"{NO_DMA}cufile-posix", ["gdsload doctor", "Gds(compat=True)"]),
+        ("gds", GPU, CufileProbe("ok"), f"{NO_DMA}unknown", ["gdsload doctor", "Gds(compat=True)"]),
+    ],
+)
+def test_what_is_refused_says_why_and_what_helps(name, device, found, message, remedies):
+    probe = unasked if found is None else Probing(found)
     with pytest.raises(BackendUnavailableError, match=message) as caught:
-        preflight(BackendRequest(name, device), ["/data/a"], mapped=True, probe=unasked)
-    assert caught.value.remedy == 'Pass `device="cuda"`, or leave `backend=` out.'
-
-
-def test_mapped_without_mappings():
-    with pytest.raises(BackendUnavailableError, match="'mapped' cannot be used: the files are not mapped") as caught:
-        preflight(BackendRequest("mapped", GPU), ["/data/a"], mapped=False, probe=unasked)
-    assert caught.value.remedy == "Leave mmap=False out."
+        preflight(BackendRequest(name, device), ["/data/a"], mapped=False, probe=probe)
+    assert all(remedy in caught.value.remedy for remedy in remedies)
+    assert ("compat" in caught.value.remedy) == ("Gds(compat=True)" in remedies)  # offered only where it helps
 
 
 def test_mapped_on_rocm(monkeypatch):
@@ -110,26 +118,6 @@ def test_mapped_on_rocm(monkeypatch):
     with pytest.raises(BackendUnavailableError, match="pages of files cannot be registered for cuda") as caught:
         preflight(BackendRequest("mapped", GPU), ["/data/a"], mapped=True, probe=unasked)
     assert caught.value.remedy == 'Use `backend="bounce"`.'
-
-
-@pytest.mark.parametrize("status", sorted(set(STATUSES) - {"ok"}))
-@pytest.mark.parametrize("allow_compat", [True, False])
-def test_gds_where_cufile_does_not_work(status, allow_compat):
-    found = CufileProbe(status, "so it ended", nvfs_reads=1)  # what was counted before that proves nothing
-    with pytest.raises(BackendUnavailableError, match="cuFile cannot be used here: so it ended") as caught:
-        preflight(BackendRequest("gds", GPU, allow_compat=allow_compat), ["/data/a"], mapped=True, probe=Probing(found))
-    assert "gdsload doctor" in caught.value.remedy
-    assert "gds_compat" not in caught.value.remedy
-
-
-@pytest.mark.parametrize(("found", "path"), [(BY_CPU, "cufile-posix"), (CufileProbe("ok"), "unknown")])
-def test_gds_that_is_no_dma(found, path):
-    with pytest.raises(BackendUnavailableError, match=f"not by DMA: a trial read took the path {path}") as caught:
-        preflight(BackendRequest("gds", GPU), ["/data/a"], mapped=True, probe=Probing(found))
-    assert "gdsload doctor" in caught.value.remedy
-    assert "Gds(compat=True)" in caught.value.remedy
-    compat = BackendRequest("gds", GPU, allow_compat=True)
-    assert preflight(compat, ["/data/a"], mapped=True, probe=Probing(found)) is found
 
 
 class ByPath:
@@ -143,30 +131,27 @@ class ByPath:
         return self.answers[path[6]]
 
 
+BATCHES = replace(BY_DMA, batches=True)
+
+
 @pytest.mark.parametrize(
-    ("answers", "refused"),
+    ("answers", "expected"),
     [
-        ({"a": BY_DMA, "b": BY_DMA}, None),
+        ({"a": BY_DMA, "b": BY_DMA}, BY_DMA),
+        ({"a": BATCHES, "b": BY_DMA}, BY_DMA),  # batches of reads are made where all drives take them
+        ({"a": BY_DMA, "b": BATCHES}, BY_DMA),
         ({"a": BY_DMA, "b": BY_CPU}, "/data/b: cuFile works here, but not by DMA: .*cufile-posix"),
         ({"a": BY_CPU, "b": CufileProbe("failed", "no")}, "/data/b: cuFile cannot be used here: no"),
     ],
 )
-def test_gds_is_for_datasets_that_all_drives_of_can_be_read_by_it(answers, refused):
+def test_gds_is_for_datasets_that_all_drives_of_can_be_read_by_it(answers, expected):
     probe, paths = ByPath(**answers), ["/data/a", "/data/b"]
-    if refused is None:
-        assert preflight(BackendRequest("gds", GPU), paths, mapped=True, probe=probe) is BY_DMA
+    if isinstance(expected, CufileProbe):
+        assert preflight(BackendRequest("gds", GPU), paths, mapped=True, probe=probe) is expected
     else:
-        with pytest.raises(BackendUnavailableError, match=refused):
+        with pytest.raises(BackendUnavailableError, match=expected):
             preflight(BackendRequest("gds", GPU), paths, mapped=True, probe=probe)
     assert probe.asked == paths
-
-
-def test_batches_of_reads_are_made_where_all_drives_take_them():
-    one, other = replace(BY_DMA, batches=True), BY_DMA
-    for answers in ({"a": one, "b": other}, {"a": other, "b": one}):
-        assert (
-            preflight(BackendRequest("gds", GPU), ["/data/a", "/data/b"], mapped=True, probe=ByPath(**answers)) is other
-        )
 
 
 def open_own(request, files, _found):
@@ -191,13 +176,10 @@ def test_a_backend_of_another_library_is_checked_as_it_says():
     ("name", "device", "answer"),
     [
         ("auto", CPU, ("host", "batches are built in CPU memory")),
-        ("host", CPU, ("host", "batches are built in CPU memory")),
         ("auto", torch.device("mps"), ("host", "batches are built in CPU memory, and torch copies them to mps")),
         ("host", GPU, ("host", "batches are built in CPU memory, and torch copies them to cuda:0 from pinned memory")),
         ("auto", GPU, ("undecided", "that is decided when the first batch is asked for")),
         ("gds", GPU, ("gds", "asked for by name")),
-        ("mapped", GPU, ("mapped", "asked for by name")),
-        ("bounce", GPU, ("bounce", "asked for by name")),
     ],
 )
 def test_what_is_expected(name, device, answer):
@@ -248,19 +230,26 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def files(folder):
-    catalog = open_catalog(str(folder))
-    table = LocalFiles(catalog.sources, mapped=True)
-    yield table
-    table.close()
+def open_files(folder):
+    opened = []
+
+    def made(*, mapped):
+        opened.append(LocalFiles(open_catalog(str(folder)).sources, mapped=mapped))
+        return opened[-1]
+
+    yield made
+    for table in opened:
+        table.close()
 
 
 @pytest.fixture
-def unmapped(folder):
-    catalog = open_catalog(str(folder))
-    table = LocalFiles(catalog.sources, mapped=False)
-    yield table
-    table.close()
+def files(open_files):
+    return open_files(mapped=True)
+
+
+@pytest.fixture
+def unmapped(open_files):
+    return open_files(mapped=False)
 
 
 @pytest.mark.usefixtures("no_cuda")
@@ -326,20 +315,22 @@ def test_gds_by_name_asks_with_the_first_shard_and_registers_slots_and_makes_bat
 
 
 @pytest.mark.usefixtures("no_cuda")
-@pytest.mark.parametrize("name", ["mapped", "bounce", "gds"])
-def test_nothing_is_opened_instead_of_what_was_asked_for(files, name):
-    with pytest.raises(BackendUnavailableError, match=f"backend '{name}' needs a CUDA device"):
-        choose(BackendRequest(name), files, probe=unasked)
+def test_nothing_is_opened_instead_of_what_was_asked_for(files):
+    with pytest.raises(BackendUnavailableError, match="backend 'gds' needs a CUDA device"):
+        choose(BackendRequest("gds"), files, probe=unasked)
 
 
 @pytest.mark.usefixtures("no_cuda")
-def test_gds_by_name_is_not_replaced_where_its_engine_cannot_be_opened(files, monkeypatch):
+def test_where_the_engine_cannot_be_opened_auto_bounces_and_gds_by_name_does_not(files, monkeypatch):
     def refuse(device, **_):
-        raise BackendUnavailableError("no driver")
+        raise BackendUnavailableError("cuFile was opened before this process was forked")
 
     monkeypatch.setitem(gds_engines.ENGINES, "cufile", refuse)
-    with pytest.raises(BackendUnavailableError, match="no driver"):
+    with pytest.raises(BackendUnavailableError, match="opened before this process was forked"):
         choose(BackendRequest("gds", GPU), files, probe=Probing(BY_DMA))
+    chosen = settled(choose(BackendRequest("auto", GPU), files, probe=Probing(BY_DMA)))
+    assert chosen.name() == "bounce"
+    assert "opened before this process was forked" in chosen.reason()
 
 
 @pytest.mark.usefixtures("no_cuda")
@@ -362,8 +353,7 @@ def test_auto_asks_with_a_shard_of_each_drive(folder):
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(probes, st.booleans(), st.booleans(), st.booleans())
 def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registers, possible):
-    catalog = open_catalog(str(folder))
-    files = LocalFiles(catalog.sources, mapped=is_mapped)
+    files = LocalFiles(open_catalog(str(folder)).sources, mapped=is_mapped)
     probe = Probing(found)
     request = BackendRequest("auto", GPU, register_bytes=9 * registers, allow_compat=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -401,48 +391,43 @@ def test_nothing_is_kept_where_no_page_can_be_registered(files, asked):
     assert not files.kept.any()
 
 
-@pytest.mark.usefixtures("no_cuda")
-def test_reasons_of_auto(files, unmapped, monkeypatch):
-    def reason(table, register_bytes, found=BY_DMA):
-        request = BackendRequest("auto", GPU, register_bytes=register_bytes)
-        chosen = settled(choose(request, table, probe=Probing(found)))
-        return chosen.backend, chosen.reason
-
-    path = "a trial read took the path gds-nvfs"
-    assert reason(files, 0)[1]() == f"{path}; no page is registered: Memory(registered=0)"
-    assert reason(unmapped, 9)[1]() == f"{path}; no page is registered: the files are not mapped"
-    timeout = CufileProbe("timeout", "no answer within 5 s")
-    assert reason(unmapped, 9, timeout)[1]() == (
-        "cuFile: no answer within 5 s; no page is registered: the files are not mapped"
-    )
-    backend, why = reason(files, 9)
-    assert why() == f"0 of 3 shards are resident and registered; the others: {path}"
-    # It is told as it is when it is asked for.
-    backend.near.registered[:2] = True
-    backend.near.trouble = "register_bytes, 9 B, are used up"
-    assert why() == (
-        f"2 of 3 shards are resident and registered (register_bytes, 9 B, are used up); the others: {path}"
-    )
-    backend.near.registered[2] = True
-    backend.near.trouble = ""
-    assert why() == "3 of 3 shards are resident and registered"
+NOT_MAPPED = "no page is registered: the files are not mapped"
 
 
 @pytest.mark.usefixtures("no_cuda")
-@pytest.mark.parametrize(("found", "name"), [(BY_DMA, "gds"), (BY_CPU, "bounce")])
-def test_the_answer_of_auto_is_as_things_are(files, unmapped, found, name):
-    request = BackendRequest("auto", GPU, register_bytes=9)
-    way = {"gds": "from the drive by DMA", "bounce": "through pinned host memory"}[name]
-    none = f"{name}: every byte reaches the GPU {way}"
-    assert settled(choose(request, unmapped, probe=Probing(found))).answer() == none
-    opened = settled(choose(request, files, probe=Probing(found)))
-    assert opened.answer() == none
+@pytest.mark.parametrize(
+    ("mapped", "register_bytes", "found", "reason"),
+    [
+        (True, 0, BY_DMA, "a trial read took the path gds-nvfs; no page is registered: Memory(registered=0)"),
+        (False, 9, BY_DMA, f"a trial read took the path gds-nvfs; {NOT_MAPPED}"),
+        (False, 9, CufileProbe("timeout", "no answer within 5 s"), f"cuFile: no answer within 5 s; {NOT_MAPPED}"),
+    ],
+)
+def test_why_auto_registers_no_page(open_files, mapped, register_bytes, found, reason):
+    request = BackendRequest("auto", GPU, register_bytes=register_bytes)
+    assert settled(choose(request, open_files(mapped=mapped), probe=Probing(found))).reason() == reason
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize(
+    ("found", "name", "way"),
+    [(BY_DMA, "gds", "from the drive by DMA"), (BY_CPU, "bounce", "through pinned host memory")],
+)
+def test_what_auto_says_is_as_things_are_when_it_is_asked(files, found, name, way):
+    opened = settled(choose(BackendRequest("auto", GPU, register_bytes=9), files, probe=Probing(found)))
+    others = f"the others: a trial read took the path {found.path}"
+    assert opened.answer() == f"{name}: every byte reaches the GPU {way}"
+    assert opened.reason() == f"0 of 3 shards are resident and registered; {others}"
     opened.backend.near.registered[:2] = True
+    opened.backend.near.trouble = "they are used up"
     assert opened.answer() == (
         f"mapped+{name}: 2 of 3 shards can be gathered from the page cache by the GPU, the others reach it {way}"
     )
+    assert opened.reason() == f"2 of 3 shards are resident and registered (they are used up); {others}"
     opened.backend.near.registered[2] = True
-    assert opened.answer() == ("mapped: every byte of this dataset can be gathered from the page cache by the GPU")
+    opened.backend.near.trouble = ""
+    assert opened.answer() == "mapped: every byte of this dataset can be gathered from the page cache by the GPU"
+    assert opened.reason() == "3 of 3 shards are resident and registered"
 
 
 @pytest.mark.usefixtures("no_cuda")
@@ -468,26 +453,14 @@ def test_the_answer_of_a_backend_asked_for_by_name(files, name, found, answer):
 @pytest.mark.parametrize("device", [CPU, GPU, torch.device("mps")])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("is_mapped", [True, False])
-@pytest.mark.parametrize("found", [BY_DMA, BY_CPU])
-def test_what_is_used_in_place_is_known_beforehand(files, unmapped, device, name, is_mapped, found):
+def test_what_is_used_in_place_is_known_beforehand(files, unmapped, device, name, is_mapped):
     request = BackendRequest(name, device, allow_compat=True, register_bytes=9)
     try:
-        opened = choose(request, files if is_mapped else unmapped, probe=Probing(found))
+        opened = choose(request, files if is_mapped else unmapped, probe=Probing(BY_DMA))
     except BackendUnavailableError:
         return  # as other tests say
     assert opened.backend.in_place is reads_in_place(request, mapped=is_mapped)
     opened.backend.close()
-
-
-@pytest.mark.usefixtures("no_cuda")
-def test_auto_bounces_where_cufile_worked_but_cannot_be_opened_here(files, monkeypatch):
-    def refuse(device, **_):
-        raise BackendUnavailableError("cuFile was opened before this process was forked")
-
-    monkeypatch.setitem(gds_engines.ENGINES, "cufile", refuse)
-    chosen = settled(choose(BackendRequest("auto", GPU), files, probe=Probing(BY_DMA)))
-    assert chosen.name() == "bounce"
-    assert "cuFile was opened before this process was forked" in chosen.reason()
 
 
 @pytest.mark.usefixtures("no_cuda")
@@ -519,13 +492,17 @@ def root(tmp_path, monkeypatch):
 IMPOSSIBLE = (False, "cuFile has no way to DMA here: nvidia-fs is not loaded, and P2PDMA is not switched on")
 
 
-def test_dma_where_nothing_is_set_up(root):
-    assert dma_is_possible(root("/etc/cufile.json", '{"properties": {"allow_compat_mode": true}}')) == IMPOSSIBLE
-    assert dma_is_possible(root("/proc/driver/nvidia/version")) == IMPOSSIBLE
-    # As it is in the configuration that comes with cuFile, and as nobody can read it.
-    assert dma_is_possible(root("/etc/cufile.json", '{"properties": {"use_pci_p2pdma": false}}')) == IMPOSSIBLE
-    assert dma_is_possible(root("/etc/cufile.json", '{"properties": ["use_pci_p2pdma"]}')) == IMPOSSIBLE
-    assert dma_is_possible(root("/etc/cufile.json", '{"properties": {"use_pci_p2pdma": true}')) == IMPOSSIBLE
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/proc/driver/nvidia/version", ""),
+        ("/etc/cufile.json", '{"properties": {"use_pci_p2pdma": false}}'),  # as it comes with cuFile
+        ("/etc/cufile.json", '{"properties": ["use_pci_p2pdma"]}'),
+        ("/etc/cufile.json", '{"properties": {"use_pci_p2pdma": true}'),  # which nobody can read
+    ],
+)
+def test_dma_where_nothing_is_set_up(root, path, text):
+    assert dma_is_possible(root(path, text)) == IMPOSSIBLE
 
 
 def test_dma_by_nvidia_fs(root):
@@ -541,16 +518,7 @@ def test_dma_by_configuration(root, monkeypatch):
     assert dma_is_possible(root("/etc/cufile.json", text)) == (True, "")
 
 
-@pytest.mark.parametrize(
-    ("text", "on"),
-    [("1", True), ("true", True), ("ON", True), ("yes", True), ("0", False), ("", False), ("off", False)],
-)
+@pytest.mark.parametrize(("text", "on"), [("1", True), ("ON", True), ("0", False), ("", False), ("off", False)])
 def test_dma_by_environment(root, monkeypatch, text, on):
     monkeypatch.setenv("CUFILE_USE_PCIP2PDMA", text)
     assert dma_is_possible(root("/x")) == ((True, "") if on else IMPOSSIBLE)
-
-
-def test_half_of_the_memory_is_registered_at_most(root, monkeypatch):
-    assert default_register_bytes(root("/proc/meminfo", "MemTotal: 4000 kB\nMemAvailable: 1001 kB\n")) == 1001 * 512
-    root("/proc/self/cgroup", "0::/a\n")
-    assert default_register_bytes(root("/sys/fs/cgroup/a/memory.max", "1001\n")) == 500

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -75,22 +75,13 @@ def test_more_than_are_under_way_at_once(opened):
 
 
 def test_from_several_threads(opened):
-    failed = []
-
     def work(seed):
         rng = np.random.default_rng(seed)
-        try:
-            for _ in range(20):
-                opened.holds([(3, int(rng.integers(300_000)), 4096) for _ in range(300)])
-        except BaseException as error:
-            failed.append(error)
+        for _ in range(20):
+            opened.holds([(3, int(rng.integers(300_000)), 4096) for _ in range(300)])
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(work, range(6)))
 
 
 def test_each_read_has_an_error_of_its_own(opened):

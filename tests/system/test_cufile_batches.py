@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
@@ -125,11 +125,9 @@ def test_no_batch_has_more_reads_than_cufile_has_memory_for(runs):
 def test_two_of_a_process_take_turns():
     cufile, columns = Cufile(), (np.full(1000, 12), np.zeros(1000, np.int64), np.full(1000, 9))
     several = [CufileBatches(cufile) for _ in range(4)]
-    threads = [threading.Thread(target=read, args=(one, *columns)) for one in several]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(several)) as threads:
+        for done, _ in threads.map(lambda one: read(one, *columns), several):
+            assert done.tolist() == [9] * 1000
     for one in several:
         one.close()
     assert cufile.most == 1
@@ -188,25 +186,18 @@ def test_reads_whose_status_goes_on_failing_are_said_to_be_under_way():
 
 
 def test_a_thread_that_waits_for_its_turn_makes_no_batch_after_one_that_failed():
-    errors = []
+    with ThreadPoolExecutor(1) as threads:
+        waiting = []
 
-    def second():
-        try:
+        def meanwhile():
+            waiting.append(threads.submit(read, batches, *COLUMNS))
+            wait(waiting, 0.1)  # for as long it waits for its turn
+
+        batches = CufileBatches(Flaky(1, meanwhile))
+        with pytest.raises(RuntimeError, match="5030"):
             read(batches, *COLUMNS)
-        except RuntimeError as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=second)
-
-    def meanwhile():
-        thread.start()
-        thread.join(0.1)  # for as long it waits for its turn
-
-    batches = CufileBatches(Flaky(1, meanwhile))
-    with pytest.raises(RuntimeError, match="5030"):
-        read(batches, *COLUMNS)
-    thread.join()
-    assert errors == ["a batch of reads has failed before"]
+        with pytest.raises(RuntimeError, match="^a batch of reads has failed before$"):
+            waiting[0].result(30)
 
 
 class Repeating(Cufile):

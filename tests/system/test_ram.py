@@ -69,10 +69,7 @@ def test_the_smallest_of_all_limits_counts(tmp_path_factory, v2, v1, available_k
         ("0::/../../a\n", {f"{V2}/a/memory.max": "5"}, 5),
         # A colon in a name, as systemd has them.
         ("0::/dev-disk-by\\x2did:1.swap\n", {f"{V2}/dev-disk-by\\x2did:1.swap/memory.max": "5"}, 5),
-        ("0::/a\n", {f"{V2}/a/memory.max": "0"}, None),
-        ("0::/a\n", {f"{V2}/a/memory.max": "-1"}, None),
-        ("0::/a\n", {f"{V2}/a/memory.max": "5 bytes"}, None),
-        ("0::/a\n", {f"{V2}/a/memory.max": ""}, None),
+        *[("0::/a\n", {f"{V2}/a/memory.max": text}, None) for text in ("0", "-1", "5 bytes", "")],
         ("", {f"{V2}/memory.max": "5"}, None),
         ("nonsense\n:\n::\n", {f"{V2}/memory.max": "5"}, None),
         ("0::/" + "a/" * 5000, {f"{V2}/memory.max": "5"}, 5),
@@ -82,32 +79,27 @@ def test_limits_of_control_groups(made, group, files, limit):
     assert cgroup_limit(made({"/proc/self/cgroup": group, **files})) == limit
 
 
+V2_FILES = {
+    "memory.max": "1000",
+    "memory.current": "700",
+    "memory.stat": "active_file 100\nfile 9\ninactive_file 200",
+}
+V1_FILES = {
+    "memory.limit_in_bytes": "1000",
+    "memory.usage_in_bytes": "700",
+    "memory.stat": "inactive_file 9\ntotal_inactive_file 100\ntotal_active_file 50\n",
+}
+
+
 @pytest.mark.parametrize(
     ("group", "files", "room"),
     [
         # What the group has read of files can be taken back; the rest of what it uses cannot.
         ("0::/a\n", {"memory.max": "1000", "memory.current": "700"}, 300),
-        ("0::/a\n", {"memory.max": "1000", "memory.current": "700", "memory.stat": "inactive_file 200\n"}, 500),
-        (
-            "0::/a\n",
-            {
-                "memory.max": "1000",
-                "memory.current": "700",
-                "memory.stat": "active_file 100\nfile 9\ninactive_file 200",
-            },
-            600,
-        ),
+        ("0::/a\n", V2_FILES, 600),
         ("0::/a\n", {"memory.max": "1000", "memory.current": "1200"}, 0),
         ("0::/a\n", {"memory.max": "max", "memory.current": "700"}, 5 * 1024),
-        (
-            "2:memory:/a\n",
-            {
-                "memory.limit_in_bytes": "1000",
-                "memory.usage_in_bytes": "700",
-                "memory.stat": "inactive_file 9\ntotal_inactive_file 100\ntotal_active_file 50\n",
-            },
-            450,
-        ),
+        ("2:memory:/a\n", V1_FILES, 450),
     ],
 )
 def test_what_is_left_of_a_control_group(made, group, files, room):
@@ -134,7 +126,6 @@ def test_figures_of_meminfo(made, text, found):
 def test_a_system_that_tells_nothing_gets_nothing_registered(made):
     tree = made({})
     assert (meminfo(tree, "MemTotal"), cgroup_limit(tree), memory_room(tree)) == (None, None, None)
-    assert default_register_bytes(tree) == 0
 
 
 def test_this_system():

@@ -71,12 +71,6 @@ def test_what_was_current_is_current_again(torch_streams):
     assert torch_streams.current[one] is before
 
 
-def test_a_stream_is_made_current_again_where_another_device_is(torch_streams):
-    one = torch_streams.device
-    streams.back_to(before := Stream(7, one + 1))
-    assert (torch_streams.current[one + 1], torch_streams.device, torch_streams.changed) == (before, one, {one + 1})
-
-
 def test_on_another_device_both_change_and_the_first_one_is_left_alone(torch_streams):
     """To make a stream of it current begins a context on it."""
     one = torch_streams.device
@@ -84,6 +78,8 @@ def test_on_another_device_both_change_and_the_first_one_is_left_alone(torch_str
     with streams.on(side):
         assert (torch_streams.current[one + 1], torch_streams.device) == (side, one + 1)
     assert (torch_streams.current, torch_streams.device) == (before, one)
+    streams.back_to(side)
+    assert (torch_streams.current[one + 1], torch_streams.device) == (side, one)
     assert torch_streams.changed == {one + 1}
 
 
@@ -142,9 +138,7 @@ def test_streams_and_events_of_an_xpu_are_torchs_own(monkeypatch):
         call(stream.device)
     streams.on(stream)
     assert calls == [("Stream", stream.device, -1), ("current_stream", stream.device), ("Event",), ("stream", stream)]
-    assert [streams.has_streams(torch.device(kind)) for kind in ("cuda", "xpu", "cpu", "mps")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    assert {kind for kind in ("cuda", "xpu", "cpu", "mps") if streams.has_streams(torch.device(kind))} == {
+        "cuda",
+        "xpu",
+    }

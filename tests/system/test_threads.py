@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 import gdsload
 from gdsload import LoaderClosedError
 from gdsload.system import threads
+from tests.tracing import struck
 
 
 @pytest.fixture
@@ -103,21 +105,12 @@ def test_a_plain_join_takes_a_thread_for_dead_then(interrupted):
 
 def test_several_wait_at_once(held):
     worker, out = held()
-    ended = []
-
-    def wait():
-        worker.wait()
-        ended.append(out.is_set())
-
-    waiting = [threading.Thread(target=wait) for _ in range(4)]
-    for thread in waiting:
-        thread.start()
-    time.sleep(0.02)
-    assert ended == []
-    out.set()
-    for thread in waiting:
-        thread.join(10)
-    assert ended == [True] * 4
+    with ThreadPoolExecutor(4) as several:
+        waiting = [several.submit(lambda: (worker.wait(), out.is_set())[1]) for _ in range(4)]
+        time.sleep(0.02)
+        assert not any(one.done() for one in waiting)
+        out.set()
+        assert [one.result(10) for one in waiting] == [True] * 4
 
 
 def test_one_that_was_never_started_is_not_waited_for():
@@ -137,32 +130,17 @@ def test_one_that_a_child_starts_is_waited_for_there(ends_in_a_child):
     assert ends_in_a_child(use)
 
 
-def test_nobody_waits_for_himself():
-    errors = []
-
-    def work():
-        try:
-            worker.wait()
-        except RuntimeError as error:
-            errors.append(str(error))
-
-    worker = threads.Worker(work, "own")
-    threads.start_all([worker])
-    worker.wait()
-    assert errors == ["a thread cannot wait for its own end"]
-
-
-def test_one_whose_work_fails_has_ended(monkeypatch):
+def test_nobody_waits_for_himself_and_one_whose_work_fails_has_ended(monkeypatch):
     seen = []
     monkeypatch.setattr(threading, "excepthook", lambda found: seen.append(str(found.exc_value)))
 
     def work():
-        raise ValueError("broken")
+        worker.wait()
 
-    worker = threads.Worker(work, "broken")
+    worker = threads.Worker(work, "own")
     threads.start_all([worker])
     worker.wait()
-    assert seen == ["broken"]
+    assert seen == ["a thread cannot wait for its own end"]
 
 
 def test_starting_may_be_interrupted_and_done_again(monkeypatch):
@@ -222,20 +200,16 @@ class TestLiving:
         assert list(living) == [kept]
 
     def test_from_many_threads(self):
-        living, kept = threads.WeakList(), []
+        living = threads.WeakList()
 
-        def work():
-            for number in range(300):
-                one = One()
+        def work(_number):
+            made = [One() for _ in range(300)]
+            for one in made:
                 living.add(one)
-                if number % 3 == 0:
-                    kept.append(one)
+            return made[::3]
 
-        working = [threading.Thread(target=work) for _ in range(4)]
-        for thread in working:
-            thread.start()
-        for thread in working:
-            thread.join(30)
+        with ThreadPoolExecutor(4) as working:
+            kept = [one for some in working.map(work, range(4)) for one in some]
         assert {id(one) for one in living} == {id(one) for one in kept}
         assert len(kept) == 400
 
@@ -336,12 +310,7 @@ class TestClosers:
 
         owner = Owner()
         closer = threads.Closer(owner, partial(calls.append, 1))
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            closer.close()
-        finally:
-            sys.settrace(before)
+        assert not struck(closer.close, trace)
         assert len(calls) <= 1
         assert closer.over
 

@@ -8,6 +8,8 @@ import os
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,9 +26,10 @@ from gdsload.backends.bounce.slot_layout import BlockFill, Layout, lay_out
 from gdsload.errors import FileChangedError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.shards import guard as guard_module
 from gdsload.shards.local_files import LocalFiles
-from gdsload.shards.reads import PAGE_BYTES, Extents
+from gdsload.shards.reads import PAGE_BYTES
 from gdsload.system import pinned
 from gdsload.system.pool import Future
+from tests.backends.extents import extents_of, within
 from tests.drives import files_of
 from tests.page_cache import fail_reads, open_paths
 
@@ -89,6 +92,7 @@ class Site:
         self.files = open_files(dataset.sources, mapped=mapped)
         self.files.ensure_open(np.arange(len(self.files.sources)))
         self.bytes = [np.fromfile(source.path, np.uint8) for source in self.files.sources]
+        self.whole = [(file, 0, len(data)) for file, data in enumerate(self.bytes)]
         with monkeypatch.context() as patched:
             patched.setattr(pinned, "register_host", lambda *_: "")
             patched.setattr(pinned, "node_of", lambda _device: -1)
@@ -111,6 +115,10 @@ class Site:
         self.fill = ThreadFill(self.means, 3, None)
         return self
 
+    def extents(self, wanted):
+        """Some extents, cut at the ends of the files."""
+        return extents_of(within([len(data) for data in self.bytes], wanted))
+
     def read(self, wanted):
         """The slot, where each extent lies in it, and the reading."""
         layout = lay_out(wanted, self.files.sizes, BLOCK, lambda _nbytes: BLOCK, self.files.drives)
@@ -126,6 +134,12 @@ class Site:
                 *(column.tolist() for column in (wanted.file, wanted.offset, wanted.nbytes, places)), strict=True
             )
         )
+
+    def reads(self, wanted):
+        """Whether reading gives the files' bytes."""
+        slot, places, reading = self.read(wanted)
+        reading.wait()
+        return self.holds(slot, places, wanted)
 
     def close(self):
         if self.fill is not None:
@@ -150,30 +164,11 @@ def sites(folder, monkeypatch):
         site.close()
 
 
-def extents(*wanted):
-    columns = zip(*wanted, strict=True) if wanted else [[]] * 3
-    return Extents(*(np.array(column, np.int64) for column in columns))
-
-
-@st.composite
-def anything(draw, sizes=(150_000,)):
-    """Extents within shards of about these sizes: long and short, overlapping, repeated, empty, to the very end."""
-    found = []
-    for _ in range(draw(st.integers(0, 25))):
-        file = draw(st.integers(0, 3))
-        offset = draw(st.integers(0, sizes[0] - 1))
-        found.append((file, offset, draw(st.sampled_from([0, 1, 100, 4096, 20_000, 10**9]))))
-    return found
-
-
-def within(site, wanted):
-    """The same, cut at the ends of the files."""
-    cut_there = []
-    for file, offset, nbytes in wanted:
-        length = len(site.bytes[file])
-        low = min(offset, length)
-        cut_there.append((file, low, min(nbytes, length - low)))
-    return extents(*cut_there)
+# Long and short, overlapping, repeated, empty, to the very end.
+anything = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 149_999), st.sampled_from([0, 1, 100, 4096, 20_000, 10**9])),
+    max_size=25,
+)
 
 
 def parity(source):
@@ -187,9 +182,9 @@ def test_slots_hold_the_files_bytes(sites, direct, open_files):
     site = sites(direct=direct, open_files=open_files)
 
     @settings(derandomize=True, deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
-    @given(st.lists(anything(), min_size=1, max_size=4))
+    @given(st.lists(anything, min_size=1, max_size=4))
     def hold(several):
-        several = [within(site, wanted) for wanted in several]
+        several = [site.extents(wanted) for wanted in several]
         under_way = [site.read(wanted) for wanted in several]
         for wanted, (slot, places, reading) in zip(several, under_way, strict=True):
             reading.wait()
@@ -210,7 +205,7 @@ def test_a_drive_whose_blocks_are_cold_has_threads_of_its_own(sites):
         copy(block, slot, low, nbytes)
 
     site.copier.copy = note
-    wanted = extents(*((file, 0, len(data)) for file, data in enumerate(site.bytes[:4])))
+    wanted = extents_of(site.whole[:4])
     layout = lay_out(wanted, site.files.sizes, BLOCK, lambda _nbytes: BLOCK, site.files.drives)
     for cold in itertools.product([True, False], repeat=2):
         seen.clear()
@@ -223,7 +218,7 @@ def test_a_drive_whose_blocks_are_cold_has_threads_of_its_own(sites):
 
 def test_many_landings_at_once_share_few_blocks(sites):
     site = sites()
-    every = [extents((file, 0, len(data))) for file, data in enumerate(site.bytes)] * 10
+    every = [extents_of([one]) for one in site.whole] * 10
     under_way = [site.read(wanted) for wanted in every]
     for wanted, (slot, places, reading) in zip(every, under_way, strict=True):
         reading.wait()
@@ -235,7 +230,7 @@ def test_many_landings_at_once_share_few_blocks(sites):
 def test_a_block_that_is_still_copied_from_is_not_filled_again(sites, guard):
     site = sites()
     site.copier.delay_s, site.copier.guarded = 0.005, guard
-    wanted = extents(*((file, 0, len(data)) for file, data in enumerate(site.bytes[:4])))
+    wanted = extents_of(site.whole[:4])
     slot, places, reading = site.read(wanted)
     reading.wait()
     site.copier.guarded = True
@@ -249,7 +244,7 @@ def test_a_file_that_was_cut_short_is_an_error_and_the_other_reads_go_on(folder,
     site = Site(tmp_path / "copy", monkeypatch).open()
     with open(site.files.sources[1].path, "r+b") as stream:
         stream.truncate(50_000)
-    good, bad = extents((0, 0, 100_000)), extents((1, 0, 140_000))
+    good, bad = extents_of([(0, 0, 100_000)]), extents_of([(1, 0, 140_000)])
     _, _, failing = site.read(bad)
     slot, places, reading = site.read(good)
     with pytest.raises((ShortReadError, FileChangedError)) as caught:
@@ -265,41 +260,43 @@ def test_a_copy_that_fails_is_the_landings_error(sites):
     site.copier.trouble = RuntimeError("the device is gone")
     for _ in range(BLOCKS + 1):
         with pytest.raises(RuntimeError, match="the device is gone"):
-            site.read(extents((0, 0, 100_000)))[2].wait()
+            site.read(extents_of([(0, 0, 100_000)]))[2].wait()
     site.copier.trouble = None
-    wanted = extents((0, 0, 100_000))
-    slot, places, reading = site.read(wanted)
-    reading.wait()
-    assert site.holds(slot, places, wanted)
+    assert site.reads(extents_of([(0, 0, 100_000)]))
+
+
+def turned_away(site, wanted, several):
+    """How many readings were turned away, as it was closed; what the others have read is right."""
+    count = 0
+    for slot, places, reading in several:
+        try:
+            reading.wait()
+        except LoaderClosedError:
+            count += 1
+        else:
+            assert site.holds(slot, places, wanted)
+    return count
 
 
 def test_close_waits_for_what_is_under_way_and_turns_the_rest_away(sites):
     site = sites()
     site.copier.delay_s = 0.01
-    wanted = extents(*((file, 0, len(data)) for file, data in enumerate(site.bytes[:4])))
+    wanted = extents_of(site.whole[:4])
     several = [site.read(wanted) for _ in range(5)]
     site.fill.close()
     site.copier.drain()
-    turned_away = 0
-    for slot, places, reading in several:
-        assert reading.landed
-        try:
-            reading.wait()
-        except LoaderClosedError:
-            turned_away += 1
-        else:
-            assert site.holds(slot, places, wanted)
-    assert turned_away
+    assert all(reading.landed for *_, reading in several)
+    assert turned_away(site, wanted, several)
     site.fill.close()
-    with pytest.raises(LoaderClosedError):
+    with pytest.raises(LoaderClosedError, match="closed"):
         site.read(wanted)
 
 
 def test_descriptors_that_threads_keep_are_given_back(sites):
     site = sites()
     for _ in range(3):
-        for file, data in enumerate(site.bytes[:4]):
-            site.read(extents((file, 0, len(data))))[2].wait()
+        for one in site.whole[:4]:
+            site.read(extents_of([one]))[2].wait()
     paths = {os.path.realpath(source.path) for source in site.files.sources}
     assert open_paths() & paths
     site.fill.close()
@@ -309,29 +306,20 @@ def test_descriptors_that_threads_keep_are_given_back(sites):
 
 def test_work_that_comes_while_it_is_closed_is_not_waited_for_for_ever(sites):
     site = sites()
-    wanted, several = extents((0, 0, 100_000)), []
+    wanted, several = extents_of([(0, 0, 100_000)]), []
 
-    def read():
-        try:
+    def read(_number):
+        with suppress(LoaderClosedError):
             while True:
                 several.append(site.read(wanted))
-        except LoaderClosedError:
-            pass
 
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.02)
-    site.fill.close()
-    for thread in threads:
-        thread.join(30)
+    with ThreadPoolExecutor(4) as threads:
+        reading = threads.map(read, range(4))
+        time.sleep(0.02)
+        site.fill.close()
+        list(reading)
     assert several
-    for slot, places, reading in several:
-        try:
-            reading.wait()
-        except LoaderClosedError:
-            continue
-        assert site.holds(slot, places, wanted)
+    turned_away(site, wanted, several)
 
 
 class TestResidentRows:
@@ -363,43 +351,39 @@ class TestResidentRows:
         )
         def hold(fields, seed):
             random = np.random.default_rng(seed)
-            wanted = extents(*(
+            wanted = extents_of([
                 (file, int(random.integers(0, len(site.bytes[file]) - nbytes)), nbytes)
                 for nbytes, rows in fields
                 for file in random.integers(0, 4, rows).tolist()
-            ))  # fmt: skip
+            ])  # fmt: skip
             if site.fill.takes(wanted, surely=True):
+                before = site.counted[1]
                 slot, places, landing = self.read(site, wanted)
                 assert site.holds(slot, places, wanted)
+                assert site.counted == [0, before + wanted.total_bytes]
                 assert landing.nbytes == len(slot)
             else:
                 assert not len(wanted)
 
         hold()
 
-    def test_counted_is_what_was_wanted(self, site):
-        wanted = extents(*((0, number * 1000, 1000) for number in range(40)), *((1, number, 8) for number in range(40)))
-        assert site.fill.takes(wanted, surely=True)
-        self.read(site, wanted)
-        assert site.counted == [0, 40 * 1008]
-
     def test_ragged_and_huge_rows_go_another_way(self, site):
-        ragged = extents(*((0, 0, number) for number in range(1, 30)))
+        ragged = extents_of([(0, 0, number) for number in range(1, 30)])
         assert not site.fill.takes(ragged, surely=True)
-        assert not site.fill.takes(extents((0, 0, BLOCK + 1)), surely=True)
-        assert site.fill.takes(extents((0, 0, BLOCK)), surely=True)
+        assert not site.fill.takes(extents_of([(0, 0, BLOCK + 1)]), surely=True)
+        assert site.fill.takes(extents_of([(0, 0, BLOCK)]), surely=True)
 
     def test_long_runs_are_better_read(self, site):
         """Rows one behind the other are one read; the same rows in another order are not."""
         rows = [(0, number * 1000, 1000) for number in range(140)]
-        assert not site.fill.takes(extents(*rows), surely=True)
-        assert site.fill.takes(extents(*rows[::-1]), surely=True)
+        assert not site.fill.takes(extents_of(rows), surely=True)
+        assert site.fill.takes(extents_of(rows[::-1]), surely=True)
 
     def test_the_page_cache_is_asked_where_it_is_not_known(self, site, monkeypatch):
         answers = []
         monkeypatch.setattr(resident_rows, "looks_resident", lambda *_: answers.pop())
         answers[:] = [True, False]
-        wanted = extents((0, 0, 100))
+        wanted = extents_of([(0, 0, 100)])
         assert [site.fill.takes(wanted, surely=False) for _ in range(2)] == [False, True]
 
     def test_a_file_that_changed_is_an_error_before_it_is_touched(self, site, monkeypatch):
@@ -411,7 +395,7 @@ class TestResidentRows:
         touched = []
         monkeypatch.setattr(resident_rows, "take_rows", lambda *_: touched.append(True))
         blocks = [site.ring.take() for _ in range(BLOCKS)]
-        landing = site.fill.read(extents((0, 0, 100)), lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8))
+        landing = site.fill.read(extents_of([(0, 0, 100)]), lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8))
         time.sleep(0.05)
         monkeypatch.setattr(site.files, "check", changed)
         for block in blocks:
@@ -425,7 +409,7 @@ class TestResidentRows:
         monkeypatch.setattr(resident_rows, "take_rows", lambda *_: touched.append(True))
         unreadable(monkeypatch)
         with pytest.raises(ReadError, match="byte 8192: reading failed: Input/output error"):
-            self.read(site, extents((1, 9000, 100)))
+            self.read(site, extents_of([(1, 9000, 100)]))
         assert not touched
 
 
@@ -439,7 +423,7 @@ def unreadable(monkeypatch):
 def test_reads_that_fail(sites, monkeypatch, direct):
     site = sites(direct=direct)
     unreadable(monkeypatch)
-    *_, reading = site.read(extents((1, 9000, 100), (2, 50_000, 100)))
+    *_, reading = site.read(extents_of([(1, 9000, 100), (2, 50_000, 100)]))
     with pytest.raises(ReadError, match=r"byte \d+: reading failed: Input/output error"):
         reading.wait()
 
@@ -454,7 +438,7 @@ def test_the_answer_for_a_block_is_believed_for_a_moment(monkeypatch):
 
     def found(policy, *blocks):
         """What is said of blocks of these shards."""
-        wanted = extents(*((file, 0, PAGE_BYTES) for file in blocks))
+        wanted = extents_of([(file, 0, PAGE_BYTES) for file in blocks])
         parts = [BlockFill(number, number + 1, number * PAGE_BYTES, PAGE_BYTES) for number in range(len(blocks))]
         return policy(Layout(wanted, np.zeros(len(blocks), np.int64), parts, wanted.offset, 0)).tolist()
 

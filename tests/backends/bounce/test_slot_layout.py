@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,21 +12,17 @@ from hypothesis import strategies as st
 from gdsload.backends.bounce import slot_layout as layout
 from gdsload.backends.bounce.slot_layout import lay_out
 from gdsload.shards.drive_order import DriveOrder
-from gdsload.shards.reads import PAGE_BYTES, Extents
+from gdsload.shards.reads import PAGE_BYTES
+from tests.backends.extents import extents_of, within
 
 BLOCK = 4 * PAGE_BYTES
-
-
-def extents(wanted):
-    columns = zip(*wanted, strict=True) if wanted else [[]] * 3
-    return Extents(*(np.array(column, np.int64) for column in columns))
 
 
 def lay(wanted, sizes, *, few, block=BLOCK):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(layout, "_FEW", 10**9 if few else -1)
         patched.setattr(layout, "_WORKED_OUT_FROM_BYTES", 0)
-        return lay_out(extents(wanted), np.array(sizes, np.int64), BLOCK, lambda _nbytes: block)
+        return lay_out(extents_of(wanted), np.array(sizes, np.int64), BLOCK, lambda _nbytes: block)
 
 
 @settings(derandomize=True, deadline=None, max_examples=150)
@@ -35,8 +33,8 @@ def lay(wanted, sizes, *, few, block=BLOCK):
 def test_a_block_is_filled_from_one_drive(pages, of):
     wanted = [(file, page * PAGE_BYTES, count * PAGE_BYTES) for file, page, count in pages]
     sizes, drives = [50 * PAGE_BYTES] * 6, DriveOrder(of)
-    found = lay_out(extents(wanted), np.array(sizes, np.int64), BLOCK, lambda _nbytes: BLOCK, drives)
-    hold(found, wanted, sizes, BLOCK)
+    found = lay_out(extents_of(wanted), np.array(sizes, np.int64), BLOCK, lambda _nbytes: BLOCK, drives)
+    hold(found, wanted, sizes, BLOCK, of)
     seen = [{int(drives.of[file]) for file, *_ in each(found, part)} for part in found.parts]
     assert all(len(one) == 1 for one in seen)
     order = [drive for (drive,) in seen]
@@ -59,9 +57,9 @@ def pages_of(found):
     }
 
 
-def hold(found, wanted, sizes, block):
-    """What is true of every layout."""
-    at = 0
+def hold(found, wanted, sizes, block, of=None):
+    """What is true of every layout; `of` is the drive of each file, if they are on several."""
+    at, before = 0, None
     for number, part in enumerate(found.parts):
         assert part.low == at  # no gap, no overlap, and in order
         assert 0 < part.nbytes <= block
@@ -76,9 +74,11 @@ def hold(found, wanted, sizes, block):
             assert nbytes == min(room, sizes[file] - offset)  # shorter only at the end of the shard
             assert [offset % PAGE_BYTES, begin % PAGE_BYTES] == [0, 0]  # or O_DIRECT would refuse it
             at += room
-        if number:  # or the block before would have taken it
+        drive = 0 if of is None else of[reads[0][0]]
+        if drive == before:  # or the block before would have taken it
             first = reads[1][2] if len(reads) > 1 else part.nbytes
             assert first + found.parts[number - 1].nbytes > block
+        before = drive
     assert at == found.nbytes
     assert found.places.dtype == np.int64
     slot = pages_of(found)
@@ -91,27 +91,21 @@ def hold(found, wanted, sizes, block):
 SIZES = [500_000, 81_920, 90_001, 4095]
 
 
-@st.composite
-def anything(draw):
-    """Extents within shards: in any order, overlapping, repeated, empty, to the very end."""
-    found = []
-    for file, offset, nbytes in draw(
-        st.lists(st.tuples(st.integers(0, 3), st.integers(0, 500_000), st.integers(0, 90_000)), max_size=30)
-    ):
-        low = min(offset, SIZES[file])
-        found.append((file, low, min(nbytes, SIZES[file] - low)))
-    return found
+# In any order, overlapping, repeated, empty, to the very end.
+anything = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 500_000), st.integers(0, 90_000)), max_size=30).map(
+    partial(within, SIZES)
+)
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
-@given(anything(), st.integers(1, 16), st.booleans())
+@given(anything, st.integers(1, 16), st.booleans())
 def test_every_wanted_byte_is_read_to_its_place(wanted, block_pages, few):
     found = lay(wanted, SIZES, few=few, block=block_pages * PAGE_BYTES)
     hold(found, wanted, SIZES, block_pages * PAGE_BYTES)
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
-@given(anything(), st.integers(1, 16))
+@given(anything, st.integers(1, 16))
 def test_extents_in_order_are_laid_out_one_by_one_as_by_numpy(wanted, block_pages):
     """Byte for byte; only that gaps are not read along."""
     wanted = sorted(wanted)
@@ -124,8 +118,12 @@ def test_extents_in_order_are_laid_out_one_by_one_as_by_numpy(wanted, block_page
                 first[(places[0] + byte) // PAGE_BYTES * PAGE_BYTES]
                 == other[(places[1] + byte) // PAGE_BYTES * PAGE_BYTES]
             )
-    assert one_by_one.nbytes <= by_numpy.nbytes
-    assert len(set(first.values())) == len(first)  # no page is read twice
+    needed = {
+        (file, page * PAGE_BYTES)
+        for file, offset, nbytes in wanted
+        for page in range(offset // PAGE_BYTES, -(-(offset + nbytes) // PAGE_BYTES))
+    }
+    assert sorted(first.values()) == sorted(needed)  # each page once, and no other
 
 
 def test_order_decides_which_way_it_goes(monkeypatch):
@@ -142,30 +140,6 @@ def test_order_decides_which_way_it_goes(monkeypatch):
         ([], 0),
     ]:
         asked.clear()
-        found = lay_out(extents(wanted), sizes, BLOCK, lambda _nbytes: BLOCK)
+        found = lay_out(extents_of(wanted), sizes, BLOCK, lambda _nbytes: BLOCK)
         assert len(asked) == by_numpy
         hold(found, wanted, sizes.tolist(), BLOCK)
-
-
-@pytest.mark.parametrize("few", [True, False])
-@pytest.mark.parametrize(
-    ("wanted", "parts", "places"),
-    [
-        ([], [], []),
-        ([(0, 0, 0), (1, 4096, 0)], [], [0, 0]),
-        ([(3, 8192, 4096)], [([(3, 8192, 0, 4096)], 0, 4096)], [0]),
-        # A read that is longer than a block is cut; one that ends with it is not.
-        (
-            [(3, 8192, 3 * 4096)],
-            [([(3, 8192, 0, 8192)], 0, 8192), ([(3, 16384, 0, 4096)], 8192, 4096)],
-            [0],
-        ),
-        ([(1, 0, 8192), (3, 0, 8192)], [([(1, 0, 0, 8192)], 0, 8192), ([(3, 0, 0, 8192)], 8192, 8192)], [0, 8192]),
-        # The last page of a shard is read as far as it goes, and what lies in one page with it is read with it.
-        ([(2, 98_000, 100), (2, 99_900, 100)], [([(2, 94_208, 0, 5792)], 0, 8192)], [3792, 5692]),
-    ],
-)
-def test_blocks_of_two_pages(wanted, parts, places, few):
-    found = lay(wanted, [100_000] * 4, few=few, block=2 * PAGE_BYTES)
-    assert [(each(found, part), part.low, part.nbytes) for part in found.parts] == parts
-    assert found.places.tolist() == places

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +23,9 @@ from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.local_files import LocalFiles
-from gdsload.shards.reads import Extents
 from gdsload.system.pool import Future, done
 from gdsload.testing import BackendTests, RecordingBackend
+from tests.backends.extents import bytes_of, extents_of
 
 SIZES = [100_003, 8_000, 5, 2_500_000]
 FULL = "register_bytes are used up"
@@ -83,17 +83,9 @@ def routed_on(files, room=100):
 class TestConformance(BackendTests):
     mapped = may_be_in_place = True
 
-    @pytest.fixture
-    def open_backend(self):
-        return routed_on
-
-
-class TestConformanceWithLittleRoom(BackendTests):
-    mapped = may_be_in_place = True
-
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: routed_on(files, room=1)
+    @pytest.fixture(params=[100, 1], ids=["room for all", "room for one"])
+    def open_backend(self, request):
+        return partial(routed_on, room=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -130,20 +122,16 @@ def resident(folder, bring_in):
         bring_in(path)
 
 
-def extents_of(found):
-    columns = zip(*found, strict=True) if found else ([], [], [])
-    return Extents(*(np.array(column, np.int64) for column in columns))
-
-
 ONE_OF_EACH = extents_of([(file, 5, 10) for file in range(len(SIZES))])
 
 
-def landed(landing, found):
-    landing.completion.wait()
-    assert landing.completion.landed
-    assert landing.addresses.dtype == np.int64
-    assert len(landing.addresses) == len(found)
-    return [ctypes.string_at(int(at), size) for at, (_, _, size) in zip(landing.addresses, found, strict=True)]
+def brings_all(routed, contents):
+    """The landing of all shards' bytes, which are right."""
+    whole = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
+    landing = routed.read(extents_of(whole))
+    assert bytes_of(landing, whole) == contents
+    landing.release()
+    return landing
 
 
 def threads():
@@ -185,7 +173,7 @@ def test_bytes_are_the_same_whatever_is_registered(folder, contents, found, read
     routed.files.ensure_open(np.arange(len(SIZES)))
     routed.near.registered[list(ready)] = True
     landing = routed.read(extents_of(found))
-    assert landed(landing, found) == [contents[file][offset : offset + size] for file, offset, size in found]
+    assert bytes_of(landing, found) == [contents[file][offset : offset + size] for file, offset, size in found]
     assert routed.far.held_bytes == landing.nbytes
     landing.count()
     landing.release()
@@ -212,10 +200,12 @@ def test_both_landings_are_released(routed):
     assert (routed.far.held_bytes, routed.near.released) == (0, 1)
 
 
-def test_an_error_of_one_part_does_not_keep_from_waiting_for_the_other():
-    bad, slow = Future(1), Future(1)
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_error_of_one_part_does_not_keep_from_waiting_for_the_other(which):
+    parts, ended = [Future(1), Future(1)], []
+    bad, slow = parts[which], parts[1 - which]
     bad.finish(OSError("broken"))
-    both, ended = Both(bad, slow), []
+    both = Both(*parts)
 
     def wait():
         with pytest.raises(OSError, match="broken"):
@@ -231,15 +221,6 @@ def test_an_error_of_one_part_does_not_keep_from_waiting_for_the_other():
     assert (ended, both.landed) == ([1], True)
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_errors_of_either_part_are_raised(which):
-    parts = [Future(1), Future(1)]
-    parts[1 - which].finish()
-    parts[which].finish(OSError("broken"))
-    with pytest.raises(OSError, match="broken"):
-        Both(*parts).wait()
-
-
 # --- what is registered ---
 
 
@@ -248,10 +229,7 @@ def test_resident_shards_are_registered_behind_the_loaders_back(routed, contents
     assert threads() == []
     assert until(routed.near.registered.all, routed)
     asked = len(routed.far.brought)
-    whole = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
-    landing = routed.read(extents_of(whole))
-    assert landed(landing, whole) == contents
-    assert landing.nbytes == 0
+    assert brings_all(routed, contents).nbytes == 0
     assert len(routed.far.brought) == asked
     assert sorted(routed.near.asked) == list(range(len(SIZES)))
     assert routed.near.trouble == ""
@@ -291,11 +269,8 @@ def test_trouble_ends_all_registering(folder, contents, monkeypatch):
     assert until(lambda: not threads(), routed)
     asked = len(routed.near.asked)
     assert asked == 3
-    whole = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
     for _ in range(5):
-        landing = routed.read(extents_of(whole))
-        assert landed(landing, whole) == contents
-        landing.release()
+        brings_all(routed, contents)
     assert len(routed.near.asked) == asked
     assert threads() == []
     assert routed.near.registered.sum() == 2
@@ -306,10 +281,7 @@ def test_trouble_ends_all_registering(folder, contents, monkeypatch):
 def test_errors_while_registering_are_nobodys_business(routed, contents):
     routed.near.error = OSError("the file is gone")
     assert until(lambda: len(routed.near.asked) > 8, routed)
-    whole = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
-    landing = routed.read(extents_of(whole))
-    assert landed(landing, whole) == contents
-    landing.release()
+    brings_all(routed, contents)
     assert not routed.near.registered.any()
     routed.near.error = None
     assert until(routed.near.registered.all, routed)

@@ -32,6 +32,8 @@ from gdsload.system.memory import BatchPool
 from gdsload.testing import RecordingBackend
 
 SHARDS, ROWS = 4, 500
+SOME = 2 * ROWS * 256 + 5
+"""Bytes that the field takes of two shards, and too few for a third."""
 
 
 class Reachable(HostBackend):
@@ -151,26 +153,19 @@ def test_kept_shards_are_their_files(open_tier):
 
 
 def test_a_budget_for_some(open_tier):
-    tier = filled(open_tier(vram_bytes=2 * ROWS * 256 + 5))
+    tier = filled(open_tier(vram_bytes=SOME))
     assert tier.near.ready.tolist() == [True, True, False, False]
     assert "used up" in tier.near.trouble
     assert tier.addresses() is None
     both = concat_extents([rows(tier, file, 7) for file in (3, 0)])
     before = tier.bytes_by_path()
-    assert brought(tier, both) == truth(tier, both)
-    after = tier.bytes_by_path()
-    assert after["vram"] - before.get("vram", 0) == 7 * 256
-    assert after["host"] - before["host"] == 7 * 256
-
-
-def test_bytes_that_nobody_gathers_are_not_counted(open_tier):
-    tier = filled(open_tier(vram_bytes=2 * ROWS * 256 + 5))
-    before = tier.bytes_by_path()
-    assert before["host"] == (2 * ROWS + 1) * 256  # what the tier has copied, and the row that it was filled by
-    landing = tier.read(concat_extents([rows(tier, file, 7) for file in (3, 0)]))
+    assert before == {"host": (2 * ROWS + 1) * 256}  # what the tier has copied, and the row that it was filled by
+    landing = tier.read(both)
     landing.completion.wait()
     landing.release()
-    assert tier.bytes_by_path() == before
+    assert tier.bytes_by_path() == before  # nobody has gathered them
+    assert brought(tier, both) == truth(tier, both)
+    assert tier.bytes_by_path() == {"vram": 7 * 256, "host": before["host"] + 7 * 256}
 
 
 def test_bytes_are_counted_where_they_were_gathered(open_tier):
@@ -260,7 +255,7 @@ def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end):
 )
 def test_only_what_is_not_kept_is_looked_at(open_tier, files, checked):
     """A copy stays what it is, whatever happens to its file."""
-    tier = filled(open_tier(lambda files: RecordingBackend(HostBackend(files)), vram_bytes=2 * ROWS * 256 + 5))
+    tier = filled(open_tier(lambda files: RecordingBackend(HostBackend(files)), vram_bytes=SOME))
     assert tier.near.ready.tolist() == [True, True, False, False]
     found = on_demand(tier)(ROWS * np.array(files))["x"].numpy().tobytes()
     assert found == b"".join(truth(tier, concat_extents([rows(tier, file, 1) for file in files])))
