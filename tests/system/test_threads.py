@@ -46,7 +46,7 @@ def test_nobody_is_kept_before():
 def test_who_takes_it_down_is_not_kept(loader):
     assert sum(len(batch["x"]) for batch in loader) == 100
     loader.close()
-    with pytest.raises(LoaderClosedError):
+    with pytest.raises(LoaderClosedError, match="closed"):
         next(iter(loader))
 
 

@@ -400,7 +400,7 @@ class TestResidentRows:
         monkeypatch.setattr(site.files, "check", changed)
         for block in blocks:
             site.ring.give(block)
-        with pytest.raises(FileChangedError):
+        with pytest.raises(FileChangedError, match="another one"):
             landing.completion.wait()
         assert not touched
 
