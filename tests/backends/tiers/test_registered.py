@@ -364,6 +364,30 @@ def test_only_shards_that_have_to_be_read_wait_for_the_first_batches(keeping, mo
     assert pauses == [([], resident)] * (len(resident) < 4)
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 4])
+def test_so_many_shards_are_read_at_once_and_no_more(keeping, monkeypatch, at_once):
+    routed, _ = keeping(0, 1, 2, 3)
+    routed.near.at_once = at_once
+    meeting, begun, inside, most = threading.Barrier(at_once), set(), set(), []
+    real = routed.files.read_into
+
+    def read_into(file, offset, memory):
+        if threading.current_thread().name.startswith("gdsload-keep") and file not in begun:
+            begun.add(file)
+            inside.add(file)
+            meeting.wait(10)
+            time.sleep(0.02)  # for others, which should not come
+            most.append(len(inside))
+            meeting.wait(10)
+            inside.discard(file)
+            meeting.wait(10)  # before the next one comes
+        real(file, offset, memory)
+
+    monkeypatch.setattr(routed.files, "read_into", read_into)
+    assert until(routed.near.registered.all, routed)
+    assert most == [at_once] * 4
+
+
 def test_a_kept_shard_that_cannot_be_read_is_left_out(keeping, folder, monkeypatch):
     routed, _ = keeping(0, 1, 2, 3)
     monkeypatch.setattr(
