@@ -1,4 +1,4 @@
-"""Extents of shards as tests write them, (file, offset, bytes), and the bytes that a backend brings of them."""
+"""Extents of shards as tests write them, (file, offset, bytes), and the bytes that a backend reads of them."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def join():
 
 @pytest.fixture
 def in_thread():
-    """Calls something in a thread of its own: gives a future of what it returns or raises."""
+    """Call something in another thread; gives a future of what it returns or raises."""
 
     def begin(call, *given):
         future = Future()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def begin(loader, batches=1):
-    """Begin an epoch: its iterator, behind so many of its batches."""
+    """Begin an epoch: its iterator, after so many of its batches."""
     iterator = iter(loader)
     for _ in range(batches):
         next(iterator)

@@ -449,7 +449,7 @@ class TestIterators:
         iterator = iter(loader)
         monkeypatch.setattr(iterator, "_turn", SlowToGoOn())
         found = []
-        # No list asks for its length, which is told by the same.
+        # No list asks for its length, which says the same.
         workers = [in_thread(lambda: found.extend(batch for batch in iterator)) for _ in range(4)]
         errors = [error for worker in workers if (error := worker.exception(timeout=20)) is not None]
         goes_on = strikes == "transform"

@@ -43,7 +43,7 @@ def windows_of(order, lane):
 
 @lru_cache(maxsize=1000)
 def table_of(size, key):
-    """Each launch looks at the tables of its windows anew."""
+    """Each launch looks at the tables of its windows again."""
     return exact_table(size, key)
 
 
