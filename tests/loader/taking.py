@@ -16,6 +16,11 @@ def numbers(batches):
     return [batch["index"].tolist() for batch in batches]
 
 
+def firsts(batches):
+    """The first value of field x of each sample, of each batch."""
+    return [batch["x"][:, 0].tolist() for batch in batches]
+
+
 def collect(iterator):
     """The indices of the samples of each batch until an error, and that error."""
     found = []

@@ -11,16 +11,12 @@ from torch.utils.data import ConcatDataset, Subset
 
 import gdsload
 from gdsload import DatasetNotFoundError, OptionError
-from tests.loader.taking import begin
-
-
-def numbers(loader):
-    return [batch["x"][:, 0].tolist() for batch in loader]
+from tests.loader.taking import begin, firsts
 
 
 class TestOrder:
     def test_no_shuffle_is_no_shuffle(self, load, plain):
-        assert numbers(load(plain, 100, None)) == numbers(load(plain, 100, False))
+        assert firsts(load(plain, 100, None)) == firsts(load(plain, 100, False))
         assert load(plain, 100, None, sampler=range(10)).order_options.shuffle == "sampler"
 
     def test_a_generator_gives_its_seed(self, load, plain):
@@ -28,7 +24,7 @@ class TestOrder:
         torch.rand(5, generator=generator)
         loader = load(plain, 100, "full", generator=generator)
         assert loader.seed == 17
-        assert numbers(loader) == numbers(load(plain, 100, "full", seed=17))
+        assert firsts(loader) == firsts(load(plain, 100, "full", seed=17))
         assert load(plain, shuffle=True, generator=torch.Generator()).seed == torch.Generator().initial_seed()
 
 
@@ -47,20 +43,20 @@ class TestEpochs:
             for length in torch.randint(1, 60, (400,), generator=torch.Generator().manual_seed(1)).tolist():
                 writer.write({"t": torch.arange(length, dtype=torch.int32)})
         budget = gdsload.TokenBudget(gdsload.ShardDataset(tmp_path / "d"), "t", max_tokens=70, seed=1)
-        loader, told, came = load(tmp_path / "d", batch_sampler=budget, ragged="offsets"), [], []
+        loader, lengths, came = load(tmp_path / "d", batch_sampler=budget, ragged="offsets"), [], []
         for _ in range(6):
             iterator = begin(loader)
-            told.append(len(iterator))
+            lengths.append(len(iterator))
             came.append(1 + len(list(iterator)))
-        assert told == came
+        assert lengths == came
         assert len(set(came)) > 1
 
     def test_break_and_begin_again_is_the_next_epoch(self, load, plain):
         loader = load(plain, 100, "full")
-        whole = [numbers(loader) for _ in range(3)]
+        whole = [firsts(loader) for _ in range(3)]
         loader.set_epoch(0)
         for epoch, taken in enumerate((1, 4, 10)):
-            assert numbers(itertools.islice(loader, taken)) == whole[epoch][:taken]
+            assert firsts(itertools.islice(loader, taken)) == whole[epoch][:taken]
 
     @pytest.mark.parametrize("option", ["transform", "device_transform", "sample_transform"])
     def test_after_an_error_in_a_transform_the_next_epoch_is_whole(self, load, plain, option):
@@ -75,9 +71,9 @@ class TestEpochs:
         for _ in range(2):
             seen = []
             with pytest.raises(ZeroDivisionError, match="bad luck"):
-                seen.extend(numbers(loader))
+                seen.extend(firsts(loader))
         fail[0] = False
-        assert list(itertools.chain(*numbers(loader))) == list(range(1000))
+        assert list(itertools.chain(*firsts(loader))) == list(range(1000))
 
     def test_stats_of_one_epoch(self, load, plain):
         loader = load(plain, 100)

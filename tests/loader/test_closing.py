@@ -18,7 +18,7 @@ from gdsload.loader.ranks import Schedules
 from gdsload.shards.identity import Watch
 from gdsload.system import pool as pool_module
 from gdsload.testing import RecordingBackend, SlowBackend
-from tests.loader.taking import begin
+from tests.loader.taking import begin, numbers
 
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
 
@@ -404,14 +404,14 @@ class TestIterators:
         assert threads() == []
         assert made == []
         assert (loader.state_dict(), loader.epoch) == (state, 0)
-        first = [batch["index"].tolist() for batch in loader]
+        first = numbers(loader)
         loader.set_epoch(0)
-        assert [batch["index"].tolist() for batch in unused[57]] == first
+        assert numbers(unused[57]) == first
 
     def test_each_is_an_epoch_of_its_own(self, load, plain, threads):
         def epochs(loader, number):
             loader.set_epoch(number)
-            return [batch["index"].tolist() for batch in loader]
+            return numbers(loader)
 
         loader = load(plain, 10, "full", with_index=True)
         reference = [epochs(loader, number) for number in range(3)]
@@ -428,7 +428,7 @@ class TestIterators:
 
     def test_one_of_them_shared_by_threads(self, load, plain, in_thread):
         iterator = iter(load(plain, 3, with_index=True))
-        workers = [in_thread(lambda: [batch["index"].tolist() for batch in iterator]) for _ in range(4)]
+        workers = [in_thread(lambda: numbers(iterator)) for _ in range(4)]
         found = [batch for worker in workers for batch in worker.result(timeout=20)]
         assert sorted(index for batch in found for index in batch) == list(range(1000))
 

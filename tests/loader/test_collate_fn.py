@@ -12,6 +12,7 @@ from torch.utils.data import default_collate
 import gdsload
 from gdsload.errors import OptionError
 from gdsload.testing import assert_resumes_everywhere, fingerprint
+from tests.loader.taking import numbers
 
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=4, window=16, lanes=2)}]
 
@@ -32,7 +33,7 @@ class TestBatches:
     def test_they_are_those_of_torchs_loader(self, load, rich, order):
         """Of samples as the dataset gives them, in the order of a loader without it."""
         dataset = gdsload.ShardDataset(rich)
-        steps = [batch["index"].tolist() for batch in load(rich, 16, with_index=True, fields=["label"], **order)]
+        steps = numbers(load(rich, 16, with_index=True, fields=["label"], **order))
         beside = TorchDataLoader(dataset, batch_sampler=steps, collate_fn=list)
         made = load(rich, 16, collate_fn=list, **order)
         assert [fingerprint(batch) for batch in made] == [fingerprint(batch) for batch in beside]

@@ -15,17 +15,13 @@ from torch.utils.data import RandomSampler, Subset
 
 import gdsload
 from gdsload import LoaderClosedError, StateError
-from tests.loader.taking import begin
+from tests.loader.taking import begin, firsts
 
 WAYS = {"pickled": lambda loader: pickle.loads(pickle.dumps(loader)), "copied": copy.deepcopy, "shared": copy.copy}
 
 
-def ids(batches):
-    return [batch["x"][:, 0].tolist() for batch in batches]
-
-
 def some(batches, count):
-    return ids(batch for _, batch in zip(range(count), batches, strict=False))
+    return firsts(batch for _, batch in zip(range(count), batches, strict=False))
 
 
 def double(batch):
@@ -77,18 +73,18 @@ def test_a_copy_goes_on_where_the_loader_stands(plain, options, way, at, batch_s
         some(batches, int(at * len(loader)))
         with WAYS[way](loader) as made:
             assert (made.batch_size, made.epoch, len(made)) == (batch_size, 1, len(loader))
-            assert ids(made) == ids(batches)
+            assert firsts(made) == firsts(batches)
 
 
 def test_a_copy_between_two_epochs_is_for_any_world(load, plain):
     loader = load(plain, 50, True)
-    ids(loader)
+    firsts(loader)
     made = pickle.loads(pickle.dumps(loader))
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         with made:
             assert made.epoch == 1
-            assert ids(made) == ids(loader)
+            assert firsts(made) == firsts(loader)
     finally:
         torch.distributed.destroy_process_group()
 
@@ -98,10 +94,10 @@ def test_a_seed_that_was_drawn_goes_with_it(load, plain):
     made = pickle.loads(pickle.dumps(loader))
     with made:
         assert made.seed is None
-    ids(loader)
+    firsts(loader)
     with pickle.loads(pickle.dumps(loader)) as made:
         assert (made.seed, made.epoch, made.step) == (loader.seed, 1, 0)
-        assert ids(made) == ids(loader)
+        assert firsts(made) == firsts(loader)
 
 
 @pytest.mark.parametrize("dataset", ["subset", "concatenation", "mix", "windows"])
@@ -122,7 +118,7 @@ def test_a_subclass_keeps_its_own_attributes(plain):
     with Named("train", plain) as loader, pickle.loads(pickle.dumps(loader)) as made:
         made.name += "ing"
         assert (type(made), made.name, made.before, loader.name) == (Named, "training", "TRAIN", "train")
-        assert ids(made) == ids(loader)
+        assert firsts(made) == firsts(loader)
 
 
 def test_torchs_keywords_are_warned_of_once(load, plain):
@@ -139,14 +135,14 @@ def test_what_cannot_be_pickled_is_pickles_own_error(load, plain):
 
 def test_a_sampler_that_cannot_be_resumed_is_not_copied_in_the_middle(load, plain):
     loader = load(plain, 100, sampler=Unresumable())
-    assert ids(pickle.loads(pickle.dumps(loader))) == ids(loader)
+    assert firsts(pickle.loads(pickle.dumps(loader))) == firsts(loader)
     _held = begin(loader)
     with pytest.raises(StateError, match="cannot be set back into the middle of an epoch"):
         pickle.dumps(loader)
 
 
 def report(loader, connection):
-    connection.send(ids(loader))
+    connection.send(firsts(loader))
 
 
 def test_a_loader_is_handed_to_a_spawned_process(load, plain):
@@ -159,7 +155,7 @@ def test_a_loader_is_handed_to_a_spawned_process(load, plain):
     process.start()
     found = ours.recv() if ours.poll(40) else None
     process.join(10)
-    assert (process.exitcode, found) == (0, ids(batches))
+    assert (process.exitcode, found) == (0, firsts(batches))
 
 
 def in_a_fork(function):
@@ -186,7 +182,7 @@ def test_an_unused_loader_works_in_a_fork_and_in_its_parent(load, plain):
     loader.set_epoch(2)
     with load(plain, 64, True) as other:
         other.set_epoch(2)
-        expected = ids(other)
-    assert in_a_fork(lambda: ids(loader) == expected)
-    assert ids(loader) == expected
+        expected = firsts(other)
+    assert in_a_fork(lambda: firsts(loader) == expected)
+    assert firsts(loader) == expected
     assert in_a_fork(lambda: refused(loader))

@@ -16,7 +16,7 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import Fault, FaultyBackend, assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast, RandomFlip
-from tests.loader.taking import begin
+from tests.loader.taking import begin, numbers
 
 BLOCK = {"shuffle": BlockShuffle(block=8, window=40, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
@@ -150,7 +150,7 @@ class TestCalls:
             return batch
 
         loader = load(plain, 10, with_index=True, device_transform=watch, memory=Memory(prefetch=1))
-        wanted = [batch["index"].tolist() for batch in loader]
+        wanted = numbers(loader)
         assert sorted(seen) == wanted
 
     def test_it_runs_ahead_of_the_consumer(self, load, plain, soon):

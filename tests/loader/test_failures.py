@@ -13,7 +13,7 @@ import pytest
 import gdsload
 from gdsload import FileChangedError, FormatError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.testing import Fault, FaultyBackend, SlowBackend
-from tests.loader.taking import begin, collect
+from tests.loader.taking import begin, collect, numbers
 
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
@@ -37,7 +37,7 @@ def reference(load, plain):
     """The batches of an epoch without failures."""
 
     def find(order, batch_size=10, **options):
-        return [batch["index"].tolist() for batch in load(plain, batch_size, with_index=True, **options, **order)]
+        return numbers(load(plain, batch_size, with_index=True, **options, **order))
 
     return find
 

@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, Subset
 import gdsload
 from gdsload import Mix, OptionError, SampleIndexError, StateError
 from gdsload.testing import assert_resumes_everywhere
-from tests.loader.taking import begin
+from tests.loader.taking import begin, numbers
 
 WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
 SIZES = {"a": 1000, "b": 77, "c": 5}
@@ -83,7 +83,7 @@ def test_weights_hold_exactly_after_each_turn(make):
 def test_all_ranks_together_are_a_world_of_one(make, world_size, drop_last):
     def steps(rank, world_size, batch_size):
         with make(batch_size, ranks=(rank, world_size), drop_last=drop_last, samples=500) as loader:
-            return [batch["index"].tolist() for batch in loader]
+            return numbers(loader)
 
     ranks = [steps(rank, world_size, 10) for rank in range(world_size)]
     *together, last = [list(itertools.chain(*step)) for step in zip(*ranks, strict=True)]
@@ -106,12 +106,12 @@ def test_it_resumes_on_another_number_of_ranks_in_a_later_epoch(make):
         loader.set_epoch(4)
         iterator = begin(loader)
         state = loader.state_dict()
-        wanted = [batch["index"].tolist() for batch in iterator]
+        wanted = numbers(iterator)
     ranks = []
     for rank in range(3):
         with make(20, ranks=(rank, 3)) as loader:
             loader.load_state_dict(state)
-            ranks.append([batch["index"].tolist() for batch in loader])
+            ranks.append(numbers(loader))
     *found, last = [list(itertools.chain(*step)) for step in zip(*ranks, strict=True)]
     assert found == wanted[:-1]
     assert set(last) == set(wanted[-1])

@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset, Subset
 import gdsload
 from gdsload import DatasetNotFoundError, FormatError, ShardDataset
 from gdsload.order import Schedule, make_order
+from tests.loader.taking import numbers
 from tests.order.quality import batch_ids
 
 ORDERS = [False, "full", {"shuffle": gdsload.BlockShuffle(block=8, window=32, lanes=3)}]
@@ -169,7 +170,7 @@ def test_shards_that_nobody_wants_are_not_touched(writers, tmp_path, load, order
     wanted = [*range(int(ends[2]) + 3, int(ends[4])), *range(int(ends[7]), int(ends[8]) - 1)][::-1]
     subset = Subset(dataset, wanted)
     whole = load(subset, 7, with_index=True, **options(order))
-    expected = [batch["index"].tolist() for batch in whole]
+    expected = numbers(whole)
     for number, source in enumerate(dataset.sources):
         if number not in (3, 4, 8):
             os.remove(source.path)

@@ -68,7 +68,7 @@ def test_an_epoch_asks_anew(load, plain, join):
 def test_a_state_goes_on_in_the_group_that_is_there_then(load, plain, join):
     first = load(plain, 30, "full", with_index=True)
     iterator = begin(first)
-    state, rest = first.state_dict(), [batch["index"].tolist() for batch in iterator]
+    state, rest = first.state_dict(), numbers(iterator)
     second = load(plain, 10, "full", with_index=True)
     join()
     second.load_state_dict(state)
