@@ -124,7 +124,7 @@ def decoder_alone(data: list[bytes], count: int, options: argparse.Namespace, de
 
 
 def _calls(decoder: JpegDecoder, batches: list[list[bytes]], count: int, device: torch.device) -> Run:
-    """One call of a GPU's decoder behind the other, of bytes that are there beforehand."""
+    """One call of a GPU's decoder after the other, of bytes that are there before."""
     made = [on_host(batch, len(batch), pinned=True) for batch in batches]
     stream = torch.cuda.Stream(device)
 
@@ -133,7 +133,7 @@ def _calls(decoder: JpegDecoder, batches: list[list[bytes]], count: int, device:
         with torch.cuda.stream(stream):
             while done < count:
                 one = made[number % len(made)]
-                if not decoder.call(one, np.arange(len(one)), stream)():
+                if not decoder.decode(one, np.arange(len(one)), stream):
                     raise RuntimeError(f"{decoder.name} refuses them")
                 stream.synchronize()
                 done, number = done + len(one), number + 1

@@ -43,8 +43,7 @@ _PIECE_BYTES, _PIECE_BYTES_ALONE = 384, 1024
 half the time of that at 512 bytes, and as long at 256; each copied by itself takes as long at 1000, where threads wait
 for each other's copies."""
 _SHORT_PIECE_BYTES = 8 * 1024
-"""Mean length up to which pieces are copied many by one call: of longer ones each copy takes longer than getting the
-interpreter lock back from another thread."""
+"""See `gather_pieces`."""
 _FEW_PIECES = 32
 """Pieces up to which copies one by one are faster than preparing that call."""
 _MOST_ROWS_AT_ONCE = 1 << 22
@@ -94,7 +93,9 @@ def take_rows(addresses: IntArray, row_bytes: int, out: int) -> None:
     torch.index_select(row_view(unit, row_bytes, low, high), 0, index, out=target)
 
 
-def gather_pieces(addresses: IntArray, lengths: IntArray, row_bytes: int, out: int) -> None:
+def gather_pieces(
+    addresses: IntArray, lengths: IntArray, row_bytes: int, out: int, *, short_bytes: int = _SHORT_PIECE_BYTES
+) -> None:
     """Copy pieces of different lengths into dense memory, one after the other.
 
     Args:
@@ -102,6 +103,9 @@ def gather_pieces(addresses: IntArray, lengths: IntArray, row_bytes: int, out: i
         lengths: rows of each piece, shape ``[pieces]``.
         row_bytes: bytes a row.
         out: host address of ``sum(lengths) * row_bytes`` bytes that are nobody else's.
+        short_bytes: mean length up to which pieces are copied many by one call. By default longer ones are not: each
+            copy takes longer than getting the interpreter lock back from another thread. It does not where a dozen
+            threads want that lock.
     """
     filled = np.flatnonzero(lengths)
     if not row_bytes or not len(filled):
@@ -114,20 +118,20 @@ def gather_pieces(addresses: IntArray, lengths: IntArray, row_bytes: int, out: i
     # Long ones by themselves: they say nothing of how those between them are best copied.
     low = 0
     for place in np.flatnonzero(nbytes >= _LONG_PIECE_BYTES).tolist():
-        out = _gather_short(addresses[low:place], nbytes[low:place], row_bytes, out)
+        out = _gather_short(addresses[low:place], nbytes[low:place], row_bytes, out, short_bytes)
         ctypes.memmove(out, int(addresses[place]), length := int(nbytes[place]))
         out, low = out + length, place + 1
-    _gather_short(addresses[low:], nbytes[low:], row_bytes, out)
+    _gather_short(addresses[low:], nbytes[low:], row_bytes, out, short_bytes)
 
 
-def _gather_short(addresses: IntArray, nbytes: IntArray, row_bytes: int, out: int) -> int:
+def _gather_short(addresses: IntArray, nbytes: IntArray, row_bytes: int, out: int, short_bytes: int) -> int:
     """Copy pieces of which none is long, each whole or element by element; gives the address after them."""
     if not len(addresses):
         return out
     ends = np.cumsum(nbytes)
     stop = out + int(ends[-1])
     if ends[-1] >= len(nbytes) * (_PIECE_BYTES if usable() else _PIECE_BYTES_ALONE):
-        _copy_runs(addresses, nbytes, out)
+        _copy_runs(addresses, nbytes, out, short_bytes)
         return stop
     unit, starts, low = unit_of(int(np.bitwise_or.reduce(addresses)) | row_bytes | out), ends - nbytes, 0
     while low < len(addresses):
@@ -205,9 +209,9 @@ def unit_of(bits: int) -> int:
     return min(bits & -bits, 8)
 
 
-def _copy_runs(addresses: IntArray, nbytes: IntArray, out: int) -> None:
+def _copy_runs(addresses: IntArray, nbytes: IntArray, out: int, short_bytes: int = _SHORT_PIECE_BYTES) -> None:
     """Copy runs of bytes, one after the other."""
-    short = len(addresses) > _FEW_PIECES and int(nbytes.sum()) <= len(addresses) * _SHORT_PIECE_BYTES
+    short = len(addresses) > _FEW_PIECES and int(nbytes.sum()) <= len(addresses) * short_bytes
     if short and usable() and concatenate(addresses, nbytes, out):
         return  # else all once more: what was in its way is met again, or is gone
     # memmove, because it lets go of the interpreter lock, and copies a megabyte in 3/4 of the time of torch's copy_.

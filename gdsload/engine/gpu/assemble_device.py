@@ -29,6 +29,10 @@ from gdsload.system.streams import SideStream
 
 __all__ = ["DeviceAssembler"]
 
+_IMAGE_BYTES = 2**20
+"""Encoded values up to this length are copied many by one call. While a dozen threads read, 768 images of 56 kB took 30
+to 40 ms when each was copied by a call, and 14 ms by one call for all (an H100's host, 16 processors)."""
+
 
 class DeviceAssembler(BatchMaker):
     """Builds batches on a CUDA device.
@@ -137,5 +141,5 @@ class DeviceAssembler(BatchMaker):
             addresses = addresses.copy()
             addresses[there] = copied.data_ptr() + ends - lengths[there] * field.row_bytes
         memory = torch.empty(count * field.row_bytes, dtype=torch.uint8, device="cpu", pin_memory=pinned)
-        gather_pieces(addresses, lengths, field.row_bytes, memory.data_ptr())
+        gather_pieces(addresses, lengths, field.row_bytes, memory.data_ptr(), short_bytes=_IMAGE_BYTES)
         return memory.view(torch_dtype(field.dtype)).view(count, *field.row_shape)

@@ -1,9 +1,8 @@
 """The encoded images of batches become tensors on a GPU: by its decoder, by processors for the others, by one kernel.
 
-The images of a group of batches are decoded together: in one call, or in several if their pixels are many. A call is
-made ready, with its memory, by a thread that makes batches, which waits for it and then has the kernel run, while
-another thread, which does nothing else, is in the decoder with the call before. See `jpeg_decoders` for whose memory is
-whose, and when.
+The images of a group of batches are decoded together: in one call, or in several if their pixels are many. Each thread
+that makes batches calls the decoder itself, and then runs the kernel. See `jpeg_decoders` for whose memory is whose,
+and when.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from queue import SimpleQueue
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from gdsload.engine.gpu.jpeg_decoders import Call, JpegDecoder
+from gdsload.engine.gpu.jpeg_decoders import JpegDecoder
 from gdsload.engine.gpu.pixels import Pixels, TensorPixels
 from gdsload.engine.gpu.resample_device import prepare, resample
 from gdsload.engine.images import host_decoders
@@ -26,11 +24,9 @@ from gdsload.engine.images.decode import FieldImages, HostImages, ImageBatch, al
 from gdsload.engine.images.encoded import Looked
 from gdsload.engine.images.resample import resampled
 from gdsload.errors import LoaderClosedError
-from gdsload.shards.gather_host import limit_threads
 from gdsload.system.arrays import IntArray, unique
-from gdsload.system.pool import Future, Pool
+from gdsload.system.pool import Future
 from gdsload.system.streams import on, record, room_for, side_stream
-from gdsload.system.threads import end_at_exit
 from gdsload.transforms import DecodeImage
 
 __all__ = ["BYTES_OF_A_CALL", "DeviceImages"]
@@ -38,6 +34,9 @@ __all__ = ["BYTES_OF_A_CALL", "DeviceImages"]
 BYTES_OF_A_CALL = 2**29
 """About how many bytes of pixels a call makes at most: they are in the GPU's memory until they are resized. Some nine
 hundred images of 500 x 375 pixels."""
+_STREAMS = 3
+"""Only the owner of a stream may have the pixels of a call: two calls decode at once, while the next one is made ready,
+or the kernel reads the pixels of the last one."""
 
 
 class _Part(NamedTuple):
@@ -75,9 +74,9 @@ class DeviceImages(HostImages):
         self._device, self._open_decoder = device, open_decoder
         self._opening = threading.Lock()
         self._opened: JpegDecoder | Literal["not yet"] | None = "not yet"
-        self._calls = Pool(1, "gdsload-images", partial(limit_threads, 1))
-        end_at_exit(self._calls)
         self._streams = SimpleQueue[torch.cuda.Stream]()
+        for _ in range(_STREAMS):
+            self._streams.put(side_stream(device))
         self._results = side_stream(device)  # the kernel's, whose memory batches are in
         self._on_device = {name: None if one is None else one.to(device) for name, one in self.tables.items()}
         torch.cuda.current_stream(device).synchronize()  # they are used on other streams
@@ -95,14 +94,7 @@ class DeviceImages(HostImages):
         """The decoder. The first thread that asks opens it, and others wait for that."""
         with self._opening:
             if self._opened == "not yet":
-                decoder = self._open_decoder()
-                calls = 1 if decoder is None else decoder.calls
-                self._calls.count = calls
-                # The owner of a stream may have a call's pixels: there is one more than calls at once, as the kernel
-                # reads those of a call, or another one is made ready, while the next is in the decoder.
-                for _ in range(calls + 1):
-                    self._streams.put(side_stream(self._device))
-                self._opened = decoder
+                self._opened = self._open_decoder()
             return self._opened
 
     @property
@@ -128,7 +120,6 @@ class DeviceImages(HostImages):
 
     def close(self) -> None:
         """See `HostImages.close`."""
-        self._calls.close()
         with self._opening:
             decoder, self._opened = self._opened, None
         if decoder is not None and decoder != "not yet":
@@ -183,17 +174,18 @@ class DeviceImages(HostImages):
                 record(self._results).synchronize()
 
     def _by_decoder(self, part: _Part, stream: torch.cuda.Stream) -> list[Pixels]:
-        """Have images decoded, in their turn, in the thread that is for it; what could not be decoded is missing."""
+        """Decode the images that are for the decoder; what could not be decoded is missing."""
         decoder = self._decoder()
         if decoder is None or not len(part.given):
             return []
-        found: list[Pixels] = []
+        if part.stopped():
+            raise LoaderClosedError("the loader was closed")
         with on(stream):
-            call = decoder.call(part.images.looked, part.given, stream)
-        future = self._calls.run([partial(_make, call, stream, found, part.stopped)])
-        del call  # and with it what it has of the memory
-        future.wait()
-        return found
+            try:
+                return decoder.decode(part.images.looked, part.given, stream)
+            except BaseException:
+                record(stream).synchronize()  # what it has queued
+                raise
 
     def _queue(self, part: _Part, pixels: Sequence[Pixels]) -> None:
         """Queue what makes the results of decoded images."""
@@ -225,15 +217,3 @@ def _parts(looked: Looked) -> list[IntArray]:
     count = -(-int(ends[-1]) // BYTES_OF_A_CALL) if len(ends) else 0
     cuts = unique(np.searchsorted(ends, ends[-1:] * np.arange(1, count) // max(count, 1)))
     return [part for part in np.split(np.arange(len(ends)), cuts) if len(part)]
-
-
-def _make(call: Call, stream: torch.cuda.Stream, found: list[Pixels], stopped: Callable[[], bool]) -> None:
-    """Make a call, in the thread that is for it."""
-    if stopped():
-        raise LoaderClosedError("the loader was closed")
-    with on(stream):
-        try:
-            found += call()
-        except BaseException:
-            record(stream).synchronize()  # what it has queued
-            raise

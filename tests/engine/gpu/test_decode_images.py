@@ -179,7 +179,7 @@ DECODERS = {
     "hardware": lambda: HardwareDecoder(NvJpeg(Library())),
     "hardware without grey": lambda: HardwareDecoder(NvJpeg(Library({2}))),
     "refusing hardware": lambda: HardwareDecoder(NvJpeg(Library({2, 3}))),
-    "both": lambda: HardwareDecoder(NvJpeg(Library({3})), ListDecoder("Pillow", by_pillow, turns=False)),
+    "both": lambda: HardwareDecoder(NvJpeg(Library({3})), instead=ListDecoder("Pillow", by_pillow, turns=False)),
 }
 
 
@@ -328,24 +328,18 @@ def test_errors_are_the_hosts(on_cpu, kind):
 class Counted:
     """A decoder whose pixels are counted, as long as anybody has them; it decodes nothing, so the processors do."""
 
-    name, calls = "counted", 1
+    name = "counted"
 
     def __init__(self):
         self.alive = self.most = self.made = 0
-        self.lock, self.two = threading.Lock(), threading.Event()
+        self.lock = threading.Lock()
 
-    def call(self, looked, numbers, stream):
+    def decode(self, looked, numbers, stream):
         pixels = Held(self)
         with self.lock:
             self.most, self.made = max(self.most, self.alive), self.made + 1
-        if self.made == 2:
-            self.two.set()
-
-        def decode():
-            self.during()
-            return [pixels]
-
-        return decode
+        self.during()
+        return [pixels]
 
     def during(self):
         time.sleep(0.001)
@@ -378,32 +372,58 @@ def at_once(count, call):
             done.result(timeout=20)
 
 
-def test_the_pixels_of_two_calls_are_in_memory_at_once(on_cpu, monkeypatch):
+def test_the_pixels_of_three_calls_are_in_memory_at_once(on_cpu, monkeypatch):
     monkeypatch.setattr(decode_images, "BYTES_OF_A_CALL", 1200)  # two images
     decoder = Counted()
     images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), lambda: decoder)
-    at_once(3, lambda: images([batch_of([MIXED[0]] * 5), batch_of([MIXED[0]] * 4)], lambda: False))
+    at_once(5, lambda: images([batch_of([MIXED[0]] * 5), batch_of([MIXED[0]] * 4)], lambda: False))
     images.close()
-    assert decoder.made == 3 * 5
-    assert (decoder.most, decoder.alive) == (2, 0)
+    assert decoder.made == 5 * 5
+    assert (decoder.most, decoder.alive) == (3, 0)
 
 
-def test_the_next_call_is_ready_in_time_and_the_kernel_runs_beside_it(on_cpu, monkeypatch):
-    decoder, calls, kernels, second = Counted(), [], [], threading.Event()
-    plain = decode_images.resample
+def test_two_calls_are_in_hardware_at_once_and_no_third(on_cpu):
+    library, both = Library(), threading.Barrier(2)
+    plain, inside, most = library.nvjpegDecodeBatched, [], []
 
-    def during():
-        if calls:
-            second.set()
-        calls.append(bool(calls) or decoder.two.wait(10))
+    def decode(handle, state, *given):
+        inside.append(state.value)
+        most.append(len(inside))
+        both.wait(10)
+        assert len(set(inside)) == len(inside)  # a state serves one call at a time
+        try:
+            return plain(handle, state, *given)
+        finally:
+            inside.remove(state.value)
 
-    def beside(*given):
-        kernels.append(second.wait(10))
-        plain(*given)
-
-    decoder.during = during
-    monkeypatch.setattr(decode_images, "resample", beside)
+    library.nvjpegDecodeBatched = decode
+    decoder = HardwareDecoder(NvJpeg(library), lambda: NvJpeg(library))
     images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), lambda: decoder)
-    at_once(2, lambda: images([batch_of([MIXED[0]] * 3)], lambda: False))
+    at_once(4, lambda: images([batch_of([MIXED[0]] * 3)], lambda: False))
     images.close()
-    assert calls == kernels == [True, True]
+    assert (len(most), max(most), library.alive) == (4, 2, 0)
+
+
+def test_calls_are_made_one_by_one_where_no_second_decoder_can_be_opened(on_cpu):
+    library, tried = Library(), []
+    decoder = HardwareDecoder(NvJpeg(library), lambda: tried.append(1))
+    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), lambda: decoder)
+    at_once(4, lambda: images([batch_of([MIXED[0]] * 3)] * 4, lambda: False))
+    images.close()
+    assert len(library.calls) == 4
+    assert len(tried) <= 1
+    assert library.alive == 0
+
+
+def test_a_decoder_is_free_again_after_an_error(on_cpu):
+    library = Library()
+    library.nvjpegDecodeBatched = raising
+    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), lambda: HardwareDecoder(NvJpeg(library)))
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="none left"):
+            images([batch_of(MIXED[:1])], lambda: False)
+    images.close()
+
+
+def raising(*given):
+    raise MemoryError("none left")

@@ -205,7 +205,7 @@ def still_read(decode):
 
 def test_nothing_is_decoded_into_memory_that_is_still_read():
     decoder = ListDecoder("at once", at_once, turns=True)
-    assert still_read(lambda device, stream: decoder.decode([], device)) == NBYTES  # what the wait is for
+    assert still_read(lambda device, stream: decoder.function([], device)) == NBYTES  # what the wait is for
     assert still_read(lambda device, stream: fresh(decoder, [], stream)) == 0
 
 
@@ -227,7 +227,7 @@ def test_the_decoder_at_hand_waits_too():
             torch.cuda._sleep(100_000_000)
             seen.copy_(before)
             del before
-            made = decoder.call(looked, np.arange(4), stream)()
+            made = decoder.decode(looked, np.arange(4), stream)
             stream.synchronize()
             assert not seen.any()
             assert all(int(part.image(number).min()) >= 250 for part in made for number in range(4))
@@ -247,7 +247,7 @@ def test_hardware_decodes_what_is_meant_for_it(path):
     assert {number % len(KINDS) for number in mine.tolist()} == {0, 1, 2, 7, 8}
     stream = side_stream(device)
     with on(stream):
-        made = decoder.call(looked, mine, stream)()
+        made = decoder.decode(looked, mine, stream)
         stream.synchronize()
     assert sorted(number for part in made for number in part.numbers.tolist()) == mine.tolist()
     decoder.close()
