@@ -14,10 +14,16 @@ __all__ = ["PackedPixels", "Pixels", "TensorPixels", "turned"]
 
 _UPWARDS, _BACKWARDS = (3, 4, 7, 8), (2, 3, 6, 7)
 """EXIF's orientations of images whose rows, and columns, upright ones have in the other order."""
+_TURNS = np.array([(one >= 5, one in _UPWARDS, one in _BACKWARDS) for one in range(9)], np.int64)
+"""For each orientation: whether rows become columns, and those two."""
 
 
 class Pixels(Protocol):
     """Decoded images of a batch, upright, in a device's memory as long as this lives."""
+
+    @property
+    def numbers(self) -> IntArray:
+        """The numbers of the images."""
 
     def place(self, into: IntArray) -> None:
         """Say where they are.
@@ -35,6 +41,11 @@ class TensorPixels(NamedTuple):
     """Images as tensors."""
 
     images: Mapping[int, torch.Tensor]
+
+    @property
+    def numbers(self) -> IntArray:
+        """See `Pixels.numbers`."""
+        return np.array(list(self.images), np.int64)
 
     def place(self, into: IntArray) -> None:
         """See `Pixels.place`."""
@@ -69,8 +80,7 @@ class PackedPixels(NamedTuple):
 
     def place(self, into: IntArray) -> None:
         """See `Pixels.place`: turned by steps alone, which may be negative."""
-        across = self.orientations >= 5
-        down, over = (np.isin(self.orientations, those).astype(np.int64) for those in (_UPWARDS, _BACKWARDS))
+        across, down, over = _TURNS[self.orientations].T
         rows, columns = np.where(across, 1, self.widths), np.where(across, self.widths, 1)
         height, width = np.where(across, self.widths, self.heights), np.where(across, self.heights, self.widths)
         at = self.memory.data_ptr() + self.begins + down * (height - 1) * rows + over * (width - 1) * columns

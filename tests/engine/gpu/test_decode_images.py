@@ -349,6 +349,8 @@ class Counted:
 
 
 class Held:
+    numbers = ()
+
     def __init__(self, decoder):
         self.decoder = decoder
         with decoder.lock:
