@@ -19,7 +19,7 @@ from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.images.decode import HostImages, ImageBatch
 from gdsload.engine.images.kept import Keep, KeptImages, as_kept
-from gdsload.engine.read_planner import Slices
+from gdsload.engine.loaded_rows import Slices
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces, gather_rows
 from gdsload.shards.values import numpy_dtype, torch_dtype

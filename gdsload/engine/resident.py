@@ -21,7 +21,13 @@ from gdsload.engine.assemble import Batch
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.batch_memory import batch_tensors
 from gdsload.engine.gpu.block_ids import BlockIds
-from gdsload.engine.gpu.gather_positions import DeviceRows, PositionBatch, PositionGather, compile_gather
+from gdsload.engine.gpu.gather_positions import (
+    DeviceRows,
+    PositionBatch,
+    PositionGather,
+    compile_gather,
+    rows_in_shards,
+)
 from gdsload.engine.gpu.kernels import prepare
 from gdsload.engine.runs import lie_in_runs
 from gdsload.engine.steps import Job, Ordered
@@ -153,7 +159,7 @@ class ResidentGather:
         )
         if self._ids is None and self.ordered is not None and isinstance(order, BlockOrder):
             self._ids = BlockIds(self.maker.device, order, self.ordered.schedule)
-        rows = {name: DeviceRows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
+        rows = {name: rows_in_shards(gather, begins[name], nbytes) for name, nbytes in fields.items()}
         return _Reach(addresses, over_pcie, gather, rows, self._ids)
 
     def _gathered(self, *, over_pcie: bool) -> dict[str, int]:

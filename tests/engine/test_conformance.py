@@ -23,7 +23,6 @@ from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job, Ordered, Selection
-from gdsload.engine.window_planner import WindowPlanner
 from gdsload.engine.window_source import WindowSource
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.gather_host import gather_rows
@@ -272,8 +271,8 @@ class TestWindows(OnHost):
 
     @pytest.fixture(autouse=True)
     def gathered(self, monkeypatch):
-        found, real = [], WindowPlanner.slices
-        monkeypatch.setattr(WindowPlanner, "slices", lambda *given: (real(*given), found.append(given))[0])
+        found, real = [], WindowSource.start
+        monkeypatch.setattr(WindowSource, "start", lambda *given: (real(*given), found.append(given))[0])
         yield
         assert found
 

@@ -52,9 +52,8 @@ def planned(dataset):
 
 def positions(slices):
     found = slices.arranged([part.rows.index[part.chosen] for part in slices.parts])
-    for part in slices.parts:
-        part.rows.pending.completion.wait()
-        part.rows.used(part.count)
+    slices.wait()
+    slices.used()
     return found.tolist()
 
 
@@ -87,8 +86,7 @@ def test_windows_of_a_subset(planned):
     group = range(steps.steps)
     slices = planner.slices(group)
     rows = slices.arranged([part.rows.fields["x"].addresses[part.chosen] for part in slices.parts])
-    for part in slices.parts:
-        part.rows.pending.completion.wait()
+    slices.wait()
     found = [np.frombuffer(memory_at(at, 8), np.int64)[0] for at in rows.tolist()]
     assert found == chosen[steps.positions(group)].tolist()
     planner.let_go()

@@ -118,7 +118,7 @@ def test_batches_in_order_are_runs_of_the_shards(files, rank, world_size):
 @pytest.mark.parametrize("index", [None, "index"])
 def test_the_host_plans_where_rows_are_copied_each_or_their_numbers_are_wanted(files, monkeypatch, index):
     monkeypatch.setattr(resident_module, "PositionGather", Gather)
-    monkeypatch.setattr(resident_module, "DeviceRows", lambda *_: None)
+    monkeypatch.setattr(resident_module, "rows_in_shards", lambda *_: None)
     monkeypatch.setattr(Gather, "room", 2)
     monkeypatch.setattr(resident_module, "copies_scattered_runs", lambda: True)
 

@@ -20,7 +20,7 @@ from gdsload.engine.gpu.jpeg_decoders import best_jpeg_decoder
 from gdsload.engine.gpu.kept_images import DeviceKeptImages
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.images.kept import Keep, as_kept
-from gdsload.engine.read_planner import Slices
+from gdsload.engine.loaded_rows import Slices
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces
 from gdsload.shards.values import torch_dtype

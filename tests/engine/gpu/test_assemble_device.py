@@ -18,7 +18,7 @@ from gdsload.engine.codecs import Bytes, Offsets
 from gdsload.engine.gpu import assemble_device, device_queue
 from gdsload.engine.gpu.device_queue import ConsumerThrottle, GroupHandOver
 from gdsload.engine.gpu.gather_device import DeviceGather
-from gdsload.engine.read_planner import FieldRows, LoadedRows, RowSlice, Slices
+from gdsload.engine.loaded_rows import LoadedRows, RowMap, RowSlice, Slices
 from gdsload.system.pool import done
 
 PENDING, BATCH = 8000, 500
@@ -287,7 +287,7 @@ def test_no_copy_goes_from_one_allocation_into_the_next(codec, field, monkeypatc
             self.form, self.device = BatchForm({"x": codec("x", field)}, fields=("x",)), torch.device("cpu")
             self.gather = Gather(self.device, lambda addresses: np.zeros(addresses.shape, np.bool_), kernel=True)
 
-    found = {"x": FieldRows(addresses, np.full(16, size))}
+    found = {"x": RowMap(addresses, np.full(16, size))}
     rows = LoadedRows(found, np.arange(16), np.zeros(1, np.int64), PendingRead(addresses, done, begins=chunks), 16)
     OnCpu().assemble(Slices([RowSlice(rows, slice(None), 16)]), [16])
     assert sum(nbytes for _, nbytes in copied) == memory.nbytes
