@@ -7,7 +7,6 @@ The host reads blocks, and says where they are. It knows no sample: which ones b
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import torch
@@ -83,7 +82,8 @@ class WindowSource(LandedSource):
 
     def _gathering(self, steps: range) -> Callable[[Slices, list[int]], list[Batch]]:
         """See `LandedSource`: the GPU works out ids while the bytes are on their way."""
-        return partial(self.gather, ids=self._samples(steps))
+        ids = self._samples(steps)
+        return lambda slices, sizes: self.gather(slices, sizes, ids)
 
     def _samples(self, steps: range) -> torch.Tensor:
         """The samples of some steps, in order, on the device; made for many steps at once."""

@@ -14,11 +14,13 @@ import torch
 from gdsload import Field
 from gdsload.backends.base import PendingRead
 from gdsload.engine.assemble import BatchForm
-from gdsload.engine.codecs import Bytes, Offsets
+from gdsload.engine.codecs import codecs_of
 from gdsload.engine.gpu import assemble_device, device_queue
 from gdsload.engine.gpu.device_queue import ConsumerThrottle, GroupHandOver
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.loaded_rows import LoadedRows, RowMap, RowSlice, Slices
+from gdsload.shards.format.schema import Schema
+from gdsload.shards.format.stored import StoredSchema
 from gdsload.system.pool import done
 
 PENDING, BATCH = 8000, 500
@@ -261,17 +263,15 @@ def test_lengths_of_a_batch_that_are_changed_in_place_concern_no_others_gradient
     assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
 
 
-@pytest.mark.parametrize(
-    ("codec", "field"), [(Offsets, Field("uint8", (None,))), (Bytes, Field("bytes"))], ids=["tensors", "byte strings"]
-)
-def test_no_copy_goes_from_one_allocation_into_the_next(codec, field, monkeypatch):
+@pytest.mark.parametrize("field", [Field("uint8", (None,)), Field("bytes")], ids=["tensors", "byte strings"])
+def test_no_copy_goes_from_one_allocation_into_the_next(field, monkeypatch):
     """Memory of two allocations may be neighbours; the driver refuses a copy of parts of both."""
     monkeypatch.setattr(
         assemble_device,
         "batch_tensors",
         lambda counts, field, _device: [torch.empty(count * field.row_bytes, dtype=torch.uint8) for count in counts],
     )
-    memory, size, copied = np.zeros(2**22, np.uint8), 2**18, []
+    stored, memory, size, copied = StoredSchema(Schema({"x": field})), np.zeros(2**22, np.uint8), 2**18, []
     begin = memory.ctypes.data
     chunks, addresses = begin + np.array([0, 2**21]), begin + np.arange(16) * size
 
@@ -284,7 +284,7 @@ def test_no_copy_goes_from_one_allocation_into_the_next(codec, field, monkeypatc
 
     class OnCpu(assemble_device.DeviceAssembler):
         def __init__(self):
-            self.form, self.device = BatchForm({"x": codec("x", field)}, fields=("x",)), torch.device("cpu")
+            self.form, self.device = BatchForm(codecs_of(stored, ("x",), "offsets"), fields=("x",)), torch.device("cpu")
             self.gather = Gather(self.device, lambda addresses: np.zeros(addresses.shape, np.bool_), kernel=True)
 
     found = {"x": RowMap(addresses, np.full(16, size))}
