@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import Backend, ShardAddresses
-from gdsload.engine.assemble import Batch
+from gdsload.engine.assemble import Batch, BatchForm
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.batch_memory import batch_tensors
 from gdsload.engine.gpu.block_ids import BlockIds
@@ -36,7 +36,7 @@ from gdsload.system.arrays import IntArray, array_of
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs
 from gdsload.system.streams import on, side_stream
 
-__all__ = ["ResidentGather", "computable", "in_parts", "rows_are_gathered"]
+__all__ = ["ResidentGather", "computable", "filled", "in_parts", "rows_are_gathered"]
 
 
 _NONE = np.zeros(0, np.int64)
@@ -232,22 +232,19 @@ class ResidentGather:
         reach = self._reach
         if reach is None:
             raise RuntimeError("batches are made from positions before all shards are within reach")
-        parts = self._found(steps, reach) if samples is None else self._uploaded(steps, reach, samples)
-        form = self.maker.form
-        batches = [form.new_batch() for _ in steps]
-        for name, field in self._fields.items():
-            made: list[torch.Tensor] = []
+        form, sizes = self.maker.form, self.sizes(steps)
+        parts = self._positions(steps, sizes, reach, samples)
+
+        def fill(name: str, outs: list[torch.Tensor]) -> None:
             for some, positions in parts:
-                outs = batch_tensors([positions.size] * len(some), field, self.maker.device)
-                self._rows_of(reach, name, some, positions, outs)
-                made += outs
-            for batch, out in zip(batches, made, strict=True):
-                form.codecs[name].put(batch, out)
+                low = some.start - steps.start
+                self._rows_of(reach, name, some, positions, outs[low : low + len(some)])
+
+        batches = filled(form, sizes, self.maker.device, fill)
         if form.index is not None:
             for step, batch in zip(steps, batches, strict=True):
                 batch[form.index] = torch.from_numpy(self._index(step))
-        count = sum(positions.size * positions.batches for _, positions in parts)
-        reach.addresses.count(count * self._sample_bytes)
+        reach.addresses.count(sum(sizes) * self._sample_bytes)
         return batches
 
     def sizes(self, steps: range) -> list[int]:
@@ -256,31 +253,24 @@ class ResidentGather:
             return self.ordered.schedule.sizes(steps)
         return [self.job.steps.size(step) for step in steps]
 
-    def _found(self, steps: range, reach: _Reach) -> list[tuple[range, PositionBatch]]:
+    def _positions(
+        self, steps: range, sizes: list[int], reach: _Reach, samples: IntArray | None
+    ) -> list[tuple[range, PositionBatch]]:
         """The positions of some steps, in parts with batches of one size: all but an epoch's last have the same."""
+        gather, of_order, ids = reach.gather, reach.ids, None
+        if gather is not None and samples is not None and len(samples):
+            (ids,) = gather.beforehand(lambda: (self.maker.gather.upload(samples),))
+        elif gather is not None and samples is None and of_order is not None:
+            (ids,) = gather.beforehand(lambda: (of_order(steps),))
+        if samples is not None or ids is not None:
+            return in_parts(steps, sizes, ids)
         schedule = self._evaluated.schedule
         full = len(steps) - (schedule.position(steps.stop) - schedule.position(steps[-1]) != schedule.global_batch)
-        parts = []
-        for some in (steps[:full], steps[full:]):
-            if some and (ids := self._ids_at(reach, some)) is not None:
-                size = schedule.size(some[0])
-                parts.append((some, PositionBatch(0, size, len(some), size, ids)))
-            elif some:
-                first, size = schedule.span(some[0])[0], schedule.size(some[0])
-                parts.append((some, PositionBatch(first, schedule.global_batch, len(some), size)))
-        return parts
-
-    def _ids_at(self, reach: _Reach, steps: range) -> torch.Tensor | None:
-        """The ids at some steps' positions; None where the gather computes them itself."""
-        ids = reach.ids
-        return None if reach.gather is None or ids is None else reach.gather.beforehand(lambda: (ids(steps),))[0]
-
-    def _uploaded(self, steps: range, reach: _Reach, samples: IntArray) -> list[tuple[range, PositionBatch]]:
-        """The same for samples that the host computed."""
-        on_gpu = None
-        if reach.gather is not None and len(samples):
-            (on_gpu,) = reach.gather.beforehand(lambda: (self.maker.gather.upload(samples),))
-        return in_parts(steps, self.sizes(steps), on_gpu)
+        return [
+            (some, PositionBatch(schedule.span(some[0])[0], schedule.global_batch, len(some), schedule.size(some[0])))
+            for some in (steps[:full], steps[full:])
+            if some
+        ]
 
     def _rows_of(
         self, reach: _Reach, name: str, steps: range, positions: PositionBatch, outs: list[torch.Tensor]
@@ -331,6 +321,26 @@ def rows_are_gathered(maker: DeviceAssembler) -> bool:
     """Return whether batches are made only of rows that the kernel can gather."""
     codecs = maker.form.codecs.values()
     return all(codec.as_stored and codec.stored.row_bytes <= _MOST_ROW_BYTES for codec in codecs)
+
+
+def filled(
+    form: BatchForm, sizes: Sequence[int], device: torch.device, fill: Callable[[str, list[torch.Tensor]], None]
+) -> list[Batch]:
+    """Batches of rows of one shape, queued on the current stream.
+
+    Args:
+        form: how a batch looks.
+        sizes: samples of each.
+        device: the GPU.
+        fill: called with each column and its tensors, one of each batch: queues what fills them.
+    """
+    batches = [form.new_batch() for _ in sizes]
+    for name, codec in form.codecs.items():
+        outs = batch_tensors(sizes, codec.stored, device)
+        fill(name, outs)
+        for batch, out in zip(batches, outs, strict=True):
+            codec.put(batch, out)
+    return batches
 
 
 def in_parts(steps: range, sizes: Sequence[int], ids: torch.Tensor | None) -> list[tuple[range, PositionBatch]]:

@@ -14,13 +14,12 @@ import torch
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import Batch
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
-from gdsload.engine.gpu.batch_memory import batch_tensors
 from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.gpu.gather_positions import DeviceRows, PositionGather, word_of
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.loaded_rows import RowMap, Slices
 from gdsload.engine.read_planner import ReadPlanner
-from gdsload.engine.resident import computable, in_parts, rows_are_gathered
+from gdsload.engine.resident import computable, filled, in_parts, rows_are_gathered
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.order import BlockOrder, Schedule
@@ -105,19 +104,17 @@ class WindowSource(LandedSource):
             sizes: samples of each batch.
             ids: their samples, in order, on the device.
         """
-        maker, form = self.assembler, self.assembler.form
-        batches, parts = [form.new_batch() for _ in sizes], in_parts(range(len(sizes)), sizes, ids)
-        windows = slices.loaded()
+        maker, windows, parts = self.assembler, slices.loaded(), in_parts(range(len(sizes)), sizes, ids)
+
+        def fill(name: str, outs: list[torch.Tensor]) -> None:
+            row_bytes = maker.form.codecs[name].stored.row_bytes
+            if row_bytes and windows:
+                rows = self._found([one.fields[name] for one in windows], row_bytes)
+                for some, positions in parts:
+                    self._rows.rows(rows, positions, outs[some.start : some.stop])
+
         with maker.making():
-            for name, codec in form.codecs.items():
-                outs = batch_tensors(sizes, codec.stored, maker.device)
-                if codec.stored.row_bytes and windows:
-                    rows = self._found([one.fields[name] for one in windows], codec.stored.row_bytes)
-                    for some, positions in parts:
-                        self._rows.rows(rows, positions, outs[some.start : some.stop])
-                for batch, out in zip(batches, outs, strict=True):
-                    codec.put(batch, out)
-        return batches
+            return filled(maker.form, sizes, maker.device, fill)
 
     def _found(self, maps: list[RowMap], row_bytes: int) -> DeviceRows:
         """The table of a field's runs in all windows, on the device."""

@@ -16,7 +16,7 @@ from gdsload.backends.base import PendingRead
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.gpu import assemble_device, device_queue
-from gdsload.engine.gpu.device_queue import ConsumerThrottle, GroupHandOver
+from gdsload.engine.gpu.device_queue import ConsumerThrottle, group_hand_over
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.loaded_rows import LoadedRows, RowMap, RowSlice, Slices
 from gdsload.shards.format.schema import Schema
@@ -174,7 +174,7 @@ def test_what_is_recorded_of_a_view(view):
 def test_memory_of_a_group_is_recorded_once_for_each_stream_that_gets_some_of_it(gpu, recorded):
     """At the first batch for its stream, and then for each batch that another stream gets."""
     group = [[Tensor(recorded, "cuda:0", *place)] for place in ((64, 64), (64, 80), (128, 128), (128, 144))]
-    give = GroupHandOver(ConsumerThrottle(torch.device("cuda:0"), PENDING), group)
+    give = group_hand_over(ConsumerThrottle(torch.device("cuda:0"), PENDING), group)
     assert not recorded
     assert give(group[0]) is group[0]
     assert [(memory, stream.stream_id) for _, memory, stream in recorded] == [(64, 7), (128, 7)]
@@ -195,7 +195,7 @@ def test_memory_of_another_device_is_recorded_for_the_stream_that_is_current_the
     elsewhere = iter(["first", "first", "second"])
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda _device: next(elsewhere))
     group = [[Tensor(recorded, "cuda:0", 64, 64), Tensor(recorded, "cuda:1", low, low)] for low in (128, 192)]
-    give = GroupHandOver(ConsumerThrottle(torch.device("cuda:0"), PENDING), group)
+    give = group_hand_over(ConsumerThrottle(torch.device("cuda:0"), PENDING), group)
     give(group[0])
     assert [memory for _, memory, _ in recorded] == [64, 128, 192]
     give(group[1])
@@ -205,7 +205,7 @@ def test_memory_of_another_device_is_recorded_for_the_stream_that_is_current_the
 def test_each_batch_is_throttled_by_its_own_bytes(gpu):
     noted = []
     group = [{"x": torch.empty(size, dtype=torch.uint8)} for size in (3, 5, 7)]
-    give = GroupHandOver(Noting(noted), group)
+    give = group_hand_over(Noting(noted), group)
     for batch in group:
         give(batch)
     assert noted == [(7, 3), (7, 5), (7, 7)]
@@ -226,7 +226,7 @@ class Noting:
 def test_a_group_is_not_held_once_its_first_batch_is_there(gpu):
     group = [{"x": torch.empty(BATCH, dtype=torch.uint8)} for _ in range(3)]
     alive = [weakref.ref(batch["x"]) for batch in group]
-    give = GroupHandOver(ConsumerThrottle(torch.device("cpu"), PENDING), group)
+    give = group_hand_over(ConsumerThrottle(torch.device("cpu"), PENDING), group)
     give(group.pop(0))
     give(group.pop(0))
     assert [found() is None for found in alive] == [True, True, False]
