@@ -59,9 +59,14 @@ class BatchForm:
 
     @property
     def offsets(self) -> dict[str, Sequence[int]]:
-        """Of windows see `Job.offsets`; of single samples none."""
+        """Of windows, where the samples of each column are, counted from the window's own; of single samples none."""
         found = {name: codec.offsets for name, codec in self.codecs.items()}
         return found if any(offsets != range(1) for offsets in found.values()) else {}
+
+    @property
+    def on_host(self) -> frozenset[str]:
+        """The columns whose bytes are decoded in memory of the host."""
+        return frozenset(name for name, codec in self.codecs.items() if codec.wants == "host")
 
     def new_batch(self) -> Batch:
         """A batch for codecs to put fields into, whose places they have already."""

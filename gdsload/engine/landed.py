@@ -40,7 +40,8 @@ class LandedSource:
     ) -> None:
         self.job, self.backend, self.maker, self.stats = job, backend, maker, stats
         self.takes_processor = maker.takes_processor
-        self._planner = planner or ReadPlanner(job, backend, None if maker.kept is None else maker.kept.holds)
+        held, for_device = None if maker.kept is None else maker.kept.holds, not maker.takes_processor
+        self._planner = planner or ReadPlanner(job, backend, maker.form, held, for_device=for_device)
         self._loaded: list[LoadedRows] = []  # those that hold arena memory
         self._batch_bytes = 0  # of a batch in the arena, the maximum so far: reads are larger than what is wanted
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, PendingRead, joined
+from gdsload.engine.assemble import BatchForm
 from gdsload.engine.lane_windows import LaneWindow, LaneWindows
 from gdsload.engine.loaded_rows import LoadedRows, RowMap, RowSlice, Slices
 from gdsload.engine.runs import runs_of
@@ -44,8 +45,10 @@ class ReadPlanner:
     Args:
         job: what to deliver.
         backend: what reads it.
+        form: how a batch looks.
         held: of a column and samples, which are wanted without their bytes, as what is made of them is at hand; None
             for a column of which that holds for none. See `KeptImages.holds`.
+        for_device: whether a device builds batches, but for what is decoded on the host.
         by_id: whether rows are found by their samples' ids, in windows whose samples the planner does not know: of
             columns of one shape, some of them with bytes, of samples that are the order's.
     """
@@ -54,12 +57,16 @@ class ReadPlanner:
         self,
         job: Job,
         backend: Backend,
+        form: BatchForm,
         held: Callable[[str, IntArray], NDArray[np.bool_] | None] | None = None,
         *,
+        for_device: bool = False,
         by_id: bool = False,
     ) -> None:
         self.job, self.backend, self._held, self._by_id = job, backend, held, by_id
-        fields = [job.table.columns[name] for name in job.columns]
+        self._columns, self._offsets = form.columns, form.offsets
+        self._on_host = [for_device and name in form.on_host for name in form.columns]
+        fields = [codec.stored for codec in form.codecs.values()]
         self._sample_bytes = 0 if any(field.ragged for field in fields) else sum(field.row_bytes for field in fields)
         self._windows: LaneWindows | None = None
         if isinstance(job.steps, Ordered) and isinstance(job.steps.order, BlockOrder) and not backend.in_place:
@@ -116,7 +123,7 @@ class ReadPlanner:
         """Start reading the samples at these positions."""
         selection = self.job.selection
         ids = selection.samples(positions)
-        if self.job.offsets:
+        if self._offsets:
             wanted = self._rows_of_windows(ids)
         else:
             bounds = runs_of(ids, self._sample_bytes) if self._sample_bytes else None
@@ -126,14 +133,14 @@ class ReadPlanner:
     def _started(self, wanted: _Wanted, index: IntArray, count: int) -> LoadedRows:
         """So many samples, of which the user's indices are given, whose read is started."""
         files, extents, rows = wanted
-        pending, parts = read_columns(self.backend, extents, [name in self.job.on_host for name in self.job.columns])
-        fields = {name: rows_of(part) for name, rows_of, part in zip(self.job.columns, rows, parts, strict=True)}
+        pending, parts = read_columns(self.backend, extents, self._on_host)
+        fields = {name: rows_of(part) for name, rows_of, part in zip(self._columns, rows, parts, strict=True)}
         return LoadedRows(fields, index, files, pending, count)
 
     def _rows_of_windows(self, ids: IntArray) -> _Wanted:
         """The extents of windows, by the samples that their offsets count from."""
         table = self.job.table
-        columns = [_rows_of_windows(table, name, ids, offsets) for name, offsets in self.job.offsets.items()]
+        columns = [_rows_of_windows(table, name, ids, offsets) for name, offsets in self._offsets.items()]
         files = distinct(np.concatenate([extents.file for extents, _ in columns]), len(table.starts))
         table.files.check(files, believed_s=LOOK_BEFORE_S)
         return files, [extents for extents, _ in columns], [rows for _, rows in columns]
@@ -144,22 +151,22 @@ class ReadPlanner:
         found = table.locate(ids)
         files = distinct(found.file, len(table.starts))
         table.files.check(files, believed_s=LOOK_BEFORE_S)
-        columns = [table.extents(name, found) for name in self.job.columns]
+        columns = [table.extents(name, found) for name in self._columns]
         if self._held is not None:
             columns = [
                 _without(extents, rows, self._held(name, ids))
-                for name, (extents, rows) in zip(self.job.columns, columns, strict=True)
+                for name, (extents, rows) in zip(self._columns, columns, strict=True)
             ]
         return files, [extents for extents, _ in columns], [partial(RowMap, lengths=rows) for _, rows in columns]
 
     def _runs(self, bounds: IntArray) -> _Wanted:
         """Runs of consecutive samples at once: planning each sample by itself takes time."""
         table = self.job.table
-        columns = [table.runs(name, bounds) for name in self.job.columns]
+        columns = [table.runs(name, bounds) for name in self._columns]
         files = distinct(columns[0][0].file, len(table.starts))
         table.files.check(files, believed_s=LOOK_BEFORE_S)
         rest = []
-        for name, (extents, counts) in zip(self.job.columns, columns, strict=True):
+        for name, (extents, counts) in zip(self._columns, columns, strict=True):
             rows = partial(RowMap.of_runs, counts=counts, row_bytes=table.columns[name].row_bytes)
             rest.append(partial(rows, first=table.first_ids(name, extents)) if self._by_id else rows)
         return files, [extents for extents, _ in columns], rest

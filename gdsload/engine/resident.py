@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ class ResidentGather:
     def __init__(self, job: Job, ordered: Ordered | None, backend: Backend, maker: DeviceAssembler) -> None:
         self.job, self.backend, self.maker = job, backend, maker
         self.ordered = ordered
-        self._fields = {name: job.table.columns[name] for name in job.columns}
+        self._fields = {name: codec.stored for name, codec in maker.form.codecs.items()}
         self._ends: list[int] = job.table.ends.tolist()
         # Replaced as a whole: one thread may find another base while another thread queues with the one it found
         # before.
@@ -95,12 +96,8 @@ class ResidentGather:
     @classmethod
     def of(cls, job: Job, backend: Backend, maker: object) -> ResidentGather | None:
         """One for this epoch, or None if its batches cannot be gathered this way."""
-        if not (backend.addressable and isinstance(maker, DeviceAssembler)):
+        if not (backend.addressable and rows_are_gathered(maker)):
             return None
-        if not rows_are_gathered(maker):
-            return None
-        if job.offsets:
-            return None  # windows, which the host plans: the kernels know no more than an id for each sample
         return cls(job, computable(job, with_index=maker.form.index is not None), backend, maker)
 
     def ready(self) -> bool:
@@ -317,8 +314,10 @@ def _rehearse(device: torch.device, ordered: Ordered, order: BlockOrder) -> None
         BlockIds(device, order, ordered.schedule).rehearse()
 
 
-def rows_are_gathered(maker: DeviceAssembler) -> bool:
-    """Return whether batches are made only of rows that the kernel can gather."""
+def rows_are_gathered(maker: object) -> TypeGuard[DeviceAssembler]:
+    """Return whether batches are made on a GPU, and only of rows that the kernel can gather."""
+    if not isinstance(maker, DeviceAssembler) or maker.form.offsets:
+        return False  # windows are planned by the host: the kernels know no more than an id for each sample
     codecs = maker.form.codecs.values()
     return all(codec.as_stored and codec.stored.row_bytes <= _MOST_ROW_BYTES for codec in codecs)
 
@@ -366,8 +365,6 @@ def computable(job: Job, *, with_index: bool) -> Ordered | None:
     if not isinstance(steps, Ordered) or (selected is not None and len(selected) > _MOST_SELECTED):
         return None
     if steps.schedule.padding:  # whose last step is no range of positions
-        return None
-    if job.offsets:
         return None
     if isinstance(steps.order, BlockOrder):
         # For blocks, planning costs nothing but the host's positions: where the host must know them anyway, its threads

@@ -56,7 +56,7 @@ class WindowSource(LandedSource):
         maker: DeviceAssembler,
         stats: LoaderStats,
     ) -> None:
-        super().__init__(job, backend, maker, stats, ReadPlanner(job, backend, by_id=True))
+        super().__init__(job, backend, maker, stats, ReadPlanner(job, backend, maker.form, by_id=True))
         self.assembler = maker
         self._schedule, self._ids = schedule, BlockIds(maker.device, order, schedule)
         self._ahead = range(0), torch.empty(0)
@@ -65,14 +65,14 @@ class WindowSource(LandedSource):
     @classmethod
     def of(cls, job: Job, backend: Backend, maker: object, stats: LoaderStats) -> WindowSource | None:
         """One for this epoch, or None if its batches are not made this way."""
-        if backend.addressable or backend.in_place or not isinstance(maker, DeviceAssembler):
+        if backend.addressable or backend.in_place or not rows_are_gathered(maker):
             return None
-        if not maker.gather.has_kernel() or not rows_are_gathered(maker) or job.selection.ids is not None:
+        if not maker.gather.has_kernel() or job.selection.ids is not None:
             return None
         steps = computable(job, with_index=maker.form.index is not None)
         if steps is None or not isinstance(steps.order, BlockOrder):
             return None
-        if not any(job.table.columns[name].row_bytes for name in job.columns):
+        if not any(codec.stored.row_bytes for codec in maker.form.codecs.values()):
             return None
         try:
             return cls(job, steps.order, steps.schedule, backend, maker, stats)

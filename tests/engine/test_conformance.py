@@ -27,7 +27,6 @@ from gdsload.engine.window_source import WindowSource
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.gather_host import gather_rows
 from gdsload.shards.shard_table import ShardTable
-from gdsload.shards.values import torch_dtype
 from gdsload.system.copies import copy_to
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import RecordingBackend
@@ -45,7 +44,7 @@ class Landed(BatchSourceTests):
             table = ShardTable.of(dataset.sources, dataset.stored, mapped=self.mapped)
             backends.append(RecordingBackend(self.open_backend(table.files)))
             form = BatchForm(codecs_of(dataset.stored, fields, "offsets"))
-            return self.source(Job(table, steps, Selection(), form.columns, transform), backends[-1], form)
+            return self.source(Job(table, steps, Selection(), transform), backends[-1], form)
 
         return opened
 
@@ -98,9 +97,6 @@ class HostMaker(Assembler):
         self.gather = SimpleNamespace(
             on_host=on_host, copies=self.copies, upload=torch.from_numpy, has_kernel=lambda: True
         )
-
-    def empty(self, rows, field):
-        return torch.empty((rows, *field.row_shape), dtype=torch_dtype(field.dtype))
 
     def copies(self, addresses, nbytes, targets):
         copy_to(addresses, nbytes, targets, lambda found: np.ones(len(found), bool), CPU)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.backends.host import HostBackend
+from gdsload.engine.assemble import BatchForm
+from gdsload.engine.codecs import codecs_of
 from gdsload.engine.read_planner import ReadPlanner
 from gdsload.engine.steps import Job, Ordered, Selection
 from gdsload.order import BlockOrder, Schedule
@@ -42,8 +44,8 @@ class Planned:
         )
         self.table = ShardTable(self.backend.inner.inner.files, dataset.stored)
         self.steps, self.columns = Ordered(order, schedule), tuple(dataset.stored.columns)
-        job = Job(self.table, self.steps, Selection(), self.columns)
-        self.planner = ReadPlanner(job, self.backend, by_id=True)
+        form = BatchForm(codecs_of(dataset.stored, tuple(dataset.schema), "offsets"))
+        self.planner = ReadPlanner(Job(self.table, self.steps, Selection()), self.backend, form, by_id=True)
 
     def __enter__(self):
         return self
