@@ -82,7 +82,12 @@ class WindowSource(LandedSource):
     def _gathering(self, steps: range) -> Callable[[Slices, list[int]], list[Batch]]:
         """See `LandedSource`: the GPU works out ids while the bytes are on their way."""
         ids = self._samples(steps)
-        return lambda slices, sizes: self.gather(slices, sizes, ids)
+
+        def gathered(slices: Slices, sizes: list[int]) -> list[Batch]:
+            with self.assembler.making():  # the memory of windows is given back after the gather
+                return self.gather(slices, sizes, ids)
+
+        return gathered
 
     def _samples(self, steps: range) -> torch.Tensor:
         """The samples of some steps, in order, on the device; made for many steps at once."""
@@ -97,7 +102,7 @@ class WindowSource(LandedSource):
         return ids[first : first + sum(self._schedule.sizes(steps))]
 
     def gather(self, slices: Slices, sizes: list[int], ids: torch.Tensor) -> list[Batch]:
-        """Gather batches; their windows' memory may be given back when it returns.
+        """Queue the gathering of batches on the current stream.
 
         Args:
             slices: windows that have landed.
@@ -113,8 +118,7 @@ class WindowSource(LandedSource):
                 for some, positions in parts:
                     self._rows.rows(rows, positions, outs[some.start : some.stop])
 
-        with maker.making():
-            return filled(maker.form, sizes, maker.device, fill)
+        return filled(maker.form, sizes, maker.device, fill)
 
     def _found(self, maps: list[RowMap], row_bytes: int) -> DeviceRows:
         """The table of a field's runs in all windows, on the device."""
