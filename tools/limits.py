@@ -39,10 +39,10 @@ LONG_SIGNATURES = {
 QUESTIONS = ("What ", "Who ", "Whether ")
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
-    "lines in gdsload": 55_800,
-    "lines in tests": 60_200,
+    "lines in gdsload": 55_500,
+    "lines in tests": 60_100,
     "keywords of DataLoader": 28,
-    "classes in loader, engine and backends": 193,
+    "classes in loader, engine and backends": 167,
     "pools of threads": 2,
     "futures": 4,
     "bytes of CHANGELOG.md": 6_000,

@@ -19,7 +19,7 @@ from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.images.decode import HostImages, ImageBatch
 from gdsload.engine.images.kept import Keep, KeptImages, as_kept
-from gdsload.engine.read_planner import Slices
+from gdsload.engine.loaded_rows import Slices
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces, gather_rows
 from gdsload.shards.values import numpy_dtype, torch_dtype
@@ -27,11 +27,11 @@ from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.transforms import DecodeImage
 
-__all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "bytes_at_each", "joined", "padding_rows"]
+__all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "bytes_at_each", "padding_rows"]
 
 Batch = dict[str, Any]
-Source = tuple[IntArray, IntArray | None]
-"""The address of each sample's rows, and how many they are if the field is ragged."""
+Located = list[tuple[FieldCodec, IntArray, GroupLengths | None]]
+"""Of each column the codec, the address of each sample's rows, and how many they are if the field is ragged."""
 
 _ALIGNMENT = 64
 
@@ -59,30 +59,18 @@ class BatchForm:
 
     @property
     def offsets(self) -> dict[str, Sequence[int]]:
-        """Of windows see `Job.offsets`; of single samples none."""
+        """Of windows, where the samples of each column are, counted from the window's own; of single samples none."""
         found = {name: codec.offsets for name, codec in self.codecs.items()}
         return found if any(offsets != range(1) for offsets in found.values()) else {}
+
+    @property
+    def on_host(self) -> frozenset[str]:
+        """The columns whose bytes are decoded in memory of the host."""
+        return frozenset(name for name, codec in self.codecs.items() if codec.wants == "host")
 
     def new_batch(self) -> Batch:
         """A batch for codecs to put fields into, whose places they have already."""
         return dict.fromkeys(self.fields)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Rows:
-    """One column of a group of batches, gathered.
-
-    Attributes:
-        begin: where its bytes begin in the lease.
-        lengths: rows of each sample; None if it is not ragged.
-        edges: the first row of each batch, and the end of the last one's; None if it is not ragged.
-        whole: all samples as one array; None if it is ragged, empty, or of an element type that numpy does not have.
-    """
-
-    begin: int
-    lengths: GroupLengths | None = None
-    edges: list[int] | None = None
-    whole: NDArray[Any] | None = None
 
 
 class BatchMaker:
@@ -169,28 +157,28 @@ class BatchMaker:
         edges = pairwise(accumulate(counts, initial=0))
         return [torch.from_numpy(array[low:high]) for low, high in edges]  # each with its own storage
 
-    def group(self, sources: Mapping[str, Source], sizes: Sequence[int]) -> dict[str, GroupLengths]:
-        """The lengths of ragged fields; fields of equal ones share them, where the form of their tensors lets them.
-
-        Args:
-            sources: for each field the addresses of samples and, if it is ragged, their rows; see `joined`.
-            sizes: samples of each batch.
-        """
-        found: dict[str, GroupLengths] = {}
-        own = {name for name, codec in self.form.codecs.items() if codec.own_lengths}
-        for name, (_, lengths) in sources.items():
+    def located(self, slices: Slices, sizes: Sequence[int]) -> Located:
+        """The columns of batches of so many samples; equal lengths are shared, where the form of tensors lets them."""
+        found: Located = []
+        shared: list[GroupLengths] = []
+        for name, codec in self.form.codecs.items():
+            addresses, lengths = _joined(name, codec.stored, slices)
+            group = None
             if lengths is not None:
-                others = () if name in own else (found[other] for other in found.keys() - own)
-                same = next((one for one in others if np.array_equal(one.lengths, lengths)), None)
-                found[name] = same or GroupLengths(lengths, sizes, self.tensors)
+                others = [] if codec.own_lengths else shared
+                group = next((one for one in others if np.array_equal(one.lengths, lengths)), None)
+                if group is None:
+                    group = GroupLengths(lengths, sizes, self.tensors)
+                    others.append(group)
+            found.append((codec, addresses, group))
         return found
 
-    def add_index(self, batches: Sequence[Batch], slices: Slices, edges: Sequence[tuple[int, int]]) -> None:
+    def add_index(self, batches: Sequence[Batch], slices: Slices, sizes: Sequence[int]) -> None:
         """Add to each batch the user's indices of its samples, if that is wanted."""
         if self.form.index is None:
             return
         index = slices.arranged([part.rows.index[part.chosen] for part in slices.parts])
-        for batch, (low, high) in zip(batches, edges, strict=True):
+        for batch, (low, high) in zip(batches, pairwise(accumulate(sizes, initial=0)), strict=True):
             batch[self.form.index] = torch.from_numpy(index[low:high].copy())
 
 
@@ -224,37 +212,23 @@ class Assembler(BatchMaker):
 
     def assemble(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`."""
-        codecs = self.form.codecs
-        sources = {name: joined(name, codec.stored, slices) for name, codec in codecs.items()}
-        groups = self.group(sources, sizes)
-        every = sum(sizes)
-        counts = {
-            name: every * len(codecs[name].offsets) if lengths is None else sum(codecs[name].rows(groups[name]))
-            for name, (_, lengths) in sources.items()
-        }
-        begins, total = self._lay_out(counts)
+        batches, columns = [self.form.new_batch() for _ in sizes], self.located(slices, sizes)
+        rows = [
+            [size * len(codec.offsets) for size in sizes] if group is None else codec.rows(group)
+            for codec, _, group in columns
+        ]
+        nbytes = [sum(some) * codec.stored.row_bytes for some, (codec, *_) in zip(rows, columns, strict=True)]
+        *begins, total = accumulate((-(-one // _ALIGNMENT) * _ALIGNMENT for one in nbytes), initial=0)
         lease = self.pool.lease(total)
         base, memory = address_of(lease), lease.data
-        rows = {}
-        for name, codec in codecs.items():
-            field, out = codec.stored, base + begins[name]
-            addresses, lengths = sources[name]
-            if lengths is None:
-                gather_rows(addresses, bytes_at_each(addresses, counts[name], field), out)
-                each = len(codec.offsets)
-                shape = (every,) if each == 1 else (every, each)
-                rows[name] = _Rows(begins[name], whole=_array_of(memory, begins[name], shape, field))
-                continue
-            group = groups[name]
-            if codec.padding is not None:
-                fill = padding_rows(codec.padding, max(group.longest, default=0) * field.row_bytes)
-                addresses, lengths = padded_pieces(addresses, group, address_of(fill))
-            gather_pieces(addresses, lengths, field.row_bytes, out)
-            rows[name] = _Rows(begins[name], group, list(accumulate(codec.rows(group), initial=0)))
-        edges = list(pairwise(accumulate(sizes, initial=0)))
         with self.making():  # the lease is held until this ends: it is copied from
-            batches = [self._batch(memory, rows, number, low, high) for number, (low, high) in enumerate(edges)]
-        self.add_index(batches, slices, edges)
+            for (codec, addresses, group), some, begin in zip(columns, rows, begins, strict=True):
+                self._gather(codec, addresses, group, sum(some), base + begin)
+                tensors = _tensors(memory, begin, some, codec)
+                for number, (batch, values) in enumerate(zip(batches, tensors, strict=True)):
+                    wanted = values if self.onto is None or codec.wants == "host" else self.onto.copied(values)
+                    codec.put(batch, wanted, group, number)
+        self.add_index(batches, slices, sizes)
         return batches
 
     def decode(self, batches: Sequence[ImageBatch], stopped: Callable[[], bool]) -> None:
@@ -271,33 +245,17 @@ class Assembler(BatchMaker):
         super().close()
         self.pool.clear()
 
-    def _lay_out(self, counts: Mapping[str, int]) -> tuple[dict[str, int], int]:
-        """The place of each field's rows in the lease, and the number of bytes that it needs."""
-        begins, position = {}, 0
-        for name, count in counts.items():
-            begins[name] = position
-            position += -(-count * self.form.codecs[name].stored.row_bytes // _ALIGNMENT) * _ALIGNMENT
-        return begins, position
-
-    def _batch(self, memory: memoryview, rows: dict[str, _Rows], number: int, low: int, high: int) -> Batch:
-        """Batch `number` of a group: its samples `low` to `high` - 1."""
-        batch = self.form.new_batch()
-        for name, codec in self.form.codecs.items():
-            field, found = codec.stored, rows[name]
-            lengths = None
-            if found.whole is not None and low < high:
-                values = torch.from_numpy(found.whole[low:high])
-            elif found.lengths is None or found.edges is None:
-                each = len(codec.offsets)
-                values = _batch_of(memory, found.begin + low * each * field.row_bytes, (high - low) * each, field)
-            else:
-                lengths, first = found.lengths.of(number), found.edges[number]
-                values = _batch_of(
-                    memory, found.begin + first * field.row_bytes, found.edges[number + 1] - first, field
-                )
-            wanted = values if self.onto is None or codec.wants == "host" else self.onto.copied(values)
-            codec.put(batch, wanted, lengths)
-        return batch
+    def _gather(self, codec: FieldCodec, addresses: IntArray, group: GroupLengths | None, rows: int, out: int) -> None:
+        """Copy so many rows of a column of a group's samples to an address."""
+        field = codec.stored
+        if group is None:
+            gather_rows(addresses, bytes_at_each(addresses, rows, field), out)
+            return
+        lengths = group.lengths
+        if codec.padding is not None:
+            fill = padding_rows(codec.padding, max(group.longest, default=0) * field.row_bytes)
+            addresses, lengths = padded_pieces(addresses, group, address_of(fill))
+        gather_pieces(addresses, lengths, field.row_bytes, out)
 
 
 def padding_rows(element: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:
@@ -305,7 +263,12 @@ def padding_rows(element: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:
     return np.tile(element, max(nbytes // len(element), 1))
 
 
-def joined(name: str, field: Field, slices: Slices) -> Source:
+def bytes_at_each(addresses: IntArray, rows: int, field: Field) -> int:
+    """Bytes of a field at each address: a row's, or those of all rows of a window that is in one place."""
+    return rows * field.row_bytes // max(len(addresses), 1)
+
+
+def _joined(name: str, field: Field, slices: Slices) -> tuple[IntArray, IntArray | None]:
     """Addresses, and rows if the field is ragged, of a field of the samples of all slices."""
     parts = [(part.rows.fields[name], part.chosen) for part in slices.parts]
     each = [rows.addresses[chosen] for rows, chosen in parts]
@@ -319,29 +282,28 @@ def joined(name: str, field: Field, slices: Slices) -> Source:
     return addresses, slices.arranged(lengths)
 
 
-def bytes_at_each(addresses: IntArray, rows: int, field: Field) -> int:
-    """Bytes of a field at each address: a row's, or those of all rows of a window that is in one place."""
-    return rows * field.row_bytes // max(len(addresses), 1)
+def _tensors(memory: memoryview, begin: int, rows: Sequence[int], codec: FieldCodec) -> list[torch.Tensor]:
+    """Tensors of so many rows of a column each, which follow each other in `memory`: it lives as long as they do.
 
-
-def _batch_of(memory: memoryview, begin: int, rows: int, field: Field) -> torch.Tensor:
-    """A tensor ``[rows, *row_shape]`` over `memory`, which lives as long as the tensor does."""
-    dtype, shape = torch_dtype(field.dtype), (rows, *field.row_shape)
-    count = rows * field.row_bytes // field.dtype.itemsize
-    if not count:
-        return torch.empty(shape, dtype=dtype, device="cpu")
-    if (array := _array_of(memory, begin, (rows,), field)) is not None:
-        return torch.from_numpy(array)
-    # torch's `view` releases the interpreter lock, and another thread may keep it for a while.
-    return torch.frombuffer(memory, dtype=dtype, count=count, offset=begin).view(shape)
-
-
-def _array_of(memory: memoryview, begin: int, rows: tuple[int, ...], field: Field) -> NDArray[Any] | None:
-    """Rows in memory as an array, in one dimension or several, where numpy has their element type.
-
-    A tensor made of it, or of a part, has that part alone as its storage: saving a batch does not save its neighbours.
+    Where numpy has the element type, each has its part of the memory alone as its storage: saving a batch does not save
+    its neighbours.
     """
-    known = numpy_dtype(field.dtype)
-    if known is None or not field.row_bytes or 0 in rows:
-        return None
-    return np.ndarray((*rows, *field.row_shape), known, memory, begin)
+    field, each = codec.stored, len(codec.offsets)
+    dtype, known, every = torch_dtype(field.dtype), numpy_dtype(field.dtype), sum(rows)
+    whole = None
+    if known is not None and every * field.row_bytes:  # of windows in their shape
+        samples = (every,) if each == 1 else (every // each, each)
+        whole = np.ndarray((*samples, *field.row_shape), known, memory, begin)
+    found = []
+    for low, high in pairwise(accumulate(rows, initial=0)):
+        if whole is not None and low < high:
+            found.append(torch.from_numpy(whole[low // each : high // each]))
+            continue
+        shape, count = (high - low, *field.row_shape), (high - low) * field.row_bytes // field.dtype.itemsize
+        if not count:
+            found.append(torch.empty(shape, dtype=dtype, device="cpu"))
+            continue
+        # torch's `view` releases the interpreter lock, and another thread may keep it for a while.
+        offset = begin + low * field.row_bytes
+        found.append(torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).view(shape))
+    return found

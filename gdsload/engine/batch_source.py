@@ -27,27 +27,22 @@ class Ready:
     error: BaseException | None = None
 
 
-class PendingBatches(Protocol):
-    """Batches of consecutive steps that are being made."""
+@dataclass(frozen=True, slots=True)
+class PendingBatches:
+    """Batches of consecutive steps that are being made.
 
-    def landed(self) -> bool:
-        """Return whether all their bytes have landed, so that `result` does not wait for a drive; never waits."""
+    Attributes:
+        landed: returns whether all their bytes have landed, so that `result` does not wait for a drive; never waits.
+        result: waits for the bytes, makes the batches, and makes sure that the files are still those that were opened.
+            It is called once, with a function that returns whether nobody wants the batches any more. It raises
+            `ReadError` if bytes cannot be read, `FileChangedError` if a file has changed, `FormatError` if a file's
+            content is damaged, and `BudgetError` if a device has no memory left.
+        drop: releases what is held for them, after their reads have ended. After `result`, or twice, it does nothing.
+    """
 
-    def result(self, stopped: Callable[[], bool]) -> Ready:
-        """Wait for the bytes, make the batches, and make sure that the files are still those that were opened.
-
-        Args:
-            stopped: whether nobody wants the batches any more.
-
-        Raises:
-            ReadError: if bytes cannot be read.
-            FileChangedError: if a file has changed.
-            FormatError: if a file's content is damaged.
-            BudgetError: if a device has no memory left.
-        """
-
-    def drop(self) -> None:
-        """Release what is held for them, after their reads have ended. After `result`, or twice, it does nothing."""
+    landed: Callable[[], bool]
+    result: Callable[[Callable[[], bool]], Ready]
+    drop: Callable[[], object]
 
 
 class BatchSource(Protocol):

@@ -1,17 +1,17 @@
 """Codecs, which make the fields of a batch from the columns that they are stored in.
 
 A codec gets the stored rows of a batch, concatenated sample by sample, and puts what is handed out into the batch: one
-field, or those of a packed column. A new one is a class here and a case in `codecs_of`. It says on which side it wants
-its bytes: an image decoder may read them from host memory, while blocks that the GPU decompresses should never leave
-it. Where a field is stored in another layout than its rows (compressed blocks), a backend around the one that reads
-turns offsets of rows into offsets of the file first.
+field, or those of a packed column. A new one is a function here and a case in `codecs_of`. It says on which side it
+wants its bytes: an image decoder may read them from host memory, while blocks that the GPU decompresses should never
+leave it. Where a field is stored in another layout than its rows (compressed blocks), a backend around the one that
+reads turns offsets of rows into offsets of the file first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.group_lengths import BatchLengths, GroupLengths
+from gdsload.engine.group_lengths import GroupLengths
 from gdsload.engine.images.encoded import EncodedImages
 from gdsload.engine.jagged import jagged_tensor, maker
 from gdsload.errors import FormatError
@@ -28,33 +28,53 @@ from gdsload.shards.format.schema import Field
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.values import torch_dtype
 
-__all__ = ["FieldCodec", "Plain", "RaggedForm", "Varlen", "codecs_of"]
+__all__ = ["FieldCodec", "PackedFields", "RaggedForm", "Varlen", "codecs_of"]
 
 RaggedForm = Literal["jagged", "offsets", "padded", "varlen"]
+_Decode = Callable[[torch.Tensor, GroupLengths, int], Any]
+"""Makes a field's value in a batch of the stored rows of all its samples, concatenated, shape ``[rows, *row_shape]``;
+of the rows of each sample in a group of batches; and of the batch's number there. On a device, it is called on the
+loader's stream, on which it may queue work. It raises `FormatError` if the bytes cannot be what the field says."""
+_Run = tuple[torch.dtype, int, int, tuple[int, ...]]
+"""Fields of a packed column that are neighbours, and of one element type and shape: that type, the first of their
+elements in a row, the one after the last, and the shape of all of them there: their number, then the shape of one."""
 
 
 class FieldCodec:
-    """The codec that makes a batch's fields from a stored column.
+    """The codec that makes a batch's fields from a stored column: where rows have one shape, it hands them out.
 
     Args:
         name: the column's name, which is the field's unless it is packed.
         stored: what it is on disk.
+        decode: makes a field of ragged rows; None: all rows have one shape.
+        wants: where `decode` wants the stored rows, if batches are built on a device.
+        own_lengths: whether the tensors of lengths that are handed out are this field's alone. Else fields of equal
+            lengths, which may be so by accident and in some groups only, share theirs, and what is done to one in place
+            concerns the others.
+        padding: the bytes of an element, if `decode` wants every sample to be as long as the longest, filled up with
+            it.
     """
 
-    as_stored = False
-    """True if a batch has the stored rows as they are, of one shape: `put` needs nothing else."""
-    wants: Literal["host", "device"] = "device"
-    """Where `decode` wants the stored rows, if batches are built on a device."""
-    own_lengths = False
-    """True if the tensors of lengths that it hands out are this field's alone. Else fields of equal lengths, which may
-    be so by accident and in some groups only, share theirs, and what is done to one in place concerns the others."""
     offsets: Sequence[int] = range(1)
     """Which stored samples one of the user's is made of, counted from its own on: several in windows."""
-    padding: NDArray[np.uint8] | None = None
-    """The bytes of an element, if `decode` wants every sample to be as long as the longest, filled up with it."""
 
-    def __init__(self, name: str, stored: Field) -> None:
-        self.name, self.stored = name, stored
+    def __init__(
+        self,
+        name: str,
+        stored: Field,
+        decode: _Decode | None = None,
+        *,
+        wants: Literal["host", "device"] = "device",
+        own_lengths: bool = False,
+        padding: NDArray[np.uint8] | None = None,
+    ) -> None:
+        self.name, self.stored, self.decode = name, stored, decode
+        self.wants, self.own_lengths, self.padding = wants, own_lengths, padding
+
+    @property
+    def as_stored(self) -> bool:
+        """True if a batch has the stored rows as they are, of one shape: `put` needs nothing else."""
+        return self.decode is None
 
     def rows(self, group: GroupLengths) -> list[int]:
         """Rows that each batch of a group has for `decode`."""
@@ -62,56 +82,18 @@ class FieldCodec:
             return group.rows
         return [size * longest for size, longest in zip(group.sizes, group.longest, strict=True)]
 
-    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> Any:
-        """The field's value in a batch. On a device, this is called on the loader's stream, which it may queue work on.
+    def put(
+        self, batch: dict[str, Any], values: torch.Tensor, group: GroupLengths | None = None, number: int = 0
+    ) -> None:
+        """Put what the column holds into a batch.
 
         Args:
+            batch: the batch.
             values: the stored rows of all samples, concatenated, shape ``[rows, *row_shape]``.
-            lengths: rows of each sample; None if every sample has one.
-
-        Raises:
-            FormatError: if the bytes cannot be what the field says.
+            group: the rows of each sample of a group of batches, if they are ragged.
+            number: the batch's number there.
         """
-        raise NotImplementedError
-
-    def put(self, batch: dict[str, Any], values: torch.Tensor, lengths: BatchLengths | None = None) -> None:
-        """Put what the column holds into a batch; see `decode`."""
-        batch[self.name] = self.decode(values, lengths)
-
-
-class Plain(FieldCodec):
-    """Rows of one shape: tensors ``[batch, *shape]``."""
-
-    as_stored = True
-
-    def decode(self, values: torch.Tensor, _lengths: BatchLengths | None) -> torch.Tensor:
-        """See `FieldCodec.decode`."""
-        return values
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Fields of a packed column that are neighbours, and of one element type and shape.
-
-    Attributes:
-        dtype: the element type.
-        first: the first element of theirs, counted from the start of a row.
-        stop: the element after their last.
-        shape: of all of them together in a row: their number, then the shape of one.
-    """
-
-    dtype: torch.dtype
-    first: int
-    stop: int
-    shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, stored: StoredSchema, column: str, names: Sequence[str]) -> _Run:
-        """A run of these fields."""
-        field = stored.schema[names[0]]
-        first = stored.places[column][names[0]] // field.dtype.itemsize
-        shape = (len(names), *field.row_shape)
-        return cls(torch_dtype(field.dtype), first, first + math.prod(shape), shape)
+        batch[self.name] = values if self.decode is None or group is None else self.decode(values, group, number)
 
 
 class PackedFields(FieldCodec):
@@ -126,24 +108,24 @@ class PackedFields(FieldCodec):
         wanted: the fields that are wanted, in the order of a row.
     """
 
-    as_stored = True
-
     def __init__(self, name: str, stored: StoredSchema, wanted: Sequence[str]) -> None:
         super().__init__(name, stored.columns[name])
         self._names = tuple(wanted)
-        self._runs = [_Run.of(stored, name, names) for names in _neighbours(stored, name, wanted)]
+        self._runs = [_run_of(stored, name, names) for names in _neighbours(stored, name, wanted)]
         nbytes: dict[torch.dtype, int] = {}
-        for run in self._runs:
-            nbytes[run.dtype] = nbytes.get(run.dtype, 0) + (run.stop - run.first) * run.dtype.itemsize
+        for dtype, first, stop, _ in self._runs:
+            nbytes[dtype] = nbytes.get(dtype, 0) + (stop - first) * dtype.itemsize
         self._in_rows = max(nbytes, key=nbytes.__getitem__)
 
-    def put(self, batch: dict[str, Any], values: torch.Tensor, _lengths: BatchLengths | None = None) -> None:
+    def put(
+        self, batch: dict[str, Any], values: torch.Tensor, _group: GroupLengths | None = None, _number: int = 0
+    ) -> None:
         """See `FieldCodec.put`."""
         found: list[torch.Tensor] = []
-        for run in self._runs:
-            part = values.view(run.dtype)[:, run.first : run.stop]
-            part = part if run.dtype == self._in_rows else part.clone()
-            found += (part if len(run.shape) == 1 else part.view(len(values), *run.shape)).unbind(1)
+        for dtype, first, stop, shape in self._runs:
+            part = values.view(dtype)[:, first:stop]
+            part = part if dtype == self._in_rows else part.clone()
+            found += (part if len(shape) == 1 else part.view(len(values), *shape)).unbind(1)
         # Not the views themselves: what is done in place to one field would concern the others' gradients.
         batch.update(zip(self._names, map(_own, found), strict=True))
 
@@ -164,27 +146,12 @@ def _neighbours(stored: StoredSchema, column: str, wanted: Sequence[str]) -> Ite
     yield run
 
 
-class Jagged(FieldCodec):
-    """Ragged rows as nested tensors of torch's jagged layout."""
-
-    def __init__(self, name: str, stored: Field) -> None:
-        super().__init__(name, stored)
-        maker()  # here: it imports much of torch, which in a thread would wait for what the caller is importing
-
-    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> torch.Tensor:
-        """See `FieldCodec.decode`."""
-        known = _of_each(lengths)
-        return jagged_tensor(values, known.offsets, known.shortest, known.longest)
-
-
-class Offsets(FieldCodec):
-    """Ragged rows as pairs (values ``[rows, ...]``, offsets int64 ``[batch + 1]``)."""
-
-    own_lengths = True
-
-    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `FieldCodec.decode`."""
-        return values, _of_each(lengths).offsets
+def _run_of(stored: StoredSchema, column: str, names: Sequence[str]) -> _Run:
+    """A run of these fields."""
+    field = stored.schema[names[0]]
+    first = stored.places[column][names[0]] // field.dtype.itemsize
+    shape = (len(names), *field.row_shape)
+    return torch_dtype(field.dtype), first, first + math.prod(shape), shape
 
 
 class Varlen(NamedTuple):
@@ -215,70 +182,43 @@ class Varlen(NamedTuple):
         return torch.arange(rows, device=begin.device) - begin
 
 
-class Packed(FieldCodec):
-    """Ragged rows as `Varlen`."""
-
-    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> Varlen:
-        """See `FieldCodec.decode`."""
-        known = _of_each(lengths)
-        return Varlen(values, known.cu_seqlens, known.longest)
+def _jagged(values: torch.Tensor, group: GroupLengths, number: int) -> torch.Tensor:
+    """Nested tensors of torch's jagged layout."""
+    return jagged_tensor(values, group.offsets[number], group.shortest[number], group.longest[number])
 
 
-class PaddedField(FieldCodec):
-    """Ragged rows as pairs (padded ``[batch, longest, ...]``, lengths int64 ``[batch]``).
-
-    Args:
-        name: the field's name.
-        stored: what it is on disk.
-        padding: the bytes of the element that it is filled up with, shape ``[itemsize]``.
-    """
-
-    own_lengths = True
-
-    def __init__(self, name: str, stored: Field, padding: NDArray[np.uint8]) -> None:
-        super().__init__(name, stored)
-        self.padding = np.array(padding)
-
-    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `FieldCodec.decode`."""
-        known = _of_each(lengths)
-        return values.view(len(known.known), known.longest, *self.stored.row_shape), known.counts
+def _offsets(values: torch.Tensor, group: GroupLengths, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pairs (values ``[rows, ...]``, offsets int64 ``[batch + 1]``)."""
+    return values, group.offsets[number]
 
 
-class Bytes(FieldCodec):
-    """Binary strings, and images as they are encoded, as a list of `bytes`."""
-
-    wants = "host"
-
-    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> list[bytes]:
-        """See `FieldCodec.decode`."""
-        data, ends = values.numpy().tobytes(), np.cumsum(_of_each(lengths).known).tolist()
-        return [data[low:high] for low, high in pairwise([0, *ends])]
+def _varlen(values: torch.Tensor, group: GroupLengths, number: int) -> Varlen:
+    return Varlen(values, group.cu_seqlens[number], group.longest[number])
 
 
-class Encoded(Bytes):
-    """Encoded images as `EncodedImages`, which are decoded when the batch is complete otherwise."""
-
-    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> EncodedImages:  # type: ignore[override]
-        """See `FieldCodec.decode`."""
-        return EncodedImages(values, _of_each(lengths).known)
+def _padded(values: torch.Tensor, group: GroupLengths, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pairs (padded ``[batch, longest, ...]``, lengths int64 ``[batch]``)."""
+    return values.view(group.sizes[number], group.longest[number], *values.shape[1:]), group.counts[number]
 
 
-class Text(Bytes):
-    """Texts as a list of `str`."""
-
-    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> list[str]:  # type: ignore[override]
-        """See `FieldCodec.decode`."""
-        try:
-            return [piece.decode("utf-8") for piece in super().decode(values, lengths)]
-        except UnicodeDecodeError as error:
-            raise FormatError(
-                f"field {self.name!r} holds a text that is no valid UTF-8: {error}",
-                remedy="Run ShardDataset.verify(): the bytes were damaged, or written by something else.",
-            ) from None
+def _encoded(values: torch.Tensor, group: GroupLengths, number: int) -> EncodedImages:
+    """Images that are decoded when the batch is complete otherwise."""
+    return EncodedImages(values, group.of(number))
 
 
-_OTHER_FORMS: dict[str, type[FieldCodec]] = {"jagged": Jagged, "offsets": Offsets, "varlen": Packed}
+def _bytes(values: torch.Tensor, group: GroupLengths, number: int) -> list[bytes]:
+    data, ends = values.numpy().tobytes(), np.cumsum(group.of(number)).tolist()
+    return [data[low:high] for low, high in pairwise([0, *ends])]
+
+
+def _texts(name: str, values: torch.Tensor, group: GroupLengths, number: int) -> list[str]:
+    try:
+        return [piece.decode("utf-8") for piece in _bytes(values, group, number)]
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            f"field {name!r} holds a text that is no valid UTF-8: {error}",
+            remedy="Run ShardDataset.verify(): the bytes were damaged, or written by something else.",
+        ) from None
 
 
 def codecs_of(
@@ -304,22 +244,25 @@ def codecs_of(
         field = stored.columns[name]
         match field.kind:
             case "str":
-                return Text(name, field)
-            case "bytes" | "image" if name in decoded:
-                return Encoded(name, field)
+                return FieldCodec(name, field, partial(_texts, name), wants="host")
             case "bytes" | "image":
-                return Bytes(name, field)
-            case "ragged" if ragged == "padded":
-                return PaddedField(name, field, (padding or {})[name])
+                return FieldCodec(name, field, _encoded if name in decoded else _bytes, wants="host")
             case "ragged":
-                return _OTHER_FORMS[ragged](name, field)
+                return _ragged_codec(name, field, ragged, padding or {})
             case _:
-                return Plain(name, field)
+                return FieldCodec(name, field)
 
     return {name: made(name, inside) for name, inside in stored.columns_of(fields).items()}
 
 
-def _of_each(lengths: BatchLengths | None) -> BatchLengths:
-    if lengths is None:
-        raise RuntimeError("a ragged field is decoded without the lengths of its samples")
-    return lengths
+def _ragged_codec(name: str, field: Field, form: RaggedForm, padding: Mapping[str, NDArray[np.uint8]]) -> FieldCodec:
+    match form:
+        case "jagged":
+            maker()  # here: it imports much of torch, which in a thread would wait for what the caller is importing
+            return FieldCodec(name, field, _jagged)
+        case "offsets":
+            return FieldCodec(name, field, _offsets, own_lengths=True)
+        case "varlen":
+            return FieldCodec(name, field, _varlen)
+        case "padded":
+            return FieldCodec(name, field, _padded, own_lengths=True, padding=padding[name])

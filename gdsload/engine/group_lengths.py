@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gdsload.errors import OptionError
 from gdsload.system.arrays import IntArray
 
-__all__ = ["BatchLengths", "GroupLengths", "padded_pieces"]
+__all__ = ["GroupLengths", "padded_pieces"]
 
 MakeTensors = Callable[[NDArray[Any], Sequence[int]], Sequence[torch.Tensor]]
 """Makes tensors of the parts of an array, which have so many elements each, on the device of the batches."""
@@ -66,7 +66,10 @@ class GroupLengths:
 
     @cached_property
     def offsets(self) -> Sequence[torch.Tensor]:
-        """For each batch the offsets of its samples among its rows, int64 ``[samples + 1]``."""
+        """For each batch the offsets of its samples among its rows, int64 ``[samples + 1]``.
+
+        They are the same tensor for all fields that share these lengths, as torch compares it.
+        """
         return self._tensors(self._offsets(), [size + 1 for size in self.sizes])
 
     @cached_property
@@ -96,54 +99,10 @@ class GroupLengths:
         """For each batch the rows of its samples, int64 ``[samples]``."""
         return self._tensors(self.lengths.copy(), self.sizes)
 
-    def of(self, batch: int) -> BatchLengths:
-        """Those of one batch."""
-        return BatchLengths(self, batch)
-
-
-class BatchLengths:
-    """The rows of each sample of a ragged field, in one batch.
-
-    Args:
-        group: those of its group.
-        batch: its number there.
-    """
-
-    __slots__ = ("_batch", "_group")
-
-    def __init__(self, group: GroupLengths, batch: int) -> None:
-        self._group, self._batch = group, batch
-
-    @property
-    def known(self) -> IntArray:
-        """Rows of each sample, on the host."""
-        low, high = self._group.edges[self._batch]
-        return self._group.lengths[low:high]
-
-    @property
-    def longest(self) -> int:
-        """Rows of the longest sample."""
-        return self._group.longest[self._batch]
-
-    @property
-    def shortest(self) -> int:
-        """Rows of the shortest sample."""
-        return self._group.shortest[self._batch]
-
-    @property
-    def offsets(self) -> torch.Tensor:
-        """See `GroupLengths.offsets`: the same tensor for all fields that share these lengths, as torch compares it."""
-        return self._group.offsets[self._batch]
-
-    @property
-    def cu_seqlens(self) -> torch.Tensor:
-        """See `GroupLengths.cu_seqlens`."""
-        return self._group.cu_seqlens[self._batch]
-
-    @property
-    def counts(self) -> torch.Tensor:
-        """See `GroupLengths.counts`."""
-        return self._group.counts[self._batch]
+    def of(self, batch: int) -> IntArray:
+        """Rows of each sample of a batch, on the host."""
+        low, high = self.edges[batch]
+        return self.lengths[low:high]
 
 
 def padded_pieces(addresses: IntArray, group: GroupLengths, padding: int) -> tuple[IntArray, IntArray]:

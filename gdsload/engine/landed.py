@@ -13,11 +13,15 @@ from gdsload.backends.base import Backend
 from gdsload.engine.assemble import Batch, BatchMaker
 from gdsload.engine.batch_source import PendingBatches, Ready
 from gdsload.engine.images.decode import ImageBatch
-from gdsload.engine.read_planner import LoadedRows, Planner, ReadPlanner, Slices
+from gdsload.engine.loaded_rows import LoadedRows, Slices
+from gdsload.engine.read_planner import ReadPlanner
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 
-__all__ = ["LandedBatches", "LandedSource"]
+__all__ = ["LandedSource"]
+
+_Gather = Callable[[Slices, list[int]], list[Batch]]
+"""Gathers batches of so many samples each, which have landed; the gather has ended when it returns."""
 
 
 class LandedSource:
@@ -32,28 +36,52 @@ class LandedSource:
     """
 
     def __init__(
-        self, job: Job, backend: Backend, maker: BatchMaker, stats: LoaderStats, planner: Planner | None = None
+        self, job: Job, backend: Backend, maker: BatchMaker, stats: LoaderStats, planner: ReadPlanner | None = None
     ) -> None:
         self.job, self.backend, self.maker, self.stats = job, backend, maker, stats
         self.takes_processor = maker.takes_processor
-        held = None if maker.kept is None else maker.kept.holds
-        self._planner: Planner = planner or ReadPlanner(job, backend, held)
+        held, for_device = None if maker.kept is None else maker.kept.holds, not maker.takes_processor
+        self._planner = planner or ReadPlanner(job, backend, maker.form, held, for_device=for_device)
         self._loaded: list[LoadedRows] = []  # those that hold arena memory
         self._batch_bytes = 0  # of a batch in the arena, the maximum so far: reads are larger than what is wanted
 
     def start(self, steps: range) -> PendingBatches:
         """See `BatchSource.start`."""
         slices = self._planner.slices(steps)
-        loaded = list({id(part.rows): part.rows for part in slices.parts}.values())
+        loaded = slices.loaded()
         if not self._planner.windowed:
             self._batch_bytes = max(self._batch_bytes, sum(rows.nbytes for rows in loaded) // len(steps))
         known = {id(rows) for rows in self._loaded}
         self._loaded += [rows for rows in loaded if rows.nbytes and id(rows) not in known]
-        return self._pending(steps, slices)
+        try:
+            gather = self._gathering(steps)
+        except BaseException:
+            slices.drop()
+            raise
+        return PendingBatches(slices.landed, partial(self._made, steps, slices, gather), slices.drop)
 
-    def _pending(self, steps: range, slices: Slices) -> LandedBatches:
-        """The batches of some steps, whose bytes are being read."""
-        return LandedBatches(self, steps, slices)
+    def _gathering(self, _steps: range) -> _Gather:
+        """A function that gathers the batches of some steps, whose reads were started."""
+        return self.maker.assemble
+
+    def _made(self, steps: range, slices: Slices, gather: _Gather, stopped: Callable[[], bool]) -> Ready:
+        """See `PendingBatches.result`."""
+        began = time.perf_counter()
+        slices.wait()
+        landed = time.perf_counter()
+        sizes = [self.job.steps.size(step) for step in steps]
+        batches = gather(slices, sizes)
+        if parts := slices.used():
+            self.backend.check(np.concatenate([part.rows.changeable for part in parts]))
+        if (draws := self.job.draws) is not None:
+            encoded = [
+                ImageBatch(batch, draws(step), partial(self.job.place, step), partial(self.job.samples, step))
+                for step, batch in zip(steps, batches, strict=True)
+            ]
+            self.maker.decode(encoded, stopped)
+        self.stats.add(read_s=landed - began, gather_s=time.perf_counter() - landed)
+        transform, ready = self.job.transform, Ready(batches, sizes)
+        return ready if transform is None else self.maker.transformed(transform, ready, steps, stopped)
 
     def arena_bytes(self, steps: range, window_bytes: int) -> int:
         """See `BatchSource.arena_bytes`."""
@@ -75,55 +103,3 @@ class LandedSource:
     def close(self) -> None:
         """See `BatchSource.close`. It may be used again: windows that are wanted are read again."""
         self._planner.let_go()
-
-
-class LandedBatches:
-    """Batches whose bytes are being read.
-
-    Args:
-        source: what reads them.
-        steps: the steps whose batches these are.
-        slices: their samples.
-    """
-
-    def __init__(self, source: LandedSource, steps: range, slices: Slices) -> None:
-        self._source, self._steps, self._slices = source, steps, slices
-
-    def landed(self) -> bool:
-        """See `PendingBatches.landed`."""
-        return all(part.rows.pending.completion.landed for part in self._slices.parts)
-
-    def result(self, stopped: Callable[[], bool]) -> Ready:
-        """See `PendingBatches.result`."""
-        source, steps, slices = self._source, self._steps, self._slices
-        began = time.perf_counter()
-        for part in slices.parts:
-            part.rows.pending.completion.wait()
-        landed = time.perf_counter()
-        sizes = [source.job.steps.size(step) for step in steps]
-        batches = self._gather(slices, sizes)
-        self._slices = Slices([])
-        for part in slices.parts:
-            part.rows.used(part.count)
-        if slices.parts:
-            source.backend.check(np.concatenate([part.rows.changeable for part in slices.parts]))
-        if (draws := source.job.draws) is not None:
-            encoded = [
-                ImageBatch(batch, draws(step), partial(source.job.place, step), partial(source.job.samples, step))
-                for step, batch in zip(steps, batches, strict=True)
-            ]
-            source.maker.decode(encoded, stopped)
-        source.stats.add(read_s=landed - began, gather_s=time.perf_counter() - landed)
-        transform = source.job.transform
-        ready = Ready(batches, sizes)
-        return ready if transform is None else source.maker.transformed(transform, ready, steps, stopped)
-
-    def drop(self) -> None:
-        """See `PendingBatches.drop`."""
-        slices, self._slices = self._slices, Slices([])
-        for part in slices.parts:
-            part.drop()
-
-    def _gather(self, slices: Slices, sizes: list[int]) -> list[Batch]:
-        """The batches of samples that have landed; it has ended when it returns."""
-        return self._source.maker.assemble(slices, sizes)

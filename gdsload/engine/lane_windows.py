@@ -5,52 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from gdsload.engine.loaded_rows import LoadedRows, RowSlice
 from gdsload.order import LanePieces, Schedule
 from gdsload.system.arrays import IntArray
 
 __all__ = ["LaneWindow", "LaneWindows"]
 
 
-class _Part(Protocol):
-    """Samples that were taken out of a window."""
-
-    def drop(self) -> None:
-        """Note that they are not wanted."""
-
-
-class _Loaded(Protocol):
-    """The loaded samples of a window."""
-
-    def drop(self, count: int) -> None:
-        """Note that so many samples are not wanted."""
-
-
-Part = TypeVar("Part", bound=_Part)
-
-
 @dataclass(slots=True)
-class LaneWindow(Generic[Part]):
+class LaneWindow:
     """This rank's part of the window of a lane, which is handed out in turn.
 
     Attributes:
         count: its samples.
         stop: the lane position after its last.
-        cursor: how many of them were handed out.
+        wanted: the positions of its samples, in the order in which they are read; or of the runs of consecutive samples
+            that it is, first id and the one after the last, shape ``[runs, 2]``. It is the planner's.
+        places: for each sample, in the order in which they are handed out, its number among those that are read
+            together; None where the rows are found by id.
+        cursor: how many samples were handed out.
         rows: what was read; None: nothing yet.
     """
 
     count: int
     stop: int
+    wanted: IntArray
+    places: IntArray | None = None
     cursor: int = 0
-    rows: _Loaded | None = None
+    rows: LoadedRows | None = None
 
-    def take(self, stop: int) -> Part:
+    def take(self, stop: int) -> RowSlice:
         """Its samples up to `stop` that were not handed out yet; it has been read."""
-        raise NotImplementedError
+        if self.rows is None:
+            raise RuntimeError("samples are taken out of a window before it is read")
+        low, self.cursor = self.cursor, stop
+        return RowSlice(self.rows, slice(low, stop) if self.places is None else self.places[low:stop], stop - low)
 
     def let_go(self) -> None:
         """Release what was not handed out."""
@@ -59,10 +51,7 @@ class LaneWindow(Generic[Part]):
             rows.drop(self.count - self.cursor)
 
 
-Window = TypeVar("Window", bound=LaneWindow[Any])
-
-
-class LaneWindows(Generic[Window, Part]):
+class LaneWindows:
     """The windows that steps take samples from.
 
     Args:
@@ -71,8 +60,8 @@ class LaneWindows(Generic[Window, Part]):
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self._held: dict[int, Window] = {}
-        self._opening: list[Window] = []  # those that the call being made has opened, however far it has got
+        self._held: dict[int, LaneWindow] = {}
+        self._opening: list[LaneWindow] = []  # those that the call being made has opened, however far it has got
         self._behind: int | None = None  # the step after the last ones that samples were taken for
         self._asked: tuple[range, list[_Taken]] | None = None
         self._pieces: tuple[range, LanePieces] | None = None
@@ -94,8 +83,8 @@ class LaneWindows(Generic[Window, Part]):
         return self._pieces[1]
 
     def take(
-        self, steps: range, opened: Callable[[int, int, int], Window], read: Callable[[list[Window]], None]
-    ) -> list[Part]:
+        self, steps: range, opened: Callable[[int, int, int], LaneWindow], read: Callable[[list[LaneWindow]], None]
+    ) -> list[RowSlice]:
         """The samples of some steps, lane by lane, and of each lane window by window.
 
         If it fails, nothing is held for any step, and the next call reads windows again.
@@ -110,12 +99,12 @@ class LaneWindows(Generic[Window, Part]):
         if steps.start != self._behind:
             self.let_go()
         self._behind = steps.stop
-        parts: list[Part] = []
+        parts: list[RowSlice] = []
         try:
             taken = [(one.lane, *each) for one in self._taken_of(steps) for each in self._windows_of(one, opened)]
             # Windows of one length together, as they are used up at about the same time: memory is released when all of
             # them are, and what would be held longest is the shortest.
-            alike: dict[int, list[Window]] = {}
+            alike: dict[int, list[LaneWindow]] = {}
             for window in self._opening:
                 alike.setdefault(window.count, []).append(window)
             for some in alike.values():
@@ -127,7 +116,7 @@ class LaneWindows(Generic[Window, Part]):
         except BaseException:
             self._behind = None
             for part in parts:
-                part.drop()
+                part.rows.drop(part.count)
             self.let_go()
             raise
         return parts
@@ -150,7 +139,9 @@ class LaneWindows(Generic[Window, Part]):
             self._asked = steps, found
         return self._asked[1]
 
-    def _windows_of(self, taken: _Taken, opened: Callable[[int, int, int], Window]) -> Iterator[tuple[Window, int]]:
+    def _windows_of(
+        self, taken: _Taken, opened: Callable[[int, int, int], LaneWindow]
+    ) -> Iterator[tuple[LaneWindow, int]]:
         """The windows that are needed of a lane, opened where none is held, and up to where in each."""
         window, done = self._held.get(taken.lane), 0
         cursor = window.cursor if window else 0

@@ -68,7 +68,7 @@ class OnDemand:
 
     def __init__(self, table: ShardTable, backend: Backend, maker: BatchMaker) -> None:
         self._asked, self._backend, self._maker = _Asked(), backend, maker
-        self._job = Job(table, self._asked, Selection(), maker.form.columns)
+        self._job = Job(table, self._asked, Selection())
         self._resident = ResidentGather.of(self._job, backend, maker)
         maker.prepare()
 

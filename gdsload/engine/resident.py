@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from typing import TypeGuard
 
 import numpy as np
 import torch
 
 from gdsload.backends.base import Backend, ShardAddresses
-from gdsload.engine.assemble import Batch
+from gdsload.engine.assemble import Batch, BatchForm
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.batch_memory import batch_tensors
 from gdsload.engine.gpu.block_ids import BlockIds
-from gdsload.engine.gpu.gather_positions import DeviceRows, PositionBatch, PositionGather, compile_gather
+from gdsload.engine.gpu.gather_positions import (
+    DeviceRows,
+    PositionBatch,
+    PositionGather,
+    compile_gather,
+    rows_in_shards,
+)
 from gdsload.engine.gpu.kernels import prepare
 from gdsload.engine.runs import lie_in_runs
 from gdsload.engine.steps import Job, Ordered
@@ -30,7 +37,7 @@ from gdsload.system.arrays import IntArray, array_of
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs
 from gdsload.system.streams import on, side_stream
 
-__all__ = ["ResidentGather", "computable", "in_parts", "rows_are_gathered"]
+__all__ = ["ResidentGather", "computable", "filled", "in_parts", "rows_are_gathered"]
 
 
 _NONE = np.zeros(0, np.int64)
@@ -76,7 +83,7 @@ class ResidentGather:
     def __init__(self, job: Job, ordered: Ordered | None, backend: Backend, maker: DeviceAssembler) -> None:
         self.job, self.backend, self.maker = job, backend, maker
         self.ordered = ordered
-        self._fields = {name: job.table.columns[name] for name in job.columns}
+        self._fields = {name: codec.stored for name, codec in maker.form.codecs.items()}
         self._ends: list[int] = job.table.ends.tolist()
         # Replaced as a whole: one thread may find another base while another thread queues with the one it found
         # before.
@@ -89,12 +96,8 @@ class ResidentGather:
     @classmethod
     def of(cls, job: Job, backend: Backend, maker: object) -> ResidentGather | None:
         """One for this epoch, or None if its batches cannot be gathered this way."""
-        if not (backend.addressable and isinstance(maker, DeviceAssembler)):
+        if not (backend.addressable and rows_are_gathered(maker)):
             return None
-        if not rows_are_gathered(maker):
-            return None
-        if job.offsets:
-            return None  # windows, which the host plans: the kernels know no more than an id for each sample
         return cls(job, computable(job, with_index=maker.form.index is not None), backend, maker)
 
     def ready(self) -> bool:
@@ -153,7 +156,7 @@ class ResidentGather:
         )
         if self._ids is None and self.ordered is not None and isinstance(order, BlockOrder):
             self._ids = BlockIds(self.maker.device, order, self.ordered.schedule)
-        rows = {name: DeviceRows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
+        rows = {name: rows_in_shards(gather, begins[name], nbytes) for name, nbytes in fields.items()}
         return _Reach(addresses, over_pcie, gather, rows, self._ids)
 
     def _gathered(self, *, over_pcie: bool) -> dict[str, int]:
@@ -226,22 +229,19 @@ class ResidentGather:
         reach = self._reach
         if reach is None:
             raise RuntimeError("batches are made from positions before all shards are within reach")
-        parts = self._found(steps, reach) if samples is None else self._uploaded(steps, reach, samples)
-        form = self.maker.form
-        batches = [form.new_batch() for _ in steps]
-        for name, field in self._fields.items():
-            made: list[torch.Tensor] = []
+        form, sizes = self.maker.form, self.sizes(steps)
+        parts = self._positions(steps, sizes, reach, samples)
+
+        def fill(name: str, outs: list[torch.Tensor]) -> None:
             for some, positions in parts:
-                outs = batch_tensors([positions.size] * len(some), field, self.maker.device)
-                self._rows_of(reach, name, some, positions, outs)
-                made += outs
-            for batch, out in zip(batches, made, strict=True):
-                form.codecs[name].put(batch, out)
+                low = some.start - steps.start
+                self._rows_of(reach, name, some, positions, outs[low : low + len(some)])
+
+        batches = filled(form, sizes, self.maker.device, fill)
         if form.index is not None:
             for step, batch in zip(steps, batches, strict=True):
                 batch[form.index] = torch.from_numpy(self._index(step))
-        count = sum(positions.size * positions.batches for _, positions in parts)
-        reach.addresses.count(count * self._sample_bytes)
+        reach.addresses.count(sum(sizes) * self._sample_bytes)
         return batches
 
     def sizes(self, steps: range) -> list[int]:
@@ -250,31 +250,24 @@ class ResidentGather:
             return self.ordered.schedule.sizes(steps)
         return [self.job.steps.size(step) for step in steps]
 
-    def _found(self, steps: range, reach: _Reach) -> list[tuple[range, PositionBatch]]:
+    def _positions(
+        self, steps: range, sizes: list[int], reach: _Reach, samples: IntArray | None
+    ) -> list[tuple[range, PositionBatch]]:
         """The positions of some steps, in parts with batches of one size: all but an epoch's last have the same."""
+        gather, of_order, ids = reach.gather, reach.ids, None
+        if gather is not None and samples is not None and len(samples):
+            (ids,) = gather.beforehand(lambda: (self.maker.gather.upload(samples),))
+        elif gather is not None and samples is None and of_order is not None:
+            (ids,) = gather.beforehand(lambda: (of_order(steps),))
+        if samples is not None or ids is not None:
+            return in_parts(steps, sizes, ids)
         schedule = self._evaluated.schedule
         full = len(steps) - (schedule.position(steps.stop) - schedule.position(steps[-1]) != schedule.global_batch)
-        parts = []
-        for some in (steps[:full], steps[full:]):
-            if some and (ids := self._ids_at(reach, some)) is not None:
-                size = schedule.size(some[0])
-                parts.append((some, PositionBatch(0, size, len(some), size, ids)))
-            elif some:
-                first, size = schedule.span(some[0])[0], schedule.size(some[0])
-                parts.append((some, PositionBatch(first, schedule.global_batch, len(some), size)))
-        return parts
-
-    def _ids_at(self, reach: _Reach, steps: range) -> torch.Tensor | None:
-        """The ids at some steps' positions; None where the gather computes them itself."""
-        ids = reach.ids
-        return None if reach.gather is None or ids is None else reach.gather.beforehand(lambda: (ids(steps),))[0]
-
-    def _uploaded(self, steps: range, reach: _Reach, samples: IntArray) -> list[tuple[range, PositionBatch]]:
-        """The same for samples that the host computed."""
-        on_gpu = None
-        if reach.gather is not None and len(samples):
-            (on_gpu,) = reach.gather.beforehand(lambda: (self.maker.gather.upload(samples),))
-        return in_parts(steps, self.sizes(steps), on_gpu)
+        return [
+            (some, PositionBatch(schedule.span(some[0])[0], schedule.global_batch, len(some), schedule.size(some[0])))
+            for some in (steps[:full], steps[full:])
+            if some
+        ]
 
     def _rows_of(
         self, reach: _Reach, name: str, steps: range, positions: PositionBatch, outs: list[torch.Tensor]
@@ -321,10 +314,32 @@ def _rehearse(device: torch.device, ordered: Ordered, order: BlockOrder) -> None
         BlockIds(device, order, ordered.schedule).rehearse()
 
 
-def rows_are_gathered(maker: DeviceAssembler) -> bool:
-    """Return whether batches are made only of rows that the kernel can gather."""
+def rows_are_gathered(maker: object) -> TypeGuard[DeviceAssembler]:
+    """Return whether batches are made on a GPU, and only of rows that the kernel can gather."""
+    if not isinstance(maker, DeviceAssembler) or maker.form.offsets:
+        return False  # windows are planned by the host: the kernels know no more than an id for each sample
     codecs = maker.form.codecs.values()
     return all(codec.as_stored and codec.stored.row_bytes <= _MOST_ROW_BYTES for codec in codecs)
+
+
+def filled(
+    form: BatchForm, sizes: Sequence[int], device: torch.device, fill: Callable[[str, list[torch.Tensor]], None]
+) -> list[Batch]:
+    """Batches of rows of one shape, queued on the current stream.
+
+    Args:
+        form: how a batch looks.
+        sizes: samples of each.
+        device: the GPU.
+        fill: called with each column and its tensors, one of each batch: queues what fills them.
+    """
+    batches = [form.new_batch() for _ in sizes]
+    for name, codec in form.codecs.items():
+        outs = batch_tensors(sizes, codec.stored, device)
+        fill(name, outs)
+        for batch, out in zip(batches, outs, strict=True):
+            codec.put(batch, out)
+    return batches
 
 
 def in_parts(steps: range, sizes: Sequence[int], ids: torch.Tensor | None) -> list[tuple[range, PositionBatch]]:
@@ -350,8 +365,6 @@ def computable(job: Job, *, with_index: bool) -> Ordered | None:
     if not isinstance(steps, Ordered) or (selected is not None and len(selected) > _MOST_SELECTED):
         return None
     if steps.schedule.padding:  # whose last step is no range of positions
-        return None
-    if job.offsets:
         return None
     if isinstance(steps.order, BlockOrder):
         # For blocks, planning costs nothing but the host's positions: where the host must know them anyway, its threads

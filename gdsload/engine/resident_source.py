@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend
+from gdsload.engine.assemble import Batch
 from gdsload.engine.batch_source import PendingBatches, Ready, transformed
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.device_queue import hand_over
@@ -21,6 +21,7 @@ from gdsload.engine.resident import ResidentGather
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.errors import GdsloadError
+from gdsload.system.arrays import IntArray
 from gdsload.system.streams import back_to, current_stream, on, record, room_for, stream_handle
 
 __all__ = ["ResidentSource", "VramSource"]
@@ -53,7 +54,7 @@ class ResidentSource(LandedSource):
         super().close()
         return pending
 
-    def _queued(self, steps: range) -> _ResidentBatches | None:
+    def _queued(self, steps: range) -> PendingBatches | None:
         """Batches that the GPU gathers; None if they have to be read, which also reports what is wrong."""
         gather, stream = self._gather, self._stream
         before = current_stream(stream.device)
@@ -78,8 +79,36 @@ class ResidentSource(LandedSource):
             # stream.
             back_to(before)
             raise
-        ready = Ready(batches, gather.sizes(steps))
-        return _ResidentBatches(self, steps, ready, (event, shards, queued_s))
+        finish = partial(self._finished, steps, batches, (event, shards, queued_s))
+        # What is dropped goes back to the allocator, which knows the stream.
+        return PendingBatches(partial(_past, event), finish, batches.clear)
+
+    def _finished(
+        self,
+        steps: range,
+        queued: list[Batch],
+        about: tuple[torch.cuda.Event, IntArray, float],
+        stopped: Callable[[], bool],
+    ) -> Ready:
+        """See `PendingBatches.result`.
+
+        Args:
+            steps: the steps.
+            queued: their batches, which are not filled yet; removed from it.
+            about: the event after the gathers, the shards they read, and how long it took the host to queue them.
+            stopped: whether nobody wants them any more.
+        """
+        (event, shards, queued_s), began = about, time.perf_counter()
+        ready = Ready(queued.copy(), self._gather.sizes(steps))
+        queued.clear()
+        if (transform := self.job.transform) is not None:
+            # On bytes of a changed file, a transform may end in an error that makes the GPU unusable.
+            self.backend.check(shards)
+            ready = self.maker.transformed(transform, ready, steps, stopped, event)
+        event.synchronize()
+        self.backend.check(shards)
+        self.stats.add(read_s=0.0, gather_s=queued_s + time.perf_counter() - began)
+        return ready
 
     def close(self) -> None:
         """See `BatchSource.close`: all gathers have ended when it returns."""
@@ -88,50 +117,12 @@ class ResidentSource(LandedSource):
             self._stream.synchronize()
 
 
-class _ResidentBatches:
-    """Batches whose gathers are queued on the loader's stream.
-
-    Args:
-        landed: its job, backend and stats are used.
-        steps: their steps.
-        ready: the batches, which are not filled yet.
-        queued: the event after the gathers, the shards they read, and how long it took the host to queue them.
-    """
-
-    def __init__(
-        self,
-        landed: LandedSource,
-        steps: range,
-        ready: Ready,
-        queued: tuple[torch.cuda.Event, NDArray[np.int64], float],
-    ) -> None:
-        self._landed, self._steps, self._ready = landed, steps, ready
-        self._event, self._shards, self._queued_s = queued
-
-    def landed(self) -> bool:
-        """See `PendingBatches.landed`: further groups are queued meanwhile, so that the GPU always has the next one."""
-        try:
-            return bool(self._event.query())
-        except Exception:  # something has failed on the GPU, here or elsewhere: `result` says what
-            return True
-
-    def result(self, stopped: Callable[[], bool]) -> Ready:
-        """See `PendingBatches.result`."""
-        landed, began = self._landed, time.perf_counter()
-        ready, self._ready = self._ready, Ready([], [])
-        transform = landed.job.transform
-        if transform is not None:
-            # On bytes of a changed file, a transform may end in an error that makes the GPU unusable.
-            landed.backend.check(self._shards)
-            ready = landed.maker.transformed(transform, ready, self._steps, stopped, self._event)
-        self._event.synchronize()
-        landed.backend.check(self._shards)
-        landed.stats.add(read_s=0.0, gather_s=self._queued_s + time.perf_counter() - began)
-        return ready
-
-    def drop(self) -> None:
-        """See `PendingBatches.drop`: the memory goes back to the allocator, which knows the stream."""
-        self._ready = Ready([], [])
+def _past(event: torch.cuda.Event) -> bool:
+    """See `PendingBatches.landed`: further groups are queued meanwhile, so that the GPU always has the next one."""
+    try:
+        return bool(event.query())
+    except Exception:  # something has failed on the GPU, here or elsewhere: `PendingBatches.result` says what
+        return True
 
 
 class VramSource:
@@ -154,7 +145,7 @@ class VramSource:
         self._gather, self._job, self._device, self._stats = gather, job, device, stats
         self._made_on = torch.cuda.current_stream(device)
 
-    def start(self, steps: range) -> _VramBatches:
+    def start(self, steps: range) -> PendingBatches:
         """See `BatchSource.start`.
 
         Raises:
@@ -166,7 +157,7 @@ class VramSource:
             batches = self._gather.gather(steps)
             ready = transformed(self._job.transform, batches, self._gather.sizes(steps), steps)
         self._stats.add(read_s=0.0, gather_s=time.perf_counter() - began)
-        return _VramBatches(ready)
+        return PendingBatches(lambda: True, lambda _stopped: ready, lambda: None)
 
     def arena_bytes(self, _steps: range, _window_bytes: int) -> int:
         """See `BatchSource.arena_bytes`."""
@@ -190,21 +181,3 @@ class VramSource:
 
     def close(self) -> None:
         """See `BatchSource.close`: nothing is held."""
-
-
-class _VramBatches:
-    """Batches that are queued on the consumer's stream."""
-
-    def __init__(self, ready: Ready) -> None:
-        self._ready = ready
-
-    def landed(self) -> bool:
-        """See `PendingBatches.landed`."""
-        return True
-
-    def result(self, _stopped: Callable[[], bool]) -> Ready:
-        """See `PendingBatches.result`."""
-        return self._ready
-
-    def drop(self) -> None:
-        """See `PendingBatches.drop`: nothing is held."""

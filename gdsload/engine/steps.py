@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -116,15 +116,12 @@ class Ordered(Steps):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The samples, steps and columns that a prefetcher is to deliver.
+    """The samples and steps that a prefetcher is to deliver.
 
     Attributes:
         table: the samples.
         steps: which positions each step takes.
         selection: which samples those positions refer to.
-        columns: the stored columns that are wanted.
-        on_host: those of them whose bytes are decoded in memory of the host, of batches that a device builds.
-        offsets: of windows, where the samples of each column are, counted from the window's own; none: no windows.
         transform: applied to each batch before it is handed out; None: nothing is.
         draws: what the random numbers of a step's images are drawn from; None: no image is decoded.
     """
@@ -132,11 +129,8 @@ class Job:
     table: ShardTable
     steps: Steps
     selection: Selection
-    columns: tuple[str, ...]
     transform: StepTransform | None = None
     draws: Callable[[int], Draws] | None = None
-    offsets: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    on_host: frozenset[str] = frozenset()
 
     def samples(self, step: int) -> IntArray:
         """The samples of a step's batch, in order, by their numbers in the table."""

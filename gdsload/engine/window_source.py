@@ -6,21 +6,22 @@ The host reads blocks, and says where they are. It knows no sample: which ones b
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import Batch
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
-from gdsload.engine.gpu.batch_memory import batch_tensors
 from gdsload.engine.gpu.block_ids import BlockIds
-from gdsload.engine.gpu.gather_positions import PositionGather, RowRuns, word_of
-from gdsload.engine.landed import LandedBatches, LandedSource
-from gdsload.engine.read_planner import Slices
-from gdsload.engine.resident import computable, in_parts, rows_are_gathered
+from gdsload.engine.gpu.gather_positions import DeviceRows, PositionGather, word_of
+from gdsload.engine.landed import LandedSource
+from gdsload.engine.loaded_rows import RowMap, Slices
+from gdsload.engine.read_planner import ReadPlanner
+from gdsload.engine.resident import computable, filled, in_parts, rows_are_gathered
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
-from gdsload.engine.window_planner import FieldRuns, LoadedRuns, WindowPlanner
 from gdsload.order import BlockOrder, Schedule
 from gdsload.system.streams import on
 
@@ -55,7 +56,7 @@ class WindowSource(LandedSource):
         maker: DeviceAssembler,
         stats: LoaderStats,
     ) -> None:
-        super().__init__(job, backend, maker, stats, WindowPlanner(job, order, schedule, backend))
+        super().__init__(job, backend, maker, stats, ReadPlanner(job, backend, maker.form, by_id=True))
         self.assembler = maker
         self._schedule, self._ids = schedule, BlockIds(maker.device, order, schedule)
         self._ahead = range(0), torch.empty(0)
@@ -64,29 +65,29 @@ class WindowSource(LandedSource):
     @classmethod
     def of(cls, job: Job, backend: Backend, maker: object, stats: LoaderStats) -> WindowSource | None:
         """One for this epoch, or None if its batches are not made this way."""
-        if backend.addressable or backend.in_place or not isinstance(maker, DeviceAssembler):
+        if backend.addressable or backend.in_place or not rows_are_gathered(maker):
             return None
-        if not maker.gather.has_kernel() or not rows_are_gathered(maker) or job.selection.ids is not None:
+        if not maker.gather.has_kernel() or job.selection.ids is not None:
             return None
         steps = computable(job, with_index=maker.form.index is not None)
         if steps is None or not isinstance(steps.order, BlockOrder):
             return None
-        if not any(job.table.columns[name].row_bytes for name in job.columns):
+        if not any(codec.stored.row_bytes for codec in maker.form.codecs.values()):
             return None
         try:
             return cls(job, steps.order, steps.schedule, backend, maker, stats)
         except torch.OutOfMemoryError:
             return None
 
-    def _pending(self, steps: range, slices: Slices) -> LandedBatches:
+    def _gathering(self, steps: range) -> Callable[[Slices, list[int]], list[Batch]]:
         """See `LandedSource`: the GPU works out ids while the bytes are on their way."""
-        try:
-            ids = self._samples(steps)
-        except BaseException:
-            for part in slices.parts:
-                part.drop()
-            raise
-        return _WindowBatches(self, steps, slices, ids)
+        ids = self._samples(steps)
+
+        def gathered(slices: Slices, sizes: list[int]) -> list[Batch]:
+            with self.assembler.making():  # the memory of windows is given back after the gather
+                return self.gather(slices, sizes, ids)
+
+        return gathered
 
     def _samples(self, steps: range) -> torch.Tensor:
         """The samples of some steps, in order, on the device; made for many steps at once."""
@@ -108,42 +109,21 @@ class WindowSource(LandedSource):
             sizes: samples of each batch.
             ids: their samples, in order, on the device.
         """
-        maker, form = self.assembler, self.assembler.form
-        loaded = {id(part.rows): part.rows for part in slices.parts}
-        windows = [rows for rows in loaded.values() if isinstance(rows, LoadedRuns)]
-        batches, parts = [form.new_batch() for _ in sizes], in_parts(range(len(sizes)), sizes, ids)
-        for name, codec in form.codecs.items():
-            outs = batch_tensors(sizes, codec.stored, maker.device)
-            if codec.stored.row_bytes and windows:
-                rows = self._found([one.runs[name] for one in windows], codec.stored.row_bytes)
+        maker, windows, parts = self.assembler, slices.loaded(), in_parts(range(len(sizes)), sizes, ids)
+
+        def fill(name: str, outs: list[torch.Tensor]) -> None:
+            row_bytes = maker.form.codecs[name].stored.row_bytes
+            if row_bytes and windows:
+                rows = self._found([one.fields[name] for one in windows], row_bytes)
                 for some, positions in parts:
                     self._rows.rows(rows, positions, outs[some.start : some.stop])
-            for batch, out in zip(batches, outs, strict=True):
-                codec.put(batch, out)
-        return batches
 
-    def _found(self, runs: list[FieldRuns], row_bytes: int) -> RowRuns:
-        """The table of a field's runs, on the device."""
-        table = FieldRuns.together(runs)
-        ends, origins = self.assembler.gather.upload(np.stack([table.ends, table.origins]))
-        return RowRuns(ends, origins, row_bytes, word_of(np.array([table.bits]), row_bytes))
+        return filled(maker.form, sizes, maker.device, fill)
 
-
-class _WindowBatches(LandedBatches):
-    """Batches whose windows are being read.
-
-    Args:
-        windows: what reads them.
-        steps: the steps whose batches these are.
-        slices: their windows.
-        ids: their samples, in order, on the device.
-    """
-
-    def __init__(self, windows: WindowSource, steps: range, slices: Slices, ids: torch.Tensor) -> None:
-        super().__init__(windows, steps, slices)
-        self._windows, self._ids = windows, ids
-
-    def _gather(self, slices: Slices, sizes: list[int]) -> list[Batch]:
-        """See `LandedBatches`: the memory of windows is given back after the gather."""
-        with self._windows.assembler.making():
-            return self._windows.gather(slices, sizes, self._ids)
+    def _found(self, maps: list[RowMap], row_bytes: int) -> DeviceRows:
+        """The table of a field's runs in all windows, on the device."""
+        ends = np.concatenate([one.ends for one in maps if one.ends is not None])
+        by_id = ends.argsort()
+        origins = np.concatenate([one.addresses for one in maps])[by_id]
+        on_device = self.assembler.gather.upload(np.stack([ends[by_id], origins]))
+        return DeviceRows(on_device[0], on_device[1], row_bytes, word_of(origins, row_bytes))

@@ -285,12 +285,7 @@ class Life:
         draws = None
         if plan.form.decode:
             draws = image_draws(self._progress.known_seed(), place.epoch, steps, plan.schedule.world()[0])
-        form = plan.form
-        on_host = [name for name, codec in form.codecs.items() if codec.wants == "host" and plan.placement == "gpu"]
-        job = Job(
-            resources.table, steps, plan.space.selection, form.columns, transform, draws, form.offsets,
-            frozenset(on_host),
-        )  # fmt: skip
+        job = Job(resources.table, steps, plan.space.selection, transform, draws)
         return prefetch(
             job, resources.backend, resources.maker,
             limits=limits, start=place.step, stats=self.stats, ahead=plan.ahead,

@@ -23,12 +23,10 @@ from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job, Ordered, Selection
-from gdsload.engine.window_planner import WindowPlanner
 from gdsload.engine.window_source import WindowSource
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.gather_host import gather_rows
 from gdsload.shards.shard_table import ShardTable
-from gdsload.shards.values import torch_dtype
 from gdsload.system.copies import copy_to
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import RecordingBackend
@@ -46,7 +44,7 @@ class Landed(BatchSourceTests):
             table = ShardTable.of(dataset.sources, dataset.stored, mapped=self.mapped)
             backends.append(RecordingBackend(self.open_backend(table.files)))
             form = BatchForm(codecs_of(dataset.stored, fields, "offsets"))
-            return self.source(Job(table, steps, Selection(), form.columns, transform), backends[-1], form)
+            return self.source(Job(table, steps, Selection(), transform), backends[-1], form)
 
         return opened
 
@@ -99,9 +97,6 @@ class HostMaker(Assembler):
         self.gather = SimpleNamespace(
             on_host=on_host, copies=self.copies, upload=torch.from_numpy, has_kernel=lambda: True
         )
-
-    def empty(self, rows, field):
-        return torch.empty((rows, *field.row_shape), dtype=torch_dtype(field.dtype))
 
     def copies(self, addresses, nbytes, targets):
         copy_to(addresses, nbytes, targets, lambda found: np.ones(len(found), bool), CPU)
@@ -272,8 +267,8 @@ class TestWindows(OnHost):
 
     @pytest.fixture(autouse=True)
     def gathered(self, monkeypatch):
-        found, real = [], WindowPlanner.slices
-        monkeypatch.setattr(WindowPlanner, "slices", lambda *given: (real(*given), found.append(given))[0])
+        found, real = [], WindowSource.start
+        monkeypatch.setattr(WindowSource, "start", lambda *given: (real(*given), found.append(given))[0])
         yield
         assert found
 

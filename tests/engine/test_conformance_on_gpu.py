@@ -45,7 +45,7 @@ class OnDevice(BatchSourceTests):
             form = BatchForm(codecs_of(dataset.stored, fields, "offsets"))
             backends.append(RecordingBackend(self.open_backend(table, form.columns, device)))
             maker = DeviceAssembler(form, DeviceQueue(device), on_host=table.files.in_mappings)
-            return self.source(Job(table, steps, Selection(), form.columns, transform), backends[-1], maker)
+            return self.source(Job(table, steps, Selection(), transform), backends[-1], maker)
 
         return opened
 

@@ -53,7 +53,7 @@ def open_source(dataset, monkeypatch):
         order = make_order(options, dataset.counts.tolist(), 0, 0)
         steps = Ordered(order, Schedule(SAMPLES, BATCH, lanes=options.lanes))
         form = BatchForm(codecs_of(dataset.stored, ("x",), "offsets"))
-        job = Job(table, steps, Selection(), form.columns)
+        job = Job(table, steps, Selection())
         return LandedSource(job, opened[-1], Assembler(form, BatchPool(2**20)), LoaderStats())
 
     yield open_source

@@ -59,7 +59,7 @@ def make(dataset):
         backend = around(HostBackend(table.files))
         order = make_order(options, dataset.counts.tolist(), 0, 0)
         steps = steps or Ordered(order, Schedule(SAMPLES, 5, lanes=options.lanes))
-        job = Job(table, steps, Selection(), ("x",))
+        job = Job(table, steps, Selection())
         stats = LoaderStats()
         source = LandedSource(
             job, backend, Assembler(BatchForm(codecs_of(dataset.stored, ("x",), "jagged")), BatchPool(1 << 20)), stats

@@ -359,7 +359,7 @@ def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, mo
 def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, monkeypatch):
     """Transforms come after the gather, and its memory is gathered into again only after them."""
     pytest.importorskip("cupy")
-    gather, assemble, calls = ResidentGather.gather, assemble_device.DeviceAssembler._gather, count()
+    gather, assemble, calls = ResidentGather.gather, assemble_device.DeviceAssembler.assemble, count()
 
     def slow_gather(self, *given):
         torch.cuda._sleep(5 * CYCLES)
@@ -378,7 +378,7 @@ def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, m
     if off == "gathered":
         monkeypatch.setattr(ResidentGather, "gather", slow_gather)
         monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda self, event: None)
-    monkeypatch.setattr(assemble_device.DeviceAssembler, "_gather", later_assemble)
+    monkeypatch.setattr(assemble_device.DeviceAssembler, "assemble", later_assemble)
     if off == "held":  # each batch has memory of its own: what they share is free only after the last one's transform
         monkeypatch.setattr(batch_memory, "SHARED_BYTES", 0)
         nbytes = lambda batch, *_: 0 if isinstance(batch, list) else batch["x"].nbytes  # noqa: E731

@@ -9,8 +9,11 @@ import pytest
 
 import gdsload
 from gdsload.backends.host import HostBackend
+from gdsload.engine.assemble import BatchForm
+from gdsload.engine.codecs import codecs_of
 from gdsload.engine.read_planner import ReadPlanner, read_columns
 from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.engine.windows import WindowCodec
 from gdsload.errors import ReadError
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.reads import Extents, concat_extents
@@ -40,10 +43,11 @@ def planned(dataset):
         table = ShardTable(backend.inner.files, dataset.stored)
         order = make_order(OrderOptions("block", 10, window, LANES), dataset.counts.tolist(), 3, 1)
         schedule = Schedule(SAMPLES, BATCH, rank=rank, world_size=world_size, lanes=LANES)
-        job = Job(
-            table, Ordered(order, schedule), selection or Selection(), ("x",), offsets={"x": offsets} if offsets else {}
-        )
-        return ReadPlanner(job, backend), backend, job.steps
+        job = Job(table, Ordered(order, schedule), selection or Selection())
+        codecs = codecs_of(dataset.stored, ("x",), "offsets")
+        if offsets:
+            codecs = {"x": WindowCodec(codecs["x"], {"x": offsets})}
+        return ReadPlanner(job, backend, BatchForm(codecs)), backend, job.steps
 
     yield planned
     for backend in opened:
@@ -52,9 +56,8 @@ def planned(dataset):
 
 def positions(slices):
     found = slices.arranged([part.rows.index[part.chosen] for part in slices.parts])
-    for part in slices.parts:
-        part.rows.pending.completion.wait()
-        part.rows.used(part.count)
+    slices.wait()
+    slices.used()
     return found.tolist()
 
 
@@ -87,8 +90,7 @@ def test_windows_of_a_subset(planned):
     group = range(steps.steps)
     slices = planner.slices(group)
     rows = slices.arranged([part.rows.fields["x"].addresses[part.chosen] for part in slices.parts])
-    for part in slices.parts:
-        part.rows.pending.completion.wait()
+    slices.wait()
     found = [np.frombuffer(memory_at(at, 8), np.int64)[0] for at in rows.tolist()]
     assert found == chosen[steps.positions(group)].tolist()
     planner.let_go()
@@ -100,7 +102,7 @@ def test_windows_of_a_subset(planned):
     [
         (7, range(5), [(7, 5)]),  # one row
         (7, range(-2, 3), [(5, 5)]),
-        (7, [3], [(10, 1)]),
+        (7, (3,), [(10, 1)]),
         (7, (0, 1, 1), [(7, 1), (8, 1), (8, 1)]),
         (7, (2, 1, 0), [(9, 1), (8, 1), (7, 1)]),
         (7, range(0, 15, 5), [(7, 1), (12, 1), (17, 1)]),

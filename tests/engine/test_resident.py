@@ -72,9 +72,6 @@ class Maker:
     def copies(self, addresses, nbytes, targets):
         copy_to(addresses, nbytes, targets, lambda found: np.ones(len(found), bool), CPU)
 
-    def empty(self, rows, field):
-        return torch.empty((rows, *field.row_shape), dtype=torch.int32)
-
 
 @pytest.fixture
 def files(tmp_path):
@@ -95,7 +92,7 @@ def files(tmp_path):
 def gather_over(files, backend, maker, order=None, batch_size=64, rank=0, world_size=1):
     order = order or SequentialOrder(1000)
     steps = Ordered(order, Schedule(1000, batch_size, rank, world_size, lanes=order.lanes))
-    return ResidentGather(Job(files.table, steps, Selection(), ("x",)), steps, backend, maker)
+    return ResidentGather(Job(files.table, steps, Selection()), steps, backend, maker)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (2, 3)])
@@ -118,7 +115,7 @@ def test_batches_in_order_are_runs_of_the_shards(files, rank, world_size):
 @pytest.mark.parametrize("index", [None, "index"])
 def test_the_host_plans_where_rows_are_copied_each_or_their_numbers_are_wanted(files, monkeypatch, index):
     monkeypatch.setattr(resident_module, "PositionGather", Gather)
-    monkeypatch.setattr(resident_module, "DeviceRows", lambda *_: None)
+    monkeypatch.setattr(resident_module, "rows_in_shards", lambda *_: None)
     monkeypatch.setattr(Gather, "room", 2)
     monkeypatch.setattr(resident_module, "copies_scattered_runs", lambda: True)
 
@@ -355,7 +352,7 @@ def test_who_says_which_samples_batches_have(files, monkeypatch, order, changes,
     maker.gather.has_kernel = lambda: changes.get("kernel", True)
     batch_size, tail = changes.get("batch_size", 64), changes.get("tail", "share")
     steps = Ordered(order, Schedule(1000, batch_size, tail=tail, lanes=order.lanes))
-    job = Job(files.table, steps, changes.get("selection", Selection()), ("x",))
+    job = Job(files.table, steps, changes.get("selection", Selection()))
     gather = ResidentGather.of(job, Reached(files.base), maker)
     if who is None:
         assert not gather.ready()
@@ -382,7 +379,7 @@ SIZES = [3, 3, 0, 0, 5, 3, 1]
 def drawn(files, selected=None):
     random = np.random.default_rng(2)
     positions = [random.integers(0, 1000 if selected is None else len(selected), size) for size in SIZES]
-    job = Job(files.table, Drawn(positions), Selection(selected), ("x",))
+    job = Job(files.table, Drawn(positions), Selection(selected))
     maker = Maker(files.in_mappings)
     maker.gather.upload = torch.from_numpy
     return ResidentGather(job, None, Reached(files.base), maker), [

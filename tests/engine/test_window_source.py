@@ -11,12 +11,13 @@ import torch
 
 import gdsload
 from gdsload.backends.host import HostBackend
-from gdsload.engine import window_source
+from gdsload.engine import resident, window_source
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job, Ordered, Selection
 from gdsload.engine.window_source import WindowSource
+from gdsload.engine.windows import WindowCodec
 from gdsload.order import BlockOrder, FullOrder, Schedule
 from gdsload.shards.shard_table import ShardTable
 from gdsload.testing import RecordingBackend
@@ -82,13 +83,16 @@ def test_whose_windows_are_read_as_runs(dataset, monkeypatch, changes, expected)
 
     monkeypatch.setattr(window_source, "PositionGather", made("gather"))
     monkeypatch.setattr(window_source.BlockIds, "__init__", made(None))
-    monkeypatch.setattr(window_source, "DeviceAssembler", Maker if changes.get("maker") != "host" else str)
+    monkeypatch.setattr(resident, "DeviceAssembler", Maker if changes.get("maker") != "host" else str)
     table = ShardTable.of(dataset.sources, dataset.stored, mapped=False)
     order, schedule = changes.get("order", BLOCKS), {"batch_size": 8, **changes.get("schedule", {})}
     steps = Ordered(order, Schedule(100, lanes=order.lanes, **schedule))
-    form = BatchForm(codecs_of(dataset.stored, changes.get("fields", ("x",)), "offsets"), changes.get("index"))
+    codecs = codecs_of(dataset.stored, changes.get("fields", ("x",)), "offsets")
+    if "offsets" in changes:
+        codecs = {"x": WindowCodec(codecs["x"], changes["offsets"])}
+    form = BatchForm(codecs, changes.get("index"))
     backend = SimpleNamespace(**{"in_place": False, "addressable": False, **changes.get("backend", {})})
-    job = Job(table, steps, changes.get("selection", Selection()), form.columns, offsets=changes.get("offsets", {}))
+    job = Job(table, steps, changes.get("selection", Selection()))
     found = WindowSource.of(job, backend, Maker(form, kernel=changes.get("kernel", True)), LoaderStats())
     assert (found is not None) == expected
     if found is not None:
@@ -112,7 +116,7 @@ def test_ids_that_cannot_be_made_hold_no_window(dataset, monkeypatch):
     table = ShardTable.of(dataset.sources, dataset.stored, mapped=False)
     form = BatchForm(codecs_of(dataset.stored, ("x",), "offsets"))
     schedule, backend = Schedule(100, 8, lanes=3), RecordingBackend(HostBackend(table.files))
-    job, maker = Job(table, Ordered(BLOCKS, schedule), Selection(), form.columns), Maker(form, kernel=True)
+    job, maker = Job(table, Ordered(BLOCKS, schedule), Selection()), Maker(form, kernel=True)
     maker.stream = None
     source = WindowSource(job, BLOCKS, schedule, backend, maker, LoaderStats())
     with pytest.raises(torch.OutOfMemoryError, match="no room"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gdsload
 from gdsload import FormatError, LoaderClosedError
 from gdsload.backends.host import HostBackend
-from gdsload.engine.read_planner import FieldRows
+from gdsload.engine.loaded_rows import RowMap
 from gdsload.engine.runs import lie_in_runs, runs_of
 from gdsload.shards import shard_table
 from gdsload.shards.catalog import open_catalog
@@ -113,7 +113,7 @@ def test_rows_of_runs(parts, row_bytes):
         at += gap + count * row_bytes
     counts = [count for _, count in parts]
     expected = [begin + at * row_bytes for begin, count in zip(addresses, counts, strict=True) for at in range(count)]
-    rows = FieldRows.of_runs(np.array(addresses, np.int64), np.array(counts), row_bytes)
+    rows = RowMap.of_runs(np.array(addresses, np.int64), np.array(counts), row_bytes)
     assert rows.addresses.dtype == np.int64
     assert rows.lengths is None
     assert rows.addresses.tolist() == expected

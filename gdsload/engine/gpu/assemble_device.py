@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, bytes_at_each, joined, padding_rows
+from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, bytes_at_each, padding_rows
 from gdsload.engine.codecs import FieldCodec
 from gdsload.engine.gpu.batch_memory import batch_tensors
 from gdsload.engine.gpu.decode_images import DeviceImages
@@ -20,7 +19,7 @@ from gdsload.engine.gpu.jpeg_decoders import best_jpeg_decoder
 from gdsload.engine.gpu.kept_images import DeviceKeptImages
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.images.kept import Keep, as_kept
-from gdsload.engine.read_planner import Slices
+from gdsload.engine.loaded_rows import Slices
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces
 from gdsload.shards.values import torch_dtype
@@ -77,29 +76,21 @@ class DeviceAssembler(BatchMaker):
         Raises:
             BudgetError: if the device has no memory left.
         """
-        with self.making():
-            batches = self._gather(slices, sizes)
-        self.add_index(batches, slices, list(pairwise(accumulate(sizes, initial=0))))
-        return batches
-
-    def _gather(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
-        batches = [self.form.new_batch() for _ in sizes]
+        batches, columns = [self.form.new_batch() for _ in sizes], self.located(slices, sizes)
         begins = unique(np.concatenate([np.zeros(0, np.int64), *(part.rows.pending.begins for part in slices.parts)]))
-        codecs = self.form.codecs
-        sources = {name: joined(name, codec.stored, slices) for name, codec in codecs.items()}
-        groups = self.group(sources, sizes)
-        for name, codec in codecs.items():
-            addresses, lengths = sources[name]
-            if lengths is None:
-                rows = [size * len(codec.offsets) for size in sizes]
-                outs: Sequence[torch.Tensor] = batch_tensors(rows, codec.stored, self.device)
-                nbytes = bytes_at_each(addresses, sum(rows), codec.stored)
-                each = rows if nbytes == codec.stored.row_bytes else sizes
-                self.gather.batches(addresses, nbytes, outs, each, begins)
-            else:
-                outs = self._ragged(codec, addresses, groups[name], begins)
-            for number, (batch, out) in enumerate(zip(batches, outs, strict=True)):
-                codec.put(batch, out, None if lengths is None else groups[name].of(number))
+        with self.making():
+            for codec, addresses, group in columns:
+                if group is None:
+                    rows = [size * len(codec.offsets) for size in sizes]
+                    outs: Sequence[torch.Tensor] = batch_tensors(rows, codec.stored, self.device)
+                    nbytes = bytes_at_each(addresses, sum(rows), codec.stored)
+                    each = rows if nbytes == codec.stored.row_bytes else sizes
+                    self.gather.batches(addresses, nbytes, outs, each, begins)
+                else:
+                    outs = self._ragged(codec, addresses, group, begins)
+                for number, (batch, out) in enumerate(zip(batches, outs, strict=True)):
+                    codec.put(batch, out, group, number)
+        self.add_index(batches, slices, sizes)
         return batches
 
     def _ragged(

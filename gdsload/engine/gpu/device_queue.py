@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from gdsload.engine.gpu.plain_tensors import tensors_of
 from gdsload.system.streams import back_to, current_stream, new_event, on, record, room_for, side_stream
 
-__all__ = ["ConsumerThrottle", "DeviceQueue", "GroupHandOver", "hand_over", "recordable"]
+__all__ = ["ConsumerThrottle", "DeviceQueue", "group_hand_over", "hand_over", "recordable"]
 
 _EVENTS = 8
 """Events within the bytes that may be pending: one for each batch would take longer than its hand-over."""
@@ -92,9 +92,9 @@ class DeviceQueue:
         for stream in (self.stream, self._transforms):
             stream.wait_stream(current_stream(self.device))
 
-    def hand_over(self, batches: Sequence[Any]) -> GroupHandOver:
+    def hand_over(self, batches: Sequence[Any]) -> Callable[[Any], Any]:
         """The hand-over of a group of batches, each to the stream that is current at its call."""
-        return GroupHandOver(self._throttle, batches)
+        return group_hand_over(self._throttle, batches)
 
 
 class ConsumerThrottle:
@@ -136,33 +136,33 @@ class ConsumerThrottle:
             self._spare.append(event)
 
 
-class GroupHandOver:
-    """Hands the batches of a group over, one at a time and in order.
+def group_hand_over(throttle: ConsumerThrottle, batches: Sequence[Any]) -> Callable[[Any], Any]:
+    """A function that hands the batches of a group over, each at a call and in order, to the stream that is current.
 
-    At the first, the memory of all is recorded for its stream: the allocator is asked once for what they share.
+    At the first call, the memory of all is recorded for its stream: the allocator is asked once for what they share.
 
     Args:
         throttle: what keeps the consumer's stream from running too far ahead.
         batches: they are held until the first call.
     """
+    ahead, nbytes = list(batches), deque[int]()
+    recorded_for: int | None = None
 
-    def __init__(self, throttle: ConsumerThrottle, batches: Sequence[Any]) -> None:
-        self._throttle, self._ahead = throttle, list(batches)
-        self._nbytes = deque[int]()
-        self._recorded_for: int | None = None
-
-    def __call__(self, batch: Any) -> Any:
-        """Hand the next batch over to the stream that is current now."""
-        stream = current_stream(self._throttle.device)
-        if self._ahead:
-            known, ahead = dict[int, bool](), self._ahead
-            self._nbytes.extend([hand_over(one, stream, known) for one in ahead])
+    def give(batch: Any) -> Any:
+        nonlocal recorded_for
+        stream = current_stream(throttle.device)
+        if ahead:
+            known = dict[int, bool]()
+            nbytes.extend([hand_over(one, stream, known) for one in ahead])
+            ahead.clear()
             # Of another device the current stream may be another one each time.
-            self._ahead, self._recorded_for = [], stream.stream_id if all(known.values()) else None
-        elif stream.stream_id != self._recorded_for:
+            recorded_for = stream.stream_id if all(known.values()) else None
+        elif stream.stream_id != recorded_for:
             hand_over(batch, stream)
-        self._throttle(stream, self._nbytes.popleft())
+        throttle(stream, nbytes.popleft())
         return batch
+
+    return give
 
 
 def hand_over(batch: Any, stream: torch.cuda.Stream, known: dict[int, bool] | None = None) -> int:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, Kernel, kernel, launch
+from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch
 from gdsload.system.arrays import IntArray
 
 __all__ = ["as_pieces", "compile_pieces", "queue_pieces", "table_of"]
@@ -167,5 +167,5 @@ def compile_pieces(device: torch.device, *, over_pcie: bool) -> None:
     _compiled(device, _OVER_PCIE if over_pcie else IN_VRAM)
 
 
-def _compiled(device: torch.device, layout: Grid) -> Kernel:
+def _compiled(device: torch.device, layout: Grid) -> int:
     return kernel(_PIECES, "gather", 16, layout, device)

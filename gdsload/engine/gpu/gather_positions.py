@@ -34,9 +34,9 @@ __all__ = [
     "DeviceRows",
     "PositionBatch",
     "PositionGather",
-    "RowRuns",
     "Sorting",
     "compile_gather",
+    "rows_in_shards",
     "tile_of",
     "word_of",
 ]
@@ -88,7 +88,7 @@ class PositionBatch:
 
 
 @dataclass(slots=True, eq=False)
-class RowRuns:
+class DeviceRows:
     """The rows of one field, as the GPU finds them: in runs of consecutive samples.
 
     Attributes:
@@ -110,23 +110,8 @@ class RowRuns:
 
 
 def word_of(addresses: IntArray, row_bytes: int) -> int:
-    """See `RowRuns.unit`."""
+    """See `DeviceRows.unit`: of rows' addresses, or others that are whole rows from there."""
     return word_in(int(np.bitwise_or.reduce(addresses)) | row_bytes)
-
-
-class DeviceRows(RowRuns):
-    """The rows of one field in whole shards.
-
-    Args:
-        gather: whose shards hold them.
-        begin: address of the field's first row in each shard, shape ``[shards]``.
-        row_bytes: bytes a row; not 0.
-    """
-
-    def __init__(self, gather: PositionGather, begin: IntArray, row_bytes: int) -> None:
-        starts = np.concatenate([np.zeros(1, np.int64), gather.ends[:-1]])
-        origins = gather.upload(begin - starts * row_bytes)
-        super().__init__(gather.ends_there, origins, row_bytes, word_of(begin, row_bytes))
 
 
 class PositionGather:
@@ -167,7 +152,7 @@ class PositionGather:
         """Queue the making of what is needed before rows are gathered, such as ids."""
         return make() if self._aside is None else self._aside(make)
 
-    def rows(self, rows: RowRuns, positions: PositionBatch, outs: Sequence[torch.Tensor]) -> None:
+    def rows(self, rows: DeviceRows, positions: PositionBatch, outs: Sequence[torch.Tensor]) -> None:
         """Copy the rows of some batches, on the current stream.
 
         Args:
@@ -196,13 +181,13 @@ class PositionGather:
             cut = self._cut(rows, positions.size, len(some))
             self._gather(rows, {**self._where(positions, low), **cut}, some)
 
-    def _gather_pieces(self, rows: RowRuns, where: dict[str, int], outs: Sequence[torch.Tensor]) -> None:
+    def _gather_pieces(self, rows: DeviceRows, where: dict[str, int], outs: Sequence[torch.Tensor]) -> None:
         """Copy the rows of some batches as pieces. Their table is made while rows of earlier batches still arrive."""
         (table,) = self.beforehand(lambda: (self._pieces(rows, where, outs),))
         words = table.shape[1] * (rows.row_bytes // 16 + 2)  # about: the rest is for the GPU to know
         queue_pieces(table, words, self.device, over_pcie=True)
 
-    def _pieces(self, rows: RowRuns, where: dict[str, int], outs: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _pieces(self, rows: DeviceRows, where: dict[str, int], outs: Sequence[torch.Tensor]) -> torch.Tensor:
         """The table of pieces of some batches' rows; see `queue_pieces`."""
         self._uploads.use()
         count = where["size"] * len(outs)
@@ -228,7 +213,7 @@ class PositionGather:
         samples, places = torch.sort(found)
         return samples, places
 
-    def _cut(self, rows: RowRuns, size: int, batches: int, most: int = WARP) -> dict[str, int]:
+    def _cut(self, rows: DeviceRows, size: int, batches: int, most: int = WARP) -> dict[str, int]:
         """The cut of the words of batches of one size into tiles, of so many rows at most."""
         words, tile = size * rows.width, tile_of(size, batches, rows.width, self._grid.warps)
         tile = min(tile, most * rows.width)
@@ -239,7 +224,7 @@ class PositionGather:
     def _grid(self) -> Grid:
         return OVER_PCIE if self.over_pcie else IN_VRAM
 
-    def _far_apart(self, rows: RowRuns, count: int) -> bool:
+    def _far_apart(self, rows: DeviceRows, count: int) -> bool:
         """Return whether so many rows are better fetched in the order of their addresses."""
         return self.over_pcie and count >= SORTING.rows and _may_be_sorted(rows.row_bytes, int(self.ends[-1]))
 
@@ -250,13 +235,13 @@ class PositionGather:
         return {**self._order, **ids, "first": first, "stride": positions.stride}
 
     def _gather(
-        self, rows: RowRuns, params: dict[str, int], outs: Sequence[torch.Tensor], *, scattered: bool = False
+        self, rows: DeviceRows, params: dict[str, int], outs: Sequence[torch.Tensor], *, scattered: bool = False
     ) -> None:
         params = {**params, **self._runs(rows), "width": rows.width}
         self._launch("gather", rows.unit, self._grid, params, outs, scattered=scattered)
 
     @staticmethod
-    def _runs(rows: RowRuns) -> dict[str, int]:
+    def _runs(rows: DeviceRows) -> dict[str, int]:
         """The kernels' parameters for a field."""
         runs = {"ends": rows.ends.data_ptr(), "origins": rows.origins.data_ptr(), "runs": len(rows.ends)}
         return {**runs, "row_bytes": rows.row_bytes}
@@ -277,6 +262,19 @@ class PositionGather:
         words[len(WORDS) : len(WORDS) + len(outs)] = [out.data_ptr() for out in outs]
         made = kernel(SOURCES[scattered], name, unit, grid, self.device)
         launch(made, self.device, grid, words, over_pcie=self.over_pcie and name == "gather")
+
+
+def rows_in_shards(gather: PositionGather, begin: IntArray, row_bytes: int) -> DeviceRows:
+    """The rows of one field in whole shards.
+
+    Args:
+        gather: whose shards hold them.
+        begin: address of the field's first row in each shard, shape ``[shards]``.
+        row_bytes: bytes a row; not 0.
+    """
+    starts = np.concatenate([np.zeros(1, np.int64), gather.ends[:-1]])
+    origins = gather.upload(begin - starts * row_bytes)
+    return DeviceRows(gather.ends_there, origins, row_bytes, word_of(begin, row_bytes))
 
 
 def _may_be_sorted(row_bytes: int, samples: int) -> bool:

@@ -25,7 +25,6 @@ __all__ = [
     "WARP",
     "WORDS",
     "Grid",
-    "Kernel",
     "can_launch",
     "kernel",
     "launch",
@@ -80,19 +79,6 @@ _CLUSTERS = range(9, 12)
 """Major compute capabilities that have clusters of several blocks; those of GeForce RTX 50, 12, are of one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """A kernel that was compiled for a device.
-
-    Attributes:
-        function: CUDA's handle of it.
-        compiled: cupy's object, which keeps it loaded.
-    """
-
-    function: int
-    compiled: Any
-
-
 def can_launch() -> bool:
     """Return whether cupy is installed and finds CUDA, and kernels can be queued."""
     return _cupy() is not None and driver() is not None
@@ -103,8 +89,8 @@ def word_in(row_bytes: int) -> int:
     return min(row_bytes & -row_bytes, 16)
 
 
-def kernel(source: str, name: str, unit: int, grid: Grid, device: torch.device) -> Kernel:
-    """A kernel that takes one structure, for words of `unit` bytes; compiled once in a process.
+def kernel(source: str, name: str, unit: int, grid: Grid, device: torch.device) -> int:
+    """CUDA's handle of a kernel that takes one structure, for words of `unit` bytes; compiled once in a process.
 
     Args:
         source: CUDA source, in which WORD, and the grid's LAYOUT and DEPTH, are replaced.
@@ -120,27 +106,28 @@ def kernel(source: str, name: str, unit: int, grid: Grid, device: torch.device) 
             found = _compiled.get(key)
             if found is None:
                 found = _compiled[key] = _compile(source, name, unit, grid, device)
-    return found
+    return found[0]
 
 
-_compiled: dict[Hashable, Kernel] = {}
+_compiled: dict[Hashable, tuple[int, Any]] = {}
+"""Of each kernel CUDA's handle, and cupy's object, which keeps it loaded."""
 _compiling: dict[Hashable, threading.Lock] = {}
 
 
-def _compile(source: str, name: str, unit: int, grid: Grid, device: torch.device) -> Kernel:
+def _compile(source: str, name: str, unit: int, grid: Grid, device: torch.device) -> tuple[int, Any]:
     clusters = torch.cuda.get_device_capability(device)[0] in _CLUSTERS
     with torch.cuda.device(device), _driver().inside(device.index):
         compiled = _cupy().RawKernel(grid.apply(source.replace("WORD", WORDS[unit]), clusters=clusters), name)
-        return Kernel(compiled.kernel.ptr, compiled)
+        return compiled.kernel.ptr, compiled
 
 
 def launch(
-    made: Kernel, device: torch.device, grid: Grid, params: NDArray[np.uint64], *, over_pcie: bool = False
+    function: int, device: torch.device, grid: Grid, params: NDArray[np.uint64], *, over_pcie: bool = False
 ) -> None:
     """Queue a kernel on the stream that is current for torch.
 
     Args:
-        made: the kernel.
+        function: the kernel; see `kernel`.
         device: its device, with its index.
         grid: how it is laid out.
         params: its structure, as words.
@@ -153,7 +140,7 @@ def launch(
     elsewhere = torch.cuda.current_device() != index
     with torch.cuda.device(device) if elsewhere else nullcontext(), calls.inside(index):
         layout, stream = (grid.blocks, grid.threads), stream_handle(device)
-        calls.launch(made.function, layout, address_of(params), stream, own_sync_domain=index if over_pcie else None)
+        calls.launch(function, layout, address_of(params), stream, own_sync_domain=index if over_pcie else None)
 
 
 def _driver() -> Driver:

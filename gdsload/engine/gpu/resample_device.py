@@ -13,7 +13,7 @@ import torch
 
 from gdsload.engine.gpu import kernels
 from gdsload.engine.gpu.fused_transforms import STORES
-from gdsload.engine.gpu.kernels import IN_VRAM, Kernel, can_launch, launch
+from gdsload.engine.gpu.kernels import IN_VRAM, can_launch, launch
 from gdsload.engine.gpu.pixels import Pixels
 from gdsload.engine.images.frames import FRAME_WORDS, Frame
 from gdsload.engine.images.resample import put_normalized, resampled
@@ -172,7 +172,7 @@ def prepare(dtype: torch.dtype, *, channels_last: bool, device: torch.device) ->
         kernels.prepare(what, lambda: can_launch() and _kernel(dtype, device, channels_last=channels_last))
 
 
-def _kernel(dtype: torch.dtype, device: torch.device, *, channels_last: bool) -> Kernel:
+def _kernel(dtype: torch.dtype, device: torch.device, *, channels_last: bool) -> int:
     return kernels.kernel(source(dtype, channels_last=channels_last), "resample", 1, IN_VRAM, device)
 
 

@@ -14,11 +14,13 @@ import torch
 from gdsload import Field
 from gdsload.backends.base import PendingRead
 from gdsload.engine.assemble import BatchForm
-from gdsload.engine.codecs import Bytes, Offsets
+from gdsload.engine.codecs import codecs_of
 from gdsload.engine.gpu import assemble_device, device_queue
-from gdsload.engine.gpu.device_queue import ConsumerThrottle, GroupHandOver
+from gdsload.engine.gpu.device_queue import ConsumerThrottle, group_hand_over
 from gdsload.engine.gpu.gather_device import DeviceGather
-from gdsload.engine.read_planner import FieldRows, LoadedRows, RowSlice, Slices
+from gdsload.engine.loaded_rows import LoadedRows, RowMap, RowSlice, Slices
+from gdsload.shards.format.schema import Schema
+from gdsload.shards.format.stored import StoredSchema
 from gdsload.system.pool import done
 
 PENDING, BATCH = 8000, 500
@@ -172,7 +174,7 @@ def test_what_is_recorded_of_a_view(view):
 def test_memory_of_a_group_is_recorded_once_for_each_stream_that_gets_some_of_it(gpu, recorded):
     """At the first batch for its stream, and then for each batch that another stream gets."""
     group = [[Tensor(recorded, "cuda:0", *place)] for place in ((64, 64), (64, 80), (128, 128), (128, 144))]
-    give = GroupHandOver(ConsumerThrottle(torch.device("cuda:0"), PENDING), group)
+    give = group_hand_over(ConsumerThrottle(torch.device("cuda:0"), PENDING), group)
     assert not recorded
     assert give(group[0]) is group[0]
     assert [(memory, stream.stream_id) for _, memory, stream in recorded] == [(64, 7), (128, 7)]
@@ -193,7 +195,7 @@ def test_memory_of_another_device_is_recorded_for_the_stream_that_is_current_the
     elsewhere = iter(["first", "first", "second"])
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda _device: next(elsewhere))
     group = [[Tensor(recorded, "cuda:0", 64, 64), Tensor(recorded, "cuda:1", low, low)] for low in (128, 192)]
-    give = GroupHandOver(ConsumerThrottle(torch.device("cuda:0"), PENDING), group)
+    give = group_hand_over(ConsumerThrottle(torch.device("cuda:0"), PENDING), group)
     give(group[0])
     assert [memory for _, memory, _ in recorded] == [64, 128, 192]
     give(group[1])
@@ -203,7 +205,7 @@ def test_memory_of_another_device_is_recorded_for_the_stream_that_is_current_the
 def test_each_batch_is_throttled_by_its_own_bytes(gpu):
     noted = []
     group = [{"x": torch.empty(size, dtype=torch.uint8)} for size in (3, 5, 7)]
-    give = GroupHandOver(Noting(noted), group)
+    give = group_hand_over(Noting(noted), group)
     for batch in group:
         give(batch)
     assert noted == [(7, 3), (7, 5), (7, 7)]
@@ -224,7 +226,7 @@ class Noting:
 def test_a_group_is_not_held_once_its_first_batch_is_there(gpu):
     group = [{"x": torch.empty(BATCH, dtype=torch.uint8)} for _ in range(3)]
     alive = [weakref.ref(batch["x"]) for batch in group]
-    give = GroupHandOver(ConsumerThrottle(torch.device("cpu"), PENDING), group)
+    give = group_hand_over(ConsumerThrottle(torch.device("cpu"), PENDING), group)
     give(group.pop(0))
     give(group.pop(0))
     assert [found() is None for found in alive] == [True, True, False]
@@ -261,17 +263,15 @@ def test_lengths_of_a_batch_that_are_changed_in_place_concern_no_others_gradient
     assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
 
 
-@pytest.mark.parametrize(
-    ("codec", "field"), [(Offsets, Field("uint8", (None,))), (Bytes, Field("bytes"))], ids=["tensors", "byte strings"]
-)
-def test_no_copy_goes_from_one_allocation_into_the_next(codec, field, monkeypatch):
+@pytest.mark.parametrize("field", [Field("uint8", (None,)), Field("bytes")], ids=["tensors", "byte strings"])
+def test_no_copy_goes_from_one_allocation_into_the_next(field, monkeypatch):
     """Memory of two allocations may be neighbours; the driver refuses a copy of parts of both."""
     monkeypatch.setattr(
         assemble_device,
         "batch_tensors",
         lambda counts, field, _device: [torch.empty(count * field.row_bytes, dtype=torch.uint8) for count in counts],
     )
-    memory, size, copied = np.zeros(2**22, np.uint8), 2**18, []
+    stored, memory, size, copied = StoredSchema(Schema({"x": field})), np.zeros(2**22, np.uint8), 2**18, []
     begin = memory.ctypes.data
     chunks, addresses = begin + np.array([0, 2**21]), begin + np.arange(16) * size
 
@@ -284,10 +284,10 @@ def test_no_copy_goes_from_one_allocation_into_the_next(codec, field, monkeypatc
 
     class OnCpu(assemble_device.DeviceAssembler):
         def __init__(self):
-            self.form, self.device = BatchForm({"x": codec("x", field)}, fields=("x",)), torch.device("cpu")
+            self.form, self.device = BatchForm(codecs_of(stored, ("x",), "offsets"), fields=("x",)), torch.device("cpu")
             self.gather = Gather(self.device, lambda addresses: np.zeros(addresses.shape, np.bool_), kernel=True)
 
-    found = {"x": FieldRows(addresses, np.full(16, size))}
+    found = {"x": RowMap(addresses, np.full(16, size))}
     rows = LoadedRows(found, np.arange(16), np.zeros(1, np.int64), PendingRead(addresses, done, begins=chunks), 16)
     OnCpu().assemble(Slices([RowSlice(rows, slice(None), 16)]), [16])
     assert sum(nbytes for _, nbytes in copied) == memory.nbytes

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from gdsload.engine.gpu import gather_positions
 from gdsload.engine.gpu.gather_positions import (
     PART,
-    DeviceRows,
     PositionBatch,
     PositionGather,
     Sorting,
+    rows_in_shards,
     tile_of,
 )
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP
@@ -116,7 +116,7 @@ def launched(monkeypatch):
 def test_many_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_bytes, samples, expected, few):
     gather = PositionGather(torch.device("cpu"), np.array([samples]), over_pcie=over_pcie)
     outs = [torch.empty(1, dtype=torch.uint8) for _ in range(2)]
-    gather.rows(DeviceRows(gather, np.array([4096]), row_bytes), PositionBatch(5, 100, 2, 2**14 - few), outs)
+    gather.rows(rows_in_shards(gather, np.array([4096]), row_bytes), PositionBatch(5, 100, 2, 2**14 - few), outs)
     sort, whole = expected and not few, not row_bytes % 16
     assert [name for name, *_ in launched] == sort * ["samples"] + (
         ["gather"] if whole or row_bytes < 64 else ["pieces", "copied"]
@@ -130,7 +130,7 @@ def test_many_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_b
 def test_warps_stay_near_to_each_other_where_rows_are_sorted(launched, monkeypatch, row_bytes, rows):
     monkeypatch.setattr(gather_positions, "SORTING", Sorting(rows=0))
     gather = PositionGather(torch.device("cpu"), np.array([2**25]), over_pcie=True)
-    found = DeviceRows(gather, np.array([4096]), row_bytes)
+    found = rows_in_shards(gather, np.array([4096]), row_bytes)
     gather.rows(found, PositionBatch(0, rows, 1, rows), [torch.empty(1, dtype=torch.uint8)])
     _, params, scattered = launched[-1]
     assert scattered
@@ -153,7 +153,7 @@ def test_rows_that_are_no_whole_words_are_copied_as_pieces_over_the_link(
 ):
     gather = PositionGather(torch.device("cpu"), np.array([2**17]), over_pcie=over_pcie)
     outs = [torch.empty(1, dtype=torch.uint8) for _ in range(MOST_BATCHES + 2)]
-    gather.rows(DeviceRows(gather, np.array([begin]), row_bytes), PositionBatch(7, 40, len(outs), 3), outs)
+    gather.rows(rows_in_shards(gather, np.array([begin]), row_bytes), PositionBatch(7, 40, len(outs), 3), outs)
     assert [name for name, *_ in launched] == (["pieces", "copied"] if expected else ["gather"]) * 2
     made = [params for name, params, _ in launched if name == "pieces"]
     assert [(one["first"], one["stride"], one["all"]) for one in made] == [
@@ -173,7 +173,7 @@ def test_what_comes_before_rows_is_made_aside(launched, monkeypatch):
         return made
 
     gather = PositionGather(torch.device("cpu"), np.array([2**22]), over_pcie=True, aside=elsewhere)
-    rows, positions = DeviceRows(gather, np.array([4096]), 512), PositionBatch(5, 100, 3, 4)
+    rows, positions = rows_in_shards(gather, np.array([4096]), 512), PositionBatch(5, 100, 3, 4)
     for _ in range(2):
         gather.rows(rows, positions, [torch.empty(1, dtype=torch.uint8) for _ in range(3)])
     assert [name for name, *_ in aside] == ["samples"]
@@ -190,7 +190,7 @@ def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
     )
     for row_bytes in (16, 24):
         outs = [torch.empty(4 * row_bytes, dtype=torch.uint8) for _ in range(3)]
-        gather.rows(DeviceRows(gather, np.array([4096]), row_bytes), positions, outs)
+        gather.rows(rows_in_shards(gather, np.array([4096]), row_bytes), positions, outs)
     samples, places = positions.sorted
     expected = [-position % 1009 for start in (5, 105, 205) for position in range(start, start + 4)]
     assert samples.tolist() == sorted(expected)
@@ -210,7 +210,7 @@ def test_more_batches_than_a_launch_takes_are_not_sorted(launched, monkeypatch):
     gather = PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True)
     batches = MOST_BATCHES + 1
     outs = [torch.empty(16, dtype=torch.uint8) for _ in range(batches)]
-    gather.rows(DeviceRows(gather, np.array([4096]), 16), PositionBatch(0, 1, batches, 1), outs)
+    gather.rows(rows_in_shards(gather, np.array([4096]), 16), PositionBatch(0, 1, batches, 1), outs)
     assert [(name, params["first"], scattered) for name, params, scattered in launched] == [
         ("gather", 0, False), ("gather", MOST_BATCHES, False)
     ]  # fmt: skip

@@ -9,12 +9,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import BlockShuffle, DataLoader, Field, Memory, ShardDataset, ShardWriter
 from gdsload.engine.gpu import gather_positions
-from gdsload.engine.gpu.gather_positions import (
-    DeviceRows,
-    PositionBatch,
-    PositionGather,
-    Sorting,
-)
+from gdsload.engine.gpu.gather_positions import PositionBatch, PositionGather, Sorting, rows_in_shards
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES
 from gdsload.engine.resident import ResidentGather
 from gdsload.order import FullOrder
@@ -46,7 +41,7 @@ def test_any_row_size(device, row_bytes, how, monkeypatch):
     ends, begins, rows, parts = shards_of(device, samples, row_bytes, 5, random)
     order = FullOrder(samples, 77)
     gather = PositionGather(device, ends, over_pcie=how != "vram", recipe=order.permutation.recipe())
-    found = DeviceRows(gather, begins, row_bytes)
+    found = rows_in_shards(gather, begins, row_bytes)
     for first, count in [(0, samples), (3, 0), (samples - 1, 1), *random.integers(0, samples // 2, (5, 2)).tolist()]:
         out = torch.full((count, row_bytes), 7, dtype=torch.uint8, device=device)
         gather.rows(found, PositionBatch(first, 0, 1, count), [out])
@@ -65,7 +60,7 @@ def test_any_number_of_batches(device, batches, how, monkeypatch):
     order = FullOrder(3000, 7)
     gather = PositionGather(device, ends, over_pcie=how != "vram", recipe=order.permutation.recipe())
     outs = [torch.full((11, 48), 7, dtype=torch.uint8, device=device) for _ in range(batches)]
-    gather.rows(DeviceRows(gather, begins, 48), PositionBatch(0, 11, batches, 11), outs)
+    gather.rows(rows_in_shards(gather, begins, 48), PositionBatch(0, 11, batches, 11), outs)
     ids = torch.from_numpy(np.array(order.lane_ids(0, 0, 11 * batches)))
     assert torch.equal(torch.cat(outs).cpu(), rows[ids])
     del parts
@@ -79,7 +74,7 @@ def test_any_number_of_samples(device, samples):
     order = FullOrder(samples, int(random.integers(2**63)))
     gather = PositionGather(device, np.array([samples]), over_pcie=False, recipe=order.permutation.recipe())
     out = torch.empty_like(values)
-    gather.rows(DeviceRows(gather, np.array([values.data_ptr()]), 8), PositionBatch(0, 0, 1, samples), [out])
+    gather.rows(rows_in_shards(gather, np.array([values.data_ptr()]), 8), PositionBatch(0, 0, 1, samples), [out])
     assert np.array_equal(out.cpu().numpy(), order.lane_ids(0, 0, samples))
 
 
@@ -89,7 +84,7 @@ def test_many_batches_at_once(device):
     order = FullOrder(100_000, 5)
     gather = PositionGather(device, np.array([100_000]), over_pcie=False, recipe=order.permutation.recipe())
     outs = [torch.empty(300, dtype=torch.int64, device=device) for _ in range(101)]
-    gather.rows(DeviceRows(gather, np.array([values.data_ptr()]), 8), PositionBatch(17, 900, 101, 300), outs)
+    gather.rows(rows_in_shards(gather, np.array([values.data_ptr()]), 8), PositionBatch(17, 900, 101, 300), outs)
     for number, out in enumerate(outs):
         start = 17 + 900 * number
         assert np.array_equal(out.cpu().numpy(), order.lane_ids(0, start, start + 300))
@@ -101,7 +96,7 @@ def test_a_selection_and_empty_shards(device):
     gather = PositionGather(device, np.array([0, 300, 300, 1000, 1000]), over_pcie=False, selection=selection)
     begins = values.data_ptr() + 8 * np.array([0, 0, 300, 300, 1000])
     out = torch.empty(400, dtype=torch.int64, device=device)
-    gather.rows(DeviceRows(gather, begins, 8), PositionBatch(0, 0, 1, 400), [out])
+    gather.rows(rows_in_shards(gather, begins, 8), PositionBatch(0, 0, 1, 400), [out])
     assert np.array_equal(out.cpu().numpy(), selection)
 
 
@@ -132,9 +127,9 @@ def test_rows_that_lie_far_apart_are_fetched_in_their_order_and_go_where_they_be
     expected = expected if selection is None else selection[expected]
     wide = [torch.zeros((size, 37), dtype=torch.uint8, device=device) for _ in range(batches)]
     narrow = [torch.zeros(size, dtype=torch.int64, device=device) for _ in range(batches)]
-    gather.rows(DeviceRows(gather, begins, 37), positions, wide)
+    gather.rows(rows_in_shards(gather, begins, 37), positions, wide)
     found = positions.sorted
-    gather.rows(DeviceRows(gather, numbers, 8), positions, narrow)
+    gather.rows(rows_in_shards(gather, numbers, 8), positions, narrow)
     assert found is not None
     assert positions.sorted is found
     for number in range(batches):

@@ -70,8 +70,8 @@ def test_clusters_of_two_where_the_gpu_has_them(machine, monkeypatch, capability
     monkeypatch.setattr(kernels, "_cupy", lambda: SimpleNamespace(RawKernel=compiled))
     wanted = (f"LAYOUT WORD DEPTH // {capability}", "copy", 8, kernels.OVER_PCIE, torch.device("cuda", 1))
     made = kernels.kernel(*wanted)
-    assert made.function == 77
-    assert kernels.kernel(*wanted) is made  # compiled once
+    assert made == 77
+    assert kernels.kernel(*wanted) == made  # compiled once
     ((source, name, *inside),) = seen
     assert (source.startswith("__cluster_dims__"), name, inside) == (clusters, "copy", [1, 1])
     assert source.endswith(f"uint2 4 // {capability}")
@@ -82,7 +82,7 @@ def test_clusters_of_two_where_the_gpu_has_them(machine, monkeypatch, capability
 def test_a_kernel_is_launched_on_its_device_and_stream(machine, index, over_pcie):
     params = np.arange(3, dtype=np.uint64)
     grid, device = kernels.Grid(3, 64, 4), torch.device("cuda", index)
-    kernels.launch(kernels.Kernel(77, None), device, grid, params, over_pcie=over_pcie)
+    kernels.launch(77, device, grid, params, over_pcie=over_pcie)
     address, own_sync_domain = params.ctypes.data, index if over_pcie else None
     assert machine.launched == [(index, index, 77, (3, 64), address, 10 + index, own_sync_domain)]
     assert (machine.current, machine.context) == (0, None)
@@ -94,7 +94,7 @@ def test_without_a_driver_nothing_can_be_launched(machine, monkeypatch):
     monkeypatch.setattr(kernels, "driver", lambda: None)
     assert not kernels.can_launch()
     with pytest.raises(RuntimeError, match="without CUDA's driver"):
-        kernels.launch(kernels.Kernel(77, None), torch.device("cuda", 0), kernels.IN_VRAM, np.zeros(1, np.uint64))
+        kernels.launch(77, torch.device("cuda", 0), kernels.IN_VRAM, np.zeros(1, np.uint64))
     assert machine.launched == []
 
 

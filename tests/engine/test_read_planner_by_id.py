@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.backends.host import HostBackend
+from gdsload.engine.assemble import BatchForm
+from gdsload.engine.codecs import codecs_of
+from gdsload.engine.read_planner import ReadPlanner
 from gdsload.engine.steps import Job, Ordered, Selection
-from gdsload.engine.window_planner import FieldRuns, WindowPlanner
 from gdsload.order import BlockOrder, Schedule
 from gdsload.shards import shard_table
 from gdsload.shards.gather_host import gather_rows
@@ -42,8 +44,8 @@ class Planned:
         )
         self.table = ShardTable(self.backend.inner.inner.files, dataset.stored)
         self.steps, self.columns = Ordered(order, schedule), tuple(dataset.stored.columns)
-        job = Job(self.table, self.steps, Selection(), self.columns)
-        self.planner = WindowPlanner(job, order, schedule, self.backend)
+        form = BatchForm(codecs_of(dataset.stored, tuple(dataset.schema), "offsets"))
+        self.planner = ReadPlanner(Job(self.table, self.steps, Selection()), self.backend, form, by_id=True)
 
     def __enter__(self):
         return self
@@ -54,19 +56,19 @@ class Planned:
     def check(self, group):
         """Every sample of a group is where its windows say that it lies."""
         ids, slices = self.steps.positions(group), self.planner.slices(group)
-        loaded = list({id(part.rows): part.rows for part in slices.parts}.values())
-        for rows in loaded:
-            rows.pending.completion.wait()
+        loaded = slices.loaded()
+        slices.wait()
         for name in self.columns:
-            found, row_bytes = FieldRuns.together([rows.runs[name] for rows in loaded]), 24 if name == "x" else 48
-            assert (np.diff(found.ends) > 0).all()
-            run = found.ends.searchsorted(ids, side="right")
+            maps, row_bytes = [rows.fields[name] for rows in loaded], 24 if name == "x" else 48
+            assert all((np.diff(rows.ends) > 0).all() for rows in maps)
+            ends = np.concatenate([rows.ends for rows in maps])
+            by_id = ends.argsort()
+            run = by_id[ends.searchsorted(ids, side="right", sorter=by_id)]
             held = np.empty((len(ids), row_bytes // 8), np.int64)
-            gather_rows(found.origins[run] + ids * row_bytes, row_bytes, address_of(held))
+            origins = np.concatenate([rows.addresses for rows in maps])
+            gather_rows(origins[run] + ids * row_bytes, row_bytes, address_of(held))
             assert (held == ids[:, None]).all()
-        for part in slices.parts:
-            part.rows.used(part.count)
-        assert sum(part.count for part in slices.parts) == len(ids)
+        assert sum(part.count for part in slices.used()) == len(ids)
 
 
 @st.composite
