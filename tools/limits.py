@@ -44,7 +44,7 @@ MOST = {
     "keywords of DataLoader": 28,
     "classes in loader, engine and backends": 193,
     "pools of threads": 2,
-    "futures": 4,
+    "futures": 3,
     "bytes of CHANGELOG.md": 6_000,
 }
 """The counts of today, lines rounded up to hundreds. Lower a maximum when its count falls, and never raise one: what is

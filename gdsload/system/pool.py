@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
+from typing import Protocol
 
 from gdsload.errors import LoaderClosedError
 from gdsload.system.threads import Worker, start_all, wait_all, wait_until
@@ -18,16 +19,31 @@ __all__ = ["Future", "Pool", "Work", "done"]
 Work = Callable[[], object]
 
 
+class Event(Protocol):
+    """A place in the queue of a device, as `torch.cuda.Event`."""
+
+    def query(self) -> bool:
+        """Return whether the device has passed it."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has passed it."""
+
+
 class Future:
-    """The completion of some work, which any threads may do.
+    """The completion of some work, which any threads may do, and of what that has queued on a device.
 
     Args:
         parts: how many times `finish` will be called.
         after: called when the last part has ended, before any waiting thread goes on.
+        record: called right after that: the event that the device passes when it has done what was queued. None if
+            nothing is queued.
     """
 
-    def __init__(self, parts: int, after: Callable[[], None] | None = None) -> None:
-        self._left, self._after = parts, after
+    def __init__(
+        self, parts: int, after: Callable[[], None] | None = None, record: Callable[[], Event] | None = None
+    ) -> None:
+        self._left, self._after, self._record = parts, after, record
+        self._event: Event | None = None
         self._error: BaseException | None = None
         self._lock, self._gate = threading.Lock(), threading.Lock()
         if parts:
@@ -36,7 +52,12 @@ class Future:
     @property
     def landed(self) -> bool:
         """See `Completion.landed`."""
-        return not self._left
+        if self._left:
+            return False
+        try:
+            return self._event is None or self._event.query()
+        except Exception:  # something has failed on the device, here or elsewhere: `wait` raises it
+            return True
 
     def finish(self, error: BaseException | None = None) -> None:
         """Note that one part has ended, well or with an error; the first error is the one that is raised."""
@@ -55,13 +76,20 @@ class Future:
                     self._gate.release()
 
     def _last(self) -> None:
-        """The last part has ended, and no waiting thread goes on yet."""
-        if self._after is not None:
-            self._after()
+        try:
+            if self._after is not None:
+                self._after()
+        finally:
+            if self._record is not None:
+                self._event = self._record()
 
     def wait(self) -> None:
-        """See `Completion.wait`. Every part has ended when it returns or raises, so that memory may be reused."""
-        wait_until(lambda: not self._left, self._gate)
+        """See `Completion.wait`. All has ended when it returns or raises, so that memory may be reused."""
+        try:
+            wait_until(lambda: not self._left, self._gate)
+        finally:
+            if self._event is not None:
+                self._event.synchronize()
         if self._error is not None:
             raise self._error
 

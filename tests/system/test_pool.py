@@ -30,6 +30,10 @@ def pool():
     found.close()
 
 
+def fail(error):
+    raise error
+
+
 # --- what is done, and what is raised ---
 
 
@@ -125,41 +129,76 @@ def test_many_wait_for_one_future(pool):
                 future.result(30)
 
 
-class Noted(Future):
-    """Notes when its last part has ended; that may fail."""
+@pytest.mark.parametrize("recorded", [True, False])
+def test_the_last_part_is_noted_before_anybody_goes_on(pool, recorded):
+    seen = []
 
-    trouble = None
+    def note():
+        seen.append(future.landed)
+        return Passed()
 
-    def _last(self):
-        self.seen = self.landed, self._gate.locked()
-        if self.trouble:
-            raise self.trouble
-
-
-def test_the_last_part_is_noted_before_anybody_is_told(pool):
-    future = Noted(3)
+    future = Future(3, after=note if not recorded else None, record=note if recorded else None)
     assert pool.run([bool] * 3, future) is future
     future.wait()
-    assert future.seen == (False, True)
+    assert seen == [False]
     assert future.landed
 
 
 @pytest.mark.parametrize("part", [None, OSError("read")])
-def test_noting_that_fails_is_an_error_like_any_other_and_nobody_waits_for_ever(part):
-    future = Noted(1)
-    future.trouble = ValueError("noted")
+@pytest.mark.parametrize("by", ["after", "record"])
+def test_noting_that_fails_is_an_error_like_any_other_and_nobody_waits_for_ever(part, by):
+    future = Future(1, **{by: partial(fail, ValueError("noted"))})
     future.finish(part)
     with pytest.raises(OSError if part else ValueError, match="read" if part else "noted"):
         future.wait()
 
 
 def test_ctrl_c_while_the_last_part_is_noted_is_not_swallowed_and_nobody_waits_for_ever():
-    future = Noted(1)
-    future.trouble = KeyboardInterrupt()
+    future = Future(1, partial(fail, KeyboardInterrupt()))
     for call in (future.finish, future.wait):
         with pytest.raises(KeyboardInterrupt):
             call()
         assert future.landed
+
+
+class Passed:
+    """An event of a device; it is recorded once the parts have ended, and passed when it is waited for."""
+
+    def __init__(self):
+        self.over = False
+
+    def query(self):
+        return self.over
+
+    def synchronize(self):
+        self.over = True
+
+
+@pytest.mark.parametrize("error", [None, OSError("read")])
+@pytest.mark.parametrize("after", [None, partial(fail, OSError("read"))])
+def test_what_is_queued_on_a_device_is_waited_for_whatever_fails(error, after):
+    events = [Passed()]
+    future = Future(2, after, events.pop)
+    event = events[0]
+    future.finish(error)
+    assert events
+    future.finish()
+    assert not events
+    assert not future.landed
+    with pytest.raises(OSError, match="read") if error or after else contextlib.nullcontext():
+        future.wait()
+    assert event.over
+    assert future.landed
+
+
+def test_an_event_that_fails_has_landed_and_its_error_is_raised():
+    event = Passed()
+    event.query = event.synchronize = partial(fail, RuntimeError("the GPU"))
+    future = Future(1, record=lambda: event)
+    future.finish()
+    assert future.landed
+    with pytest.raises(RuntimeError, match="the GPU"):
+        future.wait()
 
 
 def test_work_that_is_done_holds_no_memory(pool):
