@@ -42,9 +42,9 @@ MOST = {
     "lines in gdsload": 55_800,
     "lines in tests": 60_200,
     "keywords of DataLoader": 28,
-    "classes in loader, engine and backends": 193,
+    "classes in loader, engine and backends": 191,
     "pools of threads": 2,
-    "futures": 3,
+    "futures": 2,
     "bytes of CHANGELOG.md": 6_000,
 }
 """The counts of today, lines rounded up to hundreds. Lower a maximum when its count falls, and never raise one: what is

@@ -151,13 +151,17 @@ class Pool:
                 raise
         self._started = True
 
-    def close(self) -> None:
-        """Cancel work that was not begun, wait for the rest, and end the threads; may be called twice."""
+    def stop(self) -> None:
+        """Cancel work that was not begun, and have the threads end after the rest, without waiting for that."""
         with self._lock:
             self._closed = True
         self._cancel()
         for _ in self._threads:
             self._queue.put(None)
+
+    def close(self) -> None:
+        """Cancel work that was not begun, wait for the rest, and end the threads; may be called twice."""
+        self.stop()
         wait_all(self._threads)
         self._cancel()
 
