@@ -27,8 +27,9 @@ from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.loader.state import Place
+from gdsload.system.dropped import Closer
 from gdsload.system.failed import Failed
-from gdsload.system.threads import Closer, park_at_exit
+from gdsload.system.pool import park_at_exit
 
 __all__ = ["Epoch", "EpochOwner"]
 
@@ -106,7 +107,6 @@ class Epoch(Iterator[Any]):
 
     def _advance(self) -> Any:
         entered = time.perf_counter()
-        park_at_exit()
         if self._over:
             raise self._end()
         if self._fetching is not None and self._fetching == get_ident():
@@ -191,6 +191,7 @@ class Epoch(Iterator[Any]):
 
     def _fetch(self, entered: float) -> None:
         """Get the next group of batches, or end."""
+        park_at_exit()
         if self._error is not None:
             self._fail()
         if self._begun:

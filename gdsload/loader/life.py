@@ -31,7 +31,8 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.progress import Progress
 from gdsload.loader.resources import OpenResources, open_resources, release
 from gdsload.loader.state import Place
-from gdsload.system.threads import Closer, WeakList, own_thread, settle_dropped
+from gdsload.system.dropped import Closer, settle_dropped
+from gdsload.system.pool import WeakList, own_thread
 
 __all__ = ["Life"]
 

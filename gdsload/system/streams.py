@@ -7,14 +7,14 @@ may be an XPU's, too, which have the same methods.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
 
 from gdsload.errors import BudgetError
-from gdsload.system.threads import Worker, start_all
+from gdsload.system.pool import Pool
 from gdsload.system.units import format_bytes
 
 __all__ = [
@@ -187,17 +187,12 @@ def _runtime(device: torch.device, name: str, *arguments: int) -> str:
         except Exception as error:
             found.append(f"{name}: {error}")
 
-    thread = Worker(call, "gdsload-cuda")
     try:
-        start_all([thread])
-        thread.wait()
+        with closing(Pool(1, "gdsload-cuda")) as pool:  # Ctrl-C waits for it: what the caller undoes has been done
+            pool.run([call]).wait()
     except RuntimeError:  # at the interpreter's end there are no new threads; nor are there kernels that could fail
         call()
-    except BaseException:  # Ctrl-C: what the caller undoes must have been done
-        start_all([thread])
-        thread.wait()
-        raise
-    return found[0] if found else f"{name} was interrupted"
+    return found[0]
 
 
 def _text(runtime: Any, code: int) -> str:

@@ -20,8 +20,7 @@ from gdsload.errors import LoaderClosedError
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents, distinct
 from gdsload.system.arrays import IntArray
-from gdsload.system.pool import Pool, done
-from gdsload.system.threads import end_at_exit
+from gdsload.system.pool import Pool, done, end_at_exit
 
 __all__ = ["Near", "Over", "Tiered"]
 

@@ -28,9 +28,8 @@ from gdsload.engine.images.resample import resampled
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.gather_host import limit_threads
 from gdsload.system.arrays import IntArray, unique
-from gdsload.system.pool import Future, Pool
+from gdsload.system.pool import Future, Pool, end_at_exit
 from gdsload.system.streams import on, record, room_for, side_stream
-from gdsload.system.threads import end_at_exit
 from gdsload.transforms import DecodeImage
 
 __all__ = ["BYTES_OF_A_CALL", "DeviceImages"]

@@ -27,7 +27,7 @@ from gdsload.engine.codecs import codecs_of
 from gdsload.engine.on_demand import OnDemand
 from gdsload.shards.reads import Extents, concat_extents
 from gdsload.shards.shard_table import ShardTable
-from gdsload.system import threads
+from gdsload.system import pool
 from gdsload.system.memory import BatchPool
 from gdsload.testing import RecordingBackend
 
@@ -244,7 +244,7 @@ def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end):
     monkeypatch.setattr(VramTier, "_copy", slow_copy)
     brought(tier, rows(tier, 0, 1))
     assert begun.wait(20)
-    ending = threading.Thread(target=threads.end_all)
+    ending = threading.Thread(target=pool.end_all)
     ending.start()
     assert until(lambda: tier._closed)
     go_on.set()
