@@ -22,7 +22,6 @@ __all__ = [
     "SideStream",
     "Tensors",
     "allocate",
-    "back_to",
     "current_stream",
     "free",
     "has_streams",
@@ -91,13 +90,6 @@ class _On:
 
     def __exit__(self, *_error: object) -> None:
         torch.cuda.set_stream(self._before)
-
-
-def back_to(stream: torch.cuda.Stream) -> None:
-    """Make a stream current again on its device, which may not be the current one."""
-    module = _xpu if stream.device.type == "xpu" else torch.cuda
-    with module.device(stream.device):
-        module.set_stream(stream)
 
 
 @contextmanager
