@@ -7,14 +7,13 @@ import os
 import platform
 import signal
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from gdsload.system import threads
+from gdsload.system import pool
 from gdsload.system.version import __version__
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what runs in the background ignore it
@@ -95,34 +94,9 @@ def interrupted():
 
 
 @pytest.fixture
-def held_elsewhere():
-    """Has another thread hold a lock while a block runs: ``with held_elsewhere(lock): ...``."""
-
-    @contextmanager
-    def held(lock):
-        inside, out = threading.Event(), threading.Event()
-
-        def hold():
-            with lock:
-                inside.set()
-                out.wait(20)
-
-        holding = threading.Thread(target=hold)
-        holding.start()
-        assert inside.wait(20)
-        try:
-            yield
-        finally:
-            out.set()
-            holding.join()
-
-    return held
-
-
-@pytest.fixture
 def own_end(monkeypatch):
     """Whatever is said of the interpreter's end, it is not said to later tests."""
-    monkeypatch.setattr(threads, "program_end", threads.ProgramEnd())
+    monkeypatch.setattr(pool, "program_end", pool.ProgramEnd())
 
 
 @pytest.fixture

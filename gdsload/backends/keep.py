@@ -39,8 +39,8 @@ def keep(
     first: int,
     *,
     at_once: int,
-    over: Callable[[], bool],
-    pause: Callable[[], object] = int,
+    over: Callable[[float], bool],
+    after_s: float = 0.0,
     then: Callable[[int], str] = lambda _file: "",
     processors: Collection[int] | None = None,
 ) -> str:
@@ -54,8 +54,8 @@ def keep(
         files: the shards; those that are not kept after all are taken out of `files.kept`.
         first: the shard that was wanted first.
         at_once: shards that are read at once.
-        over: whether to end.
-        pause: called before the first shard is read; those before it, which are there already, do not wait for it.
+        over: waits up to some seconds for the end, and returns whether it is over.
+        after_s: how long to wait before the first shard is read; those that are there already do not wait for it.
         then: called with each shard that is in memory; says why no further one is to be read, or returns an empty text.
         processors: where the threads run that read; None for anywhere.
 
@@ -67,15 +67,14 @@ def keep(
     reading = deque[tuple[int, Future]]()
     trouble, paused = "", False
     with closing(Pool(at_once, "gdsload-keep", partial(stay_on, processors))) as readers:
-        while (pending or reading) and not (over() or trouble):
+        while (pending or reading) and not (over(0) or trouble):
             while pending and len(reading) < at_once:
                 there = resides(files, pending[0])
                 if not (there or paused):
                     if reading:  # shards that are there, which are not to wait
                         break
-                    pause()
                     paused = True
-                    if over():
+                    if over(after_s):
                         return ""
                 file = pending.popleft() if there else pending.pop()
                 there = there or resides(files, file)
@@ -90,12 +89,12 @@ def keep(
     return trouble
 
 
-def _bring_in(files: Files, file: int, over: Callable[[], bool], *, read: bool) -> None:
+def _bring_in(files: Files, file: int, over: Callable[[float], bool], *, read: bool) -> None:
     """Read a shard into the page cache, unless it is there, and map its pages: registering it takes less then."""
     memory = memoryview(bytearray(_READ_BYTES if read else 0))
     whole, nbytes = files.whole(file), files.length(file)
     for offset in range(0, nbytes, _READ_BYTES):
-        if over():
+        if over(0):
             raise LoaderClosedError("the loader was closed")
         if read:
             files.read_into(file, offset, memory[: nbytes - offset])

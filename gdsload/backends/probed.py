@@ -12,7 +12,7 @@ from gdsload.backends.base import Destination, FileBackend, PendingRead
 from gdsload.backends.request import OpenedBackend
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
-from gdsload.system.threads import Worker, start_all
+from gdsload.system.pool import Pool, done
 
 __all__ = ["ProbedBackend"]
 
@@ -40,14 +40,18 @@ class ProbedBackend(FileBackend):
         self.now, self.why = first, "cuFile is being probed"
         self._opened, self._ask = [first], ask
         self._lock, self._closed = threading.Lock(), False
-        self._thread = Worker(self._probe, "gdsload-probe")
+        self._pool, self._probed = Pool(1, "gdsload-probe"), done
         try:
-            start_all([self._thread])
+            self._probed = self._pool.run([self._probe])
         except RuntimeError as error:  # the system has no further thread
             self.why = f"cuFile was not probed: {error}"
 
     def _probe(self) -> None:
-        found, why = self._ask()
+        self._pool.stop()  # the thread ends after this
+        try:
+            found, why = self._ask()
+        except Exception as error:
+            found, why = None, f"cuFile was not probed: {error}"
         with self._lock:
             if not self._closed:
                 self.why = why
@@ -60,7 +64,7 @@ class ProbedBackend(FileBackend):
 
     def settle(self) -> None:
         """Wait until cuFile has answered."""
-        self._thread.wait()
+        self._probed.wait()
 
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """See `Backend.read`."""

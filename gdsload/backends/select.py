@@ -17,10 +17,10 @@ from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import BackendUnavailableError
 from gdsload.shards.files import Files
+from gdsload.system.pool import park_at_exit
 from gdsload.system.probe import CufileProbe, probe_cufile
 from gdsload.system.probe.library import read_config
 from gdsload.system.probe.tree import Tree
-from gdsload.system.threads import park_at_exit
 
 __all__ = [
     "choose",

@@ -7,57 +7,35 @@ times. A part that was begun twice is there once: it appears by one rename.
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from concurrent.futures import BrokenExecutor, CancelledError, Future
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import OptionError
 
-__all__ = ["ClusterExecutor", "dask_executor", "ray_executor"]
+__all__ = ["Cluster", "dask_executor", "meaning", "ray_executor"]
 
 _TRIES = 3
 _CONNECT_S = 20
 
 
-class ClusterExecutor(Executor):
-    """A cluster as an executor. What was submitted is not cancelled, but waited for: nobody else may write meanwhile.
+class Cluster(NamedTuple):
+    """A cluster, as `convert` takes it for its `executor`.
 
-    Args:
-        start: has a function called somewhere.
-        meaning: what an error of the cluster's means: the one that the function raised, or `BrokenExecutor`.
-        workers: how many tasks the cluster does at once.
+    Attributes:
+        submit: see `concurrent.futures.Executor.submit`.
+        workers: how many tasks it does at once.
     """
 
-    def __init__(
-        self,
-        start: Callable[..., Future[Any]],
-        meaning: Callable[[BaseException], BaseException],
-        workers: int,
-    ) -> None:
-        self._start, self._meaning = start, meaning
-        self.workers = workers
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
-        """See `concurrent.futures.Executor.submit`."""
-        given: Future[Any] = Future()
-        given.set_running_or_notify_cancel()
-        self._start(function, *arguments, **keywords).add_done_callback(partial(self._hand_on, given))
-        return given
-
-    def _hand_on(self, given: Future[Any], found: Future[Any]) -> None:
-        try:
-            result = found.result()
-        except BaseException as error:
-            given.set_exception(self._meaning(error))
-        else:
-            given.set_result(result)
+    submit: Callable[..., Future[Any]]
+    workers: int
 
 
 @contextmanager
-def dask_executor(address: str) -> Iterator[ClusterExecutor]:
+def dask_executor(address: str) -> Iterator[Cluster]:
     """The executor of a Dask cluster, for `convert`'s `executor`.
 
     Args:
@@ -67,22 +45,18 @@ def dask_executor(address: str) -> Iterator[ClusterExecutor]:
         OptionError: if Dask is not installed, or there is no scheduler.
     """
     distributed = need("distributed", purpose="a Dask cluster", package="distributed")
-    killed = need("distributed.scheduler", purpose="a Dask cluster", package="distributed").KilledWorker
     try:
         client = distributed.Client(address, timeout=_CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise _unreachable("Dask", address, error) from error
 
-    def meaning(error: BaseException) -> BaseException:
-        return BrokenExecutor(str(error)) if isinstance(error, killed | CancelledError) else error
-
     with client:
         threads = sum(client.nthreads().values())
-        yield ClusterExecutor(client.get_executor(pure=False).submit, meaning, max(threads, 1))
+        yield Cluster(client.get_executor(pure=False).submit, max(threads, 1))
 
 
 @contextmanager
-def ray_executor(address: str) -> Iterator[ClusterExecutor]:
+def ray_executor(address: str) -> Iterator[Cluster]:
     """The executor of a Ray cluster, for `convert`'s `executor`.
 
     Args:
@@ -102,21 +76,27 @@ def ray_executor(address: str) -> Iterator[ClusterExecutor]:
             raise _unreachable("Ray", address, error) from error
     call = ray.remote(max_retries=_TRIES)(_call)
 
-    def start(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    def submit(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         found: Future[Any] = call.remote(function, *arguments).future()
         return found
 
-    def meaning(error: BaseException) -> BaseException:
-        if isinstance(error, ray.exceptions.RayTaskError):
-            cause: BaseException = error.cause
-            return cause
-        return BrokenExecutor(str(error)) if isinstance(error, ray.exceptions.RayError) else error
-
     try:
-        yield ClusterExecutor(start, meaning, max(int(ray.cluster_resources().get("CPU", 1)), 1))
+        yield Cluster(submit, max(int(ray.cluster_resources().get("CPU", 1)), 1))
     finally:
         if ours:
             ray.shutdown()
+
+
+def meaning(error: BaseException) -> BaseException:
+    """The error that a task on a cluster has raised, or `BrokenExecutor` if the cluster could not do it."""
+    ray, dask = sys.modules.get("ray.exceptions"), sys.modules.get("distributed.scheduler")
+    if ray is not None and isinstance(error, ray.RayTaskError):
+        cause: BaseException = error.cause
+        return cause
+    lost = isinstance(error, CancelledError)
+    lost = lost or (ray is not None and isinstance(error, ray.RayError))
+    lost = lost or (dask is not None and isinstance(error, dask.KilledWorker))
+    return BrokenExecutor(str(error)) if lost else error
 
 
 def _knock(address: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypedDict, cast
 
+from gdsload.conversion.clusters import Cluster
 from gdsload.conversion.conversion_options import ConvertOptions, OnError
 from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import source_class
@@ -49,7 +50,7 @@ class RearrangeKeywords(TypedDict, total=False):
     on_error: OnError
     max_skipped: float | str
     workers: int | None
-    executor: Executor | None
+    executor: Executor | Cluster | None
     overwrite: bool
     spread_over: Sequence[str | os.PathLike[str]] | None
     restart: bool

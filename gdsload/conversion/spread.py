@@ -6,11 +6,21 @@ import os
 import queue
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, wait
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from gdsload.conversion.clusters import Cluster, meaning
 from gdsload.conversion.part import PartTask, convert_part
 from gdsload.conversion.staging import PartReport
 from gdsload.errors import ReadError
@@ -40,7 +50,7 @@ class Spread:
         OptionError: if there is no such number of workers.
     """
 
-    def __init__(self, workers: int | None, executor: Executor | None) -> None:
+    def __init__(self, workers: int | None, executor: Executor | Cluster | None) -> None:
         self._workers = len(os.sched_getaffinity(0)) if workers is None else check_whole(workers, "workers", 1)
         self._executor = executor
 
@@ -141,7 +151,7 @@ def _convert_alone(task: PartTask, noted: Callable[[int, int], None]) -> PartRep
 
 
 @contextmanager
-def _theirs(executor: Executor) -> Iterator[Submit]:
+def _theirs(executor: Executor | Cluster) -> Iterator[Submit]:
     """The user's executor, which is left open."""
     begun: set[Future[Any]] = set()
 
@@ -149,11 +159,23 @@ def _theirs(executor: Executor) -> Iterator[Submit]:
         future = executor.submit(convert_part, task)
         begun.add(future)
         future.add_done_callback(begun.discard)
-        future.add_done_callback(lambda done: ended(done.result))
+        future.add_done_callback(lambda done: ended(partial(_result, done)))
 
     try:
         yield submit
     except BaseException as error:
-        left = [future for future in list(begun) if not future.cancel()]
+        # Others cancel what they have begun, and do not end it: it would write on beside the next run.
+        honest = isinstance(executor, ProcessPoolExecutor | ThreadPoolExecutor)
+        left = [future for future in list(begun) if not (honest and future.cancel())]
         wait(left, None if isinstance(error, Exception) else _LEAVE_S)
         raise
+
+
+def _result(done: Future[Any]) -> Any:
+    try:
+        error = done.exception()
+    except CancelledError as cancelled:
+        error = cancelled
+    if error is None:
+        return done.result()
+    raise meaning(error)

@@ -12,7 +12,7 @@ import torch
 from gdsload.engine.batch_source import BatchSource, PendingBatches, Ready, made_at_once
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.system.driver import DriverError
-from gdsload.system.threads import own_thread
+from gdsload.system.pool import own_thread
 
 __all__ = ["Group"]
 

@@ -41,8 +41,7 @@ from gdsload.engine.steps import Steps
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.gather_host import limit_threads, one_thread
 from gdsload.shards.values import no_inference
-from gdsload.system.pool import Pool
-from gdsload.system.threads import end_at_exit
+from gdsload.system.pool import Pool, end_at_exit
 
 __all__ = ["Prefetcher"]
 

@@ -22,7 +22,7 @@ from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.errors import GdsloadError
 from gdsload.system.arrays import IntArray
-from gdsload.system.streams import back_to, current_stream, on, record, room_for, stream_handle
+from gdsload.system.streams import current_stream, on, record, room_for, stream_handle
 
 __all__ = ["ResidentSource", "VramSource"]
 
@@ -57,7 +57,6 @@ class ResidentSource(LandedSource):
     def _queued(self, steps: range) -> PendingBatches | None:
         """Batches that the GPU gathers; None if they have to be read, which also reports what is wrong."""
         gather, stream = self._gather, self._stream
-        before = current_stream(stream.device)
         try:
             samples = gather.samples(steps)
             if samples is not None and gather.prefers_copy_engine(samples):
@@ -74,11 +73,6 @@ class ResidentSource(LandedSource):
             _log.warning("batches cannot be gathered by their positions, and are read instead", exc_info=True)
             gather.give_up()
             return None
-        except BaseException:
-            # Ctrl-C may be raised where torch changes streams, in Python: the consumer would stay on the loader's
-            # stream.
-            back_to(before)
-            raise
         finish = partial(self._finished, steps, batches, (event, shards, queued_s))
         # What is dropped goes back to the allocator, which knows the stream.
         return PendingBatches(partial(_past, event), finish, batches.clear)

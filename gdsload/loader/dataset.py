@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -27,10 +28,12 @@ from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.verify import VerifyReport, verify_shards
-from gdsload.system.threads import Closer, ProcessLock
+from gdsload.system.dropped import Closer
 
 __all__ = ["ShardDataset", "ShardInfo"]
 
+_opening = threading.RLock()  # of all readers: a fork waits until none is being opened
+os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)
 _MOST_MAPPED = 32_768
 """Linux lets a process have 65 530 mappings (vm.max_map_count); half of them are the user's."""
 
@@ -76,7 +79,6 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __init__(self, path: str | os.PathLike[str], *, mmap: bool | None = None) -> None:
         self._catalog: Catalog = open_catalog(dataset_path(path))
         self._mmap = mmap
-        self._lock = ProcessLock()
         self._readers: dict[torch.device, SampleReader] = {}
 
     @property
@@ -327,7 +329,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """This process's reader for a device. After a fork, threads and locks of the parent's must not be used."""
         reader = self._readers.get(device)
         if reader is None or reader.owner != os.getpid():
-            with self._lock.here():
+            with _opening:
                 reader = self._readers.get(device)
                 if reader is None or reader.owner != os.getpid():
                     reader = SampleReader(self._catalog, self.open_files, mapped=self.mmap, device=device)

@@ -27,8 +27,9 @@ from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.loader.state import Place
+from gdsload.system.dropped import Closer
 from gdsload.system.failed import Failed
-from gdsload.system.threads import Closer, park_at_exit
+from gdsload.system.pool import park_at_exit
 
 __all__ = ["Epoch", "EpochOwner"]
 
@@ -106,19 +107,16 @@ class Epoch(Iterator[Any]):
 
     def _advance(self) -> Any:
         entered = time.perf_counter()
-        park_at_exit()
         if self._over:
             raise self._end()
         if self._fetching is not None and self._fetching == get_ident():
             raise RuntimeError("a transform asked for a batch of the epoch that it makes one of")
-        moved = goes_on = False
+        goes_on = False
         try:
             self._owner.check_usable()  # before the lock, which a fork may have left locked
             with self._turn:
                 try:
-                    batch = self._next(entered)
-                    moved = True
-                    return batch
+                    return self._next(entered)
                 except BaseException as error:
                     goes_on = self._failed  # before another thread has its turn
                     if not goes_on:
@@ -128,9 +126,7 @@ class Epoch(Iterator[Any]):
         except BaseException as error:
             if goes_on:
                 raise
-            self._over = True  # first of all: another Ctrl-C may come
-            if moved:  # one has come while the lock was given back
-                self.place.step -= 1
+            self._over = True
             self._ended_by = self._ended_by or _without_frames(error)
             park_at_exit()  # rather than end with an error because the loader was closed meanwhile
             self.close()
@@ -191,6 +187,7 @@ class Epoch(Iterator[Any]):
 
     def _fetch(self, entered: float) -> None:
         """Get the next group of batches, or end."""
+        park_at_exit()
         if self._error is not None:
             self._fail()
         if self._begun:

@@ -31,7 +31,8 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.progress import Progress
 from gdsload.loader.resources import OpenResources, open_resources, release
 from gdsload.loader.state import Place
-from gdsload.system.threads import Closer, WeakList, own_thread, settle_dropped
+from gdsload.system.dropped import Closer, settle_dropped
+from gdsload.system.pool import WeakList, own_thread
 
 __all__ = ["Life"]
 
@@ -67,11 +68,11 @@ class Life:
         self.pipelines = WeakList[Prefetcher]()
         self._left: list[Closer] = []
         self._lock = threading.RLock()  # between `begin` and `close`
-        self._close_lock = threading.RLock()  # not a plain one: Ctrl-C may strike between taking it and using it
+        self._closing = threading.Lock()
         self._owner: int | None = None
         """The process whose threads read; until a first batch was asked for, whichever asks for it."""
         self._made = ""
-        self.closed = self._closing = False
+        self.closed = False
 
     def epoch(self) -> Epoch:
         """An epoch, which begins when it is asked for its first batch."""
@@ -181,19 +182,17 @@ class Life:
         self._close_resources()
 
     def _close_resources(self) -> None:
-        """Give files and memory back. Ctrl-C may strike anywhere; then the next `close` does what is left."""
-        if self._closing or not self._close_lock.acquire(blocking=False):
-            return  # another thread is at it, or this one, whom a signal has called away from it
+        """Give files and memory back. If Ctrl-C interrupts it, the next `close` does what is left."""
+        if not self._closing.acquire(blocking=False):
+            return  # another thread is at it, or this one, whose signal handler calls this
         try:
-            self._closing = True
             if (resources := self._resources) is not None:
                 self._status = self.backend
                 _release(resources.backend, resources.maker, self._samples)
                 self._resources = None
                 self._dropped.detach()
         finally:
-            self._closing = False
-            self._close_lock.release()
+            self._closing.release()
 
     def check_usable(self) -> None:
         """For `Epoch`: raise an error if it cannot go on. See `EpochOwner`."""

@@ -33,9 +33,8 @@ from typing import Any
 
 from gdsload.errors import OptionError, ReadError
 from gdsload.system.failed import Failed
-from gdsload.system.pool import Pool, done
+from gdsload.system.pool import Pool, done, end_at_exit
 from gdsload.system.probe.process import module_command, module_environment
-from gdsload.system.threads import end_at_exit
 
 __all__ = ["Call", "Crew", "Outcome", "Work", "pickled", "refuse_in_import"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import platform
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -18,8 +18,8 @@ import torch
 
 from gdsload.errors import BackendUnavailableError
 from gdsload.system.numa import node_of, processors_near, stay_on
+from gdsload.system.pool import Pool
 from gdsload.system.streams import register_host, unregister_host
-from gdsload.system.threads import Worker, start_all
 from gdsload.system.units import format_bytes
 
 __all__ = ["PinnedBlock", "PinnedRing"]
@@ -116,9 +116,8 @@ def _touch_near(arena: mmap.mmap, address: int, device: torch.device) -> None:
         stay_on(where)
         ctypes.memset(address, 0, len(arena))
 
-    thread = Worker(touch, "gdsload-pinned")
-    start_all([thread])
-    thread.wait()
+    with closing(Pool(1, "gdsload-pinned")) as pool:
+        pool.run([touch]).wait()
 
 
 def _prefer_node(address: int, nbytes: int, node: int) -> None:

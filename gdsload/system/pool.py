@@ -1,33 +1,92 @@
-"""A pool of threads, and the future of the work that it is given.
+"""A pool of threads, the future of the work that it is given, and the end of threads before the interpreter ends.
 
 Not `concurrent.futures`: Ctrl-C can interrupt the consumer inside a condition's Python code, and leave a lock locked
-that a thread then waits for. Here all waits are on plain locks, which are acquired and released in one step.
+that a thread then waits for. Here all waits are on plain locks, which are acquired and released in one step, and which
+another thread that waits looks past.
 """
 
 from __future__ import annotations
 
+import atexit
+import math
+import os
 import threading
-from collections.abc import Callable, Sequence
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import Generic, Protocol, TypeVar
 
 from gdsload.errors import LoaderClosedError
-from gdsload.system.threads import Worker, start_all, wait_all, wait_until
 
-__all__ = ["Future", "Pool", "Work", "done"]
+__all__ = [
+    "Future",
+    "Pool",
+    "WeakList",
+    "Work",
+    "done",
+    "end_all",
+    "end_at_exit",
+    "own_thread",
+    "park_at_exit",
+]
 
+T = TypeVar("T")
 Work = Callable[[], object]
+_LOOK_EVERY_S = 0.1
+"""Another waiting thread may have been interrupted while it held the lock that a future is waited for by."""
+_GRACE_S = 2.0
+"""How long the program's end waits for threads if a wait for them was interrupted. A healthy read ends well within it;
+one that hangs for good must not need a Ctrl-C for each place that waits for it."""
+_TAKEN_DOWN_S = 5.0
+"""Seconds: longer than the interpreter takes to be finalized, and no longer than a thread may wait that joins another
+one at the very end."""
+
+
+class ProgramEnd:
+    """The program's end.
+
+    Attributes:
+        began: when the interpreter began to be finalized, in seconds of `time.monotonic`.
+        interrupted: whether a wait for threads was interrupted, then or before.
+    """
+
+    began, interrupted = math.inf, False
+
+    def overdue(self) -> bool:
+        """Return whether waiting for threads is over."""
+        return self.interrupted and time.monotonic() > self.began + _GRACE_S
+
+
+program_end = ProgramEnd()
+
+
+class Event(Protocol):
+    """A place in the queue of a device, as `torch.cuda.Event`."""
+
+    def query(self) -> bool:
+        """Return whether the device has passed it."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has passed it."""
 
 
 class Future:
-    """The completion of some work, which any threads may do.
+    """The completion of some work, which any threads may do, and of what that has queued on a device.
 
     Args:
         parts: how many times `finish` will be called.
         after: called when the last part has ended, before any waiting thread goes on.
+        record: called right after that: the event that the device passes when it has done what was queued. None if
+            nothing is queued.
     """
 
-    def __init__(self, parts: int, after: Callable[[], None] | None = None) -> None:
-        self._left, self._after = parts, after
+    def __init__(
+        self, parts: int, after: Callable[[], None] | None = None, record: Callable[[], Event] | None = None
+    ) -> None:
+        self._left, self._after, self._record = parts, after, record
+        self._event: Event | None = None
         self._error: BaseException | None = None
         self._lock, self._gate = threading.Lock(), threading.Lock()
         if parts:
@@ -36,7 +95,12 @@ class Future:
     @property
     def landed(self) -> bool:
         """See `Completion.landed`."""
-        return not self._left
+        if self._left:
+            return False
+        try:
+            return self._event is None or self._event.query()
+        except Exception:  # something has failed on the device, here or elsewhere: `wait` raises it
+            return True
 
     def finish(self, error: BaseException | None = None) -> None:
         """Note that one part has ended, well or with an error; the first error is the one that is raised."""
@@ -55,19 +119,44 @@ class Future:
                     self._gate.release()
 
     def _last(self) -> None:
-        """The last part has ended, and no waiting thread goes on yet."""
-        if self._after is not None:
-            self._after()
+        try:
+            if self._after is not None:
+                self._after()
+        finally:
+            if self._record is not None:
+                self._event = self._record()
 
     def wait(self) -> None:
-        """See `Completion.wait`. Every part has ended when it returns or raises, so that memory may be reused."""
-        wait_until(lambda: not self._left, self._gate)
+        """See `Completion.wait`. All has ended when it returns or raises, so that memory may be reused.
+
+        Raises:
+            KeyboardInterrupt: on Ctrl-C, when it has not ended; wait again. At the program's end, if one interrupted
+                such a wait before, also without another one.
+        """
+        try:
+            while self._left:
+                if self._gate.acquire(timeout=_LOOK_EVERY_S):
+                    self._gate.release()
+                elif program_end.overdue() and threading.get_ident() == threading.main_thread().ident:
+                    raise KeyboardInterrupt
+        except BaseException:
+            program_end.interrupted = True
+            raise
+        finally:
+            if self._event is not None:
+                self._event.synchronize()
         if self._error is not None:
             raise self._error
 
 
 done = Future(0)
 """The future of no work."""
+_here = threading.local()
+
+
+def own_thread() -> bool:
+    """Return whether the calling thread is one of the library's."""
+    return getattr(_here, "own", False)
 
 
 class Pool:
@@ -82,9 +171,13 @@ class Pool:
     def __init__(self, count: int, name: str, initializer: Callable[[], None] | None = None) -> None:
         self.count, self._name, self._initializer = count, name, initializer
         self._queue: SimpleQueue[tuple[Work, Future] | None] = SimpleQueue()
-        self._threads: list[Worker] = []
+        # With the future of each thread's work. Not by `join` alone: up to Python 3.12, one that Ctrl-C interrupts
+        # marks the thread as ended (https://github.com/python/cpython/issues/90882), and memory that it still reads
+        # would be unmapped.
+        self._threads: list[tuple[threading.Thread, Future]] = []
         self._lock = threading.RLock()  # a signal's handler may close in the midst of `run`
         self._closed = self._started = False
+        self._owner = 0  # the process that has the threads
 
     def run(self, works: Sequence[Work], future: Future | None = None) -> Future:
         """Queue some work.
@@ -108,29 +201,52 @@ class Pool:
         for work in works:
             self._queue.put((work, future))
         if self._closed:
-            self._cancel()
+            self.stop()
         return future
 
     def _start(self) -> None:
-        """Start the threads. If Ctrl-C interrupts it, the next call starts them."""
-        if not self._threads:
-            self._threads = [Worker(self._serve, f"{self._name}-{number}") for number in range(self.count)]
+        """Start the threads. If Ctrl-C interrupts it, the pool is closed."""
+        self._owner = os.getpid()
         try:
-            start_all(self._threads)
+            for number in range(self.count):
+                ended = Future(1)
+                thread = threading.Thread(target=self._serve, args=(ended,), name=f"{self._name}-{number}", daemon=True)
+                self._threads.append((thread, ended))
+                thread.start()
         except RuntimeError:  # the system has no further thread: those that there are do the work
-            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            self._threads.pop()
             if not self._threads:
                 raise
+        except BaseException:
+            self.stop()
+            raise
         self._started = True
 
-    def close(self) -> None:
-        """Cancel work that was not begun, wait for the rest, and end the threads; may be called twice."""
+    @property
+    def ended(self) -> bool:
+        """True while no thread runs."""
+        return not any(thread.is_alive() for thread, _ in self._threads)
+
+    def stop(self) -> None:
+        """Cancel work that was not begun, and have the threads end after the rest, without waiting for that."""
         with self._lock:
             self._closed = True
         self._cancel()
         for _ in self._threads:
             self._queue.put(None)
-        wait_all(self._threads)
+
+    def close(self) -> None:
+        """Cancel work that was not begun, wait for the rest, and end the threads; may be called twice.
+
+        In one of the threads it waits for the others.
+        """
+        self.stop()
+        for thread, ended in list(self._threads) if self._owner == os.getpid() else ():  # none is there after a fork
+            # One that was not started, as Ctrl-C interrupted that, finds out by itself.
+            if thread.ident not in (None, threading.get_ident()):
+                ended.wait()
+                thread.join()  # it has left this module, and only has to be finalized
+        self._threads.clear()
         self._cancel()
 
     end = close
@@ -149,18 +265,86 @@ class Pool:
         for _ in range(stops):
             self._queue.put(None)
 
-    def _serve(self) -> None:
-        if self._initializer is not None:
-            self._initializer()
-        while (item := self._queue.get()) is not None:
-            work, future = item
-            # Before the future is finished, and before the thread waits: what the work holds is given back by then.
-            del item
-            error: BaseException | None = None
-            try:
-                work()
-            except BaseException as wrong:
-                error = wrong
-            del work
-            future.finish(error)
-            del future, error
+    def _serve(self, ended: Future) -> None:
+        _here.own = True
+        try:
+            if self._initializer is not None:
+                self._initializer()
+            while (item := self._queue.get()) is not None:
+                work, future = item
+                # Before the future is finished, and before the thread waits: what the work holds is given back by then.
+                del item
+                error: BaseException | None = None
+                try:
+                    work()
+                except BaseException as wrong:
+                    error = wrong
+                del work
+                future.finish(error)
+                del future, error
+        finally:
+            ended.finish()
+
+
+class WeakList(Generic[T]):
+    """Objects, for as long as they are referenced elsewhere; may be used from any thread, unlike a WeakSet."""
+
+    def __init__(self) -> None:
+        self._refs: list[weakref.ref[T]] = []
+
+    def __iter__(self) -> Iterator[T]:
+        return iter([found for ref in list(self._refs) if (found := ref()) is not None])
+
+    def add(self, one: T) -> None:
+        """Add one."""
+        for ref in [ref for ref in self._refs if ref() is None]:
+            with suppress(ValueError):  # another thread has removed it
+                self._refs.remove(ref)
+        self._refs.append(weakref.ref(one))
+
+    def clear(self) -> None:
+        """Remove all."""
+        self._refs.clear()
+
+
+class HasBackgroundThread(Protocol):
+    """An object with a thread that runs on by itself."""
+
+    def end(self) -> None:
+        """End the thread and wait for it; may be called twice."""
+
+
+_endless = WeakList[HasBackgroundThread]()
+os.register_at_fork(after_in_child=_endless.clear)  # the threads do not exist there
+
+
+def end_at_exit(owner: HasBackgroundThread) -> None:
+    """Have the thread of `owner` ended before the interpreter is finalized.
+
+    A daemon thread that is inside torch or CUDA then would end the process with a crash.
+    """
+    _endless.add(owner)
+
+
+def park_at_exit() -> None:
+    """Have this thread sleep while another one finalizes the interpreter; no lock may be held.
+
+    Only daemon threads are left then. They are killed where they next take the interpreter lock, and torch's state of
+    each thread is destroyed without it: now and then that crashes the process. A thread that sleeps is not killed.
+    """
+    if program_end.began < math.inf and threading.get_ident() != threading.main_thread().ident:
+        time.sleep(_TAKEN_DOWN_S)
+
+
+@atexit.register
+def end_all() -> None:
+    """End background threads: the last step before the interpreter is finalized."""
+    program_end.began = min(program_end.began, time.monotonic())
+    trouble: BaseException | None = None
+    for owner in [*_endless, *_endless]:  # twice: Ctrl-C may interrupt the first time
+        try:
+            owner.end()
+        except BaseException as error:
+            trouble = error
+    if trouble is not None:
+        raise trouble

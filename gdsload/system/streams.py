@@ -7,14 +7,14 @@ may be an XPU's, too, which have the same methods.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
 
 from gdsload.errors import BudgetError
-from gdsload.system.threads import Worker, start_all
+from gdsload.system.pool import Pool
 from gdsload.system.units import format_bytes
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "SideStream",
     "Tensors",
     "allocate",
-    "back_to",
     "current_stream",
     "free",
     "has_streams",
@@ -91,13 +90,6 @@ class _On:
 
     def __exit__(self, *_error: object) -> None:
         torch.cuda.set_stream(self._before)
-
-
-def back_to(stream: torch.cuda.Stream) -> None:
-    """Make a stream current again on its device, which may not be the current one."""
-    module = _xpu if stream.device.type == "xpu" else torch.cuda
-    with module.device(stream.device):
-        module.set_stream(stream)
 
 
 @contextmanager
@@ -187,17 +179,12 @@ def _runtime(device: torch.device, name: str, *arguments: int) -> str:
         except Exception as error:
             found.append(f"{name}: {error}")
 
-    thread = Worker(call, "gdsload-cuda")
     try:
-        start_all([thread])
-        thread.wait()
+        with closing(Pool(1, "gdsload-cuda")) as pool:  # Ctrl-C waits for it: what the caller undoes has been done
+            pool.run([call]).wait()
     except RuntimeError:  # at the interpreter's end there are no new threads; nor are there kernels that could fail
         call()
-    except BaseException:  # Ctrl-C: what the caller undoes must have been done
-        start_all([thread])
-        thread.wait()
-        raise
-    return found[0] if found else f"{name} was interrupted"
+    return found[0]
 
 
 def _text(runtime: Any, code: int) -> str:

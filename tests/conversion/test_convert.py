@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
@@ -305,6 +305,35 @@ def test_a_lost_worker_is_named_and_the_next_run_goes_on(tmp_path):
 
     with Executor(1) as executor, pytest.raises(ReadError, match="a worker was lost"):
         convert(Numbers(50), tmp_path / "out", executor=executor)
+    assert convert(Numbers(50), tmp_path / "out", workers=1).samples == 50
+
+
+def test_an_error_waits_for_what_another_executor_has_begun(tmp_path):
+    """That of a cluster cancels what it has begun, and does not end it: it would write on beside the next run."""
+
+    class Cluster:
+        def __init__(self):
+            self.threads, self.done = ThreadPoolExecutor(4), 0
+
+        def submit(self, function, task):
+            found = Future()
+            self.threads.submit(self.do, found, function, task)
+            return found
+
+        def do(self, found, function, task):
+            if task.number == 0:
+                found.set_exception(CancelledError("the machine is gone"))
+            else:
+                time.sleep(0.1)
+                function(task)
+                self.done += 1
+                found.set_result(None)
+
+    cluster = Cluster()
+    with pytest.raises(ReadError, match="a worker was lost: the machine is gone"):
+        convert(Numbers(50), tmp_path / "out", executor=cluster, workers=1)
+    assert cluster.done == 3  # as many as are handed out at once
+    cluster.threads.shutdown()
     assert convert(Numbers(50), tmp_path / "out", workers=1).samples == 50
 
 

@@ -19,6 +19,7 @@ from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import VramSource
 from gdsload.engine.window_source import WindowSource
 from gdsload.system import streams
+from gdsload.system.pool import Future
 
 pytestmark = pytest.mark.cuda
 CYCLES = 20_000_000  # about 10 ms
@@ -166,7 +167,7 @@ def test_a_block_that_is_being_copied_is_neither_filled_again_nor_landed(numbere
     if off == "fill again":
         monkeypatch.setattr(copier.Copier, "wait", lambda self, block: None)
     if off == "landed":
-        monkeypatch.setattr(copier.Copying, "_last", lambda self: None)
+        monkeypatch.setattr(copier.Copier, "reading", lambda _self, parts, after=None: Future(parts, after))
     wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend=Bounce(pinned="4MiB"))
     assert (wrong == 0) == (off == "nothing"), f"{wrong} batches were wrong"
 

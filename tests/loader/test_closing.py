@@ -16,9 +16,9 @@ from gdsload.engine import assemble
 from gdsload.loader import life as life_module
 from gdsload.loader.ranks import Schedules
 from gdsload.shards.identity import Watch
-from gdsload.system import pool as pool_module
 from gdsload.testing import RecordingBackend, SlowBackend
 from tests.loader.taking import begin, numbers
+from tests.pools import no_threads
 
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
 
@@ -215,15 +215,10 @@ def test_closed_in_a_thread_of_its_own(load, plain, wrap, soon, threads):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
-def test_an_epoch_whose_threads_cannot_be_started_is_not_over(load, plain, threads, monkeypatch, error):
-    def struck(_):
-        raise error
-
+def test_an_epoch_whose_threads_cannot_be_started_is_not_over(load, plain, threads, error):
     loader = load(plain, 10)
-    with monkeypatch.context() as patch:
-        patch.setattr(pool_module, "start_all", struck)
-        with pytest.raises(type(error)):
-            next(iter(loader))
+    with no_threads(error), pytest.raises(type(error)):
+        next(iter(loader))
     assert (loader.epoch, threads()) == (0, [])
     assert len(list(loader)) == 100
     assert loader.epoch == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections import deque
@@ -125,39 +124,22 @@ def test_closed_between_two_batches(epoch, pipeline):
 
 
 class TestInterrupts:
-    """The place is behind what was handed out, wherever Ctrl-C has struck: a resumed run gets the batch that was not."""
+    """The place is after what was handed out: a run that is resumed there gets the batch that was not."""
 
     @pytest.fixture
     def found(self, monkeypatch):
-        """Takes the batches of an epoch until it is struck: gives them, and the place. ``found("lock", 1)``"""
+        """Takes the batches of an epoch until it is struck: gives them, and the place. ``found(1)``"""
 
-        def taken(where, number):
+        def taken(number):
             left = iter(range(number))
 
-            def strike():
+            def clock():
                 if next(left, None) is None:
                     raise KeyboardInterrupt
-
-            def clock():
-                if where == "clock":
-                    strike()
                 return time.perf_counter()
-
-            class Lock:
-                def __init__(self):
-                    self.lock = threading.RLock()
-
-                def __enter__(self):
-                    self.lock.acquire()
-
-                def __exit__(self, *_):
-                    self.lock.release()
-                    if where == "lock":
-                        strike()
 
             with monkeypatch.context() as patch:
                 patch.setattr(epoch_module, "time", SimpleNamespace(perf_counter=clock))
-                patch.setattr(epoch_module, "threading", SimpleNamespace(RLock=Lock))
                 epoch = Epoch(Owner(Pipeline()), None)
                 batches = []
                 with pytest.raises(KeyboardInterrupt):
@@ -175,10 +157,5 @@ class TestInterrupts:
 
     @pytest.mark.parametrize("number", range(6))
     def test_behind_each_look_at_the_clock(self, found, number):
-        batches, step = found("clock", number)
+        batches, step = found(number)
         assert step == len(batches) == number // 3
-
-    @pytest.mark.parametrize("number", range(2))
-    def test_while_the_lock_is_given_back(self, found, number):
-        batches, step = found("lock", number)
-        assert step == len(batches) == number

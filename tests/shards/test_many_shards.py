@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gdsload import FileChangedError, SampleIndexError, ShardDataset, ShardWriter
-from gdsload.system.threads import settle_dropped
+from gdsload.system.dropped import settle_dropped
 from tests.shards.threads import in_threads
 
 SHARDS = 1200

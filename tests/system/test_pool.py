@@ -12,15 +12,17 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gdsload
 from gdsload import LoaderClosedError
 from gdsload.system import pool as pool_module
 from gdsload.system.numa import stay_on
-from gdsload.system.pool import Future, Pool, done
-from tests.pools import Held, running
+from gdsload.system.pool import Future, Pool, WeakList, done, end_all, end_at_exit, park_at_exit
+from tests.pools import Held, no_threads, running
 
 
 @pytest.fixture
@@ -28,6 +30,10 @@ def pool():
     found = Pool(1, "gdsload-test")
     yield found
     found.close()
+
+
+def fail(error):
+    raise error
 
 
 # --- what is done, and what is raised ---
@@ -125,41 +131,76 @@ def test_many_wait_for_one_future(pool):
                 future.result(30)
 
 
-class Noted(Future):
-    """Notes when its last part has ended; that may fail."""
+@pytest.mark.parametrize("recorded", [True, False])
+def test_the_last_part_is_noted_before_anybody_goes_on(pool, recorded):
+    seen = []
 
-    trouble = None
+    def note():
+        seen.append(future.landed)
+        return Passed()
 
-    def _last(self):
-        self.seen = self.landed, self._gate.locked()
-        if self.trouble:
-            raise self.trouble
-
-
-def test_the_last_part_is_noted_before_anybody_is_told(pool):
-    future = Noted(3)
+    future = Future(3, after=note if not recorded else None, record=note if recorded else None)
     assert pool.run([bool] * 3, future) is future
     future.wait()
-    assert future.seen == (False, True)
+    assert seen == [False]
     assert future.landed
 
 
 @pytest.mark.parametrize("part", [None, OSError("read")])
-def test_noting_that_fails_is_an_error_like_any_other_and_nobody_waits_for_ever(part):
-    future = Noted(1)
-    future.trouble = ValueError("noted")
+@pytest.mark.parametrize("by", ["after", "record"])
+def test_noting_that_fails_is_an_error_like_any_other_and_nobody_waits_for_ever(part, by):
+    future = Future(1, **{by: partial(fail, ValueError("noted"))})
     future.finish(part)
     with pytest.raises(OSError if part else ValueError, match="read" if part else "noted"):
         future.wait()
 
 
 def test_ctrl_c_while_the_last_part_is_noted_is_not_swallowed_and_nobody_waits_for_ever():
-    future = Noted(1)
-    future.trouble = KeyboardInterrupt()
+    future = Future(1, partial(fail, KeyboardInterrupt()))
     for call in (future.finish, future.wait):
         with pytest.raises(KeyboardInterrupt):
             call()
         assert future.landed
+
+
+class Passed:
+    """An event of a device; it is recorded once the parts have ended, and passed when it is waited for."""
+
+    def __init__(self):
+        self.over = False
+
+    def query(self):
+        return self.over
+
+    def synchronize(self):
+        self.over = True
+
+
+@pytest.mark.parametrize("error", [None, OSError("read")])
+@pytest.mark.parametrize("after", [None, partial(fail, OSError("read"))])
+def test_what_is_queued_on_a_device_is_waited_for_whatever_fails(error, after):
+    events = [Passed()]
+    future = Future(2, after, events.pop)
+    event = events[0]
+    future.finish(error)
+    assert events
+    future.finish()
+    assert not events
+    assert not future.landed
+    with pytest.raises(OSError, match="read") if error or after else contextlib.nullcontext():
+        future.wait()
+    assert event.over
+    assert future.landed
+
+
+def test_an_event_that_fails_has_landed_and_its_error_is_raised():
+    event = Passed()
+    event.query = event.synchronize = partial(fail, RuntimeError("the GPU"))
+    future = Future(1, record=lambda: event)
+    future.finish()
+    assert future.landed
+    with pytest.raises(RuntimeError, match="the GPU"):
+        future.wait()
 
 
 def test_work_that_is_done_holds_no_memory(pool):
@@ -200,37 +241,30 @@ def test_threads_run_on_their_processors_and_nobody_else_does():
     assert os.sched_getaffinity(0) == before
 
 
-@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("begun", [0, 1])
-def test_threads_that_could_not_be_started_leave_no_work_undone(monkeypatch, error, begun):
-    pool, start_all, ran = Pool(2, "gdsload-test"), pool_module.start_all, []
-
-    def struck(workers):
-        start_all(workers[:begun])
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pool_module, "start_all", struck)
-        with contextlib.suppress(RuntimeError, KeyboardInterrupt):
-            pool.run([lambda: ran.append(1)]).wait()
-    # One thread does it all where there can be no others; with none, or after Ctrl-C, nothing was begun.
-    assert ran == ([1] if begun and isinstance(error, RuntimeError) else [])
+def test_threads_that_could_not_be_started_leave_no_work_undone(pool, begun):
+    pool, ran = Pool(2, "gdsload-test"), []
+    with no_threads(RuntimeError("can't start new thread"), begun):
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="can't start") if not begun else contextlib.nullcontext():
+                pool.run([lambda: ran.append(1)]).wait()
+    # One thread does it all where there can be no others; with none, nothing was begun.
+    assert ran == [1, 1] * begun
     pool.run([lambda: ran.append(2)] * 2).wait()
     assert ran[-2:] == [2, 2]
     pool.close()
     assert running() == []
 
 
-def test_a_system_that_is_out_of_threads_is_no_reason_to_hang(pool, monkeypatch):
-    def refuse(thread):
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        for _ in range(3):
-            with pytest.raises(RuntimeError, match="can't start new thread"):
-                pool.run([bool])
-    pool.run([bool]).wait()
+@pytest.mark.parametrize("begun", [0, 1])
+def test_a_pool_whose_start_was_interrupted_is_closed(begun):
+    pool, ran = Pool(2, "gdsload-test"), []
+    with no_threads(KeyboardInterrupt(), begun), pytest.raises(KeyboardInterrupt):
+        pool.run([lambda: ran.append(1)])
+    with pytest.raises(LoaderClosedError, match="closed"):
+        pool.run([lambda: ran.append(1)])
+    pool.close()
+    assert (ran, running()) == ([], [])
 
 
 # --- closing ---
@@ -302,3 +336,195 @@ def test_nothing_hangs_when_many_threads_run_work_and_one_closes():
             pool.close()
             assert all(isinstance(one.exception(30), LoaderClosedError) for one in working)
         assert running() == []
+
+
+# --- waiting ---
+
+
+@pytest.fixture
+def held(pool):
+    """Work that a thread is held up by, and its future."""
+    work = Held()
+    future = pool.run([work])
+    assert work.begun.wait(30)
+    yield work, future
+    work.may_end.set()
+
+
+@pytest.mark.parametrize("what", ["the work", "the threads"])
+def test_who_was_interrupted_while_waiting_waits_again(pool, held, interrupted, what):
+    work, future = held
+    wait = future.wait if what == "the work" else pool.close
+    for _ in range(3):
+        interrupted(0.02, wait)
+    threading.Timer(0.1, work.may_end.set).start()
+    wait()
+    assert work.may_end.is_set()
+    assert bool(running()) == (what == "the work")
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="mended in Python 3.13")
+def test_a_plain_join_takes_a_thread_for_dead_then(interrupted):
+    """Without which a pool needs no futures of its threads."""
+    out = threading.Event()
+    thread = threading.Thread(target=out.wait, daemon=True)
+    thread.start()
+    interrupted(0.02, thread.join)
+    assert not thread.is_alive()
+    assert thread in threading.enumerate()
+    out.set()
+
+
+def test_closed_in_one_of_its_threads_it_waits_for_the_others():
+    pool, held, closing = Pool(2, "gdsload-test"), Held(), threading.Event()
+
+    def close():
+        held.begun.wait(30)
+        closing.set()
+        pool.close()
+        assert held.may_end.is_set()
+
+    found = pool.run([held, close])
+    assert closing.wait(30)
+    time.sleep(0.02)
+    assert not found.landed
+    held.may_end.set()
+    found.wait()
+    pool.close()
+
+
+def test_stop_does_not_wait(pool, held):
+    work, future = held
+    turned_away = pool.run([bool])
+    pool.stop()
+    with pytest.raises(LoaderClosedError, match="was closed before this work was done"):
+        turned_away.wait()
+    assert (future.landed, pool.ended) == (False, False)
+    work.may_end.set()
+    future.wait()
+    pool.close()
+    assert pool.ended
+
+
+def test_a_child_does_not_wait_for_the_threads_of_its_parent(pool, held, ends_in_a_child):
+    assert ends_in_a_child(pool.close)
+
+
+def test_the_end_waits_for_ever_only_as_long_as_nobody_strikes(monkeypatch, own_end, held, interrupted):
+    _work, future = held
+    monkeypatch.setattr(pool_module, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(pool_module, "_GRACE_S", 0.1)
+    interrupted(0.1, future.wait)
+    interrupted(0.3, future.wait)  # before the end, nothing has become shorter
+    pool_module.program_end.began = time.monotonic()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        future.wait()
+    assert 0.05 < time.monotonic() - began < 5
+
+
+def test_the_end_ends_all_whatever_strikes(monkeypatch, own_end):
+    class Owner:
+        def __init__(self, strikes):
+            self.strikes, self.ends = strikes, 0
+
+        def end(self):
+            self.ends += 1
+            if self.ends <= self.strikes:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool_module, "_endless", WeakList())
+    owners = [Owner(strikes) for strikes in (0, 1, 5, 0)]
+    for owner in owners:
+        end_at_exit(owner)
+    with pytest.raises(KeyboardInterrupt):
+        end_all()
+    assert [owner.ends for owner in owners] == [2, 2, 2, 2]
+    assert pool_module.program_end.began <= time.monotonic()
+
+
+# --- consumers in daemon threads, while the interpreter is taken down ---
+
+
+@pytest.fixture
+def ending(own_end):
+    pool_module.program_end.began = time.monotonic()
+
+
+@pytest.fixture
+def loader(tmp_path):
+    with gdsload.ShardWriter(tmp_path / "shards") as writer:
+        writer.write_batch({"x": np.arange(100)})
+    with gdsload.DataLoader(tmp_path / "shards", 10, device="cpu") as found:
+        yield found
+
+
+@pytest.mark.usefixtures("own_end")
+def test_nobody_is_kept_before():
+    began = time.monotonic()
+    thread = threading.Thread(target=park_at_exit)
+    thread.start()
+    thread.join()
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.usefixtures("ending")
+def test_who_takes_it_down_is_not_kept(loader):
+    assert sum(len(batch["x"]) for batch in loader) == 100
+    loader.close()
+    with pytest.raises(LoaderClosedError, match="closed"):
+        next(iter(loader))
+
+
+@pytest.mark.usefixtures("ending")
+def test_others_stay_where_they_ask_for_a_batch_and_not_longer_than_somebody_can_wait(loader, monkeypatch):
+    taken = []
+    monkeypatch.setattr(pool_module, "_TAKEN_DOWN_S", 0.4)
+    thread = threading.Thread(target=lambda: taken.append(next(iter(loader))), daemon=True)
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive()
+    assert not taken
+    thread.join(10)
+    assert len(taken) == 1
+
+
+# --- weak lists ---
+
+
+class One:
+    pass
+
+
+class TestWeakLists:
+    def test_those_that_somebody_holds(self):
+        living, held = WeakList(), [One() for _ in range(3)]
+        for one in held:
+            living.add(one)
+        assert list(living) == held
+        del held[1], one
+        assert list(living) == held
+        living.clear()
+        assert list(living) == []
+
+    def test_the_gone_take_no_room(self):
+        living, kept = WeakList(), One()
+        living.add(kept)
+        for _ in range(1000):
+            living.add(One())
+        assert len(living._refs) <= 3
+        assert list(living) == [kept]
+
+    def test_from_many_threads(self):
+        living = WeakList()
+
+        def work(_number):
+            made = [One() for _ in range(300)]
+            for one in made:
+                living.add(one)
+            return made[::3]
+
+        with ThreadPoolExecutor(4) as working:
+            kept = [one for some in working.map(work, range(4)) for one in some]
+        assert {id(one) for one in living} == {id(one) for one in kept}
+        assert len(kept) == 400

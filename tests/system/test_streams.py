@@ -78,8 +78,6 @@ def test_on_another_device_both_change_and_the_first_one_is_left_alone(torch_str
     with streams.on(side):
         assert (torch_streams.current[one + 1], torch_streams.device) == (side, one + 1)
     assert (torch_streams.current, torch_streams.device) == (before, one)
-    streams.back_to(side)
-    assert (torch_streams.current[one + 1], torch_streams.device) == (side, one)
     assert torch_streams.changed == {one + 1}
 
 

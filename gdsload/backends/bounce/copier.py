@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -16,7 +17,7 @@ from gdsload.system.pinned import PinnedBlock
 from gdsload.system.pool import Future
 from gdsload.system.streams import on, record, side_stream
 
-__all__ = ["Copier", "Copying"]
+__all__ = ["Copier"]
 
 
 class Copier:
@@ -64,45 +65,15 @@ class Copier:
             return
         block.copied.synchronize()
 
+    def reading(self, parts: int, after: Callable[[], None] | None = None) -> Future:
+        """The completion of a read: all its blocks have been filled, and their copies have ended.
+
+        Args:
+            parts: how many blocks: each part ends after its copy was queued, or when there will be none.
+            after: see `Future`.
+        """
+        return Future(parts, after, partial(record, self.stream))
+
     def close(self) -> None:
         """Wait for all copies. `copy` must not be called any more."""
         self.stream.synchronize()
-
-
-class Copying(Future):
-    """The completion of a read: all its blocks have been filled, and their copies have ended.
-
-    Args:
-        parts: how many blocks: `finish` is called for each, after its copy was queued, or when there will be none.
-        copier: queues their copies.
-        after: see `Future`.
-    """
-
-    def __init__(self, parts: int, copier: Copier, after: Callable[[], None] | None = None) -> None:
-        super().__init__(parts, after)
-        self._stream = copier.stream
-        self._arrived: torch.cuda.Event | None = None
-
-    @property
-    def landed(self) -> bool:
-        """See `Completion.landed`."""
-        if not super().landed or self._arrived is None:
-            return super().landed
-        try:
-            return bool(self._arrived.query())
-        except Exception:  # something has failed on the GPU, here or elsewhere: `wait` raises it
-            return True
-
-    def wait(self) -> None:
-        """See `Future.wait`."""
-        try:
-            super().wait()
-        finally:
-            if self._arrived is not None:
-                self._arrived.synchronize()
-
-    def _last(self) -> None:
-        try:
-            super()._last()
-        finally:
-            self._arrived = record(self._stream)

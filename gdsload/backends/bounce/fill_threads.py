@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.bounce.copier import Copier, Copying
+from gdsload.backends.bounce.copier import Copier
 from gdsload.backends.bounce.slot_layout import BlockFill, Layout
 from gdsload.backends.readers import DriveReaders, one_each, threads_of_each
 from gdsload.shards.files import Files, ReadBatch
@@ -23,6 +23,7 @@ from gdsload.shards.page_cache import PROBES_OF_A_BLOCK, looks_resident
 from gdsload.shards.reads import Extents
 from gdsload.system.arrays import IntArray
 from gdsload.system.pinned import PinnedRing
+from gdsload.system.pool import Future
 
 __all__ = ["SUBMITTERS", "BouncePath", "DirectIOPolicy", "ThreadFill"]
 
@@ -103,7 +104,7 @@ class ThreadFill:
         submitters = one_each(drives, count, "gdsload-bounce-direct", where)
         self._readers = DriveReaders([*copiers, *submitters])
 
-    def run(self, layout: Layout, cold: NDArray[np.bool_], slot: torch.Tensor) -> Copying:
+    def run(self, layout: Layout, cold: NDArray[np.bool_], slot: torch.Tensor) -> Future:
         """Have a slot filled.
 
         Args:
@@ -118,7 +119,7 @@ class ThreadFill:
         """
         counts = [part.stop - part.first for part in layout.parts]
         reads = self._means.files.reads(layout.reads, np.repeat(cold, counts))
-        reading = Copying(len(layout.parts), self._means.copier, reads.close)
+        reading = self._means.copier.reading(len(layout.parts), reads.close)
         try:
             works = [
                 (number, partial(self._fill, part, layout.within, reads, slot))

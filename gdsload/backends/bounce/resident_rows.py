@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import PendingRead
-from gdsload.backends.bounce.copier import Copying
 from gdsload.backends.bounce.fill_threads import BouncePath
 from gdsload.shards.gather_host import limit_threads, take_rows
 from gdsload.shards.identity import LOOK_BEFORE_S
@@ -94,7 +93,7 @@ class ResidentRows:
         slot = allocate(total)
         files = distinct(wanted.file, len(self._means.files.sources))
         works = [partial(self._fill, rows, slot, low, files) for rows, low in blocks]
-        reading = self._readers.run(works, Copying(len(works), self._means.copier))
+        reading = self._readers.run(works, self._means.copier.reading(len(works)))
         held, begin = [slot], slot.data_ptr()
         return PendingRead(begin + places, reading, total, held.clear, np.array([begin]))
 

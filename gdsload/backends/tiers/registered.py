@@ -11,11 +11,12 @@ from contextlib import suppress
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend
 from gdsload.backends.keep import AFTER_S, AT_ONCE, keep, resides
 from gdsload.backends.mapped import MappedBackend
-from gdsload.backends.tiers.tiered import Filling
+from gdsload.backends.tiers.tiered import Over
 from gdsload.shards.files import Files
 from gdsload.system.numa import processors_near, stay_on
 
@@ -41,30 +42,30 @@ class RegisteredTier(MappedBackend):
         super().__init__(files, device, register_bytes=register_bytes)
         self.at_once = at_once
         self.ready = self.registered
+        self._kept = False  # whether the shards that the page cache keeps were read
 
-    def fill(self, _far: Backend, filling: Filling) -> None:
+    def fill(self, _far: Backend, wanted: NDArray[np.bool_], over: Over) -> None:
         """See `Near.fill`."""
         near = processors_near(self.device)
         stay_on(near)  # pages that are read into the page cache are in the memory of the processor that reads them
-        filling.wait()
-        if self.files.kept.any():
-            first = int(filling.wanted.argmax())
+        if self.files.kept.any() and not self._kept:
+            self._kept, first = True, int(wanted.argmax())
             self.trouble = keep(
                 self.files,
                 first,
                 at_once=self.at_once,
-                over=lambda: filling.over,
-                pause=lambda: filling.pause(AFTER_S),
+                over=over,
+                after_s=AFTER_S,
                 then=self.try_register,
                 processors=near,
             )
-        while not (filling.over or self.trouble):
-            for file in np.flatnonzero(filling.wanted & self.files.opened & ~self.ready).tolist():
-                if filling.over or self.trouble:
+        while len(looked := np.flatnonzero(wanted & self.files.opened & ~self.ready)):
+            for file in looked.tolist():
+                if over(0) or self.trouble:
                     return
                 if resides(self.files, file):
                     with suppress(Exception):  # an error of a file is raised where it is read
                         self.trouble = self.try_register(file)
-                filling.wanted[file] = False
-            filling.pause(_LOOK_EVERY_S)
-            filling.wait()
+                wanted[file] = False
+            if over(_LOOK_EVERY_S):
+                return

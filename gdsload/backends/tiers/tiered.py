@@ -7,6 +7,7 @@ is full is decided by the tier.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -15,54 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, Destination, FileBackend, PendingRead, ShardAddresses, TierStatus, joined
+from gdsload.errors import LoaderClosedError
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents, distinct
 from gdsload.system.arrays import IntArray
-from gdsload.system.threads import Worker, end_at_exit, start_all
+from gdsload.system.pool import Pool, done, end_at_exit
 
-__all__ = ["Filling", "Near", "Tiered"]
+__all__ = ["Near", "Over", "Tiered"]
 
 
-class Filling:
-    """Requests to the thread that fills a tier.
-
-    By queues, which are C alone: Ctrl-C in an event's Python code would leave its lock locked, and no later `end` ends.
-
-    Args:
-        shards: number of shards.
-    """
-
-    def __init__(self, shards: int) -> None:
-        self.wanted = np.zeros(shards, bool)
-        """Shards that were wanted and not in the tier; the tier resets them."""
-        self.over = False
-        """True if the thread is to end."""
-        self._more, self._end = SimpleQueue[None](), SimpleQueue[None]()
-
-    def want(self, files: IntArray) -> None:
-        """Add shards that are wanted and not in the tier."""
-        self.wanted[files] = True
-        if self._more.empty():
-            self._more.put(None)
-
-    def wait(self) -> None:
-        """Wait until some are wanted, or the thread is to end."""
-        self._more.get()
-
-    def pause(self, seconds: float) -> None:
-        """Wait for some seconds, or until the thread is to end."""
-        with suppress(Empty):
-            self._end.get(timeout=seconds)
-
-    def end(self) -> None:
-        """Have the thread end."""
-        self.over = True
-        self._end.put(None)
-        self._more.put(None)
+Over = Callable[[float], bool]
+"""Waits up to some seconds for the end of the tier, and returns whether it is over."""
 
 
 class Near(Protocol):
-    """A tier. Its methods may be called from several threads, `fill` from one."""
+    """A tier. Its methods may be called from several threads at once, but for `fill`."""
 
     ready: NDArray[np.bool_]
     """Which shards it holds."""
@@ -83,12 +51,13 @@ class Near(Protocol):
     def tiers(self) -> dict[str, TierStatus]:
         """See `Backend.tiers`."""
 
-    def fill(self, far: Backend, filling: Filling) -> None:
-        """Add shards, until there is trouble, none is left, or the thread is to end. It raises nothing.
+    def fill(self, far: Backend, wanted: NDArray[np.bool_], over: Over) -> None:
+        """Add shards, until there is trouble, none is left to be added, or it is over.
 
         Args:
             far: reads them.
-            filling: the requests.
+            wanted: those that were wanted and not in the tier. More may be at any moment; the tier resets them.
+            over: whether to end.
         """
 
     def give_back(self) -> None:
@@ -110,9 +79,11 @@ class Tiered(FileBackend):
     def __init__(self, name: str, files: Files, near: Near, far: Backend) -> None:
         super().__init__(files)
         self.name, self.near, self.far = name, near, far
-        self._filling = Filling(len(files.sources))
-        self._thread: Worker | None = None
+        self._wanted = np.zeros(len(files.sources), bool)
+        self._filler, self._filling = Pool(1, near.thread), done
         self._lock = threading.Lock()
+        self._closed, self._ended = False, SimpleQueue[None]()
+        end_at_exit(self)
 
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """See `Backend.read`."""
@@ -133,16 +104,31 @@ class Tiered(FileBackend):
         """Have shards added to the tier, if it may take any."""
         if self.near.trouble or not len(files):
             return
-        self._filling.want(files)
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None and not self._filling.over:
-                    self._thread = Worker(lambda: self.near.fill(self.far, self._filling), self.near.thread)
-                    end_at_exit(self)
-                    try:
-                        start_all([self._thread])
-                    except RuntimeError as error:  # the system has no further thread
-                        self.near.trouble = f"no thread could be started: {error}"
+        self._wanted[files] = True
+        if not self._filling.landed:
+            return
+        with self._lock:
+            if self._filling.landed and not self._closed:
+                try:
+                    self._filling = self._filler.run([self._fill])
+                except LoaderClosedError:  # meanwhile
+                    pass
+                except RuntimeError as error:  # the system has no further thread
+                    self.near.trouble = f"no thread could be started: {error}"
+
+    def _fill(self) -> None:
+        try:
+            self.near.fill(self.far, self._wanted, self._over)
+        except Exception as error:
+            self.near.trouble = f"filling it failed: {error}"
+        if self.near.trouble or self.near.ready.all():
+            self._filler.stop()  # nothing is left to do
+
+    def _over(self, wait_s: float) -> bool:
+        if wait_s and not self._closed:
+            with suppress(Empty):
+                self._ended.get(timeout=wait_s)
+        return self._closed
 
     def addresses(self) -> ShardAddresses | None:
         """See `Backend.addresses`."""
@@ -172,8 +158,6 @@ class Tiered(FileBackend):
 
     def end(self) -> None:
         """Add no further shard, and wait for the thread that adds them."""
-        self._filling.end()
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.wait()
+        self._closed = True
+        self._ended.put(None)
+        self._filler.close()

@@ -12,9 +12,10 @@ from contextlib import suppress
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, Destination, FileBackend, PendingRead, ShardAddresses, TierStatus
-from gdsload.backends.tiers.tiered import Filling
+from gdsload.backends.tiers.tiered import Over
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents, distinct
 from gdsload.system.copies import copy_runs
@@ -79,13 +80,13 @@ class VramTier(FileBackend):
             self._memory.clear()
         self.ready[:] = False
 
-    def fill(self, far: Backend, filling: Filling) -> None:
+    def fill(self, far: Backend, _wanted: NDArray[np.bool_], over: Over) -> None:
         """See `Near.fill`: all shards, one after the other."""
         for file in range(len(self.ready)):
-            if filling.over:
+            if over(0):
                 return
             try:
-                self._keep(file, far, filling)
+                self._keep(file, far, over)
             except torch.OutOfMemoryError:
                 self.trouble = "the GPU has no memory left"
             except Exception as error:  # it is raised where the shard is read
@@ -93,7 +94,7 @@ class VramTier(FileBackend):
             if self.trouble:
                 return
 
-    def _keep(self, file: int, far: Backend, filling: Filling) -> None:
+    def _keep(self, file: int, far: Backend, over: Over) -> None:
         """Copy a shard into VRAM."""
         low, high = self._span(file)
         if self.kept_bytes + high - low > self.vram_bytes:
@@ -103,7 +104,7 @@ class VramTier(FileBackend):
             memory = torch.empty(high - low, dtype=torch.uint8, device=self.device)
         offsets = np.arange(low, high, _READ_BYTES)
         for first in range(0, len(offsets), _READS):
-            if filling.over:
+            if over(0):
                 return
             offset = offsets[first : first + _READS]
             nbytes = np.minimum(_READ_BYTES, high - offset)

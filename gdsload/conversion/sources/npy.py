@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import io
+import os
+import threading
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.system.threads import ProcessLock
-
 __all__ = ["decode_npy", "map_npy", "npy_header"]
 
-_parsing = ProcessLock()
+_parsing = threading.RLock()
 """numpy reads headers by Python's parser, which now and then fails where several threads use it at once: Python 3.11
 counts how deep it is for all of them together (https://github.com/python/cpython/issues/106905)."""
+os.register_at_fork(before=_parsing.acquire, after_in_parent=_parsing.release, after_in_child=_parsing.release)
 
 
 def decode_npy(content: bytes) -> NDArray[Any]:
@@ -36,7 +37,7 @@ def map_npy(file: str) -> Any:
     Raises:
         OSError, ValueError, EOFError, SyntaxError: as `numpy.load`.
     """
-    with _parsing.here():
+    with _parsing:
         return np.load(file, mmap_mode="r", allow_pickle=False)
 
 
@@ -49,7 +50,7 @@ def npy_header(stream: IO[bytes], nbytes: int) -> tuple[tuple[int, ...], bool, n
     begin = stream.tell()
     version = np.lib.format.read_magic(stream)
     reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    with _parsing.here():
+    with _parsing:
         shape, fortran, dtype = reader(stream)
     if dtype.hasobject:
         raise ValueError("an array of objects is a pickle, which is never loaded")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gdsload.engine.gpu.plain_tensors import tensors_of
-from gdsload.system.streams import back_to, current_stream, new_event, on, record, room_for, side_stream
+from gdsload.system.streams import current_stream, new_event, on, record, room_for, side_stream
 
 __all__ = ["ConsumerThrottle", "DeviceQueue", "group_hand_over", "hand_over", "recordable"]
 
@@ -73,19 +73,12 @@ class DeviceQueue:
 
     @contextmanager
     def _to_its_end(self, stream: torch.cuda.Stream) -> Iterator[None]:
-        before = current_stream(self.device)
-        try:
-            with on(stream):
-                try:
-                    yield
-                finally:
-                    # No memory that is read from may be released before, even after an error.
-                    record(stream).synchronize()
-        except BaseException:
-            # Ctrl-C may be raised where torch changes streams, in Python: the consumer would stay on this one.
-            if current_stream(self.device) is not before:
-                back_to(before)
-            raise
+        with on(stream):
+            try:
+                yield
+            finally:
+                # No memory that is read from may be released before, even after an error.
+                record(stream).synchronize()
 
     def follow(self) -> None:
         """Order what is queued from now on after what the calling thread has queued."""

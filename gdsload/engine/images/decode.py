@@ -22,9 +22,8 @@ from gdsload.errors import LoaderClosedError
 from gdsload.shards.format.image_header import ImageHeader
 from gdsload.shards.gather_host import limit_threads
 from gdsload.system.arrays import IntArray
-from gdsload.system.pool import Future, Pool
+from gdsload.system.pool import Future, Pool, end_at_exit
 from gdsload.system.share import processors
-from gdsload.system.threads import end_at_exit
 from gdsload.transforms import DecodeImage
 
 __all__ = ["FieldImages", "HostImages", "ImageBatch", "alone", "decoded_nbytes"]

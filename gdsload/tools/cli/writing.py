@@ -15,7 +15,7 @@ from gdsload.tools.cli.terminal import Bar, plain, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import add_list
 
 if TYPE_CHECKING:
-    from gdsload.conversion.clusters import ClusterExecutor
+    from gdsload.conversion.clusters import Cluster
     from gdsload.conversion.keywords import RearrangeKeywords
     from gdsload.conversion.runner import ConvertReport
 
@@ -85,7 +85,7 @@ def run_with_bar(chosen: argparse.Namespace) -> Iterator[RearrangeKeywords]:
         }
 
 
-def _cluster(chosen: argparse.Namespace) -> AbstractContextManager[ClusterExecutor | None]:
+def _cluster(chosen: argparse.Namespace) -> AbstractContextManager[Cluster | None]:
     from gdsload.conversion.clusters import dask_executor, ray_executor
 
     if chosen.dask is not None:

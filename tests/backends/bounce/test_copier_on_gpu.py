@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gdsload.backends.bounce import copier as copier_module
-from gdsload.backends.bounce.copier import Copier, Copying
+from gdsload.backends.bounce.copier import Copier
 from gdsload.system.driver import driver
 from gdsload.system.pinned import PinnedRing
 
@@ -38,7 +38,7 @@ def test_many_threads_copy_each_block_once_and_whole(copier, ring):
     """Threads that have never called torch; each block goes round many times."""
     rounds, threads = 50, 5
     out = torch.zeros(threads, rounds, BLOCK, dtype=torch.uint8, device=DEVICE)
-    reading, errors = Copying(rounds * threads, copier), []
+    reading, errors = copier.reading(rounds * threads), []
 
     def work(thread):
         try:
@@ -70,7 +70,7 @@ def test_landed_when_the_copies_are_past_and_not_when_they_are_queued(copier, ri
     block.tensor.fill_(7)
     with torch.cuda.stream(copier.stream):
         torch.cuda._sleep(10 * CYCLES)
-    reading = Copying(1, copier)
+    reading = copier.reading(1)
     copier.copy(block, out, 0, BLOCK)
     reading.finish()
     assert not reading.landed
@@ -83,7 +83,7 @@ def test_an_error_is_raised_when_the_other_copies_have_ended(copier, ring):
     out, block = torch.zeros(BLOCK, dtype=torch.uint8, device=DEVICE), ring.take()
     with torch.cuda.stream(copier.stream):
         torch.cuda._sleep(CYCLES)
-    reading = Copying(2, copier)
+    reading = copier.reading(2)
     copier.copy(block, out, 0, BLOCK)
     reading.finish()
     reading.finish(OSError("the disk"))

@@ -70,6 +70,9 @@ class Copier:
         if not self.is_past(block):
             self._under_way[block.address].wait(30)
 
+    def reading(self, parts, after=None):
+        return Future(parts, after)
+
     def drain(self):
         for done in self._under_way.values():
             assert done.wait(30)
@@ -98,7 +101,6 @@ class Site:
             patched.setattr(pinned, "node_of", lambda _device: -1)
             patched.setattr(pinned, "processors_near", lambda _device: None)
             self.ring = pinned.PinnedRing(torch.device("cpu"), BLOCKS, BLOCK)
-        monkeypatch.setattr(fill_threads, "Copying", lambda parts, _copier, after: Future(parts, after))
         self.copier, self.counted, self._lock = Copier(), [0, 0], threading.Lock()
         self.means, self.cold = (
             BouncePath(self.files, self.ring, self.copier, self._count),
@@ -325,7 +327,6 @@ def test_work_that_comes_while_it_is_closed_is_not_waited_for_for_ever(sites):
 class TestResidentRows:
     @pytest.fixture
     def site(self, sites, monkeypatch):
-        monkeypatch.setattr(resident_rows, "Copying", lambda parts, _copier: Future(parts))
         site = sites(mapped=True)
         site.fill = ResidentRows(site.means, 2, None)
         return site

@@ -135,7 +135,7 @@ def brings_all(routed, contents):
 
 
 def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "gdsload-register"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("gdsload-register")]
 
 
 def until(happened, routed, wanted=ONE_OF_EACH):
@@ -349,19 +349,21 @@ def test_what_the_loader_has_read_is_only_registered(keeping, contents, monkeypa
 def test_only_shards_that_have_to_be_read_wait_for_the_first_batches(keeping, monkeypatch, resident):
     """They wait once. Those that are there are registered at once."""
     routed, read = keeping(0, 1, 2, 3, resident=resident)
-    pauses, real = [], routed._filling.pause
+    pauses, real = [], registered_module.keep
     routed.near.at_once = 4
     monkeypatch.setattr(registered_module, "AFTER_S", 7)
 
-    def pause(seconds):
-        if seconds != 7:
-            real(seconds)
-            return
-        pauses.append((list(read), list(routed.near.asked)))
+    def keep(*arguments, over, **options):
+        def noted(seconds):
+            if seconds:
+                pauses.append((seconds, list(read), list(routed.near.asked)))
+            return over(0)
 
-    monkeypatch.setattr(routed._filling, "pause", pause)
+        return real(*arguments, over=noted, **options)
+
+    monkeypatch.setattr(registered_module, "keep", keep)
     assert until(routed.near.registered.all, routed)
-    assert pauses == [([], resident)] * (len(resident) < 4)
+    assert pauses == [(7, [], resident)] * (len(resident) < 4)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 4])
@@ -436,6 +438,18 @@ def test_close_while_shards_are_read_to_be_kept(keeping):
         assert not [
             thread for thread in threading.enumerate() if thread.name.startswith(("gdsload-keep", "gdsload-reg"))
         ]
+
+
+@pytest.mark.usefixtures("resident")
+def test_an_error_in_filling_ends_it_and_is_named(routed, contents, monkeypatch):
+    def broken(_files, _file):
+        raise OSError("broken")
+
+    monkeypatch.setattr(registered_module, "resides", broken)
+    assert until(lambda: routed.near.trouble, routed)
+    assert routed.near.trouble == "filling it failed: broken"
+    assert until(lambda: not threads(), routed)
+    brings_all(routed, contents)
 
 
 # --- closing ---

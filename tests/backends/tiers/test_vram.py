@@ -19,7 +19,7 @@ import torch
 from gdsload import Field, FileChangedError, ShardDataset, ShardWriter
 from gdsload.backends.base import ShardAddresses
 from gdsload.backends.host import HostBackend
-from gdsload.backends.tiers import tiered, vram
+from gdsload.backends.tiers import vram
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.backends.tiers.vram import VramTier
 from gdsload.engine.assemble import Assembler, BatchForm
@@ -27,7 +27,7 @@ from gdsload.engine.codecs import codecs_of
 from gdsload.engine.on_demand import OnDemand
 from gdsload.shards.reads import Extents, concat_extents
 from gdsload.shards.shard_table import ShardTable
-from gdsload.system import threads
+from gdsload.system import pool
 from gdsload.system.memory import BatchPool
 from gdsload.testing import RecordingBackend
 
@@ -103,7 +103,7 @@ def on_demand(tier):
 
 
 def alive():
-    return [thread for thread in threading.enumerate() if thread.name == "gdsload-vram"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("gdsload-vram")]
 
 
 def rows(tier, file, count=ROWS):
@@ -216,11 +216,15 @@ def test_memory_that_is_used_up_is_no_failure(open_tier, monkeypatch):
 
 
 def test_no_thread_is_no_failure(open_tier, monkeypatch):
-    def refused(_threads):
-        raise RuntimeError("can't start new thread")
-
     tier = open_tier()
-    monkeypatch.setattr(tiered, "start_all", refused)
+    starts = threading.Thread.start
+
+    def refused(thread):
+        if thread.name.startswith(VramTier.thread):
+            raise RuntimeError("can't start new thread")
+        starts(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
     wanted = rows(tier, 1, 5)
     assert brought(tier, wanted) == truth(tier, wanted)
     assert "can't start" in tier.near.trouble
@@ -240,9 +244,9 @@ def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end):
     monkeypatch.setattr(VramTier, "_copy", slow_copy)
     brought(tier, rows(tier, 0, 1))
     assert begun.wait(20)
-    ending = threading.Thread(target=threads.end_all)
+    ending = threading.Thread(target=pool.end_all)
     ending.start()
-    assert until(lambda: tier._filling.over)
+    assert until(lambda: tier._closed)
     go_on.set()
     ending.join(20)
     assert not ending.is_alive()

@@ -16,10 +16,10 @@ from gdsload import StateError
 from gdsload.loader.samplers import Draws
 from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.state import Place
-from gdsload.system import pool as pool_module
 from gdsload.testing import assert_resumes_everywhere
 from tests.loader.samplers.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch, seeded
 from tests.loader.taking import begin
+from tests.pools import no_threads
 
 
 @pytest.fixture
@@ -94,11 +94,8 @@ def test_so_does_one_that_is_seeded_while_batches_are_drawn_ahead(make, monkeypa
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("before", ["nothing", "an epoch", "a state", "a state at the end"])
 @pytest.mark.parametrize("sampler", [Stateful, RollsOver, lambda: RandomSampler(ALL, generator=seeded())])
-def test_an_epoch_that_could_not_begin_begins_where_it_was_to(make, monkeypatch, sampler, before, error):
+def test_an_epoch_that_could_not_begin_begins_where_it_was_to(make, sampler, before, error):
     """Though its first batch has been drawn: here, and where the state is loaded that was taken behind the failure."""
-
-    def struck(_):
-        raise error
 
     with make(10, sampler=sampler()) as loader:
         epochs, state = [[], []], None
@@ -113,8 +110,7 @@ def test_an_epoch_that_could_not_begin_begins_where_it_was_to(make, monkeypatch,
             numbers(loader)
         elif before != "nothing":
             loader.load_state_dict(state)
-        with monkeypatch.context() as patch:
-            patch.setattr(pool_module, "start_all", struck)
+        with no_threads(error):
             for _ in range(2):
                 with pytest.raises(type(error)):
                     next(iter(loader))
@@ -127,20 +123,15 @@ def test_an_epoch_that_could_not_begin_begins_where_it_was_to(make, monkeypatch,
 
 
 @pytest.mark.parametrize("sampler", [Stateful, lambda: RandomSampler(ALL, generator=seeded())])
-def test_a_state_behind_an_epoch_that_could_not_begin_is_that_of_the_one_before(make, monkeypatch, sampler):
-    def struck(_):
-        raise KeyboardInterrupt
-
+def test_a_state_behind_an_epoch_that_could_not_begin_is_that_of_the_one_before(make, sampler):
     with make(10, sampler=sampler()) as loader:
         wanted = numbers(loader)
     with make(10, sampler=sampler()) as loader:
         iterator = iter(loader)
         assert numbers([next(iterator) for _ in range(3)]) == wanted[:3]
         del iterator
-        with monkeypatch.context() as patch:
-            patch.setattr(pool_module, "start_all", struck)
-            with pytest.raises(KeyboardInterrupt):
-                next(iter(loader))
+        with no_threads(KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+            next(iter(loader))
         state = json.loads(json.dumps(loader.state_dict()))
         assert len(numbers(loader)) == len(wanted)
     with make(10, sampler=sampler()) as loader:
