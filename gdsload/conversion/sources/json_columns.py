@@ -15,7 +15,7 @@ from gdsload.errors import FormatError, OptionError
 __all__ = ["CONSTANTS", "column_of", "inferred_type", "late_key", "named_type"]
 
 CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""The constants of JSON lines, as Python writes them; an infinite number that is none of these objects was too large."""
+"""The constants of JSON lines, as Python writes them; any other infinite number was too large."""
 
 _USUAL: dict[type | tuple[type, ...], tuple[str, object]] = {bool: ("bool", False), (str, list, dict): ("string", "")}
 """The type that a value has, and what may stand for one that is missing; lists and objects as texts of JSON."""
