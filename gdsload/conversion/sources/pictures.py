@@ -254,10 +254,6 @@ class ImageSource:
         """The bytes of its files that a sample takes, where parts do not know their number of samples; else None."""
         return None
 
-    def with_images(self, *, kept: bool) -> ImageSource:
-        """The same source with its images kept or decoded, for a comparison of the two."""
-        return self._with(ImageForm(keep_encoded=True) if kept else replace(self.look, keep_encoded=False))
-
     def _with(self, look: ImageForm) -> ImageSource:
         other = copy.copy(self)
         other.__dict__.update(look=look, _decided=None)
