@@ -56,6 +56,7 @@ class Leaf:
         json: whether it becomes a text of JSON.
         fill: what stands for a missing value; None: nothing does.
         decimals: what decimal numbers become.
+        usual: an example of what may stand for a missing value; None: that of the type.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Leaf:
     json: bool = False
     fill: Any = None
     decimals: str | None = None
+    usual: Any = None
 
 
 @dataclass(frozen=True)
@@ -183,8 +185,8 @@ class TableForm:
             if isinstance(value, str) and arrow.types.is_floating(kind):
                 value = float(value)  # nan and inf, which JSON has not
             fits = arrow.scalar(value, kind).as_py() == value or not arrow.types.is_integer(kind)
-            if not fits:
-                raise ValueError("it is no whole number")
+            if not fits or value is None:
+                raise ValueError("it is no whole number" if value is not None else "it stands for nothing")
         except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise OptionError(
                 f"has {value!r:.100} for field {leaf.name!r}, which is {kind!s:.100}: {str(error)[:100]}",
