@@ -11,7 +11,6 @@ from gdsload.conversion.row_source import check_fields, choice_of
 from gdsload.conversion.source import FieldChoice
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
-from gdsload.system.names import check_list
 
 __all__ = [
     "ColumnOptions",
@@ -85,11 +84,6 @@ class TableForm:
     decimals: str | None = None
 
     def __post_init__(self) -> None:
-        check_list("as_json", self.as_json)
-        if not isinstance(self.fill, Mapping):
-            raise OptionError(f"is {self.fill!r:.200}", option="fill", remedy='Pass values: `fill={"age": -1}`.')
-        if not isinstance(self.as_json, Sequence):
-            raise OptionError(f"is {self.as_json!r:.200}", option="as_json", remedy="Pass a list of names.")
         if self.decimals not in (None, *_DECIMALS):
             raise OptionError(
                 f"is {self.decimals!r:.200}", option="decimals", remedy='Supported are "float64" and "scaled".'

@@ -15,7 +15,7 @@ from gdsload.conversion.sources.many_images import image_parts, mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import ALL, level_splits, split_words
 from gdsload.conversion.suffixes import PICTURES
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 from gdsload.system.units import counted
 
 __all__ = ["ImageFolderSource"]
@@ -52,8 +52,6 @@ class ImageFolderSource(ImageSource):
     threads = False
 
     def __init__(self, path: str, *, with_key: bool = False, **options: Unpack[ImageFileOptions]) -> None:
-        if not isinstance(with_key, bool):
-            raise OptionError(f"is {with_key!r}", option="with_key", remedy="Supported are true and false.")
         super().__init__(path, **options)
         self.with_key = with_key
         self._listed: list[tuple[int, str]] | None = None

@@ -88,8 +88,6 @@ class ImageForm:
         for one in modes.values():
             if one not in get_args(Mode):
                 raise OptionError(f"is {one!r}", option="mode", remedy=f"Supported are {', '.join(get_args(Mode))}.")
-        if not isinstance(self.keep_encoded, bool):
-            raise OptionError(f"is {self.keep_encoded!r}", option="keep_encoded", remedy="Pass true or false.")
         if self.resize is None:
             object.__setattr__(self, "resize", "none" if self.size is None else "crop")
         elif self.resize not in get_args(Resize):

@@ -112,8 +112,6 @@ class TfRecordSource(FieldChoice, ImageSource):
 
 
 def _types(given: Mapping[str, str] | None) -> dict[str, str]:
-    if not isinstance(given, Mapping | None):
-        raise OptionError(f"is {given!r:.200}", option="types", remedy='Pass types: `types={"image": "image"}`.')
     known = (*KNOWN_TYPES, *(dtype.name for dtype in DTYPES.values() if not dtype.name.startswith(("float8", "bf"))))
     for name, value in (given or {}).items():
         if value not in known:
