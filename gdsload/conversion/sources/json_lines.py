@@ -1,4 +1,4 @@
-"""Files of JSON lines: an object a line, whose keys are fields."""
+"""Files of JSON lines: an object a line, whose keys are fields, or a list of tokens."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from gdsload.errors import FormatError
 __all__ = ["JsonLinesSource"]
 
 _SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+_TOKENS = "tokens"
 _LOOKED_AT, _LOOK_BYTES = 1000, 16 * 2**20
 _BATCH_BYTES, _MAX_LINE_BYTES = 4 * 2**20, 2**26  # as Python's objects a line may take thirty times as much
 
@@ -39,7 +40,7 @@ class JsonOptions(FileOptions, ColumnOptions, total=False):
 
 
 class JsonLinesSource(TableSource):
-    """Lines of JSON, each an object: a sample, whose keys are fields.
+    """Lines of JSON, each an object: a sample, whose keys are fields. A line that is a list is the field ``tokens``.
 
     The first 1000 lines, or as many as have 16 MiB, tell which keys there are, and of what types: whole numbers
     (int64), floating-point ones (float64), ``true`` and ``false``, texts, lists of numbers (ragged). Of an object in
@@ -202,10 +203,10 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=CONSTANTS.__
 def _object(line: bytes, where: str) -> dict[str, Any]:
     with reading("the line is no JSON", where, ValueError, RecursionError):
         found = _DECODER.decode(line.decode("utf-8-sig"))
+    if isinstance(found, list):
+        return {_TOKENS: found}
     if not isinstance(found, dict):
-        raise FormatError(
-            f"the line is no JSON object: {line!r:.100}", file=where, remedy="Lists of tokens are of `kind='tokens'`."
-        )
+        raise FormatError(f"the line is no JSON object: {line!r:.100}", file=where)
     return found
 
 
