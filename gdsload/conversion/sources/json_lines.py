@@ -40,11 +40,11 @@ class JsonOptions(FileOptions, ColumnOptions, total=False):
 
 
 class JsonLinesSource(TableSource):
-    """Lines of JSON, each an object: a sample, whose keys are fields. A line that is a list is the field ``tokens``.
+    """Lines of JSON, each an object: a sample, whose keys are fields.
 
     The first 1000 lines, or as many as have 16 MiB, tell which keys there are, and of what types: whole numbers
     (int64), floating-point ones (float64), ``true`` and ``false``, texts, lists of numbers (ragged). Of an object in
-    one each part is a field, ``"s.x"``. A line with a key that those have not is an error of that line, unless `fields`
+    one each part is a field, ``"s.x"``; a line that is a list is the field ``tokens``. A line with a key that those have not is an error of that line, unless `fields`
     says which are taken; one without a key has no value there, as a row of a table.
 
     Args:
