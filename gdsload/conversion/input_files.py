@@ -150,10 +150,6 @@ class SourceFiles:
     """
 
     def __init__(self, path: str, *, split: str | None = None, follow_links: bool = False) -> None:
-        if split is not None and not isinstance(split, str):
-            raise OptionError(f"is {split!r}, no name of a split", option="split")
-        if not isinstance(follow_links, bool):
-            raise OptionError(f"is {follow_links!r}", option="follow_links", remedy="Supported are true and false.")
         self.path = path
         self.split = split
         self.follow_links = follow_links

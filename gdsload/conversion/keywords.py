@@ -81,7 +81,6 @@ class SourceKeywords(ImageFileOptions, ColumnOptions, total=False):
     end: int | None
     group: str
     images: str | None
-    key: str
     last: Sequence[str]
     matrix: str
     max_member_bytes: int

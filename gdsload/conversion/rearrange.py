@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from gdsload.conversion.keywords import RearrangeKeywords, check_rearranging, choose
+from gdsload.conversion.keywords import RearrangeKeywords, check_rearranging
 from gdsload.conversion.option_types import shows_options
 from gdsload.conversion.runner import ConvertReport, convert, publish_check
 from gdsload.conversion.selections import SelectionSource
-from gdsload.conversion.staging import StagingFolder, write_json
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.order import Permutation, Purpose, derive_key
@@ -68,8 +67,8 @@ def split(
 ) -> list[ConvertReport]:
     """Share a dataset's samples out to several new ones; see `convert` for options and errors.
 
-    Every sample is in one of them, and in each they are in the order of the dataset. An interrupted split goes on with
-    the same arguments.
+    Every sample is in one of them, and in each they are in the order of the dataset. A split that was interrupted after
+    one of them was made is run again with `overwrite`.
 
     Args:
         path: the dataset, as `ShardDataset` takes it.
@@ -96,49 +95,10 @@ def split(
     for place in places:  # before there is anything that a corrected call would find
         options = {**options, "spread_over": check_targets(options.get("spread_over"), place)}
     counts = _counts(sizes, len(places), len(dataset))
-    wanted = {
-        "dataset": dataset.digest, "outs": places, "counts": counts, "seed": seed,
-        "options": choose(options).to_json(),
-    }  # fmt: skip
-    stage = StagingFolder(f"{places[0]}.split", wanted, restart=options.get("restart", False))
-    done = False
-    try:
-        marks = [os.path.join(stage.folder, f"out-{number:06d}.json") for number in range(len(places))]
-        for place, mark in zip(places, marks, strict=True):  # before hours of work on those before it
-            _is_made(place, mark, options)
-        stage.keep(dataset.schema, [])
-        found = [
-            _share(dataset, ids, place, mark, options)
-            for place, mark, ids in zip(places, marks, _shares(counts, seed), strict=True)
-        ]
-        done = True
-    finally:
-        stage.close(remove=done)
-    return found
-
-
-def _share(
-    dataset: ShardDataset, ids: NDArray[np.int64], place: str, mark: str, options: RearrangeKeywords
-) -> ConvertReport:
-    """One of the datasets of a split."""
-    if _is_made(place, mark, options):
-        there = ShardDataset(place)
-        return ConvertReport(place, len(there), len(there.shards), there.num_bytes, (), len(there.shards))
-    write_json(mark, {})
-    return _write([dataset], ids, place, options)
-
-
-def _is_made(place: str, mark: str, options: RearrangeKeywords) -> bool:
-    """Return whether the interrupted run has published this dataset: its mark says that none was there before.
-
-    Raises:
-        DatasetExistsError: if there is something else that must not be replaced.
-    """
-    overwrite = options.get("overwrite", False)
-    if os.path.exists(mark) and os.path.exists(place) and not overwrite:
-        return True
-    publish_check(place, overwrite=overwrite)
-    return False
+    for place in places:  # before hours of work on those before it
+        publish_check(place, overwrite=options.get("overwrite", False))
+    shares = zip(places, _shares(counts, seed), strict=True)
+    return [_write([dataset], ids, place, options) for place, ids in shares]
 
 
 def _refuse_own(dataset: ShardDataset, places: Sequence[str]) -> None:

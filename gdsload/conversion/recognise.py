@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -87,7 +86,6 @@ _LOOKED_AT = 1000
 _TEXTS_LOOKED_AT = 4
 _NAMES_LOOKED_AT = 20_000
 _LOOKED_AT_BYTES = 2**16
-_MAX_LINE_BYTES = 2**28
 
 
 def source_for(source: object, kind: str | None, options: Mapping[str, Any] | None = None) -> Source:
@@ -165,8 +163,6 @@ def recognise(path: str) -> str:
     else:
         check_file(path)
         found = _by_file(os.path.basename(path)) or _texts([path])
-    if "jsonl" in found and _has_tokens(files or [path]):
-        found = found - {"jsonl"} | {"tokens"}
     if len(found) == 1:
         return found.pop()
     what = f"it could be any of {', '.join(sorted(found))}" if found else unknown(path)
@@ -199,24 +195,6 @@ def _by_file(name: str) -> set[str]:
     name = _NUMBERED.sub("", name.lower())  # name.tfrecord-00000-of-00010
     found = {kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)}
     return found | {"idx"} if _IDX.search(name) else found
-
-
-def _has_tokens(paths: Iterable[str]) -> bool:
-    """Return whether the first JSON line is a list, or an object with nothing else; True if it cannot be read."""
-    for path in paths:
-        for folder, name in names_below(path) if os.path.isdir(path) else [os.path.split(path)]:
-            if name.lower().endswith((".jsonl", ".ndjson")):
-                line = _first_line(os.path.join(folder, name))
-                only = next(iter(line.values())) if isinstance(line, dict) and list(line) == ["tokens"] else line
-                return line is None or isinstance(only, list)
-    return False
-
-
-def _first_line(path: str) -> Any:
-    """The value of the first line of a file of JSON lines; None if it cannot be read."""
-    with suppress(OSError, ValueError, FormatError, RecursionError), open_file(path) as file:
-        return json.loads(file.readline(_MAX_LINE_BYTES) or b"null")
-    return None
 
 
 def _by_folder(path: str) -> set[str]:

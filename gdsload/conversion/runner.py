@@ -24,7 +24,7 @@ from gdsload.conversion.provenance import metadata_of, notes_of
 from gdsload.conversion.reading_notes import noted_in_reading
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.room import Room, part_bytes
-from gdsload.conversion.sizes import ImageSizes, image_sizes, sized
+from gdsload.conversion.sizes import sized
 from gdsload.conversion.snapshot import SourceSnapshot, refuse_inside
 from gdsload.conversion.source import OfDocuments, Part, Source, taking
 from gdsload.conversion.spread import CONVERSION, Spread
@@ -55,14 +55,12 @@ class ConversionPlan:
         schema: the fields of the result.
         parts: the parts of the source.
         notes: what should be known of the result: units, what was left out, what looks like a mistake.
-        images: how large the result is with images kept encoded, and decoded; None if there are none.
     """
 
     kind: str
     schema: Schema
     parts: list[Part]
     notes: tuple[str, ...] = ()
-    images: ImageSizes | None = None
 
     @property
     def samples(self) -> int:
@@ -198,8 +196,7 @@ def plan(source: Any, **options: Unpack[AllKeywords]) -> ConversionPlan:
     Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
     chosen = choose(given)
     found = _source(source, given)
-    made = ConversionPlan(found.kind, *_looked_over(found, chosen, given), notes_of(found))
-    return replace(made, images=image_sizes(found, made.nbytes, chosen))
+    return ConversionPlan(found.kind, *_looked_over(found, chosen, given), notes_of(found))
 
 
 @shows_options

@@ -37,7 +37,7 @@ __all__ = ["PartReport", "StagingFolder", "part_folder", "part_report", "tidy_up
 
 _VERSION = 3
 _PLAN, _LOCK = "plan.json", "lock"
-_FINISHED = re.compile(r"(part|out)-\d{6,}\.json")
+_FINISHED = re.compile(r"part-\d{6,}\.json")
 _FILE = re.compile(
     rf"{_LOCK}|(plan\.json|{_FINISHED.pattern})(\.new)?|\.(part-\d{{6,}}|ordered)\.gdsload-[0-9a-f]{{12}}\.lock"
 )

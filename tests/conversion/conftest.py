@@ -101,8 +101,7 @@ def litdata(folder):
 def tokens(folder):
     np.arange(9, dtype=np.uint16).tofile(folder / "a.bin")
     np.save(folder / "b.npy", np.arange(3, dtype=np.uint16))
-    (folder / "c.jsonl").write_text("[1, 2]\n")
-    return ["a.bin", "b.npy", "c.jsonl"], {"dtype": "uint16"}
+    return ["a.bin", "b.npy"], {"dtype": "uint16"}
 
 
 def huggingface(folder):

@@ -196,7 +196,7 @@ def test_what_must_not_be_replaced_is_said_before_anything_is_written(tmp_path):
     assert hidden(tmp_path) == []
 
 
-def test_an_interrupted_split_goes_on(tmp_path, monkeypatch):
+def test_an_interrupted_split_is_run_again_with_overwrite(tmp_path, monkeypatch):
     made = samples(100, 4)
     write(tmp_path / "d", made)
     outs = [tmp_path / "a", tmp_path / "b"]
@@ -214,15 +214,13 @@ def test_an_interrupted_split_goes_on(tmp_path, monkeypatch):
             gdsload.split(tmp_path / "d", outs, [30, 70], shard_bytes=700, workers=1)
     assert outs[0].exists()
     assert not outs[1].exists()
-    with pytest.raises(OptionError, match="its source or its options were others"):
-        gdsload.split(tmp_path / "d", outs, [31, 69], shard_bytes=700, workers=1)
-    first, second = gdsload.split(tmp_path / "d", outs, [30, 70], shard_bytes=700, workers=1)
+    with pytest.raises(DatasetExistsError, match="something already"):
+        gdsload.split(tmp_path / "d", outs, [30, 70], shard_bytes=700, workers=1)
+    first, second = gdsload.split(tmp_path / "d", outs, [30, 70], shard_bytes=700, workers=1, overwrite=True)
     assert (first.samples, second.samples) == (30, 70)
     assert second.resumed
     assert content(outs[1]) == content(write(tmp_path / "wanted", made[30:], 700))
     assert hidden(tmp_path) == []
-    with pytest.raises(DatasetExistsError, match="something already"):
-        gdsload.split(tmp_path / "d", outs, [30, 70], shard_bytes=700)
 
 
 def test_the_commands(tmp_path, capsys):

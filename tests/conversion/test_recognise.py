@@ -21,7 +21,7 @@ FOLDERS = {
     "images": ["cat/1.JPG", "dog/2.png"],
     "mds": ["index.json", "shard.00000.mds.zstd"],
     "litdata": ["index.json", "chunk-0-0.bin"],
-    "tokens": ["train.bin", "more.jsonl"],
+    "tokens": ["train.bin", "more.bin"],
     "jsonl": ["year=2024/month=1/day=1/hour=1/a.jsonl.gz", "year=2024/month=1/day=2/hour=1/a.jsonl.gz"],
     "csv": ["part-0.csv", "part-1.tsv"],
 }

@@ -40,25 +40,14 @@ def test_it_is_what_comes_of_it(tmp_path, converted, made, options):
     written = converted(source, **own, **options).num_bytes
     padding = 4096 * 8  # headers, and what fills pages
     assert found.nbytes * 0.85 - padding < written < found.nbytes * 1.15 + padding
-    others = {"encoded": {"keep_encoded": True}, "decoded": {key: options[key] for key in options if key == "size"}}
-    for name, other in others.items():
-        wanted = plan(source, **own, **other).nbytes
-        assert wanted * 0.9 < getattr(found.images, name) < wanted * 1.1
 
 
 def test_pixels_are_many_times_their_files(tmp_path):
     found = plan(tar_beside_json(tmp_path, FILES)[0], size=224)
-    assert found.images.decoded > 60 * 224 * 224 * 3 * 0.9
-    assert found.images.encoded < (tmp_path / "a.tar").stat().st_size
+    assert found.nbytes > 60 * 224 * 224 * 3 * 0.9
     assert [part.nbytes for part in found.parts] == [found.nbytes]
 
 
 def test_a_packed_tar(tmp_path):
     large = [jpeg(number, (320, 240)) for number in range(60)]
     assert plan(tar_beside_json(tmp_path, large, "a.tar.gz")[0], size=224).nbytes > 60 * 224 * 224 * 3 * 0.7
-
-
-def test_sources_without_images_have_no_two_sizes(tmp_path):
-    np.save(tmp_path / "x.npy", np.zeros((4, 4), np.float32))
-    assert plan(tmp_path / "x.npy").images is None
-    assert plan(pack(tmp_path / "a.tar", [("0.cls", b"1")])).images is None

@@ -43,16 +43,10 @@ def tree(folder):
     return found
 
 
-def do(how, arrays, out, *, restart=False):
-    if how == "convert":
-        return gdsload.convert(arrays, out, workers=1, shard_bytes=80, restart=restart)
-    with gdsload.ShardWriter(f"{out} whole", overwrite=True) as writer:
-        for number in range(10):
-            writer.write({"n": number})
-    return gdsload.split(f"{out} whole", [out, f"{out} rest"], [0.5], workers=1, restart=restart)
+def do(arrays, out, *, restart=False):
+    return gdsload.convert(arrays, out, workers=1, shard_bytes=80, restart=restart)
 
 
-STAGES = {"convert": ".out.gdsload-convert", "split": ".out.split.gdsload-convert"}
 LOOKS = {
     "a link to a folder": lambda stage, diary: stage.symlink_to(diary),
     "a link to an empty folder": lambda stage, diary: (diary / "none").mkdir() or stage.symlink_to(diary / "none"),
@@ -75,23 +69,22 @@ LOOKS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", STAGES)
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("restart", [False, True])
-def test_what_no_conversion_has_made_is_left_alone(tmp_path, arrays, diary, how, look, restart):
-    stage = tmp_path / STAGES[how]
+def test_what_no_conversion_has_made_is_left_alone(tmp_path, arrays, diary, look, restart):
+    stage = tmp_path / ".out.gdsload-convert"
     LOOKS[look](stage, diary)
     before = tree(tmp_path)
     with pytest.raises(OptionError, match=r"gdsload-convert: .*Nothing there was touched. Look what it is; move it"):
-        do(how, arrays, tmp_path / "out", restart=restart)
+        do(arrays, tmp_path / "out", restart=restart)
     after = tree(tmp_path)
     assert {name: after.get(name) for name in before} == before
-    assert {name.partition("/")[0] for name in after.keys() - before.keys()} <= {"out whole"}
+    assert after.keys() == before.keys()
 
 
 def test_an_empty_folder_of_that_name_will_do(tmp_path, arrays):
     (tmp_path / ".out.gdsload-convert").mkdir()
-    assert do("convert", arrays, tmp_path / "out").samples == ROWS
+    assert do(arrays, tmp_path / "out").samples == ROWS
     assert sorted(os.listdir(tmp_path)) == ["out", "x.npy"]
 
 
@@ -104,7 +97,7 @@ def test_a_folder_that_a_killed_conversion_has_left_is_its_own(tmp_path, arrays)
         (stage / name / "shard-00000.safetensors").write_bytes(b"half")
     for name in ("lock", "plan.json.new", "part-000000.json.new", f"{half}.lock"):
         (stage / name).write_bytes(b"{")
-    assert do("convert", arrays, tmp_path / "out").samples == ROWS
+    assert do(arrays, tmp_path / "out").samples == ROWS
     assert sorted(os.listdir(tmp_path)) == ["out", "x.npy"]
 
 
@@ -143,12 +136,11 @@ def failing(code):
     return fail
 
 
-@pytest.mark.parametrize("how", STAGES)
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks(tmp_path, arrays, monkeypatch, how, code):
+def test_a_file_system_without_locks(tmp_path, arrays, monkeypatch, code):
     monkeypatch.setattr(fcntl, "flock", failing(code))
-    do(how, arrays, tmp_path / "out")
-    assert len(gdsload.ShardDataset(tmp_path / "out")) == {"convert": ROWS, "split": 5}[how]
+    do(arrays, tmp_path / "out")
+    assert len(gdsload.ShardDataset(tmp_path / "out")) == ROWS
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
@@ -156,7 +148,7 @@ def test_a_lock_that_fails(tmp_path, arrays, monkeypatch):
     real = fcntl.flock
     monkeypatch.setattr(fcntl, "flock", lambda fd, how: (failing(errno.EIO) if how & fcntl.LOCK_NB else real)(fd, how))
     with pytest.raises(WriteError, match=r"\.out\.gdsload-convert: the lock cannot be taken: Input/output error"):
-        do("convert", arrays, tmp_path / "out")
+        do(arrays, tmp_path / "out")
 
 
 def test_a_folder_that_cannot_be_looked_at(tmp_path, arrays, monkeypatch):
@@ -164,4 +156,4 @@ def test_a_folder_that_cannot_be_looked_at(tmp_path, arrays, monkeypatch):
     real = os.scandir
     monkeypatch.setattr(os, "scandir", lambda at=".": (failing(errno.EIO) if isinstance(at, int) else real)(at))
     with pytest.raises(ReadError, match=r"\.out\.gdsload-convert: what an interrupted run has left cannot be read"):
-        do("convert", arrays, tmp_path / "out")
+        do(arrays, tmp_path / "out")

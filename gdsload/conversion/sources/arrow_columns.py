@@ -77,7 +77,8 @@ def column_values(array: Any, leaf: Leaf, first_row: int, file: str) -> Any:
     if len(missing):
         # Numbers and texts may be filled, lists that are missing not.
         may_be = not _holes(array.slice(int(missing[0]), 1), filled=True).any()
-        usual = f"Say what stands for it, `fill={{{leaf.name!r}: {_usual(array.type)!r}}}`; or leave the column out."
+        example = _usual(array.type) if leaf.usual is None else leaf.usual
+        usual = f"Say what stands for it, `fill={{{leaf.name!r}: {example!r}}}`; or leave the column out."
         raise FormatError(
             f"column {leaf.name!r} has no value, or one with a hole, in row {first_row + int(missing[0])}",
             file=file,

@@ -11,7 +11,6 @@ from gdsload.conversion.row_source import check_fields, choice_of
 from gdsload.conversion.source import FieldChoice
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
-from gdsload.system.names import check_list
 
 __all__ = [
     "ColumnOptions",
@@ -56,6 +55,7 @@ class Leaf:
         json: whether it becomes a text of JSON.
         fill: what stands for a missing value; None: nothing does.
         decimals: what decimal numbers become.
+        usual: an example of what may stand for a missing value; None: that of the type.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Leaf:
     json: bool = False
     fill: Any = None
     decimals: str | None = None
+    usual: Any = None
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,6 @@ class TableForm:
     decimals: str | None = None
 
     def __post_init__(self) -> None:
-        check_list("as_json", self.as_json)
-        if not isinstance(self.fill, Mapping):
-            raise OptionError(f"is {self.fill!r:.200}", option="fill", remedy='Pass values: `fill={"age": -1}`.')
-        if not isinstance(self.as_json, Sequence):
-            raise OptionError(f"is {self.as_json!r:.200}", option="as_json", remedy="Pass a list of names.")
         if self.decimals not in (None, *_DECIMALS):
             raise OptionError(
                 f"is {self.decimals!r:.200}", option="decimals", remedy='Supported are "float64" and "scaled".'
@@ -183,8 +179,8 @@ class TableForm:
             if isinstance(value, str) and arrow.types.is_floating(kind):
                 value = float(value)  # nan and inf, which JSON has not
             fits = arrow.scalar(value, kind).as_py() == value or not arrow.types.is_integer(kind)
-            if not fits:
-                raise ValueError("it is no whole number")
+            if not fits or value is None:
+                raise ValueError("it is no whole number" if value is not None else "it stands for nothing")
         except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise OptionError(
                 f"has {value!r:.100} for field {leaf.name!r}, which is {kind!s:.100}: {str(error)[:100]}",

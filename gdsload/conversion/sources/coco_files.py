@@ -18,7 +18,7 @@ from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxedImage, BoxForm, 
 from gdsload.conversion.sources.coco_annotations import CocoImage, read_annotations
 from gdsload.conversion.sources.many_images import mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 
 __all__ = ["CocoSource"]
 
@@ -67,8 +67,6 @@ class CocoSource(ImageSource):
         super().__init__(path, **options)
         self.boxes = BoxForm(boxes, self.look)
         self.images, self.upright = images, upright
-        if upright not in (None, True, False):
-            raise OptionError(f"is {upright!r:.200}", option="upright", remedy="Supported are true and false.")
 
     @property
     def classes(self) -> list[str]:

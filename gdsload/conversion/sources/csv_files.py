@@ -84,7 +84,7 @@ class CsvSource(FieldChoice, ImageSource):
 
     def __init__(self, path: str, **options: Unpack[CsvOptions]) -> None:
         self.path = path
-        self.types, self.fill = (dict(_mapping(name, options.get(name))) for name in ("types", "fill"))
+        self.types, self.fill = dict(options.get("types") or {}), dict(options.get("fill") or {})
         delimiter = options.get("delimiter")
         self.look, self.files = ImageForm.of(options), SourceFiles.of(path, options)
         for name, kind in self.types.items():
@@ -318,16 +318,6 @@ def _other_columns(found: Sequence[str], names: Sequence[str], file: str, first:
         file=file,
         remedy="Give all files the same first line, or convert them by themselves.",
     )
-
-
-def _mapping(name: str, given: Any) -> Mapping[str, Any]:
-    if given is not None and not isinstance(given, Mapping):
-        raise OptionError(
-            f"is {given!r:.200}",
-            option=name,
-            remedy=f'Pass values by column: `{name}={{"x": ...}}`.',
-        )
-    return given or {}
 
 
 def _encoding(given: Any) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Unpack
 
@@ -16,6 +15,8 @@ from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import BATCH_BYTES, check_fields, choice_of, filled, row_parts, spans
 from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.sources.arrow_columns import table_items
+from gdsload.conversion.sources.arrow_types import Leaf, TableForm
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hdf5_files import opened_hdf5, own_child
 from gdsload.errors import FormatError, OptionError
@@ -33,8 +34,8 @@ class H5adSource(FieldChoice):
 
     Of a sparse matrix (CSR) a cell has the fields ``indices`` and ``values``, ragged, as they are stored; of a dense
     one, or with `dense`, ``X``, ``[genes]``. Columns of ``obs`` are fields of their names: numbers and texts; of
-    categories the codes, -1 where there is none, whose names `categories` has. A cell without a number in a column
-    that may have none is an error of that cell. Links to other files are never followed.
+    categories the codes, whose names `categories` has. A cell in which a value is missing is an error of that cell, but
+    for floating-point numbers, which are NaN. Links to other files are never followed.
 
     Args:
         path: a `.h5ad` file, or a folder of them, whose cells follow each other.
@@ -71,7 +72,7 @@ class H5adSource(FieldChoice):
         file = self.files.find(_SUFFIXES)[0]
         with opened_hdf5(file) as opened:
             var = _at(opened, "raw/var" if self.matrix.startswith("raw/") else "var", file)
-            return _texts(_column(var, _index_of(var), file), 0, None)
+            return _texts(_column(var, _index_of(var), file).values, 0, None)
 
     @property
     def categories(self) -> dict[str, list[str]]:
@@ -82,7 +83,7 @@ class H5adSource(FieldChoice):
             for name in self._cells(opened, file).of_obs:
                 child = own_child(obs, name, file)
                 if _encoding(child) == "categorical":
-                    found[name] = [str(one) for one in _texts(_column(child, "categories", file), 0, None)]
+                    found[name] = [str(one) for one in _texts(_column(child, "categories", file).values, 0, None)]
         return found
 
     def metadata(self) -> dict[str, Any]:
@@ -109,7 +110,7 @@ class H5adSource(FieldChoice):
                 cells = self._cells(opened, file)
                 genes.setdefault(cells.width, file)
                 step, name = max(target_bytes // cells.row_bytes, 1), os.path.basename(file)
-                found += row_parts(cells.count, step, cells.row_bytes, prefix=f"{name}, cells", where=(file,))
+                found += row_parts(cells.count, step, cells.row_bytes, prefix=f"{name}, rows", where=(file,))
         if len(genes) > 1:
             listed = ", ".join(f"{count} in {os.path.basename(file)}" for count, file in genes.items())
             raise FormatError(f"the files have different numbers of genes: {listed[:300]}", file=self.path)
@@ -120,17 +121,12 @@ class H5adSource(FieldChoice):
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         with opened_hdf5(file) as opened:
             cells = self._cells(opened, file)
-            step = max(BATCH_BYTES // cells.row_bytes, 1)
-            for begin, end in spans(low, high, step):
-                if not any(mask[begin:end].any() for mask, _ in cells.masks.values()):
-                    yield Item(f"cells {begin} to {end - 1}", partial(cells.rows, begin, end), end - begin)
-                    continue
-                for row in range(begin, end):
-                    yield Item(f"cell {row}", partial(cells.rows, row, row + 1), 1)
+            for begin, end in spans(low, high, max(BATCH_BYTES // cells.row_bytes, 1)):
+                yield from cells.items(begin, end)
 
     def _names(self, order: list[str], cells: _Cells, file: str) -> list[str]:
         """The columns of obs that are wanted, of those that there are."""
-        own = [*cells.columns, *(["key"] if self.with_key else [])]
+        own = [*cells.matrix, *(["key"] if self.with_key else [])]
         if self.fields is None:
             if both := sorted(set(own) & set(order)):
                 others = [*own, *(name for name in order if name not in own)]
@@ -151,50 +147,77 @@ class H5adSource(FieldChoice):
         if self.fields is None or not set(self.fields) <= {*order, "key"} - _OF_MATRIX:
             cells = _matrix(_at(opened, self.matrix, file), self.dense, file)
         else:
-            cells = _Cells(file, len(_column(obs, _index_of(obs), file)), 0, 1, {})
+            cells = _Cells(file, len(_column(obs, _index_of(obs), file).values), 0, 1, {})
         cells.of_obs = self._names(order, cells, file)
         columns = {name: name for name in cells.of_obs} | ({"key": _index_of(obs)} if self.with_key else {})
         for name, stored in columns.items():
-            values, mask = _values(own_child(obs, stored, file), name, file)
-            if values.shape != (cells.count,):
-                raise FormatError(f"column {name!r} has shape {values.shape}, not {(cells.count,)}", file=file)
-            cells.columns[name] = partial(_slice, values)
-            cells.row_bytes += _VARYING_BYTES if values.dtype.kind == "O" else values.dtype.itemsize
-            if mask is None:
-                continue
-            if mask.shape != (cells.count,) or mask.dtype.kind != "b":
-                raise FormatError(f"column {name!r} does not say which values it has", file=file)
-            if name in self.fill:
-                cells.columns[name] = partial(_filled, values, mask, _filling(self.fill[name], values, name))
-            else:
-                cells.masks[name] = mask, _usual(values)
+            column = _column(obs, stored, file)
+            shapes = {one.shape for one in (column.values, column.mask) if one is not None}
+            for shape in shapes - {(cells.count,)}:
+                raise FormatError(f"column {name!r} has shape {shape}, not {(cells.count,)}", file=file)
+            cells.obs[name] = column
+            cells.row_bytes += _VARYING_BYTES if column.values.dtype.kind == "O" else column.values.dtype.itemsize
         check_fields([*self.fill], order, file)
+        fill = {name: value for name, value in self.fill.items() if name in cells.obs}
+        leaves = TableForm(None, fill).leaves(cells.table(0, 0).schema, file)
+        # Of a category that is missing 0 would be another one.
+        cells.leaves = [replace(one, usual=-1) if cells.obs[one.name].is_signed else one for one in leaves]
         return cells
 
 
 @dataclass(slots=True)
 class _Cells:
-    """Rows of a file: how each field of the rows from one to another is read."""
+    """Rows of a file: how each field of the matrix is read from one to another, and the columns of obs."""
 
     file: str
     count: int
     width: int
     row_bytes: int
-    columns: dict[str, Callable[[int, int], Any]]
-    masks: dict[str, tuple[Any, object]] = field(default_factory=dict)
+    matrix: dict[str, Callable[[int, int], Any]]
+    obs: dict[str, _Column] = field(default_factory=dict)
     of_obs: list[str] = field(default_factory=list)
+    leaves: list[Leaf] = field(default_factory=list)
+
+    def table(self, begin: int, end: int) -> Any:
+        return need("pyarrow").table({name: column.array(begin, end) for name, column in self.obs.items()})
+
+    def items(self, begin: int, end: int) -> Iterator[Item]:
+        if not self.obs:
+            yield Item(f"rows {begin} to {end - 1}", partial(self.rows, begin, end), end - begin)
+            return
+        for item in table_items(self.table(begin, end), self.leaves, begin, self.file):
+            count = item.count or 1
+            yield Item(item.key, partial(self._joined, item, begin, begin + count), count)
+            begin += count
 
     def rows(self, begin: int, end: int) -> dict[str, Any]:
-        for name, (mask, usual) in self.masks.items():
-            if mask[begin:end].any():
-                raise FormatError(
-                    f"column {name!r} has no value in cell {begin}",
-                    file=self.file,
-                    remedy=f"Say what stands for it, `fill={{{name!r}: {usual!r}}}`, say; or leave the column out: "
-                    "`fields=[...]`.",
-                )
-        with reading(f"cells {begin} to {end - 1} cannot be read", self.file, OSError, RuntimeError, ValueError):
-            return {name: read(begin, end) for name, read in self.columns.items()}
+        """The fields of the matrix."""
+        with reading(f"rows {begin} to {end - 1} cannot be read", self.file, OSError, RuntimeError, ValueError):
+            return {name: read(begin, end) for name, read in self.matrix.items()}
+
+    def _joined(self, item: Item, begin: int, end: int) -> dict[str, Any]:
+        return {**self.rows(begin, end), **item.make()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of obs, and, of one that may have holes, where it has none: a mask, or the codes, negative ones."""
+
+    values: Any
+    mask: Any = None
+
+    @property
+    def is_signed(self) -> bool:
+        """True if its values are numbers that may be negative."""
+        return self.values.dtype.kind in "if"
+
+    def array(self, begin: int, end: int) -> Any:
+        """Some rows as an array of Arrow's."""
+        arrow, mask = need("pyarrow"), None if self.mask is None else self.mask[begin:end]
+        lost = mask < 0 if mask is not None and mask.dtype.kind == "i" else mask
+        if need("h5py").check_string_dtype(self.values.dtype):
+            return arrow.array(np.array(_texts(self.values, begin, end), object), arrow.string(), mask=lost)
+        return arrow.array(self.values[begin:end], mask=lost)
 
 
 def _matrix(found: Any, dense: bool, file: str) -> _Cells:
@@ -205,7 +228,7 @@ def _matrix(found: Any, dense: bool, file: str) -> _Cells:
             raise FormatError(f"the matrix is of type {found.dtype!s:.100} and shape {found.shape}", file=file)
         count, width = found.shape
         row_bytes = _bounded(width * found.dtype.itemsize, file)
-        return _Cells(file, count, width, row_bytes, {"X": partial(_slice, found)})
+        return _Cells(file, count, width, row_bytes, {"X": lambda begin, end: found[begin:end]})
     if _encoding(found) != "csr_matrix":
         raise FormatError(
             f"the matrix is a {_encoding(found) or 'group'!s:.100}, which has no rows one by one",
@@ -278,18 +301,18 @@ def _bounded(nbytes: int, file: str) -> int:
     return max(nbytes, 1)
 
 
-def _values(child: Any, name: str, file: str) -> tuple[Any, Any]:
-    """The values of a column and, of one that may have holes, where it has none."""
+def _column(group: Any, name: str, file: str) -> _Column:
+    child = own_child(group, name, file)
     h5py, encoding, mask = need("h5py"), _encoding(child), None
     if encoding == "categorical":
         child = own_child(child, "codes", file)
-        if isinstance(child, h5py.Dataset) and child.dtype.kind == "i":
-            mask = child[()] < 0
+        mask = child if isinstance(child, h5py.Dataset) and child.dtype.kind == "i" else None
     elif encoding.startswith("nullable-"):
         mask, child = own_child(child, "mask", file), own_child(child, "values", file)
-        mask = mask[()] if isinstance(mask, h5py.Dataset) else None
+        if not isinstance(mask, h5py.Dataset) or mask.dtype.kind != "b":
+            raise FormatError(f"column {name!r} does not say which values it has", file=file)
     if isinstance(child, h5py.Dataset) and (child.dtype.kind in "biuf" or h5py.check_string_dtype(child.dtype)):
-        return child, mask
+        return _Column(child, mask)
     raise FormatError(
         f"column {name!r} of obs is a {encoding or type(child).__name__!s:.100}, which no field can have",
         file=file,
@@ -297,47 +320,8 @@ def _values(child: Any, name: str, file: str) -> tuple[Any, Any]:
     )
 
 
-def _usual(values: Any) -> object:
-    """An example of a fill value for a column."""
-    kind = values.dtype.kind
-    return False if kind == "b" else -1 if kind in "if" else 0 if kind == "u" else ""
-
-
-def _filling(value: Any, values: Any, name: str) -> Any:
-    """The fill value of a column, as given; an error if it is not of the column's type."""
-    if need("h5py").check_string_dtype(values.dtype):
-        if isinstance(value, str):
-            return value
-    elif not isinstance(value, str | bytes):
-        with suppress(TypeError, ValueError, OverflowError):
-            found = np.array(value).astype(values.dtype)
-            if found.shape == () and (found == value or found != found):  # noqa: PLR0124 - NaN
-                return found
-    raise OptionError(
-        f"has {value!r:.100} for column {name!r}, which is {values.dtype}",
-        option="fill",
-        remedy="Pass a value of that type; of categories it is a code.",
-    )
-
-
-def _filled(values: Any, mask: NDArray[np.bool_], filling: Any, begin: int, end: int) -> Any:
-    """The values of some rows, with what stands for those that are missing."""
-    found, missing = _slice(values, begin, end), mask[begin:end]
-    if isinstance(found, list):
-        return [filling if lost else value for value, lost in zip(found, missing.tolist(), strict=True)]
-    return np.where(missing, filling, found)
-
-
-def _slice(values: Any, begin: int, end: int) -> Any:
-    return _texts(values, begin, end) if need("h5py").check_string_dtype(values.dtype) else values[begin:end]
-
-
 def _texts(values: Any, begin: int, end: int | None) -> list[Any]:
     return [one.decode() if isinstance(one, bytes) else one for one in values[begin:end].tolist()]
-
-
-def _column(group: Any, name: str, file: str) -> Any:
-    return _values(own_child(group, name, file), name, file)[0]
 
 
 def _index_of(frame: Any) -> str:

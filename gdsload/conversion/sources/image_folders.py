@@ -15,7 +15,7 @@ from gdsload.conversion.sources.many_images import image_parts, mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import ALL, level_splits, split_words
 from gdsload.conversion.suffixes import PICTURES
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 from gdsload.system.units import counted
 
 __all__ = ["ImageFolderSource"]
@@ -52,8 +52,6 @@ class ImageFolderSource(ImageSource):
     threads = False
 
     def __init__(self, path: str, *, with_key: bool = False, **options: Unpack[ImageFileOptions]) -> None:
-        if not isinstance(with_key, bool):
-            raise OptionError(f"is {with_key!r}", option="with_key", remedy="Supported are true and false.")
         super().__init__(path, **options)
         self.with_key = with_key
         self._listed: list[tuple[int, str]] | None = None
@@ -88,28 +86,21 @@ class ImageFolderSource(ImageSource):
                 f"{named[0]!r} is taken for a class. Pictures and their masks are converted with a CSV table that "
                 "has the paths of a pair in each row, `kind='csv'`."
             )
-        stray = [os.path.basename(one) for one in self._images_in(self.path, below=False)] if folders else []
-        if stray:
-            are = f"{counted(len(stray), 'image')} {'is' if len(stray) == 1 else 'are'}"
-            found.append(f"{are} in no class folder and left out, {stray[0]!r} first.")
-        walks = (self.files.walk(root, _NOT_READ, bad=True) for root in self._roots(self._split_folders()))
-        if others := [os.path.relpath(path, self.path) for path in chain(*walks)]:
-            are = f"{counted(len(others), 'picture')} {'is' if len(others) == 1 else 'are'}"
-            formats = ", ".join(sorted({os.path.splitext(name)[1].lower() for name in others}))
+        if others := self._left_out(bool(folders)):
+            are = f"{counted(len(others), 'file')} {'is' if len(others) == 1 else 'are'}"
+            endings = ", ".join(sorted({os.path.splitext(name)[1].lower() for name in others}))
             found.append(
-                f"{are} left out, {others[0]!r} first, in formats that are not read ({formats}): save them as PNG."
-            )
-        if beside := self._metadata_files():
-            are = f"{counted(len(beside), 'file')} {'is' if len(beside) == 1 else 'are'}"
-            found.append(
-                f"{are} left out that may tell more of the images, {beside[0]!r} first. A CSV table that names files "
-                "in a column is converted with these, `kind='csv'`; in Python so is what "
-                "datasets.load_dataset('imagefolder', data_dir=...) gives."
+                f"{are} left out, {others[0]!r} first ({endings}). Pictures are read in the folders of their classes, "
+                "and as PNG, say. A CSV table that names files in a column is converted with these, `kind='csv'`; in "
+                "Python so is what datasets.load_dataset('imagefolder', data_dir=...) gives."
             )
         return found
 
-    def _metadata_files(self) -> list[str]:
-        """Files that may tell something of the images: tables, and those that are called as an image is."""
+    def _left_out(self, classes: bool) -> list[str]:
+        """Pictures that are not read, or are in no class folder, and files that may tell something of the images.
+
+        These are tables, and those that are called as an image is.
+        """
         found = []
         for root in self._roots(self._split_folders()):
             below = (self.files.entries(folder) for folder in sorted(self.files.folders(root)))
@@ -119,8 +110,9 @@ class ImageFolderSource(ImageSource):
                 images = {os.path.splitext(name)[0] for name in names if name.lower().endswith(PICTURES)}
                 for name in names:
                     stem, ending = os.path.splitext(name)
-                    tells = ending.lower() in _TABLES or (stem in images and ending.lower() not in PICTURES)
-                    if tells:
+                    is_taken = ending.lower() in PICTURES
+                    tells = ending.lower() in (*_TABLES, *_NOT_READ) or (stem in images and not is_taken)
+                    if tells or (is_taken and classes and folder == root):
                         found.append(os.path.relpath(os.path.join(folder, name), self.path))
         return found
 

@@ -1,4 +1,4 @@
-"""Files of JSON lines: an object a line, whose keys are fields."""
+"""Files of JSON lines: an object a line, whose keys are fields, or a list of tokens."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.json_tables import parsed
-from gdsload.conversion.sources.json_types import check_rounded, has_large_float, named_type, settled_type
-from gdsload.conversion.sources.reading_process import read_apart
+from gdsload.conversion.sources.json_columns import CONSTANTS, column_of, inferred_type, late_key, named_type
 from gdsload.conversion.sources.streams import DAMAGED, read_line, unpacked
 from gdsload.errors import FormatError
 
-__all__ = ["JSON_LINES", "JsonLinesSource", "JsonOptions"]
+__all__ = ["JsonLinesSource"]
 
-JSON_LINES = (".jsonl", ".ndjson")
-_SUFFIXES = (*JSON_LINES, *(f"{suffix}.gz" for suffix in JSON_LINES))
+_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+_TOKENS = "tokens"
 _LOOKED_AT, _LOOK_BYTES = 1000, 16 * 2**20
-_BATCH_BYTES = 4 * 2**20
+_BATCH_BYTES, _MAX_LINE_BYTES = 4 * 2**20, 2**26  # as Python's objects a line may take thirty times as much
 
 
 class JsonOptions(FileOptions, ColumnOptions, total=False):
@@ -46,7 +44,7 @@ class JsonLinesSource(TableSource):
 
     The first 1000 lines, or as many as have 16 MiB, tell which keys there are, and of what types: whole numbers
     (int64), floating-point ones (float64), ``true`` and ``false``, texts, lists of numbers (ragged). Of an object in
-    one each part is a field, ``"s.x"``. A line with a key that those have not is an error of that line, unless `fields`
+    one each part is a field, ``"s.x"``; a line that is a list is the field ``tokens``. A line with a key that those have not is an error of that line, unless `fields`
     says which are taken; one without a key has no value there, as a row of a table.
 
     Args:
@@ -121,11 +119,13 @@ class JsonLinesSource(TableSource):
         """All lines at once; if one cannot be read, each half by itself, so that it alone is at fault."""
         if not lines:
             return
+        where = f"{file}, row {row}"
         try:
-            items = list(table_items(self._table(lines, f"{file}, row {row}"), self._columns()[1], row, file))
+            table = self._table([_object(line, where) for line in lines], where)
+            items = list(table_items(table, self._columns()[1], row, file))
         except FormatError as error:
             if len(lines) == 1:
-                yield Item(f"row {row}", partial(_refuse, lines[0], f"{file}, row {row}", error), 1)
+                yield Item(f"row {row}", partial(_refuse, error), 1)
                 return
             middle = len(lines) // 2
             yield from self._items(lines[:middle], row, file)
@@ -133,79 +133,52 @@ class JsonLinesSource(TableSource):
         else:
             yield from items
 
-    def _table(self, lines: Sequence[bytes], where: str) -> Any:
+    def _table(self, objects: Sequence[dict[str, Any]], where: str) -> Any:
         schema, _ = self._columns()
-        if self.table_form.as_json:
-            lines = self._dumped([_object(line, where) for line in lines])
-        table = parsed(lines, where, schema, others="error" if self.fields is None else "ignore")
-        large = [name for name in table.column_names if name not in self.types and has_large_float(table.column(name))]
-        for row in [_object(line, where) for line in lines] if large else ():
-            for name in large:
-                check_rounded(table.column(name), [row.get(name)], name, where)
-        return table
+        for found in objects if self.fields is None else ():
+            if late := found.keys() - set(schema.names):
+                raise late_key(min(late), found[min(late)], where)
+        return need("pyarrow").table({
+            one.name: column_of(
+                self._values(objects, one.name), one.type, one.name, where, rounds=one.name in self.types
+            )
+            for one in schema
+        })  # fmt: skip
 
-    def _taken(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of an object that are taken, with texts of JSON where they are kept as such."""
-        wanted = found if self.fields is None else {key: found[key] for key in found if self._is_wanted(key)}
-        return {key: _text(value) if key in self.table_form.as_json else value for key, value in wanted.items()}
-
-    def _dumped(self, objects: Sequence[Mapping[str, Any]]) -> list[bytes]:
-        """Lines of what is taken of objects."""
-        return [_text(self._taken(found)).encode("utf-8", "surrogatepass") + b"\n" for found in objects]
-
-    def _is_wanted(self, key: str) -> bool:
-        return any(name == key or name.startswith(f"{key}.") for name in self.fields or ())
+    def _values(self, objects: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+        """The values of a key, as texts of JSON if it is kept as such."""
+        if key not in self.table_form.as_json:
+            return [found.get(key) for found in objects]
+        return [json.dumps(found[key], ensure_ascii=False) if key in found else None for found in objects]
 
     def _columns(self) -> tuple[Any, list[Leaf]]:
         """Arrow's schema of the lines, and what fields are made of: by the first lines of the first file."""
         if self._known is None:
             file = self._files()[0]
-            schema = read_apart(_schema_of, file, self)  # nesting may kill it
+            with reading("the first lines cannot be read", file, RecursionError):
+                schema = self._schema(file)
             form = TableForm(self.fields, self.table_form.fill, (), self.table_form.decimals)
             self._known = schema, form.leaves(schema, file)
         return self._known
 
-    def schema(self, file: str) -> Any:
-        """Arrow's schema of the first lines of a file."""
-        arrow, lines = need("pyarrow", file=file), _first_lines(file)
-        given = arrow.schema([(name, named_type(name, kind)) for name, kind in self.types.items()])
-        objects = _objects(lines, file) if self.table_form.as_json or self.fields is not None else []
-        try:
-            table = parsed(self._dumped(objects) or lines, file, given, others="infer")
-        except FormatError:
-            objects = _objects(lines, file)  # without lines that are none
-            table = parsed(self._dumped(objects), file, given, others="infer")
-        table, content = table.combine_chunks(), b"".join(lines)
-        keys = list(dict.fromkeys(key for row in objects for key in row)) or [
-            name
-            for name, column in zip(table.column_names, table.columns, strict=True)
-            # Arrow has a column for each key that it is given a type for.
-            if name not in given.names or column.null_count < len(column) or _is_in(name, content)
-        ]
+    def _schema(self, file: str) -> Any:
+        arrow, objects = need("pyarrow", file=file), _first_objects(file)
+        named = {name: named_type(name, kind) for name, kind in self.types.items()}
+        keys = list(dict.fromkeys(key for found in objects for key in found))
         # A key that has what stands for it where it is missing need not be in the first lines.
-        late = [name for name in self.types if name in self.table_form.fill and name not in keys]
-        check_fields([*self.table_form.as_json, *self.types], [*keys, *late], file)
-        if self.fields is not None and not any(map(self._is_wanted, [*keys, *late])):
+        late = [name for name in named if name in self.table_form.fill and name not in keys]
+        check_fields([*self.table_form.as_json, *named], [*keys, *late], file)
+        wanted = [key for key in [*keys, *late] if self.fields is None or self._is_wanted(key)]
+        if not wanted:
             check_fields(self.fields, keys, file)
-        if not objects and any(map(has_large_float, table.columns)):
-            objects = _objects(lines, file)
-        rows = list(map(self._taken, objects))
-        return arrow.schema(
-            [
-                (name, column.type)
-                if name in self.types
-                else (name, settled_type(column.chunk(0), [row.get(name) for row in rows], name, file))
-                for name, column in zip(table.column_names, table.columns, strict=True)
-                if self.fields is None or self._is_wanted(name)
-            ]
-        )
+        types = (named.get(key) or inferred_type(self._values(objects, key), key, file) for key in wanted)
+        return arrow.schema(list(zip(wanted, types, strict=True)))
+
+    def _is_wanted(self, key: str) -> bool:
+        return any(name == key or name.startswith(f"{key}.") for name in self.fields or ())
 
     def _files(self) -> list[str]:
         return self.files.find(_SUFFIXES)
-
-
-def _schema_of(file: str, source: JsonLinesSource) -> Any:
-    return source.schema(file)
 
 
 def _part(name: str, file: str, edges: tuple[int, int], rows: tuple[int, int]) -> Part:
@@ -213,56 +186,51 @@ def _part(name: str, file: str, edges: tuple[int, int], rows: tuple[int, int]) -
     return Part(f"{name}, rows {rows[0]} to {rows[1] - 1}", where, rows[1] - rows[0], edges[1] - edges[0])
 
 
-def _refuse(line: bytes, where: str, trouble: FormatError) -> NoReturn:
-    _object(line, where)  # says better what is wrong with a line that is none
+def _refuse(trouble: FormatError) -> NoReturn:
     raise trouble
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("it has a key twice")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=CONSTANTS.__getitem__)
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
     with reading("the line is no JSON", where, ValueError, RecursionError):
-        found = json.loads(line)
+        found = _DECODER.decode(line.decode("utf-8-sig"))
+    if isinstance(found, list):
+        return {_TOKENS: found}
     if not isinstance(found, dict):
-        raise FormatError(
-            f"the line is no JSON object: {line!r:.100}", file=where, remedy="Lists of tokens are of `kind='tokens'`."
-        )
+        raise FormatError(f"the line is no JSON object: {line!r:.100}", file=where)
     return found
 
 
-def _first_lines(file: str) -> list[bytes]:
-    """The first lines that are not empty, of bounded length together."""
-    found, nbytes = list[bytes](), 0
+def _first_objects(file: str) -> list[dict[str, Any]]:
+    """The objects of the first lines, of bounded length together; a line that is none is at fault when its turn comes.
+
+    Raises:
+        FormatError: if there is no line, or none is an object.
+    """
+    found, trouble, seen, nbytes = list[dict[str, Any]](), None, 0, 0
     with _opened(file) as opened:
         for line in opened:
-            if not line.isspace():
-                found.append(line)
-                nbytes += len(line)
-            if len(found) == _LOOKED_AT or nbytes >= _LOOK_BYTES:
+            if line.isspace():
+                continue
+            try:
+                found.append(_object(line, f"{file}, row {seen}"))
+            except FormatError as error:
+                trouble = trouble or error
+            seen, nbytes = seen + 1, nbytes + len(line)
+            if seen == _LOOKED_AT or nbytes >= _LOOK_BYTES:
                 break
     if not found:
-        raise FormatError("there is not one line", file=file)
+        raise trouble or FormatError("there is not one line", file=file)
     return found
-
-
-def _objects(lines: Sequence[bytes], file: str) -> list[dict[str, Any]]:
-    """The objects of the first lines; one that is none is at fault when its turn comes."""
-    found, trouble = list[dict[str, Any]](), None
-    for row, line in enumerate(lines):
-        try:
-            found.append(_object(line, f"{file}, row {row}"))
-        except FormatError as error:
-            trouble = trouble or error
-    if not found and trouble is not None:
-        raise trouble
-    return found
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _is_in(key: str, content: bytes) -> bool:
-    """Return whether lines have a key, or a value that is called like it."""
-    return any(json.dumps(key, ensure_ascii=how).encode() in content for how in (False, True))
 
 
 @contextmanager
@@ -272,4 +240,4 @@ def _opened(file: str, offset: int = 0) -> Iterator[Iterator[bytes]]:
         stream = unpacked(raw, packed=file.lower().endswith(".gz"))
         if offset:
             stream.seek(offset)
-        yield iter(lambda: read_line(stream, file), b"")
+        yield iter(lambda: read_line(stream, file, most=_MAX_LINE_BYTES), b"")

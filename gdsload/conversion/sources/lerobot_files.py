@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import BATCH_BYTES, check_columns, filled, runs
-from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.row_source import check_columns, filled
+from gdsload.conversion.source import Part
+from gdsload.conversion.sources.arrow_types import inner_type, is_list, is_text
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageForm, ImageSource, put
+from gdsload.conversion.sources.parquet_files import ParquetSource, opened_table
+from gdsload.conversion.sources.pictures import ImageFileOptions
 from gdsload.conversion.splits import ALL
 from gdsload.errors import FormatError, OptionError
 
@@ -27,17 +28,16 @@ __all__ = ["LeRobotSource"]
 _INFO, _TASKS = os.path.join("meta", "info.json"), os.path.join("meta", "tasks")
 _MAX_INFO_BYTES = 2**24
 _EPISODE = "episode_index"
-_VARYING_BYTES = 64
-_USUAL_RATIO = 8  # of pixels to an encoded image
 
 
-class LeRobotSource(FieldChoice, ImageSource):
+class LeRobotSource(ParquetSource):
     """The frames of a LeRobot dataset, episode by episode, as fields of the names that its features have.
 
     States, actions and other numbers are arrays of the shapes that `meta/info.json` gives them, or numbers where a
     table has such; ``episode_index``, ``frame_index``, ``index``, ``task_index`` and ``timestamp`` are among them.
     Splits are those of that file. Images that are in the tables become uint8 ``[channels, height, width]``, turned as
-    their EXIF data say. Videos are not decoded: they are refused unless `fields` leaves them out.
+    their EXIF data say. Videos are not decoded: they are refused unless `fields` leaves them out. Missing values are as
+    in Parquet files.
 
     Args:
         path: the folder, which has `meta/info.json` and `data`.
@@ -46,7 +46,9 @@ class LeRobotSource(FieldChoice, ImageSource):
     """
 
     kind = "LeRobot dataset"
-    threads = False
+
+    def __init__(self, path: str, **options: Unpack[ImageFileOptions]) -> None:
+        super().__init__(path, **options)
 
     @property
     def tasks(self) -> list[str]:
@@ -64,75 +66,51 @@ class LeRobotSource(FieldChoice, ImageSource):
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        return {
-            "kind": self.kind,
-            "files": stamps([self.files.inside(self.path, _INFO), *self._tables()]),
-            "split": self.files.split,
-            **self.form.to_json(),
-        }
+        info = stamps([self.files.inside(self.path, _INFO)])
+        return {**super().describe(), "info": info, "split": self.files.split}
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: runs of row groups; those of other splits are passed over."""
-        features, episodes = self._features(), self._episodes()
-        row_bytes = sum(one.nbytes(self.look) for one in features)
-        found: list[Part] = []
-        for file in self._tables():
-            with _opened(file) as table:
-                _check(table.schema_arrow, features, file)
-                rows = [table.metadata.row_group(number).num_rows for number in range(table.num_row_groups)]
-                name = os.path.relpath(file, self.path)
-                for low, high in runs([count * row_bytes for count in rows], target_bytes):
-                    first, count = sum(rows[:low]), sum(rows[low:high])
-                    if episodes is not None:
-                        batches = table.iter_batches(row_groups=range(low, high), columns=[_EPISODE])
-                        count = sum(int(_among(batch.column(0), episodes).sum()) for batch in batches)
-                    if count:
-                        where = (file, low, high, first)
-                        found.append(Part(f"{name}, row groups {low} to {high - 1}", where, count, count * row_bytes))
-        return filled(found, "frame", self.path)
+        """See `Source.parts`: row groups; those of other splits are passed over."""
+        self._features()
+        found = super().parts(target_bytes)
+        if (episodes := self._episodes()) is None:
+            return found
+        counts = [self._count(part, episodes) for part in found]
+        pairs = zip(found, counts, strict=True)
+        chosen = [
+            replace(part, samples=count, nbytes=part.nbytes * count // part.samples) for part, count in pairs if count
+        ]
+        return filled(chosen, "frame", self.path)
 
-    def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
-        file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:])
-        features, episodes = self._features(), self._episodes()
-        has_images = any(one.is_image for one in features)
-        step = max(BATCH_BYTES // sum(one.nbytes(self.look) for one in features), 1)
-        columns = [one.name for one in features]
-        with _opened(file) as table:
-            wanted = list(dict.fromkeys([*columns, *([] if episodes is None else [_EPISODE])]))
-            for whole in table.iter_batches(min(step, 65_536), row_groups=range(low, high), columns=wanted):
-                whole.validate(full=True)
-                batch, numbers = whole, np.arange(row, row + whole.num_rows)
-                row += whole.num_rows
-                if episodes is not None:
-                    chosen = _among(whole.column(_EPISODE), episodes)
-                    batch, numbers = whole.filter(need("pyarrow").array(chosen)), numbers[chosen]
-                if not batch.num_rows:
-                    continue
-                if not has_images and not any(map(_has_holes, batch.columns)):
-                    make = partial(_rows, batch, features, file)
-                    yield Item(f"rows {numbers[0]} to {numbers[-1]}", make, batch.num_rows)
-                    continue
-                for position, number in enumerate(numbers.tolist()):
-                    make = partial(self._row, batch.slice(position, 1), features, file)
-                    yield Item(f"row {number}", make)
+    def _count(self, part: Part, episodes: tuple[int, int]) -> int:
+        """The number of rows of a part that are of these episodes."""
+        with opened_table(str(part.where[0])) as table:
+            return int(_among(table.read_row_group(int(part.where[1]), [_EPISODE]).column(0), episodes).sum())
 
-    def first_items(self) -> Iterator[Item]:
-        """Those of the first tables' first rows, if they have images."""
-        if any(one.is_image for one in self._features()):
-            for file in self._tables():
-                yield from self.read(Part("the first rows", (file, 0, 1, 0)))
+    def _read_columns(self, columns: list[str]) -> list[str]:
+        return columns if self._episodes() is None else list(dict.fromkeys([*columns, _EPISODE]))
 
-    def _row(self, batch: Any, features: Sequence[_Feature], file: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for one in features:
-            column = batch.column(batch.schema.names.index(one.name))
-            if one.is_image:
-                where = f"{file}: {one.name}"
-                put(found, self.form.fields(one.name, _content(column[0].as_py(), one, file), where), where)
-            else:
-                put(found, {one.name: _values(column, one, file)[0]}, file)
-        return found
+    def _taken(self, batch: Any, file: str) -> Iterator[tuple[int, Any]]:
+        """The rows of the split's episodes, with lists of the shapes that features have."""
+        arrow, episodes = need("pyarrow"), self._episodes()
+        edges = np.array([0, batch.num_rows])
+        if episodes is not None:
+            edges = np.flatnonzero(np.diff(_among(batch.column(_EPISODE), episodes), prepend=False, append=False))
+        batch.validate(full=True)
+        known = {one.name: one for one in self._features()}
+        schema = arrow.schema([known[one.name].shaped(one, file) if one.name in known else one for one in batch.schema])
+        for low, high in edges.reshape(-1, 2).tolist():
+            with reading("lists are not of shape, as their features say", file, arrow.ArrowException):
+                yield low, batch.slice(low, high - low).cast(schema)
+
+    def _schema(self, table: Any, file: str) -> Any:
+        """The columns of a file that are features, of the shapes that these have."""
+        found = table.schema_arrow
+        for one in self._features():
+            if found.names.count(one.name) != 1:
+                raise FormatError(f"there is no column {one.name!r}, or two", file=file)
+        features = [one.shaped(found.field(one.name), file) for one in self._features()]
+        return need("pyarrow").schema(features, found.metadata)
 
     def _described(self) -> dict[str, Any]:
         path = self.files.inside(self.path, _INFO)
@@ -197,17 +175,19 @@ class _Feature:
     dtype: str
     shape: tuple[int, ...]
 
-    @property
-    def is_image(self) -> bool:
-        return self.dtype == "image"
-
-    def nbytes(self, look: ImageForm) -> int:
-        if self.is_image and look.keep_encoded:
-            return max(math.prod(self.shape) // _USUAL_RATIO, 1)
-        if self.is_image and look.size is not None:
-            return 3 * look.size * look.size
-        itemsize = 1 if self.is_image else _VARYING_BYTES if self.dtype == "string" else np.dtype(self.dtype).itemsize
-        return max(math.prod(self.shape) * itemsize, 1)
+    def shaped(self, column: Any, file: str) -> Any:
+        """The column of a table's schema that it is, with lists of its shape."""
+        arrow, kind = need("pyarrow"), column.type
+        if self.dtype == "image":
+            return column
+        if is_text(inner_type(kind)) != (self.dtype == "string"):
+            what = "text" if self.dtype == "string" else "numbers"
+            raise FormatError(f"feature {self.name!r} is of type {kind!s:.100}, no {what}", file=file)
+        if is_list(kind):
+            kind = inner_type(kind)
+            for size in reversed(self.shape):
+                kind = arrow.list_(kind, size)
+        return column.with_type(kind)
 
 
 def _feature(name: str, given: Any, file: str) -> _Feature:
@@ -221,65 +201,15 @@ def _feature(name: str, given: Any, file: str) -> _Feature:
         return _Feature(name, dtype, shape)
 
 
-def _check(schema: Any, features: Sequence[_Feature], file: str) -> None:
-    for feature in features:
-        if schema.names.count(feature.name) != 1:
-            raise FormatError(f"there is no column {feature.name!r}, or two", file=file)
-
-
-def _among(episodes: Any, wanted: tuple[int, int]) -> Any:
+def _among(episodes: Any, wanted: tuple[int, int]) -> NDArray[np.bool_]:
     """A mask of the rows of the episodes from one number to another."""
     if episodes.null_count:
         raise ValueError("a row has no episode_index")
     numbers = np.asarray(episodes)
     if numbers.dtype.kind not in "iu":
         raise ValueError(f"episode_index is of type {numbers.dtype}")
-    return (numbers >= wanted[0]) & (numbers < wanted[1])
-
-
-def _has_holes(column: Any) -> bool:
-    if column.null_count:
-        return True
-    return hasattr(column, "flatten") and hasattr(column.type, "value_type") and _has_holes(column.flatten())
-
-
-def _rows(batch: Any, features: Sequence[_Feature], file: str) -> dict[str, Any]:
-    return {one.name: _values(batch.column(batch.schema.names.index(one.name)), one, file) for one in features}
-
-
-def _values(column: Any, feature: _Feature, file: str) -> Any:
-    if _has_holes(column):
-        raise FormatError(f"feature {feature.name!r} has no value, or one with a hole", file=file)
-    types = need("pyarrow").types
-    if feature.dtype == "string":
-        if not types.is_string(column.type) and not types.is_large_string(column.type):
-            raise FormatError(f"feature {feature.name!r} is of type {column.type!s:.100}, no text", file=file)
-        return column.to_pylist()
-    shape = [len(column), *(feature.shape if hasattr(column.type, "value_type") else ())]
-    for size in shape[1:]:
-        if not hasattr(column.type, "value_type") or not _all_of(column, size):
-            raise FormatError(f"feature {feature.name!r} has values that are not of shape {feature.shape}", file=file)
-        column = column.flatten()
-    kind = column.type
-    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise FormatError(f"feature {feature.name!r} is of type {kind!s:.100}, no numbers", file=file)
-    return column.to_numpy(zero_copy_only=False).reshape(shape)
-
-
-def _all_of(column: Any, size: int) -> bool:
-    """Return whether all lists of a column have this length."""
-    if need("pyarrow").types.is_fixed_size_list(column.type):
-        return bool(column.type.list_size == size)
-    return bool((np.diff(np.asarray(column.offsets)) == size).all())
-
-
-def _content(value: Any, feature: _Feature, file: str) -> bytes:
-    content = value.get("bytes") if isinstance(value, Mapping) else None
-    if not isinstance(content, bytes) or not content:
-        raise FormatError(
-            f"feature {feature.name!r} has no image", file=file, remedy="Images must be in the tables themselves."
-        )
-    return content
+    mask: NDArray[np.bool_] = (numbers >= wanted[0]) & (numbers < wanted[1])
+    return mask
 
 
 def _tasks(file: str) -> list[str]:
@@ -287,7 +217,7 @@ def _tasks(file: str) -> list[str]:
     errors = OSError, ValueError, KeyError, TypeError, RecursionError
     with reading("the tasks are not as LeRobot writes them", file, *errors):
         if file.endswith(".parquet"):
-            with _opened(file) as table:
+            with opened_table(file) as table:
                 columns = table.read().to_pydict()
             numbers = columns.pop("task_index")
             (texts,) = [column for column in columns.values() if all(isinstance(one, str) for one in column)]
@@ -297,15 +227,3 @@ def _tasks(file: str) -> list[str]:
                 lines = [json.loads(line) for line in opened.read(_MAX_INFO_BYTES).splitlines() if line.strip()]
             found = {one["task_index"]: str(one["task"]) for one in lines}
         return [found[number] for number in range(len(found))]
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[Any]:
-    """A table; whatever is wrong with it is a FormatError. Checksums of its pages are compared."""
-    arrow, parquet = need("pyarrow", file=file), need("pyarrow.parquet", file=file)
-    with (
-        reading("the table cannot be read", file, arrow.ArrowException, OSError, ValueError, KeyError),
-        open_file(file) as opened,
-        parquet.ParquetFile(opened, page_checksum_verification=True) as table,
-    ):
-        yield table

@@ -18,7 +18,6 @@ from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.mat_variables import NUMBERS, MatVariable, list_variables, read_rows
 from gdsload.conversion.sources.reading_process import read_apart
 from gdsload.errors import FormatError
-from gdsload.system.names import check_list
 
 __all__ = ["MatSource"]
 
@@ -43,7 +42,6 @@ class MatSource(FieldChoice):
     threads = False
 
     def __init__(self, path: str, *, last: Sequence[str] = (), **files: Unpack[FileOptions]) -> None:
-        check_list("last", last)
         self.path = path
         self.files = SourceFiles(path, **files)
         self.last = list(last)

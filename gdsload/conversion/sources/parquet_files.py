@@ -25,7 +25,7 @@ from gdsload.conversion.sources.hive import partitioned_schema, partitions_of, w
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError
 
-__all__ = ["ParquetSource", "TableFileOptions"]
+__all__ = ["ParquetSource", "TableFileOptions", "opened_table"]
 
 _SUFFIXES = (".parquet", ".arrow", ".feather")
 
@@ -66,7 +66,7 @@ class ParquetSource(TableSource, ImageSource):
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
         form = self.form.to_json() if self._images else {}
-        files = stamps(self.files.find(_SUFFIXES))
+        files = stamps(self._tables())
         return {"kind": self.kind, "files": files, **self.table_form.to_json(), **form}
 
     def metadata(self) -> dict[str, Any]:
@@ -103,9 +103,9 @@ class ParquetSource(TableSource, ImageSource):
 
     def _first(self) -> tuple[Any, list[Leaf]]:
         """Schema and fields of the first file."""
-        file = self.files.find(_SUFFIXES)[0]
-        with _opened(file) as table:
-            return _schema(table), self._leaves(table, file, self._partitions()[file])
+        file = self._tables()[0]
+        with opened_table(file) as table:
+            return self._schema(table, file), self._leaves(table, file, self._partitions()[file])
 
     def first_items(self) -> Iterator[Item]:
         """See `ImageSource.first_items`."""
@@ -116,7 +116,7 @@ class ParquetSource(TableSource, ImageSource):
         found: list[Part] = []
         first: tuple[str, list[Leaf]] | None = None
         for file, partition in self._partitions().items():
-            with _opened(file) as table:
+            with opened_table(file) as table:
                 leaves = self._leaves(table, file, partition)
                 first = first or (file, leaves)
                 _check_units(*first, file, leaves)
@@ -131,23 +131,41 @@ class ParquetSource(TableSource, ImageSource):
         """See `Source.read`."""
         file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:])
         partition = self._partitions()[file]
-        with _opened(file) as table:
+        with opened_table(file) as table:
             leaves = self._leaves(table, file, partition)
-            schema = _schema(table)
+            schema = self._schema(table, file)
             images = ImageColumns(image_columns(schema), sound_columns(schema), leaves, self.form, file)
             columns = [name for name in dict.fromkeys(leaf.path[0] for leaf in leaves) if name not in partition]
-            for batch in _tables(table, low, high, columns):
-                step = max(BATCH_BYTES // max(batch.nbytes // max(batch.num_rows, 1), 1), 1)
-                for begin in range(0, batch.num_rows, step):
-                    piece = with_partition(batch.slice(begin, step), partition)
-                    yield from images.items(piece, row)
-                    row += piece.num_rows
+            for batch in _batches_of(table, low, high, self._read_columns(columns)):
+                for begin, taken in self._taken(batch, file):
+                    step = max(BATCH_BYTES // max(taken.nbytes // max(taken.num_rows, 1), 1), 1)
+                    for first in range(0, taken.num_rows, step):
+                        yield from images.items(
+                            with_partition(taken.slice(first, step), partition), row + begin + first
+                        )
+                row += batch.num_rows
+
+    def _tables(self) -> list[str]:
+        """The files."""
+        return self.files.find(_SUFFIXES)
+
+    def _read_columns(self, columns: list[str]) -> list[str]:
+        """The columns to read for those that fields are made of."""
+        return columns
+
+    def _taken(self, batch: Any, file: str) -> Iterator[tuple[int, Any]]:
+        """The rows to take of some that were read: runs of them, each with the number of its first row among all."""
+        yield 0, batch
 
     def _partitions(self) -> dict[str, Mapping[str, int | str]]:
-        return partitions_of(self.path, self.files.find(_SUFFIXES))
+        return partitions_of(self.path, self._tables())
+
+    def _schema(self, table: Any, file: str) -> Any:
+        """The columns of a file."""
+        return table.schema_arrow if _is_parquet(table) else table.schema
 
     def _leaves(self, table: Any, file: str, partition: Mapping[str, int | str]) -> list[Leaf]:
-        schema = self.table_form.without_index(_schema(table))
+        schema = self.table_form.without_index(self._schema(table, file))
         return self.table_form.leaves(
             partitioned_schema(schema, partition, file), file, sorted(image_columns(schema) | sound_columns(schema))
         )
@@ -173,7 +191,7 @@ def _is_parquet(table: Any) -> bool:
 
 def _is_negative(file: str, name: str) -> bool:
     """Return whether the statistics of a Parquet file show a negative number in a column."""
-    with _opened(file) as table:
+    with opened_table(file) as table:
         metadata = table.metadata if _is_parquet(table) else None
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)] if metadata else []
         columns = [group.column(k) for group in groups for k in range(group.num_columns)]
@@ -181,11 +199,7 @@ def _is_negative(file: str, name: str) -> bool:
         return any(one.has_min_max and isinstance(one.min, int) and one.min < 0 for one in known)
 
 
-def _schema(table: Any) -> Any:
-    return table.schema_arrow if _is_parquet(table) else table.schema
-
-
-def _tables(table: Any, low: int, high: int, columns: list[str]) -> Iterator[Any]:
+def _batches_of(table: Any, low: int, high: int, columns: list[str]) -> Iterator[Any]:
     if not _is_parquet(table):
         for batch in table if low < 0 else (table.get_batch(number) for number in range(low, high)):
             yield batch.select(columns)
@@ -228,7 +242,7 @@ def _batches(file: str, table: Any, target_bytes: int) -> Iterator[Part]:
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[Any]:
+def opened_table(file: str) -> Iterator[Any]:
     """A file of any of the formats, by what is in it; whatever is wrong with it is a FormatError."""
     arrow, ipc, parquet = (need(name, file=file) for name in ("pyarrow", "pyarrow.ipc", "pyarrow.parquet"))
     errors, remedy = (arrow.ArrowException, OSError, ValueError, KeyError), "Write it again, or copy it again, whole."

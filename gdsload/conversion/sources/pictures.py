@@ -88,8 +88,6 @@ class ImageForm:
         for one in modes.values():
             if one not in get_args(Mode):
                 raise OptionError(f"is {one!r}", option="mode", remedy=f"Supported are {', '.join(get_args(Mode))}.")
-        if not isinstance(self.keep_encoded, bool):
-            raise OptionError(f"is {self.keep_encoded!r}", option="keep_encoded", remedy="Pass true or false.")
         if self.resize is None:
             object.__setattr__(self, "resize", "none" if self.size is None else "crop")
         elif self.resize not in get_args(Resize):
@@ -253,10 +251,6 @@ class ImageSource:
     def bytes_in_files(self) -> float | None:
         """The bytes of its files that a sample takes, where parts do not know their number of samples; else None."""
         return None
-
-    def with_images(self, *, kept: bool) -> ImageSource:
-        """The same source with its images kept or decoded, for a comparison of the two."""
-        return self._with(ImageForm(keep_encoded=True) if kept else replace(self.look, keep_encoded=False))
 
     def _with(self, look: ImageForm) -> ImageSource:
         other = copy.copy(self)

@@ -40,15 +40,16 @@ def read_pieces(stream: IO[bytes], count: int) -> bytes:
     return b"".join(pieces)
 
 
-def read_line(stream: IO[bytes], file: str, remedy: str | None = None) -> bytes:
+def read_line(stream: IO[bytes], file: str, remedy: str | None = None, most: int | None = None) -> bytes:
     """The next line with its end; empty at the end of the stream.
 
     Raises:
         FormatError: if it is too long.
     """
-    line = stream.readline(MAX_LINE_BYTES)
-    if len(line) == MAX_LINE_BYTES:
-        raise FormatError(f"a line has {MAX_LINE_BYTES} bytes or more", file=file, remedy=remedy)
+    most = most or MAX_LINE_BYTES
+    line = stream.readline(most)
+    if len(line) == most:
+        raise FormatError(f"a line has {most} bytes or more", file=file, remedy=remedy)
     return line
 
 

@@ -1,9 +1,8 @@
-"""Tar files, read from the beginning to the end: all archives in a file, and links as the members that they lead to."""
+"""Tar files, read from the beginning to the end, with all archives in a file."""
 
 from __future__ import annotations
 
 import io
-import posixpath
 import shlex
 import tarfile
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.streams import DAMAGED, read_pieces, unpacked_by_magic
 from gdsload.errors import FormatError
 
-__all__ = ["BadMemberError", "Member", "Place", "TarReader", "opened_tar"]
+__all__ = ["Member", "TarReader", "opened_tar"]
 
 # Long names and the like are read whole before anyone sees how long they are.
 _EXTENDED = (
@@ -29,9 +28,6 @@ _EXTENDED = (
 _FURTHER_VOLUME = b"M"
 _MAX_EXTENDED_BYTES = 2**20
 _PIECE_BYTES = 2**22
-_MAX_LINKED_BYTES = 2**28
-_MAX_LINKS = 40
-_TWICE = -1
 _KINDS = {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a named pipe"}
 
 
@@ -41,24 +37,6 @@ class Member:
 
     archive: int
     header: tarfile.TarInfo
-
-    @property
-    def is_link(self) -> bool:
-        """True if it has no content, but leads to another member."""
-        return self.header.islnk() or self.header.issym()
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The place of a member's content; of a packed file, which is not read twice, with the content itself."""
-
-    offset: int
-    nbytes: int
-    content: bytes | None = None
-
-
-class BadMemberError(Exception):
-    """A member that has no content; its text says what it is: "a device", "a link to ..."."""
 
 
 class _Header(tarfile.TarInfo):
@@ -104,8 +82,6 @@ class TarReader:
         self._nbytes = nbytes
         self._file = file
         self.has_end = True
-        self._links: dict[tuple[int, str], str] | None = None
-        self._places: dict[tuple[int, str], Place | None] = {}
 
     def __iter__(self) -> Iterator[Member]:
         """All members of all archives.
@@ -172,106 +148,26 @@ class TarReader:
                 return True
         return False
 
-    def place(self, member: Member) -> Place | None:
-        """The place of a member's content, or of the content that a link leads to in the end; None for a folder.
-
-        Raises:
-            BadMemberError: if it has none.
-        """
+    def fault(self, member: Member) -> str | None:
+        """The reason that a member has no content: that it is "a device", say. Links are not followed."""
         header = member.header
         if header.isreg():
-            return Place(header.offset_data, header.size)
-        if not member.is_link:
-            raise BadMemberError(_KINDS.get(header.type, f"of type {header.type!r}, which is not known"))
-        if self._links is None:  # most files have none
-            self._links = self._find_links()
-            self._places = self._find_places()
-        name = _followed(self._links, member.archive, _normal(header.name))
-        if (member.archive, name) not in self._places:
-            raise BadMemberError(f"a link to {name!r:.200}, which is not in the archive")
-        place = self._places[member.archive, name]
-        if place is not None and place.offset == _TWICE:
-            raise BadMemberError(f"a link to {name!r:.200}, which is in the archive twice")
-        return place
+            return None
+        if not header.islnk() and not header.issym():
+            return _KINDS.get(header.type, f"of type {header.type!r}, which is not known")
+        file = shlex.quote(self._file)
+        return (
+            f"a link to {header.linkname!r:.100}, which is not followed; to make files of links: mkdir files && "
+            f"tar -xif {file} -C files && tar -h --hard-dereference --sort=name --transform='s,^[.]/,,' -cf whole.tar "
+            "-C files ."
+        )
 
-    def content(self, place: Place) -> bytes:
-        """The content at a place: of the member that was given last, or of one that a link leads to."""
-        if place.content is not None:
-            return place.content
-        if place.offset == self._stream.tell():
-            return _read(self._stream, place.nbytes)
-        with open_file(self._file) as again:
-            again.seek(place.offset)
-            return _read(again, place.nbytes)
-
-    def _find_links(self) -> dict[tuple[int, str], str]:
-        """The name that each link of the file leads to."""
-        with opened_tar(self._file) as again:
-            return {(one.archive, _normal(one.header.name)): _target(one.header) for one in again if one.is_link}
-
-    def _find_places(self) -> dict[tuple[int, str], Place | None]:
-        """The places of the members that links lead to; None for folders."""
-        links, wanted = self._links or {}, set()
-        for archive, name in links:
-            try:
-                wanted.add((archive, _followed(links, archive, name)))
-            except BadMemberError:
-                continue
-        found: dict[tuple[int, str], Place | None] = {}
-        kept = 0
-        with opened_tar(self._file) as again:
-            for one in again:
-                name, header = _normal(one.header.name), one.header
-                if header.isreg() and (key := (one.archive, name)) in wanted:
-                    kept += header.size if self._nbytes < 0 else 0
-                    if kept > _MAX_LINKED_BYTES:
-                        raise FormatError(
-                            f"links of the packed tar file lead to more than {_MAX_LINKED_BYTES} bytes",
-                            remedy="Unpack it first (gunzip): then it is read with its links.",
-                        )
-                    place = Place(header.offset_data, header.size)
-                    content = again.content(place) if self._nbytes < 0 else None
-                    found[key] = Place(_TWICE if key in found else place.offset, place.nbytes, content)
-                folder = name if header.isdir() else posixpath.dirname(name)
-                while folder:
-                    if (one.archive, folder) in wanted:
-                        found.setdefault((one.archive, folder), None)
-                    folder = posixpath.dirname(folder)
+    def content(self, member: Member) -> bytes:
+        """The content of the member that was given last."""
+        found = read_pieces(self._stream, member.header.size)
+        if len(found) < member.header.size:
+            raise tarfile.ReadError(f"a member has {member.header.size} bytes, but {len(found)} are there")
         return found
-
-
-def _read(stream: IO[bytes], nbytes: int) -> bytes:
-    found = read_pieces(stream, nbytes)
-    if len(found) < nbytes:
-        raise tarfile.ReadError(f"a member has {nbytes} bytes, but {len(found)} are there")
-    return found
-
-
-def _normal(name: str) -> str:
-    """The name of a member by which links find it."""
-    return posixpath.normpath(name).lstrip("/")
-
-
-def _target(link: tarfile.TarInfo) -> str:
-    """The name that a link leads to: of a hard link from the root of the archive on, of a symbolic one from itself."""
-    if link.islnk():
-        return _normal(link.linkname)
-    return posixpath.normpath(posixpath.join(posixpath.dirname(_normal(link.name)), link.linkname))
-
-
-def _followed(links: dict[tuple[int, str], str], archive: int, name: str) -> str:
-    """The name that is left once all links are followed, those of its folders as well."""
-    for _ in range(_MAX_LINKS):
-        pieces = name.split("/")
-        for end in range(len(pieces), 0, -1):
-            if (key := (archive, "/".join(pieces[:end]))) in links:
-                if links[key].split("/", 1)[0] in ("", ".."):
-                    raise BadMemberError(f"a link to {links[key]!r:.200}, which is out of the archive")
-                name = posixpath.normpath("/".join([links[key], *pieces[end:]]))
-                break
-        else:
-            return name
-    raise BadMemberError("a link to itself, by other links")
 
 
 @contextmanager

@@ -37,7 +37,8 @@ class TfRecordSource(FieldChoice, ImageSource):
     else bytes. An example without a list's feature has an empty list. Both checksums of each record are compared.
 
     Args:
-        path: a file (`.tfrecord`, `.tfrecords`, `.tfrec`, `NAME-00000-of-00010`, also packed by gzip), or a folder.
+        path: a file (`.tfrecord`, `.tfrecords`, `.tfrec`, `NAME-00000-of-00010`, also packed by gzip), or a folder. A
+            file is read by one worker.
         types: what features are, by name: ``"bytes"``, ``"text"`` (UTF-8), ``"npy"``, ``"image"``; an element type
             (``"uint8"``) for bytes that are an array of such; ``"list"`` for numbers that are lists although the first
             ones have one value each.
@@ -69,30 +70,15 @@ class TfRecordSource(FieldChoice, ImageSource):
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: files, of which large ones are cut between records, if they are not packed."""
-        found: list[Part] = []
-        for file in self._files():
-            nbytes, name = os.path.getsize(file), os.path.basename(file)
-            if nbytes <= target_bytes or _is_packed(file):
-                found.append(Part(name, (file, 0, -1, 0), nbytes=nbytes))
-                continue
-            low = first = count = 0
-            with _opened(file) as stream:
-                for high in _ends(stream, nbytes):
-                    count += 1
-                    if high - low >= target_bytes or high == nbytes:
-                        records = f"{name}, records {first} to {count - 1}"
-                        found.append(Part(records, (file, low, high, first), count - first, high - low))
-                        low, first = high, count
+        """See `Source.parts`: files."""
         self._features()
-        return found
+        return [Part(os.path.basename(file), (file,), nbytes=os.path.getsize(file)) for file in self._files()]
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
-        file, low, high, number = str(part.where[0]), *(int(edge) for edge in part.where[1:])
-        for content in _records(file, low, high):
+        file = str(part.where[0])
+        for number, content in enumerate(_records(file)):
             yield Item(f"record {number}", partial(self._sample, content, f"{file}, record {number}"))
-            number += 1
 
     def _sample(self, content: bytes, where: str) -> dict[str, Any]:
         return sample_of_example(content, self._features(), self.form, where, others=self.fields is not None)
@@ -101,7 +87,7 @@ class TfRecordSource(FieldChoice, ImageSource):
         """The first records, if they have images: to find the parts takes longer."""
         if any(feature.type == "image" for feature in self._features().values()):
             for file in self._files():
-                yield from self.read(Part("the first records", (file, 0, -1, 0)))
+                yield from self.read(Part("the first records", (file,)))
 
     def _features(self) -> dict[str, Feature]:
         """The features, from the first records."""
@@ -126,8 +112,6 @@ class TfRecordSource(FieldChoice, ImageSource):
 
 
 def _types(given: Mapping[str, str] | None) -> dict[str, str]:
-    if not isinstance(given, Mapping | None):
-        raise OptionError(f"is {given!r:.200}", option="types", remedy='Pass types: `types={"image": "image"}`.')
     known = (*KNOWN_TYPES, *(dtype.name for dtype in DTYPES.values() if not dtype.name.startswith(("float8", "bf"))))
     for name, value in (given or {}).items():
         if value not in known:
@@ -137,31 +121,17 @@ def _types(given: Mapping[str, str] | None) -> dict[str, str]:
     return dict(given or {})
 
 
-def _records(file: str, low: int = 0, high: int = -1) -> Iterator[bytes]:
-    """The records from byte `low` to `high` - 1, or all, their checksums compared."""
-    checksum, place, left = need("google_crc32c", file=file).value, low, high - low
+def _records(file: str) -> Iterator[bytes]:
+    """The records, their checksums compared."""
+    checksum, place = need("google_crc32c", file=file).value, 0
     with _opened(file) as stream:
-        if low:
-            stream.seek(low)
-        while left and (header := stream.read(12)):
+        while header := stream.read(12):
             length = _length(header, place, checksum)
             content = _exactly(stream, length, place)
             if _masked(checksum(content)) != int.from_bytes(_exactly(stream, 4, place), "little"):
                 raise ValueError(f"the record at byte {place} has not the checksum that was written with it")
             place += length + 16
-            left -= length + 16
             yield content
-
-
-def _ends(stream: IO[bytes], nbytes: int) -> Iterator[int]:
-    """The offset of each record's end in a file."""
-    checksum, place = need("google_crc32c").value, 0
-    while place < nbytes:
-        place += _length(stream.read(12), place, checksum) + 16
-        if place > nbytes:
-            raise ValueError(f"its last record ends at byte {place}, but it has {nbytes}")
-        stream.seek(place)
-        yield place
 
 
 def _length(header: bytes, place: int, checksum: Any) -> int:

@@ -1,8 +1,7 @@
-"""Files of tokens: arrays, flat binary files and JSON lines."""
+"""Files of tokens: arrays and flat binary files."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,22 +16,19 @@ from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import BATCH_BYTES, filled, run_parts, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
 from gdsload.conversion.sources.npy import decode_npy, map_npy
-from gdsload.conversion.sources.streams import go_to_line, read_line
 from gdsload.conversion.sources.token_formats import IndexedTokens, TokenRow, indexed_tokens, is_index, token_row
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["TokenSource"]
 
-_SUFFIXES = (".npy", ".bin", ".jsonl")
+_SUFFIXES = (".npy", ".bin")
 _EACH = ("token", "document")
-_DEFAULT = np.dtype(np.uint16)  # of JSON lines, whose numbers are looked at one by one
 
 
 class TokenSource(OfDocuments):
     """Documents of tokens, ragged, or a long row of tokens, each a sample: the field ``tokens``.
 
-    A `.npy` file is a document; those come first. Each line of a `.jsonl` file is one: a list of numbers, or an object
-    that has one.
+    A `.npy` file is a document; those come first.
 
     Any other file (`.bin`) is a row of tokens. With `end` it has documents, each of which ends with that token. Without
     it, each token is a sample: `Windows` takes any stretch of the row, also from one file to the next. Packed, such a
@@ -44,9 +40,8 @@ class TokenSource(OfDocuments):
 
     Args:
         path: such a file, or a folder of them.
-        dtype: the element type of the tokens of files that do not say it. Of JSON lines it is uint16 by default.
+        dtype: the element type of the tokens of files that do not say it.
         end: the token that ends a document of a row, and belongs to it.
-        key: the key of the list, where lines are objects.
         each: what a sample is: ``"token"`` (of `.bin` files alone) or ``"document"``. None: a token, if no file has
             documents.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
@@ -61,7 +56,6 @@ class TokenSource(OfDocuments):
         *,
         dtype: str | None = None,
         end: int | None = None,
-        key: str = "tokens",
         each: str | None = None,
         **files: Unpack[FileOptions],
     ) -> None:
@@ -73,7 +67,6 @@ class TokenSource(OfDocuments):
         self.files = SourceFiles(path, **files)
         self.dtype = None if dtype is None else _whole(dtype)
         self.end = end
-        self.key = key
         self.each = each
         if self.dtype is not None:
             self._check_end(self.dtype)
@@ -83,7 +76,7 @@ class TokenSource(OfDocuments):
         files = self.files.find(_SUFFIXES)
         dtype = None if self.dtype is None else self.dtype.name
         listed = stamps([*files, *filter(None, map(self._index, files))])
-        return {"kind": self.kind, "files": listed, "dtype": dtype, "end": self.end, "key": self.key, "each": self.each}
+        return {"kind": self.kind, "files": listed, "dtype": dtype, "end": self.end, "each": self.each}
 
     def check_shuffle(self) -> None:
         """See `OfDocuments`."""
@@ -96,17 +89,9 @@ class TokenSource(OfDocuments):
             )
 
     def notes(self) -> list[str]:
-        """Notes for users: that tokens are samples, or that keys of the first line are left out."""
+        """Notes for users: that tokens are samples."""
         if self._one_by_one(self.files.find(_SUFFIXES)):
             return ["each token is a sample: gdsload.Windows takes stretches, `each='document'` makes documents"]
-        for file in self.files.find(_SUFFIXES) if os.path.exists(self.path) else []:
-            if not file.endswith(".jsonl"):
-                continue
-            with suppress(ValueError, OSError), open_file(file) as opened:
-                found = json.loads(read_line(opened, file))
-                others = [key for key in found if key != self.key] if isinstance(found, dict) else []
-                if others:
-                    return [f"of each line {self.key!r} alone is taken; left out are {', '.join(map(repr, others))}"]
         return []
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -126,13 +111,12 @@ class TokenSource(OfDocuments):
 
     def _one_by_one(self, files: list[str]) -> bool:
         """Return whether each token is a sample."""
-        document = next((file for file in files if _has(file, ".npy") or _has(file, ".jsonl")), None)
+        document = next((file for file in files if _has(file, ".npy")), None)
         if self.each == "token" and document is not None:
-            numbers = "Pass `kind='numpy'`, which takes the values of arrays one by one."
             raise OptionError(
-                "`each='token'` is for flat files of tokens, but this one is a document, or has several",
+                "`each='token'` is for flat files of tokens, but this one is a document",
                 file=document,
-                remedy=numbers if _has(document, ".npy") else "Leave each out: each line is a document.",
+                remedy="Pass `kind='numpy'`, which takes the values of arrays one by one.",
             )
         if self.each is None:
             return document is None and self.end is None and not any(map(self._index, files))
@@ -151,11 +135,9 @@ class TokenSource(OfDocuments):
         return self._indexed(file).row if self._index(file) else self._row(file)
 
     def _ranges(self, file: str, target_bytes: int) -> list[Part]:
-        name, step, nbytes = os.path.basename(file), target_bytes, os.path.getsize(file)
-        if not _has(file, ".jsonl"):
-            row = self._row(file)
-            itemsize, nbytes = row.dtype.itemsize, row.count * row.dtype.itemsize
-            step = nbytes if self.end is None else target_bytes // itemsize * itemsize or itemsize
+        name, row = os.path.basename(file), self._row(file)
+        itemsize, nbytes = row.dtype.itemsize, row.count * row.dtype.itemsize
+        step = nbytes if self.end is None else target_bytes // itemsize * itemsize or itemsize
         return [
             Part(f"{name}, bytes {low} to {high - 1}", (file, low, high), nbytes=high - low)
             for low, high in spans(0, nbytes, max(step, 1))
@@ -208,42 +190,10 @@ class TokenSource(OfDocuments):
                 for begin, end in spans(low, high, BATCH_BYTES // tokens.itemsize):
                     run = np.asarray(tokens[begin:end])
                     yield Item(f"tokens {begin} to {end - 1}", partial(dict, tokens=run), end - begin)
-            elif _has(first, ".jsonl"):
-                yield from self._lines(first, low, high)
             elif self._index(first):
                 yield from _listed(self._indexed(first), low, high)
             else:
                 yield from self._runs(self._row(first), low, high)
-
-    def _lines(self, file: str, low: int, high: int) -> Iterator[Item]:
-        """The lines that begin from byte `low` to `high` - 1."""
-        with open_file(file) as opened:
-            go_to_line(opened, low, file)
-            while (place := opened.tell()) < high:
-                line = read_line(opened, file)
-                if line.strip():
-                    yield Item(f"the line at byte {place}", partial(self._document, line), 1)
-
-    def _document(self, line: bytes) -> dict[str, Any]:
-        with reading("the line is no JSON", None, ValueError, RecursionError):
-            found = json.loads(line)
-        listed = found.get(self.key) if isinstance(found, dict) else found
-        dtype = self.dtype or _DEFAULT
-        limits = np.iinfo(dtype)
-        try:
-            tokens = np.array(listed if listed != [] else np.empty(0, dtype))
-        except ValueError:  # lists of several lengths
-            tokens = np.array(None)
-        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-            raise FormatError(
-                f"the line has no list of whole numbers: {line!r:.100}", remedy="Other lines are of `kind='jsonl'`."
-            )
-        low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
-        if not limits.min <= low <= high <= limits.max:
-            # What this type holds other lines may have.
-            holds = _holding(min(low, limits.min), max(high, limits.max)) or ("uint64" if low >= 0 else "int64")
-            raise FormatError(f"its tokens from {low} to {high} are not {dtype}", remedy=f"Pass `dtype={holds!r}`.")
-        return _one(tokens.astype(dtype))
 
     def _runs(self, row: TokenRow, low: int, high: int) -> Iterator[Item]:
         """The documents that begin from byte `low` to `high` - 1 of the tokens, many at once."""
@@ -281,12 +231,6 @@ def _whole(name: str) -> np.dtype[Any]:
     if dtype.kind not in "iu":
         raise OptionError(f"is {name!r}, no type of whole numbers", option="dtype")
     return dtype
-
-
-def _holding(low: int, high: int) -> str | None:
-    """The smallest type of whole numbers that holds these and all between, if there is one."""
-    names = (f"{kind}{bits}" for bits in (8, 16, 32, 64) for kind in ("uint", "int"))
-    return next((name for name in names if np.iinfo(name).min <= low <= high <= np.iinfo(name).max), None)
 
 
 def _has(file: str, suffix: str) -> bool:

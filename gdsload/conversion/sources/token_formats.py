@@ -26,7 +26,7 @@ _INDEX = struct.Struct("<9sQBQQ")
 _INDEX_MAGIC, _OLD_MAGIC = b"MMIDIDX\0\0", b"TNTIDX\0\0"
 _CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
-_TEXTS = (".json", ".txt", ".md", ".csv", ".tsv", ".xml", ".html", ".py")
+_TEXTS = (".json", ".jsonl", ".ndjson", ".txt", ".md", ".csv", ".tsv", ".xml", ".html", ".py")
 
 
 @dataclass(frozen=True, slots=True)

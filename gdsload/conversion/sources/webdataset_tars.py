@@ -21,7 +21,7 @@ from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
-from gdsload.conversion.sources.tar_archives import BadMemberError, Member, TarReader, opened_tar
+from gdsload.conversion.sources.tar_archives import Member, TarReader, opened_tar
 from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError, OptionError
 
@@ -52,8 +52,8 @@ class TarSource(FieldChoice, ImageSource):
     ``mp3``, ``ogg``, ``opus`` and ``aiff`` as the samples of a sound, with ``NAME.sampling_rate`` beside them, and
     anything else as bytes. Of ``left.seg.png`` the last part counts. Nothing is unpickled, and nothing is put on disk.
 
-    All archives in a file are read, and a link is the member that it leads to. Members of one sample that are not side
-    by side are an error. Members that are hidden or have no extension are left out, and noted.
+    All archives in a file are read. Members of one sample that are not side by side are an error; a sample with a link
+    in it is a bad one. Members that are hidden or have no extension are left out, and noted.
 
     Args:
         path: a tar file (`.tar`, `.tar.gz`, `.tgz`), or a folder of them.
@@ -132,20 +132,14 @@ class TarSource(FieldChoice, ImageSource):
             sample.left_out.add(name)
             sample.members[name] = b""
         else:
-            try:
-                place = tar.place(member)
-            except BadMemberError as error:
-                sample.members[name] = b""
-                sample.trouble = f"{member.header.name!r:.200} is {error}"
-                return
-            if place is None:  # a link to a folder, and what is in that is found there
-                return
-            sample.nbytes += place.nbytes
+            sample.nbytes += member.header.size
             sample.members[name] = b""
-            if sample.nbytes > self.max_member_bytes:
+            if (fault := tar.fault(member)) is not None:
+                sample.trouble = f"{member.header.name!r:.200} is {fault}"
+            elif sample.nbytes > self.max_member_bytes:
                 sample.trouble = f"it has more than {self.max_member_bytes} bytes, with {member.header.name!r:.200}"
             else:
-                sample.members[name] = tar.content(place)
+                sample.members[name] = tar.content(member)
 
     @property
     def _wanted(self) -> frozenset[str]:

@@ -141,9 +141,6 @@ def _dry_run(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
     say(f"{found.kind}, {counted(len(found.parts), 'part')}")
     say(f"samples: {found.samples if found.samples >= 0 else 'known when they are read'}")
     say(f"size: {_about(found.nbytes)}")
-    if found.images is not None:
-        say(f"  images as the files that they are (--keep-encoded): {_about(found.images.encoded)}")
-        say(f"  images decoded: {_about(found.images.decoded)}")
     show_notes(found.notes, chosen.typed)
     for name, field in found.schema.items():
         say(f"  {name}: {field}")

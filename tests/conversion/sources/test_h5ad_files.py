@@ -143,7 +143,7 @@ def test_a_cell_without_a_number_is_at_fault_alone(tmp_path, left_out):
         "n": {"type": "nullable-integer", "values": np.arange(CELLS), "mask": mask},
         "whole": {"type": "nullable-boolean", "values": mask, "mask": np.zeros(CELLS, bool)},
     })  # fmt: skip
-    dataset = left_out(path, {"cell 4": "column 'n' has no value in cell 4"})
+    dataset = left_out(path, {"row 4": "column 'n' has no value, or one with a hole, in row 4"})
     assert [int(dataset[n]["n"]) for n in (3, 4)] == [3, 5]
 
 
@@ -164,7 +164,7 @@ MISSING = {
 def test_a_missing_value_is_refused_or_filled_as_the_error_says(tmp_path, converted, name):
     column, proposed, wanted = MISSING[name]
     path = write(tmp_path / "a.h5ad", columns={name: column})
-    said = rf"'{name}' has no value in cell 1. .*{{'{name}': {proposed!r}}}"
+    said = rf"'{name}' has no value, .* in row 1. .*{{'{name}': {proposed!r}}}"
     with pytest.raises(gdsload.errors.ConversionError, match=said):
         gdsload.convert(path, tmp_path / "out", workers=1)
     found = converted(path, fill={name: proposed}).column(name)
@@ -174,7 +174,9 @@ def test_a_missing_value_is_refused_or_filled_as_the_error_says(tmp_path, conver
 @pytest.mark.parametrize("fill", [1.5, "a", 300, None])
 def test_what_cannot_fill_a_column(tmp_path, fill):
     path = write(tmp_path / "a.h5ad", columns={"kind": MISSING["kind"][0]})
-    with pytest.raises(OptionError, match="fill has .* for column 'kind', which is int8. Pass a value of that type"):
+    with pytest.raises(
+        OptionError, match="fill has .* for field 'kind', which is int8: .* Fill it with a value of that type"
+    ):
         H5adSource(path, fill={"kind": fill}).parts(1)
 
 

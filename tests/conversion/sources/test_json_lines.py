@@ -49,23 +49,22 @@ def test_fields_of_shards(tmp_path, converted, name):
     assert dataset[7]["ids"].tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        ("[1, 2]", "tokens"), ('{"tokens": [1, 2]}', "tokens"), ('{"tokens": [1], "label": 2}', "jsonl"),
-        ('{"text": "a"}', "jsonl"), ('{"tokens": "a"}', "jsonl"), ("", "tokens"),
-    ],
-)  # fmt: skip
-def test_the_first_line_tells_whether_it_is_tokens(tmp_path, line, kind):
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "a.jsonl").write_text(line and f"{line}\n")
-    assert recognise(str(tmp_path / "d")) == recognise(str(tmp_path / "d" / "a.jsonl")) == kind
+def test_lists_are_tokens(tmp_path, left_out):
+    lines = ["[1, 2]", "[70000]", "[-1]", '["a"]', "[1.5]", "[[1]]", "[]", "[3]"]
+    (tmp_path / "t.jsonl").write_text("[0]\n" * 1000 + "\n".join(lines))
+    assert recognise(str(tmp_path)) == recognise(str(tmp_path / "t.jsonl")) == "jsonl"
+    bad = dict.fromkeys([f"row {number}" for number in (1003, 1004, 1005)], "the key 'tokens' has values of several")
+    found = left_out(tmp_path / "t.jsonl", bad)
+    assert [found[number]["tokens"].tolist() for number in range(999, 1005)] == [[0], [1, 2], [70000], [-1], [], [3]]
+    how = {"casts": {"tokens": "uint16"}, "on_error": "skip", "max_skipped": 5, "workers": 1}
+    report = gdsload.convert(tmp_path / "t.jsonl", tmp_path / "small", **how)
+    assert (report.samples, [one.reason[:8] for one in report.skipped].count("field 't")) == (1003, 2)
 
 
 def test_what_a_key_is_in_is_a_field_and_what_varies_may_be_a_text(tmp_path, samples_in):
     rows = [{"s": {"a": 1, "b": "x"}, "chat": [{"role": "user"}]}, {"s": {"a": 2, "b": "y"}, "chat": "none"}]
     path = write(tmp_path / "a.jsonl", rows)
-    with pytest.raises(FormatError, match=r"'chat' has .*from array to string\. Keep it.*`as_json=\['chat'\]`"):
+    with pytest.raises(FormatError, match=r"'chat' has .* and 'none'\. Keep it.*`as_json=\['chat'\]`"):
         JsonLinesSource(path).parts(1)
     found = samples_in(JsonLinesSource(path, as_json=["chat"]))
     assert [json.loads(one["chat"]) for one in found] == [row["chat"] for row in rows]
@@ -117,10 +116,12 @@ def test_a_whole_number_among_floats_is_refused(tmp_path, samples_in, wrap, befo
 
 WRONG = {
     "nope": "no JSON: ",
-    "[1]": "no JSON object",
-    "null": "no JSON object: b'null",  # Arrow takes it for an object without keys, or ends the process
+    "[1]": "no key 'tokens'",
+    "null": "no JSON object: b'null",
     '{"n": "a"}': "the key 'n' has values of several types: ",
     '{"n": 1, "m": 2}': "the first lines have no key 'm'",
+    '{"n": 1, "n": 2}': "no JSON: it has a key twice",
+    '{"n": 1e400}': "the key 'n' has values of several types: ",
     "{}": "no value",
 }
 
@@ -148,7 +149,7 @@ def test_a_key_of_several_types_is_named(tmp_path, value, other, key, late):
     path = write(tmp_path / "a.jsonl", [{"a": 1, key: value, "z": 1}] * late + [{"a": 1, key: other, "z": 1}])
     with pytest.raises((FormatError, ReadError)) as raised:
         gdsload.convert(path, tmp_path / "out", workers=1)
-    assert f"the key {key!r} has values of several types: Column(/{key}" in str(raised.value)
+    assert f"the key {key!r} has values of several types: " in str(raised.value)
     assert f". Keep it as a text of JSON, `as_json={[key]}`; or choose" in str(raised.value)
     assert gdsload.convert(path, tmp_path / "out", workers=1, as_json=[key]).samples == late + 1
 
@@ -169,7 +170,7 @@ def test_a_number_that_its_key_does_not_hold_names_a_type_that_does(tmp_path, co
 
 def test_numbers_that_no_whole_type_holds_together_may_be_texts(tmp_path, converted):
     path = write(tmp_path / "a.jsonl", [{"b": -1}] * 1000 + [{"b": 2**64 - 1}])
-    with pytest.raises(FormatError, match=r"the key 'b' has .*-1\. Keep it as a text of JSON, `as_json=\['b'\]`"):
+    with pytest.raises(ReadError, match=r"the key 'b' has .*-1\. Keep it as a text of JSON, `as_json=\['b'\]`"):
         converted(path, types={"b": "uint64"})
 
 
@@ -218,11 +219,10 @@ def test_what_is_said_of_a_key_that_comes_late_helps(tmp_path, value, kind, usua
     assert last == (json.dumps(value) if as_json else value)
 
 
-@pytest.mark.parametrize("other", ["null", '["m"]'])
-def test_a_line_that_is_no_object_beside_a_key_that_comes_late(tmp_path, left_out, other):
+def test_a_line_that_is_no_object_beside_a_key_that_comes_late(tmp_path, left_out):
     path = write(tmp_path / "a.jsonl", [{"n": 1}] * 1000)
     with open(path, "a", encoding="utf-8") as file:
-        file.write(f'{other}\n{{"n": 2, "m": 1}}\n')
+        file.write('null\n{"n": 2, "m": 1}\n')
     left_out(path, {"row 1000": "the line is no JSON object", "row 1001": "no key 'm'"})
 
 
@@ -236,9 +236,8 @@ def test_a_null_among_the_first_lines_is_at_fault_alone(tmp_path, left_out):
     "deep", ["[" * 50_000 + "]" * 50_000, '{"a": ' * 50_000 + "1" + "}" * 50_000], ids=["lists", "objects"]
 )
 def test_what_is_nested_too_deeply_is_refused(tmp_path, deep):
-    """Where the first lines tell of it, Arrow ends the process that reads; later it is a bad line."""
     (tmp_path / "a.jsonl").write_text(f'{{"x": {deep}}}\n')
-    with pytest.raises(FormatError, match="a.jsonl: the process that reads it has died"):
+    with pytest.raises(FormatError, match="row 0: the line is no JSON: it is nested too deeply"):
         JsonLinesSource(str(tmp_path / "a.jsonl")).parts(1)
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n' * 1000 + f'{{"x": {deep}}}\n')
     with pytest.raises(ReadError, match="row 1000 .*the line is no JSON: it is nested too deeply"):
@@ -246,12 +245,10 @@ def test_what_is_nested_too_deeply_is_refused(tmp_path, deep):
     assert gdsload.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=1, on_error="skip").samples == 1000
 
 
-@pytest.mark.parametrize(
-    ("as_json", "reason"), [([], "The surrogate pair in string is invalid"), (["c"], "Invalid UTF8")]
-)
-def test_texts_that_are_none_are_at_fault_alone(tmp_path, left_out, as_json, reason):
+@pytest.mark.parametrize("as_json", [[], ["c"]])
+def test_texts_that_are_none_are_at_fault_alone(tmp_path, left_out, as_json):
     path = write(tmp_path / "a.jsonl", [{"t": "a", "c": 1}, {"t": "\ud800", "c": 1}, {"t": "b", "c": 1}])
-    assert left_out(path, {"row 1": reason}, as_json=as_json).column("t") == ["a", "b"]
+    assert left_out(path, {"row 1": "surrogates not allowed"}, as_json=as_json).column("t") == ["a", "b"]
 
 
 @pytest.mark.parametrize("ascii_alone", [True, False])

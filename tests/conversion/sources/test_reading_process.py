@@ -6,7 +6,6 @@ import ctypes
 import multiprocessing
 import os
 import threading
-import time
 
 import pytest
 
@@ -52,11 +51,3 @@ def test_errors_are_raised_here():
 def test_a_worker_of_a_conversion_reads_by_itself(monkeypatch):
     monkeypatch.setattr(multiprocessing.current_process(), "name", "gdsload-convert")
     assert read_apart(process, "a") == os.getpid()
-
-
-def test_it_ends_when_nothing_is_read_any_more():
-    pid, deadline = read_apart(process, "a"), time.monotonic() + 20
-    while os.path.exists(f"/proc/{pid}"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert read_apart(process, "a") != pid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.conversion.sources.token_files import TokenSource
-from gdsload.errors import FormatError, OptionError, ReadError
+from gdsload.errors import FormatError, OptionError
 from tests.conversion.reading import plain
 
 END = 7
@@ -42,19 +41,6 @@ def test_flat_files_are_cut_where_documents_end(documents_of, tmp_path_factory, 
         else:
             with pytest.raises(FormatError, match="not one token"):
                 source.parts(target)
-
-
-@given(
-    documents=st.lists(st.lists(st.integers(0, 2**16 - 1), max_size=6), min_size=1, max_size=20),
-    objects=st.booleans(),
-    end=st.sampled_from(["\n", "\r\n", "\n\n"]),
-    target=st.integers(1, 40),
-)
-def test_lines_belong_to_the_part_where_they_begin(documents_of, tmp_path_factory, documents, objects, end, target):
-    path = tmp_path_factory.mktemp("tokens") / "t.jsonl"
-    lines = [json.dumps({"text": "é", "ids": one} if objects else one, ensure_ascii=False) for one in documents]
-    path.write_bytes(end.join(lines).encode())
-    assert documents_of(TokenSource(str(path), key="ids"), target) == documents
 
 
 def test_a_flat_file_without_ends_is_packed_as_one_document(documents_of, tmp_path):
@@ -124,7 +110,7 @@ def test_the_same_blocks_from_every_kind_of_source(tmp_path):
         ("t.bin", {"dtype": "int32", "end": end}),
         ("t.parquet", {}),
         ("arrays", {"kind": "tokens"}),
-        ("t.jsonl", {"dtype": "int32"}),
+        ("t.jsonl", {}),
         ("shards", {}),
     ):
         ended = pack if "end" in options else {**pack, "eos": end}
@@ -134,50 +120,6 @@ def test_the_same_blocks_from_every_kind_of_source(tmp_path):
         found.append([plain(block) for block in gdsload.ShardDataset(tmp_path / f"packed {name}")])
     assert found[1:] == [found[0]] * 4
     assert np.array_equal(np.concatenate([block["tokens"] for block in found[0]])[: len(row)], row)
-
-
-BAD_LINES = {
-    "[1, 2": "no JSON",
-    '{"text": 1}': "no list of whole numbers",
-    "[70000]": "Pass `dtype='uint32'`",
-    "[-1]": "are not uint16",
-    "[1.5]": "no list of whole numbers",
-    '["a"]': "no list of whole numbers",
-    "[[1]]": "no list of whole numbers",
-    "[[1], [2, 3]]": "no list of whole numbers",
-    "[" * 10_000: "no JSON",
-    f"[{10**30}]": "no list of whole numbers",
-}
-
-
-def test_bad_documents_are_alone(tmp_path, left_out):
-    lines = ["[1, 2]", *BAD_LINES, "[]", "[3]"]
-    (tmp_path / "t.jsonl").write_text("\n".join(lines))
-    places = np.cumsum([len(line) + 1 for line in lines]).tolist()
-    reasons = {f"the line at byte {place}": why for place, why in zip(places, BAD_LINES.values(), strict=False)}
-    dataset = left_out(tmp_path / "t.jsonl", reasons)
-    assert [dataset[n]["tokens"].tolist() for n in range(3)] == [[1, 2], [], [3]]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "dtype", "holds"),
-    [
-        ([1, 70_000], None, "uint32"),
-        ([1, 70_000], "uint16", "uint32"),
-        ([1, 300], "uint8", "uint16"),
-        ([-1, 2], None, "int32"),  # other lines may have all that uint16 holds
-        ([2**31], "int32", "int64"),
-        ([2**63], "uint32", "uint64"),
-        ([2**63], "int64", "uint64"),
-        ([-1], "uint64", "int64"),
-    ],
-)
-def test_the_error_of_tokens_names_a_type_that_holds_them(tmp_path, converted, tokens, dtype, holds):
-    (tmp_path / "t.jsonl").write_text(f"{tokens}\n")
-    options = {} if dtype is None else {"dtype": dtype}
-    with pytest.raises(ReadError, match=f"are not {dtype or 'uint16'}. Pass `dtype='{holds}'`"):
-        gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", workers=1, **options)
-    assert converted(tmp_path / "t.jsonl", dtype=holds)[0]["tokens"].tolist() == tokens
 
 
 @pytest.mark.parametrize(("content", "reason"), [(bytes(3), "no whole number of uint16"), (b"", "not one token")])
