@@ -15,7 +15,7 @@ from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, Selection, Steps
+from gdsload.engine.steps import Job, Steps
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.arrays import IntArray
 
@@ -68,7 +68,7 @@ class OnDemand:
 
     def __init__(self, table: ShardTable, backend: Backend, maker: BatchMaker) -> None:
         self._asked, self._backend, self._maker = _Asked(), backend, maker
-        self._job = Job(table, self._asked, Selection())
+        self._job = Job(table, self._asked)
         self._resident = ResidentGather.of(self._job, backend, maker)
         maker.prepare()
 

@@ -145,7 +145,7 @@ class ResidentGather:
         fields = self._gathered(over_pcie=over_pcie)
         if not fields:
             return _Reach(addresses, over_pcie, None, {})
-        selected = None if self.ids_from_host else job.selection.ids
+        selected = None if self.ids_from_host else job.ids
         gather = PositionGather(
             self.maker.device,
             table.ends,
@@ -193,7 +193,7 @@ class ResidentGather:
     def in_order(self) -> bool:
         """True if positions are samples in the order of the shards."""
         ordered = self.ordered
-        return ordered is not None and isinstance(ordered.order, SequentialOrder) and self.job.selection.ids is None
+        return ordered is not None and isinstance(ordered.order, SequentialOrder) and self.job.ids is None
 
     @property
     def _evaluated(self) -> Ordered:
@@ -217,7 +217,7 @@ class ResidentGather:
 
     def _samples(self, steps: range) -> IntArray:
         """The samples of some steps, as the host computes them."""
-        return self.job.selection.samples(self.job.steps.positions(steps))
+        return self.job.samples(self.job.steps.positions(steps))
 
     def _shards_between(self, start: int, stop: int) -> range:
         """The shards that hold samples `start` to `stop` - 1, in the order of the shards."""
@@ -305,7 +305,7 @@ class ResidentGather:
 
     def _index(self, step: int) -> IntArray:
         """The user's indices of a step's samples."""
-        return np.array(self.job.selection.indices(self.job.steps.positions(range(step, step + 1))))
+        return np.array(self.job.indices(self.job.steps.positions(range(step, step + 1))))
 
 
 def _rehearse(device: torch.device, ordered: Ordered, order: BlockOrder) -> None:
@@ -361,7 +361,7 @@ def in_parts(steps: range, sizes: Sequence[int], ids: torch.Tensor | None) -> li
 
 def computable(job: Job, *, with_index: bool) -> Ordered | None:
     """The steps of a job if the GPU can compute which samples their batches have."""
-    steps, selected = job.steps, job.selection.ids
+    steps, selected = job.steps, job.ids
     if not isinstance(steps, Ordered) or (selected is not None and len(selected) > _MOST_SELECTED):
         return None
     if steps.schedule.padding:  # whose last step is no range of positions

@@ -67,7 +67,7 @@ class WindowSource(LandedSource):
         """One for this epoch, or None if its batches are not made this way."""
         if backend.addressable or backend.in_place or not rows_are_gathered(maker):
             return None
-        if not maker.gather.has_kernel() or job.selection.ids is not None:
+        if not maker.gather.has_kernel() or job.ids is not None:
             return None
         steps = computable(job, with_index=maker.form.index is not None)
         if steps is None or not isinstance(steps.order, BlockOrder):

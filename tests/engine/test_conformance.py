@@ -22,7 +22,7 @@ from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.engine.steps import Job, Ordered
 from gdsload.engine.window_source import WindowSource
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.gather_host import gather_rows
@@ -44,7 +44,7 @@ class Landed(BatchSourceTests):
             table = ShardTable.of(dataset.sources, dataset.stored, mapped=self.mapped)
             backends.append(RecordingBackend(self.open_backend(table.files)))
             form = BatchForm(codecs_of(dataset.stored, fields, "offsets"))
-            return self.source(Job(table, steps, Selection(), transform), backends[-1], form)
+            return self.source(Job(table, steps, transform=transform), backends[-1], form)
 
         return opened
 

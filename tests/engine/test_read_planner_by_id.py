@@ -12,7 +12,7 @@ from gdsload.backends.host import HostBackend
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.read_planner import ReadPlanner
-from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder, Schedule
 from gdsload.shards import shard_table
 from gdsload.shards.gather_host import gather_rows
@@ -45,7 +45,7 @@ class Planned:
         self.table = ShardTable(self.backend.inner.inner.files, dataset.stored)
         self.steps, self.columns = Ordered(order, schedule), tuple(dataset.stored.columns)
         form = BatchForm(codecs_of(dataset.stored, tuple(dataset.schema), "offsets"))
-        self.planner = ReadPlanner(Job(self.table, self.steps, Selection()), self.backend, form, by_id=True)
+        self.planner = ReadPlanner(Job(self.table, self.steps), self.backend, form, by_id=True)
 
     def __enter__(self):
         return self
