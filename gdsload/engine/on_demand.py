@@ -9,7 +9,7 @@ from typing import Any
 
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import Batch, BatchMaker
-from gdsload.engine.batch_source import made_at_once
+from gdsload.engine.batch_source import make_now
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
@@ -83,7 +83,7 @@ class OnDemand:
             GdsloadError: if it cannot be read.
         """
         with self._asked.step(ids) as step:
-            batch: Any = made_at_once(self._source(), step).batches[0]
+            batch: Any = make_now(self._source(), step).batches[0]
         found: Batch = self._maker.hand_over([batch])(batch)
         return found
 

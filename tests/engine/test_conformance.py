@@ -93,7 +93,7 @@ class HostMaker(Assembler):
 
     def __init__(self, form, on_host):
         super().__init__(form, BatchPool(1 << 20))
-        self.stream, self.aside = SimpleNamespace(device=CPU, synchronize=lambda: None), lambda make: make()
+        self.stream, self.side = SimpleNamespace(device=CPU, synchronize=lambda: None), lambda make: make()
         self.gather = SimpleNamespace(
             on_host=on_host, copies=self.copies, upload=torch.from_numpy, has_kernel=lambda: True
         )

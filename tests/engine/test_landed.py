@@ -13,7 +13,7 @@ from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.engine.assemble import Assembler, BatchForm
-from gdsload.engine.batch_source import made_at_once
+from gdsload.engine.batch_source import make_now
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.stats import LoaderStats
@@ -109,9 +109,9 @@ def test_what_is_read_again_is_counted_once(open_source, make, mapped):
         mapped=mapped,
     )
     with pytest.raises(ReadError, match="lost"):
-        made_at_once(source, 0)
+        make_now(source, 0)
     assert moved(source) == 0
-    made_at_once(source.again(), 0)
+    make_now(source.again(), 0)
     assert moved(source) == BATCH_BYTES
 
 

@@ -67,7 +67,7 @@ class Maker:
     def __init__(self, on_host):
         self.device, self.form = CPU, BatchForm(codecs_of(STORED, ("x",), "offsets"))
         self.gather = SimpleNamespace(on_host=on_host, copies=self.copies, has_kernel=lambda: True)
-        self.aside = SideStream()
+        self.side = SideStream()
 
     def copies(self, addresses, nbytes, targets):
         copy_to(addresses, nbytes, targets, lambda found: np.ones(len(found), bool), CPU)
@@ -208,14 +208,14 @@ class Gather:
     asked = 0
     made: ClassVar[list] = []
 
-    def __init__(self, _device, ends, *, aside, **_options):
+    def __init__(self, _device, ends, *, side, **_options):
         Gather.asked += 1
         if Gather.asked > Gather.room:
             raise torch.OutOfMemoryError
         self.ends, self.ends_there, self.upload, self.found = ends, torch.from_numpy(ends), torch.from_numpy, []
         self.positions = []
         Gather.made.append(self)
-        self.beforehand = aside or (lambda make: make())
+        self.on_side_stream = side or (lambda make: make())
 
     def rows(self, rows, positions, outs):
         assert [len(out) for out in outs] == [positions.size] * positions.batches
@@ -433,7 +433,7 @@ def test_ids_are_made_aside_where_rows_keep_the_link_busy(files, gathers, ids, w
     assert gather.ready()
     steps = range(4, 6)
     gather.gather(steps, gather.samples(steps))
-    made = [tensor.tolist() for tensors in gather.maker.aside.made for tensor in tensors]
+    made = [tensor.tolist() for tensors in gather.maker.side.made for tensor in tensors]
     assert made == ([gather.job.steps.positions(steps).tolist()] if over_pcie else [])
 
 

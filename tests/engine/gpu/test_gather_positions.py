@@ -172,14 +172,14 @@ def test_what_comes_before_rows_is_made_aside(launched, monkeypatch):
         aside.extend(launched[before:])
         return made
 
-    gather = PositionGather(torch.device("cpu"), np.array([2**22]), over_pcie=True, aside=elsewhere)
+    gather = PositionGather(torch.device("cpu"), np.array([2**22]), over_pcie=True, side=elsewhere)
     rows, positions = rows_in_shards(gather, np.array([4096]), 512), PositionBatch(5, 100, 3, 4)
     for _ in range(2):
         gather.rows(rows, positions, [torch.empty(1, dtype=torch.uint8) for _ in range(3)])
     assert [name for name, *_ in aside] == ["samples"]
     assert [name for name, *_ in launched] == ["samples", "gather", "gather"]
     made = (torch.arange(3), torch.arange(4))
-    assert gather.beforehand(lambda: made) is made
+    assert gather.on_side_stream(lambda: made) is made
 
 
 def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
