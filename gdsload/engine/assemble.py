@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.batch_source import Ready, StepTransform, as_it_is, transformed
+from gdsload.engine.batch_source import Ready, StepTransform, identity, transformed
 from gdsload.engine.codecs import FieldCodec
 from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.engine.gpu.plain_tensors import each_tensor
@@ -143,7 +143,7 @@ class BatchMaker:
 
     def hand_over(self, batches: Sequence[Any]) -> Callable[[Any], Any]:
         """See `BatchSource.hand_over`: to the stream that is current at each call."""
-        return as_it_is if self.queue is None else self.queue.hand_over(batches)
+        return identity if self.queue is None else self.queue.hand_over(batches)
 
     def close(self) -> None:
         """Release kept memory, and end threads."""

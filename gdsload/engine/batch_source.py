@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from gdsload.errors import GdsloadError
 from gdsload.system.failed import Failed
 
-__all__ = ["BatchSource", "PendingBatches", "Ready", "StepTransform", "as_it_is", "made_at_once", "transformed"]
+__all__ = ["BatchSource", "PendingBatches", "Ready", "StepTransform", "identity", "make_now", "transformed"]
 
 StepTransform = Callable[[int, Any], Any]
 """Turns the batch of a step into the one that is handed out."""
@@ -86,12 +86,12 @@ class BatchSource(Protocol):
         """Release what is held for later steps."""
 
 
-def as_it_is(batch: Any) -> Any:
+def identity(batch: Any) -> Any:
     """Return the batch: the `BatchSource.hand_over` where nothing is to be done."""
     return batch
 
 
-def made_at_once(source: BatchSource, step: int, stopped: Callable[[], bool] = lambda: False) -> Ready:
+def make_now(source: BatchSource, step: int, stopped: Callable[[], bool] = lambda: False) -> Ready:
     """The batch of one step. After an error, which may be any that `start` or `result` raises, nothing is held."""
     pending = source.start(range(step, step + 1))
     try:

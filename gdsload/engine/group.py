@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gdsload.engine.batch_source import BatchSource, PendingBatches, Ready, made_at_once
+from gdsload.engine.batch_source import BatchSource, PendingBatches, Ready, make_now
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.system.driver import DriverError
 from gdsload.system.pool import own_thread
@@ -117,7 +117,7 @@ def _each(steps: range, source: BatchSource, stopped: Callable[[], bool]) -> Rea
         for step in steps:
             if stopped():
                 return Ready(batches, sizes, LoaderClosedError("the loader was closed"))
-            ready = made_at_once(source, step, stopped)
+            ready = make_now(source, step, stopped)
             batches += ready.batches
             sizes += ready.sizes
             if ready.error is not None:

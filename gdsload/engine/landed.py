@@ -75,7 +75,7 @@ class LandedSource:
             self.backend.check(np.concatenate([part.rows.changeable for part in parts]))
         if (draws := self.job.draws) is not None:
             encoded = [
-                ImageBatch(batch, draws(step), partial(self.job.place, step), partial(self.job.samples, step))
+                ImageBatch(batch, draws(step), partial(self.job.place, step), partial(self.job.samples_of, step))
                 for step, batch in zip(steps, batches, strict=True)
             ]
             self.maker.decode(encoded, stopped)

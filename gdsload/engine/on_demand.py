@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import Batch, BatchMaker
-from gdsload.engine.batch_source import made_at_once
+from gdsload.engine.batch_source import make_now
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, Selection, Steps
+from gdsload.engine.steps import Job, Steps
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.arrays import IntArray
 
-__all__ = ["OnDemand"]
+__all__ = ["on_demand"]
 
 
 class _Asked(Steps):
@@ -55,39 +55,32 @@ class _Asked(Steps):
         return self._positions[step]
 
 
-class OnDemand:
-    """Makes batches when they are asked for: on a GPU that can reach all shards by one gather, else by reads.
+def on_demand(table: ShardTable, backend: Backend, maker: BatchMaker) -> Callable[[IntArray], Batch]:
+    """A function that makes batches: on a GPU that can reach all shards by one gather, else by reads.
 
-    Its call may be made by several threads.
+    It takes sample ids in the table, in any order; they may repeat. The batch is handed over to the stream that is
+    current, and complete when the function returns. Where bytes are read, what lands on a device takes as much of its
+    memory as the batch until then. Several threads may call it. It raises `GdsloadError` for what cannot be read.
 
     Args:
         table: the samples.
         backend: what reads them.
         maker: what makes batches.
     """
+    asked = _Asked()
+    job = Job(table, asked)
+    resident = ResidentGather.of(job, backend, maker)
+    maker.prepare()
 
-    def __init__(self, table: ShardTable, backend: Backend, maker: BatchMaker) -> None:
-        self._asked, self._backend, self._maker = _Asked(), backend, maker
-        self._job = Job(table, self._asked, Selection())
-        self._resident = ResidentGather.of(self._job, backend, maker)
-        maker.prepare()
+    def source() -> LandedSource:
+        if resident is not None and isinstance(maker, DeviceAssembler):
+            return ResidentSource(resident, job, backend, maker, LoaderStats())
+        return LandedSource(job, backend, maker, LoaderStats())
 
-    def __call__(self, ids: IntArray) -> Batch:
-        """The batch of these samples, handed over to the stream that is current; complete when it returns.
-
-        Args:
-            ids: sample ids in the table, in any order; they may repeat. Where bytes are read, what lands on a device
-                takes as much of its memory as the batch until it returns.
-
-        Raises:
-            GdsloadError: if it cannot be read.
-        """
-        with self._asked.step(ids) as step:
-            batch: Any = made_at_once(self._source(), step).batches[0]
-        found: Batch = self._maker.hand_over([batch])(batch)
+    def batch_of(ids: IntArray) -> Batch:
+        with asked.step(ids) as step:
+            batch: Any = make_now(source(), step).batches[0]
+        found: Batch = maker.hand_over([batch])(batch)
         return found
 
-    def _source(self) -> LandedSource:
-        if self._resident is not None and isinstance(self._maker, DeviceAssembler):
-            return ResidentSource(self._resident, self._job, self._backend, self._maker, LoaderStats())
-        return LandedSource(self._job, self._backend, self._maker, LoaderStats())
+    return batch_of

@@ -121,14 +121,13 @@ class ReadPlanner:
 
     def _read(self, positions: IntArray) -> LoadedRows:
         """Start reading the samples at these positions."""
-        selection = self.job.selection
-        ids = selection.samples(positions)
+        ids = self.job.samples(positions)
         if self._offsets:
             wanted = self._rows_of_windows(ids)
         else:
             bounds = runs_of(ids, self._sample_bytes) if self._sample_bytes else None
             wanted = self._rows(ids) if bounds is None else self._runs(bounds)
-        return self._started(wanted, selection.indices(positions), len(positions))
+        return self._started(wanted, self.job.indices(positions), len(positions))
 
     def _started(self, wanted: _Wanted, index: IntArray, count: int) -> LoadedRows:
         """So many samples, of which the user's indices are given, whose read is started."""

@@ -37,7 +37,7 @@ from gdsload.system.arrays import IntArray, array_of
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs
 from gdsload.system.streams import on, side_stream
 
-__all__ = ["ResidentGather", "computable", "filled", "in_parts", "rows_are_gathered"]
+__all__ = ["ResidentGather", "evaluated_by_gpu", "filled", "in_parts", "makes_plain_rows"]
 
 
 _NONE = np.zeros(0, np.int64)
@@ -96,9 +96,9 @@ class ResidentGather:
     @classmethod
     def of(cls, job: Job, backend: Backend, maker: object) -> ResidentGather | None:
         """One for this epoch, or None if its batches cannot be gathered this way."""
-        if not (backend.addressable and rows_are_gathered(maker)):
+        if not (backend.addressable and makes_plain_rows(maker)):
             return None
-        return cls(job, computable(job, with_index=maker.form.index is not None), backend, maker)
+        return cls(job, evaluated_by_gpu(job, with_index=maker.form.index is not None), backend, maker)
 
     def ready(self) -> bool:
         """Return whether the GPU can address all shards now, and has kernels, and room for their tables."""
@@ -145,14 +145,14 @@ class ResidentGather:
         fields = self._gathered(over_pcie=over_pcie)
         if not fields:
             return _Reach(addresses, over_pcie, None, {})
-        selected = None if self.ids_from_host else job.selection.ids
+        selected = None if self.ids_from_host else job.ids
         gather = PositionGather(
             self.maker.device,
             table.ends,
             over_pcie=over_pcie,
             recipe=order.permutation.recipe() if isinstance(order, FullOrder) else None,
             selection=None if selected is None else array_of(selected),
-            aside=self.maker.aside if over_pcie else None,
+            side=self.maker.side if over_pcie else None,
         )
         if self._ids is None and self.ordered is not None and isinstance(order, BlockOrder):
             self._ids = BlockIds(self.maker.device, order, self.ordered.schedule)
@@ -193,7 +193,7 @@ class ResidentGather:
     def in_order(self) -> bool:
         """True if positions are samples in the order of the shards."""
         ordered = self.ordered
-        return ordered is not None and isinstance(ordered.order, SequentialOrder) and self.job.selection.ids is None
+        return ordered is not None and isinstance(ordered.order, SequentialOrder) and self.job.ids is None
 
     @property
     def _evaluated(self) -> Ordered:
@@ -217,7 +217,7 @@ class ResidentGather:
 
     def _samples(self, steps: range) -> IntArray:
         """The samples of some steps, as the host computes them."""
-        return self.job.selection.samples(self.job.steps.positions(steps))
+        return self.job.samples(self.job.steps.positions(steps))
 
     def _shards_between(self, start: int, stop: int) -> range:
         """The shards that hold samples `start` to `stop` - 1, in the order of the shards."""
@@ -256,9 +256,9 @@ class ResidentGather:
         """The positions of some steps, in parts with batches of one size: all but an epoch's last have the same."""
         gather, of_order, ids = reach.gather, reach.ids, None
         if gather is not None and samples is not None and len(samples):
-            (ids,) = gather.beforehand(lambda: (self.maker.gather.upload(samples),))
+            (ids,) = gather.on_side_stream(lambda: (self.maker.gather.upload(samples),))
         elif gather is not None and samples is None and of_order is not None:
-            (ids,) = gather.beforehand(lambda: (of_order(steps),))
+            (ids,) = gather.on_side_stream(lambda: (of_order(steps),))
         if samples is not None or ids is not None:
             return in_parts(steps, sizes, ids)
         schedule = self._evaluated.schedule
@@ -305,7 +305,7 @@ class ResidentGather:
 
     def _index(self, step: int) -> IntArray:
         """The user's indices of a step's samples."""
-        return np.array(self.job.selection.indices(self.job.steps.positions(range(step, step + 1))))
+        return np.array(self.job.indices(self.job.steps.positions(range(step, step + 1))))
 
 
 def _rehearse(device: torch.device, ordered: Ordered, order: BlockOrder) -> None:
@@ -314,7 +314,7 @@ def _rehearse(device: torch.device, ordered: Ordered, order: BlockOrder) -> None
         BlockIds(device, order, ordered.schedule).rehearse()
 
 
-def rows_are_gathered(maker: object) -> TypeGuard[DeviceAssembler]:
+def makes_plain_rows(maker: object) -> TypeGuard[DeviceAssembler]:
     """Return whether batches are made on a GPU, and only of rows that the kernel can gather."""
     if not isinstance(maker, DeviceAssembler) or maker.form.offsets:
         return False  # windows are planned by the host: the kernels know no more than an id for each sample
@@ -359,9 +359,9 @@ def in_parts(steps: range, sizes: Sequence[int], ids: torch.Tensor | None) -> li
     return parts
 
 
-def computable(job: Job, *, with_index: bool) -> Ordered | None:
+def evaluated_by_gpu(job: Job, *, with_index: bool) -> Ordered | None:
     """The steps of a job if the GPU can compute which samples their batches have."""
-    steps, selected = job.steps, job.selection.ids
+    steps, selected = job.steps, job.ids
     if not isinstance(steps, Ordered) or (selected is not None and len(selected) > _MOST_SELECTED):
         return None
     if steps.schedule.padding:  # whose last step is no range of positions
@@ -369,7 +369,7 @@ def computable(job: Job, *, with_index: bool) -> Ordered | None:
     if isinstance(steps.order, BlockOrder):
         # For blocks, planning costs nothing but the host's positions: where the host must know them anyway, its threads
         # compute them beside the consumer, which would have to do it itself in an epoch out of VRAM.
-        computable = not with_index and BlockIds.possible(steps.order, steps.schedule)
+        possible = not with_index and BlockIds.possible(steps.order, steps.schedule)
     else:
-        computable = isinstance(steps.order, FullOrder | SequentialOrder)
-    return steps if computable else None
+        possible = isinstance(steps.order, FullOrder | SequentialOrder)
+    return steps if possible else None

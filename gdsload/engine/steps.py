@@ -14,32 +14,11 @@ from gdsload.order import LaneRun, Order, Schedule
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.arrays import IntArray, Numbers, taken
 
-__all__ = ["Job", "Ordered", "Selection", "Steps"]
+__all__ = ["Job", "Ordered", "Steps"]
 
 _FIRST, _AHEAD = 8192, 16384
 """Positions of a lane whose ids are computed at once, at first and later: enough to hide the cost of a call, and few
 enough that neither the first batch nor another thread that wants to plan waits for long."""
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The samples that an order's positions refer to.
-
-    Attributes:
-        ids: sample id of each position in the table; None where they are the same.
-        index: the user's index of the sample at each position; None where it is the position.
-    """
-
-    ids: Numbers | None = None
-    index: IntArray | None = None
-
-    def samples(self, positions: IntArray) -> IntArray:
-        """The sample of the table at each of some positions: of a window, the one that its offsets count from."""
-        return positions if self.ids is None else taken(self.ids, positions)
-
-    def indices(self, positions: IntArray) -> IntArray:
-        """The user's indices of what is at some positions."""
-        return positions if self.index is None else self.index[positions]
 
 
 class Steps(Protocol):
@@ -121,23 +100,33 @@ class Job:
     Attributes:
         table: the samples.
         steps: which positions each step takes.
-        selection: which samples those positions refer to.
+        ids: sample id of each position in the table; None where they are the same.
+        index: the user's index of the sample at each position; None where it is the position.
         transform: applied to each batch before it is handed out; None: nothing is.
         draws: what the random numbers of a step's images are drawn from; None: no image is decoded.
     """
 
     table: ShardTable
     steps: Steps
-    selection: Selection
+    ids: Numbers | None = None
+    index: IntArray | None = None
     transform: StepTransform | None = None
     draws: Callable[[int], Draws] | None = None
 
-    def samples(self, step: int) -> IntArray:
+    def samples(self, positions: IntArray) -> IntArray:
+        """The sample of the table at each of some positions: of a window, the one that its offsets count from."""
+        return positions if self.ids is None else taken(self.ids, positions)
+
+    def indices(self, positions: IntArray) -> IntArray:
+        """The user's indices of what is at some positions."""
+        return positions if self.index is None else self.index[positions]
+
+    def samples_of(self, step: int) -> IntArray:
         """The samples of a step's batch, in order, by their numbers in the table."""
-        return self.selection.samples(self.steps.positions(range(step, step + 1)))
+        return self.samples(self.steps.positions(range(step, step + 1)))
 
     def place(self, step: int, number: int) -> tuple[int, str]:
         """The user's index of a step's sample, by its number there, and the shard that it is in."""
         position = self.steps.positions(range(step, step + 1))[number : number + 1]
-        found = self.table.locate(self.selection.samples(position))
-        return int(self.selection.indices(position)[0]), self.table.files.sources[int(found.file[0])].path
+        found = self.table.locate(self.samples(position))
+        return int(self.indices(position)[0]), self.table.files.sources[int(found.file[0])].path

@@ -19,7 +19,7 @@ from gdsload.engine.gpu.gather_positions import DeviceRows, PositionGather, word
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.loaded_rows import RowMap, Slices
 from gdsload.engine.read_planner import ReadPlanner
-from gdsload.engine.resident import computable, filled, in_parts, rows_are_gathered
+from gdsload.engine.resident import evaluated_by_gpu, filled, in_parts, makes_plain_rows
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.order import BlockOrder, Schedule
@@ -65,11 +65,11 @@ class WindowSource(LandedSource):
     @classmethod
     def of(cls, job: Job, backend: Backend, maker: object, stats: LoaderStats) -> WindowSource | None:
         """One for this epoch, or None if its batches are not made this way."""
-        if backend.addressable or backend.in_place or not rows_are_gathered(maker):
+        if backend.addressable or backend.in_place or not makes_plain_rows(maker):
             return None
-        if not maker.gather.has_kernel() or job.selection.ids is not None:
+        if not maker.gather.has_kernel() or job.ids is not None:
             return None
-        steps = computable(job, with_index=maker.form.index is not None)
+        steps = evaluated_by_gpu(job, with_index=maker.form.index is not None)
         if steps is None or not isinstance(steps.order, BlockOrder):
             return None
         if not any(codec.stored.row_bytes for codec in maker.form.codecs.values()):

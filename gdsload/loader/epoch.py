@@ -22,7 +22,7 @@ import torch
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 
-from gdsload.engine.batch_source import as_it_is
+from gdsload.engine.batch_source import identity
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import GdsloadError, LoaderClosedError
@@ -79,7 +79,7 @@ class Epoch(Iterator[Any]):
         self._turn = threading.RLock()
         self.pipeline: Prefetcher | None = None
         self._batches: deque[tuple[Any, int]] = deque()
-        self._hand_over: Callable[[Any], Any] = as_it_is  # for these batches
+        self._hand_over: Callable[[Any], Any] = identity  # for these batches
         self._error: BaseException | None = None
         self._failed = False  # whether a transform raised an error for the batch at the place
         self._ended_by: Exception | None = None
@@ -248,7 +248,7 @@ class Epoch(Iterator[Any]):
         """Stop reading and release what was read. If the epoch is not over, its next `next` asks the loader why."""
         pipeline, self.pipeline = self.pipeline, None
         self._batches.clear()
-        self._hand_over = as_it_is  # it may hold them, too
+        self._hand_over = identity  # it may hold them, too
         self._error = None
         if pipeline is not None:
             pipeline.close()

@@ -103,7 +103,7 @@ class _LengthBatches(PlannedSampler):
         """See `PlannedSampler`."""
         order = self._space.order(self.order_options, self.seed, epoch)
         ids = Ordered(order, self._schedule(world_size)).positions(range(window, window + 1))
-        if (index := self._space.selection.index) is not None:
+        if (index := self._space.index) is not None:
             ids = index[ids]
         # Stable, so that samples of one length stay in their random order.
         ids = ids[np.argsort(-self.lengths[ids], kind="stable")]

@@ -284,7 +284,7 @@ class Life:
         draws = None
         if plan.form.decode:
             draws = image_draws(self._progress.known_seed(), place.epoch, steps, plan.schedule.world()[0])
-        job = Job(resources.table, steps, plan.space.selection, transform, draws)
+        job = Job(resources.table, steps, plan.space.ids, plan.space.index, transform, draws)
         return prefetch(
             job, resources.backend, resources.maker,
             limits=limits, start=place.step, stats=self.stats, ahead=plan.ahead,

@@ -14,7 +14,7 @@ import torch
 from gdsload.backends.choices import Auto, Bounce, Gds
 from gdsload.backends.names import BackendChoice
 from gdsload.backends.request import BackendRow, Placement
-from gdsload.engine.batch_source import as_it_is
+from gdsload.engine.batch_source import identity
 from gdsload.engine.codecs import RaggedForm
 from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import OptionError
@@ -227,7 +227,7 @@ def per_sample(
     """
     if isinstance(transform, PerSample):
         return transform
-    found = callables(transform, "sample_transform") or ((as_it_is,) if collated else ())
+    found = callables(transform, "sample_transform") or ((identity,) if collated else ())
     return PerSample(found) if found else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,11 +14,11 @@ from gdsload.backends.base import BackendStatus
 from gdsload.backends.keep import default_register_bytes
 from gdsload.backends.request import BackendRequest
 from gdsload.backends.select import choose
-from gdsload.engine.assemble import Assembler, BatchForm, BatchMaker
+from gdsload.engine.assemble import Assembler, Batch, BatchForm, BatchMaker
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.device_queue import DeviceQueue
-from gdsload.engine.on_demand import OnDemand
+from gdsload.engine.on_demand import on_demand
 from gdsload.shards.catalog import Catalog
 from gdsload.shards.files import OpenFiles
 from gdsload.shards.page_cache import bytes_in_memory
@@ -54,7 +54,7 @@ class SampleReader:
         self._placement, self._opened = request.placement, choose(request, self._table.files)
         self._backend = self._opened.backend
         self._device, self._stored, self._schema = device, catalog.stored, catalog.schema
-        self._made: dict[tuple[str, ...], OnDemand] = {}
+        self._made: dict[tuple[str, ...], Callable[[IntArray], Batch]] = {}
 
     def status(self) -> BackendStatus:
         """The backend that reads, the reason, and the bytes it has moved, by path."""
@@ -73,7 +73,7 @@ class SampleReader:
         """Some fields of samples by id, as one batch."""
         if (made := self._made.get(fields)) is None:
             form = BatchForm(codecs_of(self._stored, fields, "offsets"), fields=fields)
-            made = self._made.setdefault(fields, OnDemand(self._table, self._backend, self._maker(form)))
+            made = self._made.setdefault(fields, on_demand(self._table, self._backend, self._maker(form)))
         return made(ids)
 
     def _maker(self, form: BatchForm) -> BatchMaker:

@@ -14,7 +14,6 @@ from typing import cast
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
-from gdsload.engine.steps import Selection
 from gdsload.engine.windows import Offsets
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
@@ -258,13 +257,16 @@ class SampleSpace:
 
     Attributes:
         runs: lengths of the runs of positions that are in one shard each.
-        selection: their samples, whose ids count through the shards that contain them.
+        ids: the sample id at each position, counted through the shards that contain samples; None where they are the
+            same.
+        index: the user's index of the sample at each position; None where it is the position.
         mixture: how they are mixed; None if each comes once.
         shards: the numbers of these shards; None if they are all.
     """
 
     runs: tuple[int, ...]
-    selection: Selection
+    ids: Numbers | None = None
+    index: IntArray | None = None
     mixture: Mixture | None = None
     shards: IntArray | None = None
 
@@ -279,20 +281,20 @@ def sample_space(selected: Selected, order: OrderOptions) -> SampleSpace:
     """Lay the selected samples out as the positions that are shuffled."""
     counts = np.concatenate([dataset.counts for dataset in selected.datasets])
     if selected.ids is None:
-        return SampleSpace(tuple(counts.tolist()), Selection(), selected.mixture)
+        return SampleSpace(tuple(counts.tolist()), mixture=selected.mixture)
     shards, ids = _needed(selected.ids, np.cumsum(counts), reach((selected.offsets or {}).values()))
     if order.shuffle != "block":
-        return SampleSpace((len(ids),), Selection(ids), selected.mixture, shards)
+        return SampleSpace((len(ids),), ids, None, selected.mixture, shards)
     # A block is a run of neighbours on disk. The subset's own order does not matter, as it is shuffled anyway.
     if isinstance(ids, range) and isinstance(selected.ids, range):  # in order already
         edges = np.clip(-((selected.ids.start - np.cumsum(counts)) // ids.step), 0, len(ids))
-        selection = Selection(ids)
+        index = None
     else:
         every = array_of(selected.ids)
         index = np.argsort(every, kind="stable")
         edges = np.searchsorted(every[index], np.cumsum(counts))
-        selection = Selection(array_of(ids)[index], index)
-    return SampleSpace(tuple(np.diff(edges, prepend=0).tolist()), selection, shards=shards)
+        ids = array_of(ids)[index]
+    return SampleSpace(tuple(np.diff(edges, prepend=0).tolist()), ids, index, shards=shards)
 
 
 def _needed(ids: Numbers, ends: IntArray, reached: tuple[int, int]) -> tuple[IntArray | None, Numbers]:

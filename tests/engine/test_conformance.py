@@ -22,7 +22,7 @@ from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.engine.steps import Job, Ordered
 from gdsload.engine.window_source import WindowSource
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.gather_host import gather_rows
@@ -44,7 +44,7 @@ class Landed(BatchSourceTests):
             table = ShardTable.of(dataset.sources, dataset.stored, mapped=self.mapped)
             backends.append(RecordingBackend(self.open_backend(table.files)))
             form = BatchForm(codecs_of(dataset.stored, fields, "offsets"))
-            return self.source(Job(table, steps, Selection(), transform), backends[-1], form)
+            return self.source(Job(table, steps, transform=transform), backends[-1], form)
 
         return opened
 
@@ -93,7 +93,7 @@ class HostMaker(Assembler):
 
     def __init__(self, form, on_host):
         super().__init__(form, BatchPool(1 << 20))
-        self.stream, self.aside = SimpleNamespace(device=CPU, synchronize=lambda: None), lambda make: make()
+        self.stream, self.side = SimpleNamespace(device=CPU, synchronize=lambda: None), lambda make: make()
         self.gather = SimpleNamespace(
             on_host=on_host, copies=self.copies, upload=torch.from_numpy, has_kernel=lambda: True
         )

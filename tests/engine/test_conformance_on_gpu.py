@@ -22,7 +22,7 @@ from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.engine.steps import Job, Ordered
 from gdsload.engine.window_source import WindowSource
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.reads import Extents
@@ -45,7 +45,7 @@ class OnDevice(BatchSourceTests):
             form = BatchForm(codecs_of(dataset.stored, fields, "offsets"))
             backends.append(RecordingBackend(self.open_backend(table, form.columns, device)))
             maker = DeviceAssembler(form, DeviceQueue(device), on_host=table.files.in_mappings)
-            return self.source(Job(table, steps, Selection(), transform), backends[-1], maker)
+            return self.source(Job(table, steps, transform=transform), backends[-1], maker)
 
         return opened
 

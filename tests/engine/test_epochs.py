@@ -17,61 +17,61 @@ BY_CONSUMER, ONE_GROUP = Runner(0, tapers=True), Runner(0, most_groups=1)
 THREADS = {count: Runner(count, most_batches=256) for count in (1, 2)}
 
 
+def prefetch(maker, *, transform=None, ahead=True, **backend):
+    job, limits = SimpleNamespace(transform=transform, steps=None), Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
+    backend = SimpleNamespace(**backend)
+    return epochs.prefetch(job, backend, maker, limits=limits, start=3, stats=LoaderStats(), ahead=ahead)
+
+
+@pytest.fixture
+def landed(monkeypatch):
+    """Says whether the source that reads takes a processor, which is the only one."""
+    monkeypatch.setattr(epochs.ResidentGather, "of", lambda *_: None)
+    monkeypatch.setattr(LandedSource, "__init__", lambda *_: None)
+    return lambda takes: monkeypatch.setattr(LandedSource, "takes_processor", takes, raising=False)
+
+
 @pytest.mark.parametrize(
     ("facts", "transform", "source", "runner"),
     [
         (None, None, "LandedSource", THREADS[2]),
-        ({"ready": False, "over_pcie": True, "planned_by_gpu": True}, None, "ResidentSource", THREADS[2]),
-        ({"ready": True, "over_pcie": False, "planned_by_gpu": False}, "flip", "VramSource", ONE_GROUP),
-        ({"ready": True, "over_pcie": False, "planned_by_gpu": True}, None, "VramSource", ONE_GROUP),
-        (
-            {"ready": True, "over_pcie": False, "planned_by_gpu": False, "ids_from_host": True},
-            None,
-            "ResidentSource",
-            THREADS[2],
-        ),
-        ({"ready": True, "over_pcie": True, "planned_by_gpu": False}, None, "ResidentSource", THREADS[1]),
-        ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, "flip", "ResidentSource", THREADS[1]),
-        ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, None, "ResidentSource", BY_CONSUMER),
+        ("over_pcie planned_by_gpu", None, "ResidentSource", THREADS[2]),
+        ("ready", "flip", "VramSource", ONE_GROUP),
+        ("ready planned_by_gpu", None, "VramSource", ONE_GROUP),
+        ("ready ids_from_host", None, "ResidentSource", THREADS[2]),
+        ("ready over_pcie", None, "ResidentSource", THREADS[1]),
+        ("ready over_pcie planned_by_gpu", "flip", "ResidentSource", THREADS[1]),
+        ("ready over_pcie planned_by_gpu", None, "ResidentSource", BY_CONSUMER),
     ],
 )
 def test_who_makes_batches_by_where_the_shards_are_and_what_is_left_for_the_host(
-    monkeypatch, facts, transform, source, runner
+    monkeypatch, landed, facts, transform, source, runner
 ):
-    gather = None
+    landed(False)
+    true, gather = (facts or "").split(), None
     if facts is not None:
-        ready = facts["ready"]
-        gather = SimpleNamespace(**{"ids_from_host": False, **facts, "ready": lambda: ready})
-        gather.prepare = lambda: prepared.append("addresses")
+        gather = SimpleNamespace(**{name: name in true for name in ("over_pcie", "planned_by_gpu", "ids_from_host")})
+        gather.ready, gather.prepare = lambda: "ready" in true, lambda: prepared.append("addresses")
     monkeypatch.setattr(epochs.ResidentGather, "of", lambda *_: gather)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: None)
-    monkeypatch.setattr(LandedSource, "__init__", lambda *_: None)
-    monkeypatch.setattr(LandedSource, "takes_processor", False, raising=False)
     maker = object.__new__(epochs.DeviceAssembler)
     maker.device, maker.stream, maker.follow = torch.device("cuda", 0), None, lambda: None
     prepared = []
     maker.prepare = lambda: prepared.append("batches")
-    job = SimpleNamespace(transform=transform, steps=None)
-    limits = Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
-    reaching = SimpleNamespace(addressable=True)
-    found = epochs.prefetch(job, reaching, maker, limits=limits, start=3, stats=LoaderStats(), ahead=True)
+    found = prefetch(maker, transform=transform, addressable=True)
     assert (type(found.source).__name__, found.runner) == (source, runner)
-    assert re.search("samples are read" if not (facts or {}).get("ready") else "the GPU gathers", found.runner.reason)
+    assert re.search("the GPU gathers" if "ready" in true else "samples are read", found.runner.reason)
     assert bool(prepared) == (not runner.threads)  # threads do it after a first group
     found.runner.prepare()
-    assert prepared == ["batches"] + ["addresses"] * (facts is not None and not facts["ready"])
+    assert prepared == ["batches"] + ["addresses"] * (facts is not None and "ready" not in true)
 
 
 @pytest.mark.parametrize("takes_processor", [False, True])
-def test_a_consumer_that_wants_nothing_ahead_makes_each_batch_by_itself(monkeypatch, takes_processor):
-    monkeypatch.setattr(epochs.ResidentGather, "of", lambda *_: None)
-    monkeypatch.setattr(LandedSource, "__init__", lambda *_: None)
-    monkeypatch.setattr(LandedSource, "takes_processor", takes_processor, raising=False)
+def test_a_consumer_that_wants_nothing_ahead_makes_each_batch_by_itself(landed, takes_processor):
+    landed(takes_processor)
     maker = SimpleNamespace(takes_processor=takes_processor, images=None, follow=lambda: None, onto=None)
     maker.prepare = lambda: None
-    job, limits = SimpleNamespace(transform=None, steps=None), Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
-    backend = SimpleNamespace(addressable=False, in_place=True)
-    found = epochs.prefetch(job, backend, maker, limits=limits, start=0, stats=LoaderStats(), ahead=False)
+    found = prefetch(maker, ahead=False, addressable=False, in_place=True)
     assert found.runner == Runner(threads=0, most_groups=1, most_batches=1)
     by = "processors" if takes_processor else "the GPU"
     assert found.runner.reason == (
@@ -79,23 +79,17 @@ def test_a_consumer_that_wants_nothing_ahead_makes_each_batch_by_itself(monkeypa
     )
 
 
-@pytest.mark.parametrize(("by", "more"), [("memory", 0), ("copies", 1)])
-def test_groups_of_a_maker_that_takes_a_processor_are_of_few_batches(monkeypatch, by, more):
+@pytest.mark.parametrize("copies", [False, True])
+def test_groups_of_a_maker_that_takes_a_processor_are_of_few_batches(landed, copies):
     """Made by a further thread, where each waits for its copies to a device."""
-    monkeypatch.setattr(epochs.ResidentGather, "of", lambda *_: None)
-    monkeypatch.setattr(LandedSource, "__init__", lambda *_: None)
-    monkeypatch.setattr(LandedSource, "takes_processor", True, raising=False)
-    job, onto = SimpleNamespace(transform=None, steps=None), None if by == "memory" else object()
-    limits, backend = Limits(1 << 30, 1, 64 << 20, 16 << 20, 1), SimpleNamespace(addressable=False, in_place=True)
-    maker = SimpleNamespace(takes_processor=True, onto=onto)
-    found = epochs.prefetch(job, backend, maker, limits=limits, start=0, stats=LoaderStats(), ahead=True)
-    assert (found.runner.most_batches, found.runner.threads) == (64, epochs.gatherers(copies=bool(more)) - 1 + more)
+    landed(True)
+    maker = SimpleNamespace(takes_processor=True, onto=object() if copies else None)
+    found = prefetch(maker, addressable=False, in_place=True)
+    assert (found.runner.most_batches, found.runner.threads) == (64, epochs.gatherers(copies=copies) - (not copies))
 
 
 def test_windows_are_read_as_runs_where_they_can_be(monkeypatch):
     windows = SimpleNamespace(takes_processor=False)
     monkeypatch.setattr(epochs.WindowSource, "of", lambda *_: windows)
-    maker, job = object.__new__(epochs.DeviceAssembler), SimpleNamespace(transform=None, steps=None)
-    reading, limits = SimpleNamespace(addressable=False), Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
-    found = epochs.prefetch(job, reading, maker, limits=limits, start=0, stats=LoaderStats(), ahead=True)
+    found = prefetch(object.__new__(epochs.DeviceAssembler), addressable=False)
     assert (found.source, found.runner) == (windows, THREADS[1])

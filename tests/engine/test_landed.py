@@ -13,11 +13,11 @@ from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.engine.assemble import Assembler, BatchForm
-from gdsload.engine.batch_source import made_at_once
+from gdsload.engine.batch_source import make_now
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.engine.steps import Job, Ordered
 from gdsload.errors import ReadError
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.shard_table import ShardTable
@@ -53,7 +53,7 @@ def open_source(dataset, monkeypatch):
         order = make_order(options, dataset.counts.tolist(), 0, 0)
         steps = Ordered(order, Schedule(SAMPLES, BATCH, lanes=options.lanes))
         form = BatchForm(codecs_of(dataset.stored, ("x",), "offsets"))
-        job = Job(table, steps, Selection())
+        job = Job(table, steps)
         return LandedSource(job, opened[-1], Assembler(form, BatchPool(2**20)), LoaderStats())
 
     yield open_source
@@ -109,9 +109,9 @@ def test_what_is_read_again_is_counted_once(open_source, make, mapped):
         mapped=mapped,
     )
     with pytest.raises(ReadError, match="lost"):
-        made_at_once(source, 0)
+        make_now(source, 0)
     assert moved(source) == 0
-    made_at_once(source.again(), 0)
+    make_now(source.again(), 0)
     assert moved(source) == BATCH_BYTES
 
 

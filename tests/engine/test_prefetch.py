@@ -19,7 +19,7 @@ from gdsload.engine.landed import LandedSource
 from gdsload.engine.limits import Limits, Runner
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.engine.steps import Job, Ordered
 from gdsload.errors import LoaderClosedError, ReadError
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.shard_table import ShardTable
@@ -59,7 +59,7 @@ def make(dataset):
         backend = around(HostBackend(table.files))
         order = make_order(options, dataset.counts.tolist(), 0, 0)
         steps = steps or Ordered(order, Schedule(SAMPLES, 5, lanes=options.lanes))
-        job = Job(table, steps, Selection())
+        job = Job(table, steps)
         stats = LoaderStats()
         source = LandedSource(
             job, backend, Assembler(BatchForm(codecs_of(dataset.stored, ("x",), "jagged")), BatchPool(1 << 20)), stats

@@ -12,7 +12,7 @@ from gdsload.backends.host import HostBackend
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.read_planner import ReadPlanner, read_columns
-from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.engine.steps import Job, Ordered
 from gdsload.engine.windows import WindowCodec
 from gdsload.errors import ReadError
 from gdsload.order import OrderOptions, Schedule, make_order
@@ -37,13 +37,13 @@ def dataset(tmp_path_factory):
 def planned(dataset):
     opened = []
 
-    def planned(window=WINDOW, selection=None, world_size=1, rank=0, offsets=None):
+    def planned(window=WINDOW, chosen=None, world_size=1, rank=0, offsets=None):
         backend = RecordingBackend(HostBackend(ShardTable.of(dataset.sources, dataset.stored, mapped=False).files))
         opened.append(backend)
         table = ShardTable(backend.inner.files, dataset.stored)
         order = make_order(OrderOptions("block", 10, window, LANES), dataset.counts.tolist(), 3, 1)
         schedule = Schedule(SAMPLES, BATCH, rank=rank, world_size=world_size, lanes=LANES)
-        job = Job(table, Ordered(order, schedule), selection or Selection())
+        job = Job(table, Ordered(order, schedule), chosen)
         codecs = codecs_of(dataset.stored, ("x",), "offsets")
         if offsets:
             codecs = {"x": WindowCodec(codecs["x"], {"x": offsets})}
@@ -86,7 +86,7 @@ def test_what_is_held_is_little_more_than_a_window_of_each_lane(planned):
 
 def test_windows_of_a_subset(planned):
     chosen = np.random.default_rng(0).permutation(SAMPLES)
-    planner, _, steps = planned(selection=Selection(chosen))
+    planner, _, steps = planned(chosen=chosen)
     group = range(steps.steps)
     slices = planner.slices(group)
     rows = slices.arranged([part.rows.fields["x"].addresses[part.chosen] for part in slices.parts])
@@ -110,7 +110,7 @@ def test_windows_of_a_subset(planned):
     ],
 )
 def test_a_window_is_read_as_one_row_where_it_is_one(planned, first, offsets, extents):
-    planner, backend, _ = planned(selection=Selection(np.full(SAMPLES, first)), offsets=offsets)
+    planner, backend, _ = planned(chosen=np.full(SAMPLES, first), offsets=offsets)
     positions(planner.slices(range(1)))
     planner.let_go()
     table, found = planner.job.table, concat_extents(backend.brought)

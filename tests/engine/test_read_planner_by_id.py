@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from gdsload.backends.host import HostBackend
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.read_planner import ReadPlanner
-from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder, Schedule
 from gdsload.shards import shard_table
 from gdsload.shards.gather_host import gather_rows
@@ -45,21 +47,17 @@ class Planned:
         self.table = ShardTable(self.backend.inner.inner.files, dataset.stored)
         self.steps, self.columns = Ordered(order, schedule), tuple(dataset.stored.columns)
         form = BatchForm(codecs_of(dataset.stored, tuple(dataset.schema), "offsets"))
-        self.planner = ReadPlanner(Job(self.table, self.steps, Selection()), self.backend, form, by_id=True)
+        self.planner = ReadPlanner(Job(self.table, self.steps), self.backend, form, by_id=True)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def close(self):
         self.backend.close()
 
     def check(self, group):
         """Every sample of a group is where its windows say that it lies."""
         ids, slices = self.steps.positions(group), self.planner.slices(group)
-        loaded = slices.loaded()
         slices.wait()
         for name in self.columns:
-            maps, row_bytes = [rows.fields[name] for rows in loaded], 24 if name == "x" else 48
+            maps, row_bytes = [rows.fields[name] for rows in slices.loaded()], 24 if name == "x" else 48
             assert all((np.diff(rows.ends) > 0).all() for rows in maps)
             ends = np.concatenate([rows.ends for rows in maps])
             by_id = ends.argsort()
@@ -96,7 +94,7 @@ def epochs(draw):
 def test_every_sample_of_any_steps_is_in_the_runs_that_were_read(dataset, epoch, data):
     """Of one rank or several, from any step on, and where steps are left out; then nothing is held."""
     order, schedule = epoch
-    with Planned(dataset, order, schedule) as planned, pytest.MonkeyPatch.context() as patch:
+    with closing(Planned(dataset, order, schedule)) as planned, pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_table, "_RUN_BYTES", data.draw(st.sampled_from([100, 2**22])))
         step = data.draw(st.integers(0, max(schedule.steps - 1, 0)))
         while step < schedule.steps:
@@ -113,7 +111,7 @@ def test_blocks_are_read_once_and_little_else(dataset, begin, tail):
     """Of a window that was begun before, and of one that is not used up, it is little that nobody wants."""
     order = BlockOrder(dataset.counts.tolist(), block=20, window=100, lanes=2, key=3)
     schedule = Schedule(SAMPLES, 12, tail=tail, lanes=2)
-    with Planned(dataset, order, schedule) as planned:
+    with closing(Planned(dataset, order, schedule)) as planned:
         for low in range(begin, schedule.steps, 3):
             planned.check(range(low, min(low + 3, schedule.steps)))
         wanted = sum(schedule.size(step) for step in range(begin, schedule.steps)) * 72
@@ -128,7 +126,7 @@ def test_what_a_window_of_several_ranks_has_is_read_by_whom_it_belongs_to(datase
     order = BlockOrder(dataset.counts.tolist(), block=20, window=250, lanes=1, key=3)
     brought = 0
     for rank in range(2):
-        with Planned(dataset, order, Schedule(SAMPLES, 25, rank, 2)) as planned:
+        with closing(Planned(dataset, order, Schedule(SAMPLES, 25, rank, 2))) as planned:
             for step in range(10):
                 planned.check(range(step, step + 1))
             brought += sum(extents.total_bytes for extents in planned.backend.brought)
@@ -139,7 +137,7 @@ def test_what_cannot_be_read_holds_nothing(dataset):
     """The next call reads windows anew."""
     order, error = BlockOrder(dataset.counts.tolist(), block=20, window=90, lanes=3, key=3), OSError("broken")
     schedule = Schedule(SAMPLES, 30, lanes=3)
-    with Planned(dataset, order, schedule, Fault(lambda: error, calls=[1, 6])) as planned:
+    with closing(Planned(dataset, order, schedule, Fault(lambda: error, calls=[1, 6]))) as planned:
         failed = 0
         for step in range(schedule.steps):
             try:

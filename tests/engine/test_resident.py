@@ -17,7 +17,7 @@ from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.resident import ResidentGather
-from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder, FullOrder, MixOrder, Mixture, Schedule, SequentialOrder
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema
@@ -67,7 +67,7 @@ class Maker:
     def __init__(self, on_host):
         self.device, self.form = CPU, BatchForm(codecs_of(STORED, ("x",), "offsets"))
         self.gather = SimpleNamespace(on_host=on_host, copies=self.copies, has_kernel=lambda: True)
-        self.aside = SideStream()
+        self.side = SideStream()
 
     def copies(self, addresses, nbytes, targets):
         copy_to(addresses, nbytes, targets, lambda found: np.ones(len(found), bool), CPU)
@@ -92,7 +92,7 @@ def files(tmp_path):
 def gather_over(files, backend, maker, order=None, batch_size=64, rank=0, world_size=1):
     order = order or SequentialOrder(1000)
     steps = Ordered(order, Schedule(1000, batch_size, rank, world_size, lanes=order.lanes))
-    return ResidentGather(Job(files.table, steps, Selection()), steps, backend, maker)
+    return ResidentGather(Job(files.table, steps), steps, backend, maker)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (2, 3)])
@@ -193,7 +193,7 @@ def test_long_rows_over_the_link_are_copied(files, monkeypatch, order, selected)
     gather = gather_over(files, Reached(files.base), Maker(files.in_mappings), order)
     chosen = np.random.default_rng(0).integers(0, 1000, 1000)
     if selected:
-        gather.job = replace(gather.job, selection=Selection(chosen))
+        gather.job = replace(gather.job, ids=chosen)
     assert gather.ready()
     ids = gather.ordered.positions(range(16))
     expected = (chosen[ids] if selected else ids).tolist()
@@ -208,14 +208,14 @@ class Gather:
     asked = 0
     made: ClassVar[list] = []
 
-    def __init__(self, _device, ends, *, aside, **_options):
+    def __init__(self, _device, ends, *, side, **_options):
         Gather.asked += 1
         if Gather.asked > Gather.room:
             raise torch.OutOfMemoryError
         self.ends, self.ends_there, self.upload, self.found = ends, torch.from_numpy(ends), torch.from_numpy, []
         self.positions = []
         Gather.made.append(self)
-        self.beforehand = aside or (lambda make: make())
+        self.on_side_stream = side or (lambda make: make())
 
     def rows(self, rows, positions, outs):
         assert [len(out) for out in outs] == [positions.size] * positions.batches
@@ -331,15 +331,15 @@ def test_no_room_for_blocks_means_that_the_host_plans(files, gathers, ids):
         (BlockOrder([600, 400], block=30, window=1, lanes=1, key=7), {"batch_size": 257}, "host"),
         (FullOrder(1000, 5), {"index": "index"}, "gpu"),
         (FullOrder(1000, 5), {"kernel": False}, None),
-        (FullOrder(1000, 5), {"selection": Selection(np.arange(1000))}, "gpu"),
-        (FullOrder(1000, 5), {"selection": Selection(np.arange(1001))}, "host"),
+        (FullOrder(1000, 5), {"ids": np.arange(1000)}, "gpu"),
+        (FullOrder(1000, 5), {"ids": np.arange(1001)}, "host"),
         (FullOrder(1000, 5), {"tail": "pad"}, "host"),
         (FullOrder(1000, 5), {"tail": "pad", "batch_size": 50}, "gpu"),
         (BLOCKS, {"tail": "pad"}, "host"),
         (SequentialOrder(1000), {"tail": "pad"}, "host"),
         (SequentialOrder(1000), {"tail": "pad", "kernel": False}, None),
         (SequentialOrder(1000), {"kernel": False, "index": "index"}, "gpu"),
-        (SequentialOrder(1000), {"kernel": False, "selection": Selection(np.arange(1000))}, None),
+        (SequentialOrder(1000), {"kernel": False, "ids": np.arange(1000)}, None),
         (MixOrder(Mixture((600, 400), (1, 2), 1000), shuffled=False, seed=1, epoch=0), {}, "host"),
         (MixOrder(Mixture((600, 400), (1, 2), 1000), shuffled=False, seed=1, epoch=0), {"kernel": False}, None),
     ],
@@ -352,7 +352,7 @@ def test_who_says_which_samples_batches_have(files, monkeypatch, order, changes,
     maker.gather.has_kernel = lambda: changes.get("kernel", True)
     batch_size, tail = changes.get("batch_size", 64), changes.get("tail", "share")
     steps = Ordered(order, Schedule(1000, batch_size, tail=tail, lanes=order.lanes))
-    job = Job(files.table, steps, changes.get("selection", Selection()))
+    job = Job(files.table, steps, changes.get("ids"))
     gather = ResidentGather.of(job, Reached(files.base), maker)
     if who is None:
         assert not gather.ready()
@@ -379,7 +379,7 @@ SIZES = [3, 3, 0, 0, 5, 3, 1]
 def drawn(files, selected=None):
     random = np.random.default_rng(2)
     positions = [random.integers(0, 1000 if selected is None else len(selected), size) for size in SIZES]
-    job = Job(files.table, Drawn(positions), Selection(selected))
+    job = Job(files.table, Drawn(positions), selected)
     maker = Maker(files.in_mappings)
     maker.gather.upload = torch.from_numpy
     return ResidentGather(job, None, Reached(files.base), maker), [
@@ -433,7 +433,7 @@ def test_ids_are_made_aside_where_rows_keep_the_link_busy(files, gathers, ids, w
     assert gather.ready()
     steps = range(4, 6)
     gather.gather(steps, gather.samples(steps))
-    made = [tensor.tolist() for tensors in gather.maker.aside.made for tensor in tensors]
+    made = [tensor.tolist() for tensors in gather.maker.side.made for tensor in tensors]
     assert made == ([gather.job.steps.positions(steps).tolist()] if over_pcie else [])
 
 

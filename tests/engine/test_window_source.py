@@ -15,7 +15,7 @@ from gdsload.engine import resident, window_source
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.engine.steps import Job, Ordered
 from gdsload.engine.window_source import WindowSource
 from gdsload.engine.windows import WindowCodec
 from gdsload.order import BlockOrder, FullOrder, Schedule
@@ -64,7 +64,7 @@ def dataset(tmp_path_factory):
         ({"fields": ("empty",)}, False),
         ({"kernel": False}, False),
         ({"index": "index"}, False),
-        ({"selection": Selection(np.arange(100))}, False),
+        ({"ids": np.arange(100)}, False),
         ({"offsets": {"x": range(2)}}, False),
         ({"backend": {"in_place": True}}, False),
         ({"backend": {"addressable": True}}, False),
@@ -92,7 +92,7 @@ def test_whose_windows_are_read_as_runs(dataset, monkeypatch, changes, expected)
         codecs = {"x": WindowCodec(codecs["x"], changes["offsets"])}
     form = BatchForm(codecs, changes.get("index"))
     backend = SimpleNamespace(**{"in_place": False, "addressable": False, **changes.get("backend", {})})
-    job = Job(table, steps, changes.get("selection", Selection()))
+    job = Job(table, steps, changes.get("ids"))
     found = WindowSource.of(job, backend, Maker(form, kernel=changes.get("kernel", True)), LoaderStats())
     assert (found is not None) == expected
     if found is not None:
@@ -116,7 +116,7 @@ def test_ids_that_cannot_be_made_hold_no_window(dataset, monkeypatch):
     table = ShardTable.of(dataset.sources, dataset.stored, mapped=False)
     form = BatchForm(codecs_of(dataset.stored, ("x",), "offsets"))
     schedule, backend = Schedule(100, 8, lanes=3), RecordingBackend(HostBackend(table.files))
-    job, maker = Job(table, Ordered(BLOCKS, schedule), Selection()), Maker(form, kernel=True)
+    job, maker = Job(table, Ordered(BLOCKS, schedule)), Maker(form, kernel=True)
     maker.stream = None
     source = WindowSource(job, BLOCKS, schedule, backend, maker, LoaderStats())
     with pytest.raises(torch.OutOfMemoryError, match="no room"):

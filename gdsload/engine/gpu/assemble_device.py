@@ -56,7 +56,7 @@ class DeviceAssembler(BatchMaker):
         super().__init__(form)
         self.queue = self.onto = queue
         self.device = device = queue.device
-        self.stream, self.aside = queue.stream, SideStream(device)
+        self.stream, self.side = queue.stream, SideStream(device)
         self.gather = DeviceGather(device, on_host, prepared=False)
         if form.decode:
             decode = form.decode if keep is None else as_kept(form.decode)

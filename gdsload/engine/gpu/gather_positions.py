@@ -74,8 +74,8 @@ class PositionBatch:
         stride: from one batch's first position to the next one's.
         batches: how many there are.
         size: rows of each.
-        ids: the sample id at each position, on the device, made by `PositionGather.beforehand`; int64. None where the
-            recipe gives it.
+        ids: the sample id at each position, on the device, made by `PositionGather.on_side_stream`; int64. None where
+            the recipe gives it.
         sorted: their samples in rising order, and the place of each, once a field has needed them.
     """
 
@@ -123,7 +123,7 @@ class PositionGather:
         over_pcie: whether some of the shards are in host memory.
         recipe: the order's permutation; None where position and id are the same, or each gather is given the ids.
         selection: sample id of each position in the table; None where they are the same.
-        aside: where work is queued that need not wait for rows; None for the stream on which they are gathered.
+        side: where work is queued that need not wait for rows; None for the stream on which they are gathered.
     """
 
     def __init__(
@@ -134,9 +134,9 @@ class PositionGather:
         over_pcie: bool,
         recipe: Recipe | None = None,
         selection: IntArray | None = None,
-        aside: SideStream | None = None,
+        side: SideStream | None = None,
     ) -> None:
-        self.device, self.ends, self.over_pcie, self._aside = device, ends, over_pcie, aside
+        self.device, self.ends, self.over_pcie, self._side = device, ends, over_pcie, side
         self._uploads = Uploads(device)
         recipe = Recipe() if recipe is None else recipe
         network = None if recipe.network is None else recipe.network.view(np.int64)
@@ -148,9 +148,9 @@ class PositionGather:
         """See `Uploads.add`."""
         return self._uploads.add(array)
 
-    def beforehand(self, make: Callable[[], Tensors]) -> Tensors:
+    def on_side_stream(self, make: Callable[[], Tensors]) -> Tensors:
         """Queue the making of what is needed before rows are gathered, such as ids."""
-        return make() if self._aside is None else self._aside(make)
+        return make() if self._side is None else self._side(make)
 
     def rows(self, rows: DeviceRows, positions: PositionBatch, outs: Sequence[torch.Tensor]) -> None:
         """Copy the rows of some batches, on the current stream.
@@ -183,7 +183,7 @@ class PositionGather:
 
     def _gather_pieces(self, rows: DeviceRows, where: dict[str, int], outs: Sequence[torch.Tensor]) -> None:
         """Copy the rows of some batches as pieces. Their table is made while rows of earlier batches still arrive."""
-        (table,) = self.beforehand(lambda: (self._pieces(rows, where, outs),))
+        (table,) = self.on_side_stream(lambda: (self._pieces(rows, where, outs),))
         words = table.shape[1] * (rows.row_bytes // 16 + 2)  # about: the rest is for the GPU to know
         queue_pieces(table, words, self.device, over_pcie=True)
 
@@ -200,7 +200,7 @@ class PositionGather:
     def _in_order_of_ids(self, positions: PositionBatch) -> dict[str, int]:
         """The kernel's parameters for the rows of all batches in the order of their sample ids, each with its place."""
         if positions.sorted is None:
-            positions.sorted = self.beforehand(lambda: self._sorted(positions))
+            positions.sorted = self.on_side_stream(lambda: self._sorted(positions))
         samples, places = positions.sorted
         return {"table": samples.data_ptr(), "places": places.data_ptr(), "size": positions.size}
 

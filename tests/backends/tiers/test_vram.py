@@ -24,7 +24,7 @@ from gdsload.backends.tiers.tiered import Tiered
 from gdsload.backends.tiers.vram import VramTier
 from gdsload.engine.assemble import Assembler, BatchForm
 from gdsload.engine.codecs import codecs_of
-from gdsload.engine.on_demand import OnDemand
+from gdsload.engine.on_demand import on_demand
 from gdsload.shards.reads import Extents, concat_extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system import pool
@@ -96,10 +96,10 @@ def open_tier(folder):
     assert alive() == []
 
 
-def on_demand(tier):
+def batches_of(tier):
     """What makes batches of the field of samples."""
     form = BatchForm(codecs_of(tier.table.stored, ("x",), "offsets"))
-    return OnDemand(tier.table, tier, Assembler(form, BatchPool(keep_bytes=0)))
+    return on_demand(tier.table, tier, Assembler(form, BatchPool(keep_bytes=0)))
 
 
 def alive():
@@ -261,7 +261,7 @@ def test_only_what_is_not_kept_is_looked_at(open_tier, files, checked):
     """A copy stays what it is, whatever happens to its file."""
     tier = filled(open_tier(lambda files: RecordingBackend(HostBackend(files)), vram_bytes=SOME))
     assert tier.near.ready.tolist() == [True, True, False, False]
-    found = on_demand(tier)(ROWS * np.array(files))["x"].numpy().tobytes()
+    found = batches_of(tier)(ROWS * np.array(files))["x"].numpy().tobytes()
     assert found == b"".join(truth(tier, concat_extents([rows(tier, file, 1) for file in files])))
     assert [file for some in tier.far.checked for file in some] == checked
 
@@ -304,4 +304,4 @@ def test_what_was_read_before_it_was_kept_is_looked_at(open_tier, kept):
         brought(tier, rows(tier, 0))
         assert until(tier.near.ready[:kept].all)
     with pytest.raises(FileChangedError, match="written to"):
-        on_demand(tier)(ROWS * np.array([0, 3, 3]))
+        batches_of(tier)(ROWS * np.array([0, 3, 3]))

@@ -16,6 +16,7 @@ from gdsload.engine.gpu.gather_positions import (
     Sorting,
     rows_in_shards,
     tile_of,
+    word_of,
 )
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES
@@ -64,6 +65,13 @@ def test_all_warps_are_busy_with_long_rows_whatever_their_size(kib, size):
     tile = tile_of(size, batches, width, OVER_PCIE.warps)
     longest = -(-(-(-size * width // tile) * batches) // OVER_PCIE.warps) * tile
     assert longest <= 1.1 * size * batches * width / OVER_PCIE.warps
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**47), st.integers(0, 2**40)), min_size=1), st.integers(1, 2**20))
+def test_words_of_rows_are_those_of_where_sample_0_would_be(rows, row_bytes):
+    addresses, ids = np.array(rows, np.int64).T
+    largest = next(unit for unit in (16, 8, 4, 2, 1) if not (addresses % unit).any() and not row_bytes % unit)
+    assert word_of(addresses, row_bytes) == word_of(addresses - ids * row_bytes, row_bytes) == largest
 
 
 class Uploads:
@@ -172,14 +180,14 @@ def test_what_comes_before_rows_is_made_aside(launched, monkeypatch):
         aside.extend(launched[before:])
         return made
 
-    gather = PositionGather(torch.device("cpu"), np.array([2**22]), over_pcie=True, aside=elsewhere)
+    gather = PositionGather(torch.device("cpu"), np.array([2**22]), over_pcie=True, side=elsewhere)
     rows, positions = rows_in_shards(gather, np.array([4096]), 512), PositionBatch(5, 100, 3, 4)
     for _ in range(2):
         gather.rows(rows, positions, [torch.empty(1, dtype=torch.uint8) for _ in range(3)])
     assert [name for name, *_ in aside] == ["samples"]
     assert [name for name, *_ in launched] == ["samples", "gather", "gather"]
     made = (torch.arange(3), torch.arange(4))
-    assert gather.beforehand(lambda: made) is made
+    assert gather.on_side_stream(lambda: made) is made
 
 
 def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
