@@ -30,6 +30,7 @@ __all__ = [
     "end_at_exit",
     "own_thread",
     "park_at_exit",
+    "program_end",
 ]
 
 T = TypeVar("T")
@@ -37,8 +38,7 @@ Work = Callable[[], object]
 _LOOK_EVERY_S = 0.1
 """Seconds between two looks of a thread that waits for a future."""
 _GRACE_S = 2.0
-"""How long the program's end waits for threads if a wait for them was interrupted. A healthy read ends well within it;
-one that hangs for good must not need a Ctrl-C for each place that waits for it."""
+"""How long the program's end waits for threads after Ctrl-C. A healthy read ends well within it."""
 _TAKEN_DOWN_S = 5.0
 """Seconds: longer than the interpreter takes to be finalized, and no longer than a thread may wait that joins another
 one at the very end."""
@@ -49,7 +49,7 @@ class ProgramEnd:
 
     Attributes:
         began: when the interpreter began to be finalized, in seconds of `time.monotonic`.
-        interrupted: whether a wait for threads was interrupted, then or before.
+        interrupted: whether a consumer, or a wait for threads, was interrupted, then or before.
     """
 
     began, interrupted = math.inf, False
@@ -130,8 +130,8 @@ class Future:
         """See `Completion.wait`. All has ended when it returns or raises, so that memory may be reused.
 
         Raises:
-            KeyboardInterrupt: on Ctrl-C, when it has not ended; wait again. At the program's end, if one interrupted
-                such a wait before, also without another one.
+            KeyboardInterrupt: on Ctrl-C, when it has not ended; wait again. At the program's end also without one, if
+                there was one before.
         """
         try:
             while self._left:
