@@ -358,11 +358,12 @@ def park_at_exit() -> None:
 def end_all() -> None:
     """End background threads: the last step before the interpreter is finalized."""
     program_end.began = min(program_end.began, time.monotonic())
-    trouble: BaseException | None = None
+    trouble: Exception | None = None
     for owner in [*_endless, *_endless]:  # twice: Ctrl-C may interrupt the first time
         try:
-            owner.end()
-        except BaseException as error:
+            with suppress(KeyboardInterrupt):
+                owner.end()
+        except Exception as error:
             trouble = error
     if trouble is not None:
         raise trouble

@@ -454,7 +454,8 @@ def test_the_end_waits_for_ever_only_as_long_as_nobody_strikes(monkeypatch, own_
     assert 0.05 < time.monotonic() - began < 5
 
 
-def test_the_end_ends_all_whatever_strikes(monkeypatch, own_end):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("it cannot end")], ids=repr)
+def test_the_end_ends_all_whatever_strikes(monkeypatch, own_end, error):
     class Owner:
         def __init__(self, strikes):
             self.strikes, self.ends = strikes, 0
@@ -462,13 +463,14 @@ def test_the_end_ends_all_whatever_strikes(monkeypatch, own_end):
         def end(self):
             self.ends += 1
             if self.ends <= self.strikes:
-                raise KeyboardInterrupt
+                raise error
 
     monkeypatch.setattr(pool_module, "_endless", WeakList())
     owners = [Owner(strikes) for strikes in (0, 1, 5, 0)]
     for owner in owners:
         end_at_exit(owner)
-    with pytest.raises(KeyboardInterrupt):
+    fails = pytest.raises(ValueError, match="it cannot end") if str(error) else contextlib.nullcontext()
+    with fails:
         end_all()
     assert [owner.ends for owner in owners] == [2, 2, 2, 2]
     assert pool_module.program_end.began <= time.monotonic()
