@@ -253,7 +253,7 @@ class Pool:
         """As `close`, but all work is done that was given."""
         self._let_go()
         for thread, ended in list(self._threads) if self._owner == os.getpid() else ():  # none is there after a fork
-            # One that was not started, as Ctrl-C interrupted that, finds out by itself.
+            # One whose start Ctrl-C interrupted ends by itself.
             if thread.ident not in (None, threading.get_ident()):
                 ended.wait()
                 thread.join()  # it has left this module, and only has to be finalized
