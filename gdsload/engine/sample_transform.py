@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
 from multiprocessing.reduction import ForkingPickler
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,6 @@ INDEX = "gdsload:index"
 _WORK = Work("gdsload-sample", "sample_transform", "load", "processes=False")
 _CHUNKS_EACH = 2
 """Pieces of a batch for each worker: samples take differently long, and a piece costs a process some 100 µs."""
-_LOOK_EVERY_S = 0.1
 _PROTOCOL = 5  # of pickle: arrays without a copy
 _DRAWS = frozenset({
     "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli",
@@ -184,20 +182,8 @@ class SampleTransform:
                 return [result for chunk in chunks for result in self._call(chunk)]
             finally:
                 self._inside = None
-        ended = SimpleQueue[tuple[int, Outcome]]()
-        for number, chunk in enumerate(chunks):
-            argument = _packed(chunk) if self._packed else chunk
-            self._crew.submit(self._call, (argument,), partial(_put, ended, number))
-        outcomes: dict[int, Outcome] = {}
-        while len(outcomes) < len(chunks):
-            try:
-                number, outcome = ended.get(timeout=_LOOK_EVERY_S)
-            except Empty:
-                if self._crew.stopped():
-                    raise LoaderClosedError("the loader was closed while samples were transformed") from None
-            else:
-                outcomes[number] = outcome
-        return [result for number in range(len(chunks)) for result in self._result(outcomes[number])]
+        arguments = [(_packed(chunk) if self._packed else chunk,) for chunk in chunks]
+        return [result for found in self._crew.results(self._call, arguments) for result in self._result(found)]
 
     def _result(self, outcome: Outcome) -> list[Any]:
         try:
@@ -211,10 +197,6 @@ class SampleTransform:
             ) from error
         results: list[Any] = ForkingPickler.loads(found) if self._packed else found
         return results
-
-
-def _put(ended: SimpleQueue[tuple[int, Outcome]], number: int, outcome: Outcome) -> None:
-    ended.put((number, outcome))
 
 
 def _samples(batch: Mapping[str, Any], index: str) -> tuple[list[Sample], list[int]]:

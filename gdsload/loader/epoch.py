@@ -29,7 +29,7 @@ from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.loader.state import Place
 from gdsload.system.dropped import Closer
 from gdsload.system.failed import Failed
-from gdsload.system.pool import park_at_exit
+from gdsload.system.pool import park_at_exit, program_end
 
 __all__ = ["Epoch", "EpochOwner"]
 
@@ -107,6 +107,8 @@ class Epoch(Iterator[Any]):
 
     def _advance(self) -> Any:
         entered = time.perf_counter()
+        if not self._batches:  # once a group
+            park_at_exit()
         if self._over:
             raise self._end()
         if self._fetching is not None and self._fetching == get_ident():
@@ -129,8 +131,17 @@ class Epoch(Iterator[Any]):
             self._over = True
             self._ended_by = self._ended_by or _without_frames(error)
             park_at_exit()  # rather than end with an error because the loader was closed meanwhile
-            self.close()
+            if isinstance(error, KeyboardInterrupt):
+                self._stop()
+            else:
+                self.close()
             raise
+
+    def _stop(self) -> None:
+        """End the epoch here after Ctrl-C, without waiting for reads under way, which may hang."""
+        program_end.interrupted = True
+        if (pipeline := self.pipeline) is not None:
+            pipeline.stop()
 
     def _end(self) -> BaseException:
         """The exception that each `next` of a finished epoch raises."""
@@ -187,7 +198,6 @@ class Epoch(Iterator[Any]):
 
     def _fetch(self, entered: float) -> None:
         """Get the next group of batches, or end."""
-        park_at_exit()
         if self._error is not None:
             self._fail()
         if self._begun:

@@ -6,7 +6,6 @@
   the mask of the thread that starts them. Who is interrupted kills them.
 - Each ends with the thread that started it (PR_SET_PDEATHSIG), from before its first import on, and that thread stays
   until it has. So even a parent that is killed leaves none.
-- What was submitted is not begun once it was cancelled: nothing is queued in between.
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
-import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import spawn
@@ -33,7 +31,7 @@ from typing import Any
 
 from gdsload.errors import OptionError, ReadError
 from gdsload.system.failed import Failed
-from gdsload.system.pool import Pool, done, end_at_exit
+from gdsload.system.pool import Future, Pool, end_at_exit
 from gdsload.system.probe.process import module_command, module_environment
 
 __all__ = ["Call", "Crew", "Outcome", "Work", "pickled", "refuse_in_import"]
@@ -47,7 +45,6 @@ _STOP_S = 1.0
 Call = Callable[..., Any]
 Outcome = Callable[[], Any]
 Noted = Callable[..., None]
-_Job = tuple[Call, tuple[Any, ...], Callable[[Outcome], None], Noted | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +74,8 @@ class Crew:
     """
 
     def __init__(self, work: Work, count: int, *, processes: bool) -> None:
-        self._for = work
-        self._begin = self._process if processes else self._thread
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._pool, self._future = Pool(count, work.name), done
-        self._members: list[int] = []  # the identifiers of the threads
+        self._for, self._by_processes = work, processes
+        self._pool, self._here = Pool(count, work.name, self._enter, self._leave), threading.local()
         # Between the start of a process and the end of all; an RLock, as a signal's handler may close.
         self._lock = threading.RLock()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -94,7 +88,7 @@ class Crew:
 
     def inside(self) -> bool:
         """Return whether the calling thread is one of the crew."""
-        return threading.get_ident() in self._members
+        return hasattr(self._here, "process")
 
     def submit(
         self,
@@ -108,34 +102,42 @@ class Crew:
         Args:
             function: the function.
             arguments: what it is called with; with `noted` one more follows, by which it may call that on its way.
-            ended: called, in a thread of ours, with what returns its result or raises its error.
+            ended: called, in a thread of ours, with what returns its result or raises its error; also if it is
+                cancelled.
             noted: called, in a thread of ours, with what the function calls its last argument with.
         """
-        self._jobs.put((function, arguments, ended, noted))
-        if self._future is done:
-            with self._lock:
-                if self._future is done:
-                    self._future = self._pool.run([self._work] * self._pool.count)
+        found: list[Outcome] = [Failed(BrokenExecutor("it was not begun"))]
+        work = partial(self._do, found, 0, function, arguments, noted)
+        self._pool.run([work], Future(1, lambda: ended(found[0])))
+
+    def results(self, function: Call, arguments: Sequence[tuple[Any, ...]]) -> list[Outcome]:
+        """Have a function called with each of some arguments, and wait for all calls to end.
+
+        Returns:
+            For each call what returns its result or raises its error.
+
+        Raises:
+            LoaderClosedError: if some of it is cancelled.
+        """
+        found: list[Outcome] = [tuple] * len(arguments)  # until they are there
+        self._pool.run([partial(self._do, found, at, function, one, None) for at, one in enumerate(arguments)]).wait()
+        return found
 
     def cancel(self) -> None:
-        """Forget what was submitted and not begun."""
-        with suppress(queue.Empty):
-            while True:
-                self._jobs.get_nowait()
+        """Cancel what was submitted and not begun."""
+        self._pool.cancel()
 
     def finish(self) -> None:
         """Have all that was submitted done, and end."""
-        self._let_go()
-        self._future.wait()
-        self._pool.close()
+        self._pool.finish()
 
     def stop(self) -> None:
         """End it now: what is under way is lost. Waits for the end, but not for long."""
         self._kill()
         deadline = time.monotonic() + _STOP_S
-        while not self._future.landed and time.monotonic() < deadline:
+        while not self._pool.ended and time.monotonic() < deadline:
             time.sleep(0.005)
-        if self._future.landed:
+        if self._pool.ended:
             self._pool.close()
 
     def end(self) -> None:
@@ -145,39 +147,34 @@ class Crew:
 
     def _kill(self) -> None:
         self._stopped = True
-        self.cancel()
+        self._pool.stop()
         with self._lock:
             for process in self._processes:
                 process.kill()
-        self._let_go()
 
-    def _let_go(self) -> None:
-        for _ in range(self._pool.count):
-            self._jobs.put(None)
-
-    def _work(self) -> None:
-        """Do jobs until the crew is stopped, as each thread does."""
+    def _enter(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        self._members.append(threading.get_ident())
-        with self._begin() as call:
-            while (job := self._jobs.get()) is not None and not self._stopped:
-                function, arguments, ended, noted = job
-                try:
-                    ended(partial(_same, call(function, arguments, noted)))
-                except BaseException as error:
-                    ended(Failed(error))
+        self._here.process = _Process(self._start, self._for) if self._by_processes else None
 
-    @contextmanager
-    def _thread(self) -> Iterator[Call]:
-        yield lambda function, arguments, noted: function(*arguments, *([] if noted is None else [noted]))
+    def _leave(self) -> None:
+        if self._here.process is not None:
+            self._here.process.end()
 
-    @contextmanager
-    def _process(self) -> Iterator[Call]:
-        process = _Process(self._start, self._for)
+    def _do(
+        self, found: list[Outcome], at: int, function: Call, arguments: tuple[Any, ...], noted: Noted | None
+    ) -> None:
+        outcome: Outcome
         try:
-            yield process.call
-        finally:
-            process.end()
+            outcome = partial(_same, self._call(function, arguments, noted))
+        except BaseException as error:
+            outcome = Failed(error)
+        found[at] = outcome
+        del found, outcome  # the error's traceback refers to this frame
+
+    def _call(self, function: Call, arguments: tuple[Any, ...], noted: Noted | None) -> Any:
+        if self._here.process is not None:
+            return self._here.process.call(function, arguments, noted)
+        return function(*arguments, *([] if noted is None else [noted]))
 
     def _start(self, command: list[str], fd: int) -> subprocess.Popen[bytes]:
         with self._lock:

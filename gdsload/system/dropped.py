@@ -35,7 +35,7 @@ class Closer:
         self._close: Callable[[], None] | None = close
         self._pool, self._closing = Pool(1, f"gdsload-closer-{next(_numbers)}"), done
         self._lock = threading.RLock()
-        # Not the pool's: `Thread.start` waits for locks.
+        # Not `self._begin` alone: `Thread.start`, in it, waits for locks.
         self._owner = weakref.finalize(owner, _thread.start_new_thread, self._begin, ())
         self._owner.atexit = False
         _closers.add(self)

@@ -1,8 +1,8 @@
 """A pool of threads, the future of the work that it is given, and the end of threads before the interpreter ends.
 
 Not `concurrent.futures`: Ctrl-C can interrupt the consumer inside a condition's Python code, and leave a lock locked
-that a thread then waits for. Here all waits are on plain locks, which are acquired and released in one step, and which
-another thread that waits looks past.
+that a thread then waits for. Here all waits are on plain locks, each of which is acquired and released in one step; a
+thread that waits looks now and then, as another one may have been interrupted between the two.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = [
     "end_at_exit",
     "own_thread",
     "park_at_exit",
+    "program_end",
 ]
 
 T = TypeVar("T")
 Work = Callable[[], object]
 _LOOK_EVERY_S = 0.1
-"""Another waiting thread may have been interrupted while it held the lock that a future is waited for by."""
+"""Seconds between two looks of a thread that waits for a future."""
 _GRACE_S = 2.0
-"""How long the program's end waits for threads if a wait for them was interrupted. A healthy read ends well within it;
-one that hangs for good must not need a Ctrl-C for each place that waits for it."""
+"""How long the program's end waits for threads after Ctrl-C. A healthy read ends well within it."""
 _TAKEN_DOWN_S = 5.0
 """Seconds: longer than the interpreter takes to be finalized, and no longer than a thread may wait that joins another
 one at the very end."""
@@ -49,7 +49,7 @@ class ProgramEnd:
 
     Attributes:
         began: when the interpreter began to be finalized, in seconds of `time.monotonic`.
-        interrupted: whether a wait for threads was interrupted, then or before.
+        interrupted: whether a consumer, or a wait for threads, was interrupted, then or before.
     """
 
     began, interrupted = math.inf, False
@@ -130,8 +130,8 @@ class Future:
         """See `Completion.wait`. All has ended when it returns or raises, so that memory may be reused.
 
         Raises:
-            KeyboardInterrupt: on Ctrl-C, when it has not ended; wait again. At the program's end, if one interrupted
-                such a wait before, also without another one.
+            KeyboardInterrupt: on Ctrl-C, when it has not ended; wait again. At the program's end also without one, if
+                there was one before.
         """
         try:
             while self._left:
@@ -166,10 +166,17 @@ class Pool:
         count: how many threads.
         name: prefix of the threads' names.
         initializer: called at the start of each thread: it may limit it to some processors.
+        finalizer: called at the end of each thread.
     """
 
-    def __init__(self, count: int, name: str, initializer: Callable[[], None] | None = None) -> None:
-        self.count, self._name, self._initializer = count, name, initializer
+    def __init__(
+        self,
+        count: int,
+        name: str,
+        initializer: Callable[[], None] | None = None,
+        finalizer: Callable[[], None] | None = None,
+    ) -> None:
+        self.count, self._name, self._initializer, self._finalizer = count, name, initializer, finalizer
         self._queue: SimpleQueue[tuple[Work, Future] | None] = SimpleQueue()
         # With the future of each thread's work. Not by `join` alone: up to Python 3.12, one that Ctrl-C interrupts
         # marks the thread as ended (https://github.com/python/cpython/issues/90882), and memory that it still reads
@@ -229,11 +236,8 @@ class Pool:
 
     def stop(self) -> None:
         """Cancel work that was not begun, and have the threads end after the rest, without waiting for that."""
-        with self._lock:
-            self._closed = True
-        self._cancel()
-        for _ in self._threads:
-            self._queue.put(None)
+        self._let_go()
+        self.cancel()
 
     def close(self) -> None:
         """Cancel work that was not begun, wait for the rest, and end the threads; may be called twice.
@@ -241,17 +245,29 @@ class Pool:
         In one of the threads it waits for the others.
         """
         self.stop()
+        self.finish()
+
+    end = close
+
+    def finish(self) -> None:
+        """As `close`, but all work is done that was given."""
+        self._let_go()
         for thread, ended in list(self._threads) if self._owner == os.getpid() else ():  # none is there after a fork
-            # One that was not started, as Ctrl-C interrupted that, finds out by itself.
+            # One whose start Ctrl-C interrupted ends by itself.
             if thread.ident not in (None, threading.get_ident()):
                 ended.wait()
                 thread.join()  # it has left this module, and only has to be finalized
         self._threads.clear()
-        self._cancel()
+        self.cancel()  # as there may have been no thread
 
-    end = close
+    def _let_go(self) -> None:
+        with self._lock:
+            self._closed = True
+        for _ in self._threads:
+            self._queue.put(None)
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """Cancel work that was not begun."""
         stops = 0
         while True:
             try:
@@ -282,6 +298,8 @@ class Pool:
                 del work
                 future.finish(error)
                 del future, error
+            if self._finalizer is not None:
+                self._finalizer()
         finally:
             ended.finish()
 
@@ -340,11 +358,12 @@ def park_at_exit() -> None:
 def end_all() -> None:
     """End background threads: the last step before the interpreter is finalized."""
     program_end.began = min(program_end.began, time.monotonic())
-    trouble: BaseException | None = None
+    trouble: Exception | None = None
     for owner in [*_endless, *_endless]:  # twice: Ctrl-C may interrupt the first time
         try:
-            owner.end()
-        except BaseException as error:
+            with suppress(KeyboardInterrupt):
+                owner.end()
+        except Exception as error:
             trouble = error
     if trouble is not None:
         raise trouble

@@ -40,6 +40,31 @@ def test_the_loader_stops_within_a_second_and_says_where_to_go_on(load, plain, w
     assert [batch["x"][0, 0].item() for batch in [*found, *other]] == list(range(0, 1000, 10))
 
 
+@pytest.mark.usefixtures("own_end")
+def test_ctrl_c_does_not_wait_for_reads_that_hang(load, plain, wrap, threads, interrupted):
+    held, hangs = threading.Event(), threading.Event()
+
+    def delay():
+        if held.is_set():
+            hangs.wait(30)
+        return 0
+
+    wrap(lambda inner: SlowBackend(inner, delay))
+    loader = load(plain, 10, mmap=False, memory=gdsload.Memory(prefetch=1))
+    iterator = iter(loader)
+    next(iterator)
+    held.set()
+    began = time.monotonic()
+    interrupted(0.2, lambda: list(iterator))
+    assert time.monotonic() - began < 1
+    assert threads()
+    state = loader.state_dict()
+    hangs.set()
+    loader.close()
+    assert threads() == []
+    assert 0 < state["position"] < 1000
+
+
 @pytest.mark.parametrize("mmap", [True, False], ids=["mapped", "unmapped"])
 def test_nothing_of_the_librarys_runs_where_things_are_dropped(plain, mmap, threads, soon):
     """That is in any thread, whatever locks it holds; and Python forgets a Ctrl-C that is raised there."""

@@ -315,7 +315,7 @@ class _ClosedMeanwhile(list):
 @pytest.mark.parametrize("guarded", [True, False])
 def test_work_that_is_queued_while_another_thread_closes_is_turned_away(pool, monkeypatch, guarded):
     if not guarded:  # the negative control
-        monkeypatch.setattr(pool, "_cancel", lambda: None)
+        monkeypatch.setattr(pool, "cancel", lambda: None)
     future = pool.run(_ClosedMeanwhile([bool, bool, bool], pool))
     assert future.landed is guarded
     if guarded:
@@ -406,6 +406,37 @@ def test_stop_does_not_wait(pool, held):
     assert pool.ended
 
 
+def test_finish_has_all_work_done_that_was_given(pool, held):
+    work, future = held
+    ran = []
+    later = pool.run([partial(ran.append, number) for number in range(5)])
+    threading.Timer(0.05, work.may_end.set).start()
+    pool.finish()
+    assert (future.landed, later.landed, ran, running()) == (True, True, [0, 1, 2, 3, 4], [])
+    with pytest.raises(LoaderClosedError, match="closed"):
+        pool.run([bool])
+
+
+def test_cancel_leaves_the_pool_open(pool, held):
+    work, _future = held
+    turned_away = pool.run([bool])
+    pool.cancel()
+    with pytest.raises(LoaderClosedError, match="was closed before this work was done"):
+        turned_away.wait()
+    work.may_end.set()
+    pool.run([bool]).wait()
+
+
+def test_each_thread_begins_and_ends_by_a_call():
+    calls, barrier = [], threading.Barrier(2, timeout=30)
+    begin, end = (lambda what=what: calls.append((what, threading.get_ident())) for what in ("begin", "end"))
+    pool = Pool(2, "gdsload-test", begin, end)
+    pool.run([barrier.wait] * 2).wait()
+    assert [what for what, _ in calls] == ["begin"] * 2
+    pool.close()
+    assert sorted(calls[2:]) == sorted(("end", thread) for _, thread in calls[:2])
+
+
 def test_a_child_does_not_wait_for_the_threads_of_its_parent(pool, held, ends_in_a_child):
     assert ends_in_a_child(pool.close)
 
@@ -423,7 +454,8 @@ def test_the_end_waits_for_ever_only_as_long_as_nobody_strikes(monkeypatch, own_
     assert 0.05 < time.monotonic() - began < 5
 
 
-def test_the_end_ends_all_whatever_strikes(monkeypatch, own_end):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("it cannot end")], ids=repr)
+def test_the_end_ends_all_whatever_strikes(monkeypatch, own_end, error):
     class Owner:
         def __init__(self, strikes):
             self.strikes, self.ends = strikes, 0
@@ -431,13 +463,14 @@ def test_the_end_ends_all_whatever_strikes(monkeypatch, own_end):
         def end(self):
             self.ends += 1
             if self.ends <= self.strikes:
-                raise KeyboardInterrupt
+                raise error
 
     monkeypatch.setattr(pool_module, "_endless", WeakList())
     owners = [Owner(strikes) for strikes in (0, 1, 5, 0)]
     for owner in owners:
         end_at_exit(owner)
-    with pytest.raises(KeyboardInterrupt):
+    fails = pytest.raises(ValueError, match="it cannot end") if str(error) else contextlib.nullcontext()
+    with fails:
         end_all()
     assert [owner.ends for owner in owners] == [2, 2, 2, 2]
     assert pool_module.program_end.began <= time.monotonic()
