@@ -23,7 +23,7 @@ from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, Ima
 from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
 from gdsload.conversion.sources.tar_archives import Member, TarReader, opened_tar
 from gdsload.conversion.suffixes import PICTURES
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 
 __all__ = ["TarSource"]
 
@@ -36,6 +36,7 @@ _NO_FILES = frozenset({b"V", b"D", b"A", b"E", b"I"})
 _LEFT_OUT = "tar members that are hidden or have no ending are left out"
 _MAYBE_CUT = "tar files without a mark at their end may be cut short"
 
+MAX_SAMPLE_BYTES = 2**30
 _MAX_MEMBERS = 1024
 _LOOKED_AT = 16
 _BYTES_BESIDE = tarfile.BLOCKSIZE * 3 // 2
@@ -58,7 +59,6 @@ class TarSource(FieldChoice, ImageSource):
     Args:
         path: a tar file (`.tar`, `.tar.gz`, `.tgz`), or a folder of them.
         with_key: add a text field ``key``, the name that the members share.
-        max_member_bytes: the most bytes that a member may have, and all members of one sample together.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
@@ -66,19 +66,9 @@ class TarSource(FieldChoice, ImageSource):
     kind = "WebDataset tar files"
     threads = False
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        with_key: bool = True,
-        max_member_bytes: int = 2**30,
-        **options: Unpack[ImageFileOptions],
-    ) -> None:
-        if max_member_bytes < 1:
-            raise OptionError(f"is {max_member_bytes}, no number of bytes from 1", option="max_member_bytes")
+    def __init__(self, path: str, *, with_key: bool = True, **options: Unpack[ImageFileOptions]) -> None:
         super().__init__(path, **options)
         self.with_key = with_key
-        self.max_member_bytes = max_member_bytes
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -86,7 +76,6 @@ class TarSource(FieldChoice, ImageSource):
             "kind": self.kind,
             "files": stamps(self.files.find(_SUFFIXES)),
             "with_key": self.with_key,
-            "max_member_bytes": self.max_member_bytes,
             **self.form.to_json(),
         }
 
@@ -136,8 +125,8 @@ class TarSource(FieldChoice, ImageSource):
             sample.members[name] = b""
             if (fault := tar.fault(member)) is not None:
                 sample.trouble = f"{member.header.name!r:.200} is {fault}"
-            elif sample.nbytes > self.max_member_bytes:
-                sample.trouble = f"it has more than {self.max_member_bytes} bytes, with {member.header.name!r:.200}"
+            elif sample.nbytes > MAX_SAMPLE_BYTES:
+                sample.trouble = f"it has more than {MAX_SAMPLE_BYTES} bytes, with {member.header.name!r:.200}"
             else:
                 sample.members[name] = tar.content(member)
 
