@@ -14,7 +14,7 @@ from typing import Any, Unpack, cast
 
 from gdsload.conversion.folders import is_passed_over, is_path_passed_over
 from gdsload.conversion.input_files import stamps
-from gdsload.conversion.reading_notes import note, noting
+from gdsload.conversion.reading_notes import note
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
@@ -157,10 +157,8 @@ class _Keys:
     members of such a sample are called as none of the earlier archives are, they belong to the sample there.
     """
 
-    def __init__(self, file: str, *, looked_over: bool = False) -> None:
+    def __init__(self, file: str) -> None:
         self._file = file
-        self._looked_over = looked_over
-        self._usual: set[str] = set()
         self._archive = 0
         self._here: set[int] = set()  # hashes: a file may have millions of samples
         self._before: set[int] = set()
@@ -195,16 +193,6 @@ class _Keys:
             before = (names for archive, names in self._names.items() if archive < sample.archive)
             if not any(sample.members.keys() & names for names in before):
                 raise self._apart(sample.key, sample.archive, sample.first)
-        self._usual = self._usual or set(sample.members)
-        if not self._looked_over and self._usual != sample.members.keys():
-            self._looked_over = True
-            self._look_over()
-
-    def _look_over(self) -> None:
-        """Look at all names, since a sample with other members than the first one may be half of one."""
-        with opened_tar(self._file) as tar, noting():
-            for sample, _, name in _grouped(tar, _Keys(self._file, looked_over=True)):
-                sample.members[name] = b""
 
     def _apart(self, key: str, archive: int, name: str) -> FormatError:
         with opened_tar(self._file) as tar:
