@@ -135,7 +135,7 @@ def test_members_apart_among_whole_samples(tmp_path, packed, how):
     with pytest.raises(FormatError, match="sample '003' are not side by side: '003.cls' comes after other samples"):
         gdsload.convert(path, tmp_path / "no", workers=1, **how)
     with pytest.raises(SchemaError, match=r"003 of a.tar.* has the fields 'key', 'txt', an earlier sample"):
-        gdsload.convert(path, tmp_path / "no", workers=1)
+        gdsload.convert(path, tmp_path / "other", workers=1)
 
 
 def test_images_in_one_archive_and_labels_in_the_next(tmp_path):
