@@ -121,12 +121,12 @@ class TarSource(FieldChoice, ImageSource):
             sample.left_out.add(name)
             sample.members[name] = b""
         else:
-            sample.nbytes += member.header.size
+            sample.nbytes += member.size
             sample.members[name] = b""
             if (fault := tar.fault(member)) is not None:
-                sample.trouble = f"{member.header.name!r:.200} is {fault}"
+                sample.trouble = f"{member.name!r:.200} is {fault}"
             elif sample.nbytes > MAX_SAMPLE_BYTES:
-                sample.trouble = f"it has more than {MAX_SAMPLE_BYTES} bytes, with {member.header.name!r:.200}"
+                sample.trouble = f"it has more than {MAX_SAMPLE_BYTES} bytes, with {member.name!r:.200}"
             else:
                 sample.members[name] = tar.content(member)
 
@@ -175,9 +175,9 @@ class _Keys:
             self._before |= self._here
             self._here = set()
         if hash(key) in self._here:
-            raise self._apart(key, member.archive, member.header.name)
+            raise self._apart(key, member.archive, member.name)
         self._here.add(hash(key))
-        return _Sample(key, member.archive, member.header.name)
+        return _Sample(key, member.archive, member.name)
 
     def named(self, archive: int, name: str) -> None:
         """Remember the name of a field that an archive has."""
@@ -196,7 +196,7 @@ class _Keys:
 
     def _apart(self, key: str, archive: int, name: str) -> FormatError:
         with opened_tar(self._file) as tar:
-            again = sum(one.archive == archive and one.header.name == name for one in tar) > 1
+            again = sum(one.archive == archive and one.name == name for one in tar) > 1
         if again:
             return FormatError(
                 f"member {name!r:.200} is in the tar file twice, with other samples between",
@@ -222,11 +222,11 @@ def _grouped(tar: TarReader, keys: _Keys) -> Iterator[tuple[_Sample, Member, str
     """
     sample: _Sample | None = None
     for member in tar:
-        if member.header.isdir() or member.header.type in _NO_FILES:
+        if member.isdir() or member.type in _NO_FILES:
             continue
-        found = _key_and_field(member.header.name)
+        found = _key_and_field(member.name)
         if found is None:
-            note(_LEFT_OUT, member.header.name)
+            note(_LEFT_OUT, member.name)
             continue
         key, name = found
         if sample is None or key != sample.key or (member.archive != sample.archive and name in sample.members):
