@@ -14,7 +14,6 @@ from gdsload.conversion.reading_notes import noted_in_reading, noting
 from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.source import Part, Source, path_of
 from gdsload.conversion.sources.pictures import ImageSource
-from gdsload.conversion.sources.torch_datasets import TorchSource
 from gdsload.errors import FormatError, SchemaError
 from gdsload.shards.encode import infer_schema
 from gdsload.shards.format.dtypes import dtype_of
@@ -158,10 +157,6 @@ def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool
         return (
             f"If these are pictures, say what channels they get: {mode}; if their first dimension varies from sample "
             f"to sample, `ragged=[{name!r}]`."
-        )
-    if isinstance(source, TorchSource) and (folder := source.image_folder) is not None:
-        return (
-            f"Convert the folder itself, which takes less time: gdsload.convert({folder!r}, out), with `size=224`, say."
         )
     if not isinstance(source, ImageSource):
         return (

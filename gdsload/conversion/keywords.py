@@ -83,7 +83,6 @@ class SourceKeywords(ImageFileOptions, ColumnOptions, total=False):
     images: str | None
     last: Sequence[str]
     matrix: str
-    max_member_bytes: int
     names: Sequence[str] | None
     prefix: str
     types: Mapping[str, str] | None

@@ -117,26 +117,3 @@ def test_a_field_that_turns_out_to_be_ragged(refused, out):
     assert "a sample has shape [4], but [3] was expected. If its first dimension varies from sample to sample, " in said
     assert "pass `ragged=['t']`." in said
     assert gdsload.convert(rows, out, workers=1, ragged=["t"]).samples == 201
-
-
-class ImageFolder:
-    """As torchvision's, without its other parts."""
-
-    def __init__(self, root):
-        self.root = root
-
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, index):
-        return torch.zeros(3, 4 + index, 4, dtype=torch.uint8), index
-
-
-def test_an_image_folder_of_torchvision_is_a_folder(tmp_path, refused, out):
-    pictures = pytest.importorskip("PIL.Image")
-    for number in range(2):
-        (tmp_path / "img" / str(number)).mkdir(parents=True)
-        pictures.fromarray(np.zeros((4 + number, 4, 3), np.uint8)).save(tmp_path / "img" / str(number) / "a.png")
-    said = refused(ImageFolder(tmp_path / "img"))
-    assert f"gdsload.convert('{tmp_path / 'img'}', out), with `size=224`, say." in said
-    assert gdsload.convert(str(tmp_path / "img"), out, size=224).samples == 2

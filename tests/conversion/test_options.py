@@ -130,7 +130,7 @@ SOURCES = [
     ("images", {"resize": "stretch"}, "resize is 'stretch'"),
     ("images", {"size": 0}, "size is 0"),
     ("images", {"size": True}, "size is True. It may be: whole number"),
-    ("lmdb", {"decode": "pickle"}, "decode is 'pickle'. Supported are bytes, text, npy, image, safetensors"),
+    ("lmdb", {"decode": "pickle"}, "decode is 'pickle'. Supported are bytes, text, npy, image"),
     ("mat", {"last": ["a", 5]}, "last is .*It may be: a list, each a text"),
     ("mat", {"last": "X"}, r"last is the text 'X'. Pass a list: `last=\['X'\]`"),
     ("parquet", {"decimals": "int"}, "decimals is 'int'"),
@@ -143,7 +143,6 @@ SOURCES = [
     ("tokens", {"dtype": "uint16", "end": 70_000}, "end is 70000"),
     ("tokens", {"each": "line"}, "each is 'line'. Supported are"),
     ("tokens", {"each": "token", "end": 1}, "`end` ends documents, but `each='token'` makes none"),
-    ("webdataset", {"max_member_bytes": 0}, "max_member_bytes is 0"),
     ("webdataset", {"mode": "CMYK"}, "mode is 'CMYK'"),
 ]
 

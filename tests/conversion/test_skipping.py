@@ -96,7 +96,7 @@ def test_the_reason_is_never_hidden(tmp_path):
 
 def test_documents_count_and_not_blocks(tmp_path):
     """Of 200 documents, 2 may be skipped, though they make 20 blocks."""
-    lines = [json.dumps([n] * 10) if n % 100 else '["x"]' for n in range(200)]
+    lines = [json.dumps([n] * 10) if n % 100 else '["x"' for n in range(200)]
     (tmp_path / "t.jsonl").write_text("\n".join(lines) + "\n")
     pack = {"pack": {"field": "tokens", "length": 99}, "on_error": "skip", "workers": 1}
     report = convert(tmp_path / "t.jsonl", tmp_path / "out", **pack)

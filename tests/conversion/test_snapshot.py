@@ -111,7 +111,7 @@ def test_a_dataset_is_not_written_into_its_source(lines, out):
     before = sorted(lines.rglob("*"))
     for source in (lines, lines.parent / "link"):
         with pytest.raises(OptionError, match="in the folder of the source, .*Write to a folder beside that"):
-            gdsload.convert(source, lines / out, kind="tokens", workers=1)
+            gdsload.convert(source, lines / out, kind="jsonl", workers=1)
     assert sorted(lines.rglob("*")) == before
 
 
@@ -119,11 +119,11 @@ def test_a_dataset_is_not_written_into_its_source(lines, out):
 def test_nor_are_shards_that_are_spread(lines, drive):
     (lines / drive).mkdir(exist_ok=True)
     with pytest.raises(OptionError, match="in the folder of the source"):
-        gdsload.convert(lines, lines.parent / "out", kind="tokens", workers=1, spread_over=[lines / drive])
+        gdsload.convert(lines, lines.parent / "out", kind="jsonl", workers=1, spread_over=[lines / drive])
 
 
 def test_beside_a_source_there_is_room(lines):
     gdsload.convert(lines / "0.jsonl", lines / "out", workers=1)
     gdsload.convert(str(lines / "{1..2}.jsonl"), lines / "more", workers=1)
     gdsload.convert(lines / "0.jsonl", lines / "source-too", workers=1)
-    gdsload.convert(lines, lines.parent / "source-too", kind="tokens", workers=1)
+    gdsload.convert(lines, lines.parent / "source-too", kind="jsonl", workers=1)

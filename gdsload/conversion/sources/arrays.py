@@ -22,7 +22,7 @@ from gdsload.conversion.row_source import check_fields, classes_of, run_parts, s
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts, bytes_notes
 from gdsload.conversion.sources.npy import decode_npy, map_npy
-from gdsload.conversion.sources.npz import NpzArchive, is_left_out
+from gdsload.conversion.sources.npz import NpzArchive, is_left_out, read_npz
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["ArraySource"]
@@ -39,7 +39,7 @@ class ArraySource(FieldChoice):
     """Arrays whose first dimension counts the samples, or of which each is a sample.
 
     A `.npy` file is one field, called after the file, and the files of a folder are the fields of one dataset. An
-    `.npz` archive has a field for each of its arrays.
+    `.npz` archive has a field for each of its arrays, and is read into memory, where `.npy` files are mapped.
 
     With `each` = ``"file"`` each file of a folder, and of the folders in it, is a sample: a `.npy` file the field
     ``array``, an `.npz` archive a field for each of its arrays. If they are in folders side by side, the number of its
@@ -87,7 +87,7 @@ class ArraySource(FieldChoice):
         """Notes for users: zeros that bytes lose, and members of an archive that other programs keep beside arrays."""
         if self.each == "file":
             return []
-        left_out = [] if self._archive is None else self._archive.left_out()
+        left_out = [] if self._archive is None else list(filter(is_left_out, self._archive.members()))
         noted = noted_in_reading([{_LEFT_OUT: (len(left_out), left_out[0])}]) if left_out else []
         return [*bytes_notes(self._open()), *noted]
 
@@ -103,7 +103,7 @@ class ArraySource(FieldChoice):
                 file=self.path,
                 remedy=_WAY_OUT,
             )
-        return array_parts(self._open(compare=True), target_bytes, self.path)
+        return array_parts(self._open(), target_bytes, self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -130,12 +130,12 @@ class ArraySource(FieldChoice):
         everything = {**found, **label}
         return {name: everything[name] for name in sample_fields(self.fields, everything, file)}
 
-    def _open(self, *, compare: bool = False) -> dict[str, NDArray[Any]]:
+    def _open(self) -> dict[str, NDArray[Any]]:
         for file in self._files:
             check_file(file)
         with reading(_FAILED, self.path, remedy=_DAMAGED):
             if self._archive is not None:
-                found = self._archive.names()
+                found = [name for name in self._archive.members() if not is_left_out(name)]
                 if self.fields is None and set(found) >= _SPARSE:
                     raise FormatError(
                         "it is a sparse matrix of scipy's, whose arrays are not of its rows",
@@ -143,7 +143,7 @@ class ArraySource(FieldChoice):
                         remedy="Convert its rows: np.save('x.npy', scipy.sparse.load_npz(path).toarray()), say.",
                     )
                 names = check_fields(self.fields, found, self.path)
-                return self._archive.arrays(names, compare=compare)
+                return self._archive.arrays(names)
             files = {os.path.basename(file).removesuffix(".npy"): file for file in self._files}
             names = check_fields(self.fields, files, self.path)
             return {name: _mapped(files[name]) for name in names}
@@ -167,12 +167,9 @@ def _mapped(file: str) -> NDArray[Any]:
 
 
 def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays of an archive; the checksum of each is compared."""
-    found = {}
+    """The arrays of an archive."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        for entry in archive.infolist():
-            if is_left_out(entry.filename):
-                note(_LEFT_OUT, entry.filename)
-            else:
-                found[entry.filename.removesuffix(".npy")] = decode_npy(archive.read(entry))
-    return found
+        members = [name.removesuffix(".npy") for name in archive.namelist()]
+    for name in filter(is_left_out, members):
+        note(_LEFT_OUT, name)
+    return read_npz(io.BytesIO(content), [name for name in members if not is_left_out(name)])

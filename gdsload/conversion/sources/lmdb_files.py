@@ -28,14 +28,14 @@ _LOCKS = ("lock.mdb", "-lock")
 class LmdbSource(ImageSource):
     """The keys and values of LMDB environments, in the order of the keys.
 
-    Fields: ``key``, bytes, and ``value``, bytes or what `decode` makes of them; safetensors give a field for each of
-    their tensors instead. Values are never unpickled. What is read is the state after the last finished transaction;
-    do not write to it meanwhile. No lock is taken, and no file is made. It is read by the library `lmdb`.
+    Fields: ``key``, bytes, and ``value``, bytes or what `decode` makes of them. Values are never unpickled. What is
+    read is the state after the last finished transaction; do not write to it meanwhile. No lock is taken, and no file
+    is made. It is read by the library `lmdb`.
 
     Args:
         path: the folder with `data.mdb`, a file (`.mdb`, `.lmdb`), or a folder of such folders and files.
-        decode: what values are: ``"bytes"``, ``"text"`` (UTF-8), ``"npy"``, ``"image"`` (uint8 ``[channels, height,
-            width]``, turned as its EXIF data say) or ``"safetensors"``.
+        decode: what values are: ``"bytes"``, ``"text"`` (UTF-8), ``"npy"``, or ``"image"`` (uint8 ``[channels,
+            height, width]``, turned as its EXIF data say).
         with_key: whether the field ``key`` is made.
         database: the name of the database in the environment; ``""``: the one without a name, whatever names are in
             it. None: that one, if it has values alone.

@@ -15,6 +15,7 @@ from gdsload.conversion.row_source import check_fields, filled
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.hdf5_files import own_child
 from gdsload.conversion.sources.mat_variables import NUMBERS, MatVariable, list_variables, read_rows
 from gdsload.conversion.sources.reading_process import read_apart
 from gdsload.errors import FormatError
@@ -106,7 +107,8 @@ class MatSource(FieldChoice):
     def _by_h5py(self, file: str, rows: tuple[int, int] | None) -> dict[str, NDArray[Any]]:
         h5py = need("h5py", file=file)
         with h5py.File(file, "r") as opened:
-            children = {name: _own(opened, name) for name in opened if not name.startswith("#")}
+            there = [name for name in opened if not name.startswith("#")]
+            children = {name: own_child(opened, name, file) for name in check_fields(self.fields, there, file)}
             names = self._chosen({name: _class_of(child) for name, child in children.items()}, file)
             last = self._last(names, file)
             # MATLAB's first dimension is the one that varies fastest, HDF5's last.
@@ -127,14 +129,6 @@ def _refuse_row_vectors(arrays: Mapping[str, NDArray[Any]], file: str) -> None:
             file=file,
             remedy=f"Pass `last={rows}`: the last dimension of it counts the samples.",
         )
-
-
-def _own(opened: Any, name: str) -> Any:
-    """The object of a name in a file, if it and its data are in the file itself; else None."""
-    h5py = need("h5py")
-    child = opened[name] if isinstance(opened.get(name, getlink=True), h5py.HardLink) else None
-    elsewhere = isinstance(child, h5py.Dataset) and (child.external or child.is_virtual)
-    return None if elsewhere else child
 
 
 def _class_of(child: Any) -> str:

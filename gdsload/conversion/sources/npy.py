@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import threading
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["decode_npy", "map_npy", "npy_header"]
+__all__ = ["decode_npy", "map_npy"]
 
 _parsing = threading.RLock()
 """numpy reads headers by Python's parser, which now and then fails where several threads use it at once: Python 3.11
@@ -25,8 +26,15 @@ def decode_npy(content: bytes) -> NDArray[Any]:
         ValueError: if it is damaged, or an array of objects.
     """
     stream = io.BytesIO(content)
-    shape, fortran, dtype = npy_header(stream, len(content))
-    left = len(content) - stream.tell()
+    version = np.lib.format.read_magic(stream)
+    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    with _parsing.here():
+        shape, fortran, dtype = reader(stream)
+    if dtype.hasobject:
+        raise ValueError("an array of objects is a pickle, which is never loaded")
+    left, wanted = len(content) - stream.tell(), math.prod(shape) * dtype.itemsize
+    if wanted != left or min(shape, default=0) < 0:
+        raise ValueError(f"its header promises {wanted} bytes, but {left} are there")
     array = np.frombuffer(content, dtype, offset=stream.tell()) if left else np.empty(0, dtype)
     return array.reshape(shape, order="F" if fortran else "C").copy()
 
@@ -39,25 +47,3 @@ def map_npy(file: str) -> Any:
     """
     with _parsing:
         return np.load(file, mmap_mode="r", allow_pickle=False)
-
-
-def npy_header(stream: IO[bytes], nbytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether it is in Fortran's order, and element type of an array of `nbytes` with its header.
-
-    Raises:
-        ValueError: if it is damaged, or an array of objects.
-    """
-    begin = stream.tell()
-    version = np.lib.format.read_magic(stream)
-    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    with _parsing:
-        shape, fortran, dtype = reader(stream)
-    if dtype.hasobject:
-        raise ValueError("an array of objects is a pickle, which is never loaded")
-    left = nbytes - (stream.tell() - begin)
-    wanted = dtype.itemsize
-    for size in shape:
-        wanted *= size
-    if wanted != left or min(shape, default=0) < 0:
-        raise ValueError(f"its header promises {wanted} bytes, but {left} are there")
-    return shape, fortran, dtype

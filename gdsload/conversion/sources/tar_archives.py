@@ -7,7 +7,6 @@ import shlex
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, cast
 
 from gdsload.conversion.input_files import open_file
@@ -31,16 +30,11 @@ _PIECE_BYTES = 2**22
 _KINDS = {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a named pipe"}
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member of a tar file, which may have several archives, counted from 0."""
-
-    archive: int
-    header: tarfile.TarInfo
-
-
-class _Header(tarfile.TarInfo):
+class Member(tarfile.TarInfo):
     """A member's header, which is looked at before tarfile acts on it."""
+
+    archive = 0
+    """The number of the archive that it is in, as a file may have several."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
         """Act on a header; `frombuf` is not asked for each one by all versions of tarfile."""
@@ -96,7 +90,7 @@ class TarReader:
         while True:
             self._go_to(tar.offset)
             try:
-                header = _Header.fromtarfile(tar)
+                header = Member.fromtarfile(tar)
             except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
                 if not self._skip_zeros():
                     return
@@ -113,7 +107,8 @@ class TarReader:
                 raise tarfile.ReadError(f"it is damaged at byte {tar.offset}: {error}") from None
             empty = False
             self._check(header)
-            yield Member(archive, header)
+            header.archive = archive
+            yield header
 
     def _more(self, offset: int) -> FormatError:
         file, end = shlex.quote(self._file), f"head -c {offset}"
@@ -150,23 +145,22 @@ class TarReader:
 
     def fault(self, member: Member) -> str | None:
         """The reason that a member has no content: that it is "a device", say. Links are not followed."""
-        header = member.header
-        if header.isreg():
+        if member.isreg():
             return None
-        if not header.islnk() and not header.issym():
-            return _KINDS.get(header.type, f"of type {header.type!r}, which is not known")
+        if not member.islnk() and not member.issym():
+            return _KINDS.get(member.type, f"of type {member.type!r}, which is not known")
         file = shlex.quote(self._file)
         return (
-            f"a link to {header.linkname!r:.100}, which is not followed; to make files of links: mkdir files && "
+            f"a link to {member.linkname!r:.100}, which is not followed; to make files of links: mkdir files && "
             f"tar -xif {file} -C files && tar -h --hard-dereference --sort=name --transform='s,^[.]/,,' -cf whole.tar "
             "-C files ."
         )
 
     def content(self, member: Member) -> bytes:
         """The content of the member that was given last."""
-        found = read_pieces(self._stream, member.header.size)
-        if len(found) < member.header.size:
-            raise tarfile.ReadError(f"a member has {member.header.size} bytes, but {len(found)} are there")
+        found = read_pieces(self._stream, member.size)
+        if len(found) < member.size:
+            raise tarfile.ReadError(f"a member has {member.size} bytes, but {len(found)} are there")
         return found
 
 

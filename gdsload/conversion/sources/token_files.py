@@ -1,49 +1,43 @@
-"""Files of tokens: arrays and flat binary files."""
+"""Flat binary files of tokens."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import BATCH_BYTES, filled, run_parts, spans
+from gdsload.conversion.row_source import BATCH_BYTES, filled, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
-from gdsload.conversion.sources.npy import decode_npy, map_npy
 from gdsload.conversion.sources.token_formats import IndexedTokens, TokenRow, indexed_tokens, is_index, token_row
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import OptionError
 
 __all__ = ["TokenSource"]
 
-_SUFFIXES = (".npy", ".bin")
+_SUFFIXES = (".bin",)
 _EACH = ("token", "document")
 
 
 class TokenSource(OfDocuments):
     """Documents of tokens, ragged, or a long row of tokens, each a sample: the field ``tokens``.
 
-    A `.npy` file is a document; those come first.
-
-    Any other file (`.bin`) is a row of tokens. With `end` it has documents, each of which ends with that token. Without
-    it, each token is a sample: `Windows` takes any stretch of the row, also from one file to the next. Packed, such a
-    file is one document.
+    With `end` a file has documents, each of which ends with that token. Without it, each token is a sample: `Windows`
+    takes any stretch of the row, also from one file to the next. Packed, such a file is one document.
 
     What llm.c and its like write says itself of what element type it is, and its header is no token; any other row is
     as NumPy's `tofile` writes it, and needs `dtype`. A `.bin` with an index of Megatron-LM's beside it (`.idx`) has the
     documents and the element type that this says: a document is all of its sequences.
 
     Args:
-        path: such a file, or a folder of them.
+        path: a file, or a folder of `.bin` files.
         dtype: the element type of the tokens of files that do not say it.
         end: the token that ends a document of a row, and belongs to it.
-        each: what a sample is: ``"token"`` (of `.bin` files alone) or ``"document"``. None: a token, if no file has
-            documents.
+        each: what a sample is: ``"token"`` or ``"document"``. None: a token, if no file has documents.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
@@ -95,32 +89,20 @@ class TokenSource(OfDocuments):
         return []
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: runs of `.npy` files and documents, and of bytes, in which documents begin."""
-        files = self.files.find(_SUFFIXES)
-        if self._one_by_one(files):
-            found = [part for file in files for part in self._tokens(file, target_bytes)]
-            return filled(found, "token", self.path)
-        arrays = [file for file in files if _has(file, ".npy")]
-        if arrays:
-            _check_header(arrays[0])
-        found = run_parts("files", list(map(os.path.getsize, arrays)), target_bytes, files=arrays)
+        """See `Source.parts`: runs of tokens, of documents, or of bytes, in which documents begin."""
+        files, found = self.files.find(_SUFFIXES), list[Part]()
         for file in files:
-            if file not in arrays:
+            if self._one_by_one(files):
+                found += self._tokens(file, target_bytes)
+            else:
                 found += self._documents(file, target_bytes) if self._index(file) else self._ranges(file, target_bytes)
         return filled(found, "token", self.path)
 
     def _one_by_one(self, files: list[str]) -> bool:
         """Return whether each token is a sample."""
-        document = next((file for file in files if _has(file, ".npy")), None)
-        if self.each == "token" and document is not None:
-            raise OptionError(
-                "`each='token'` is for flat files of tokens, but this one is a document",
-                file=document,
-                remedy="Pass `kind='numpy'`, which takes the values of arrays one by one.",
-            )
-        if self.each is None:
-            return document is None and self.end is None and not any(map(self._index, files))
-        return self.each == "token"
+        if self.each is not None:
+            return self.each == "token"
+        return self.end is None and not any(map(self._index, files))
 
     def _tokens(self, file: str, target_bytes: int) -> list[Part]:
         """Runs of tokens."""
@@ -156,7 +138,7 @@ class TokenSource(OfDocuments):
 
     def _index(self, file: str) -> str | None:
         """The index beside a file, if there is one that tells of documents."""
-        if not _has(file, ".bin") or not os.path.lexists(index := file[: -len(".bin")] + ".idx"):
+        if not file.lower().endswith(".bin") or not os.path.lexists(index := file[: -len(".bin")] + ".idx"):
             return None
         index = self.files.inside(os.path.dirname(file), os.path.basename(index))
         return index if is_index(index) else None
@@ -179,10 +161,6 @@ class TokenSource(OfDocuments):
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         first = str(part.where[0])
-        if _has(first, ".npy"):
-            for file in part.where:
-                yield Item(str(file), partial(_array, str(file)), 1)
-            return
         low, high = int(part.where[1]), int(part.where[2])
         with reading("the file cannot be read", first, OSError):
             if part.where[3:]:
@@ -233,10 +211,6 @@ def _whole(name: str) -> np.dtype[Any]:
     return dtype
 
 
-def _has(file: str, suffix: str) -> bool:
-    return file.lower().endswith(suffix)
-
-
 def _behind(tokens: NDArray[Any], end: int, place: int) -> int:
     """The first place from this one on where a document begins: after the token that ends the one before."""
     if place == 0:
@@ -247,31 +221,6 @@ def _behind(tokens: NDArray[Any], end: int, place: int) -> int:
         if len(found):
             return low + int(found[0]) + 1
     return len(tokens)
-
-
-def _check_header(file: str) -> None:
-    """Refuse files that are no tokens; of a damaged one it is said when its turn comes."""
-    found = None
-    with suppress(OSError, ValueError, EOFError, SyntaxError):
-        found = map_npy(file)
-    if found is not None:
-        _check(found, file)
-
-
-def _check(tokens: NDArray[Any], file: str) -> None:
-    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-        raise FormatError(
-            f"it is {tokens.dtype} of shape {tokens.shape}, no row of whole numbers",
-            file=file,
-            remedy="Arrays of other values are of `kind='numpy'`.",
-        )
-
-
-def _array(file: str) -> dict[str, Any]:
-    with open_file(file) as opened:
-        tokens = decode_npy(opened.read())
-    _check(tokens, file)
-    return _one(tokens)
 
 
 def _one(tokens: NDArray[Any]) -> dict[str, Any]:

@@ -53,6 +53,12 @@ def token_row(file: str, dtype: np.dtype[Any] | None) -> TokenRow:
         FormatError: if it is damaged, or no such file.
         OptionError: if neither says the element type, or they differ.
     """
+    if file.lower().endswith((".npy", ".npz")):
+        raise FormatError(
+            "it is an array, no flat file of tokens",
+            file=file,
+            remedy="Pass `kind='numpy'`, and `each='file'` if each file is a document.",
+        )
     if file.lower().endswith(_TEXTS):
         raise FormatError(
             "it is text, no tokens",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -59,13 +58,6 @@ class TorchSource:
         """The name of the dataset: ``"package.module:name"``."""
         kind = self.spec if isinstance(self.spec, type) else type(self.spec)
         return self.spec if isinstance(self.spec, str) else f"{kind.__module__}:{kind.__qualname__}"
-
-    @property
-    def image_folder(self) -> str | None:
-        """The folder that torchvision's `ImageFolder` reads; None for another dataset."""
-        root = getattr(self._open(), "root", None)
-        is_one = any(one.__name__ == "ImageFolder" for one in type(self._open()).__mro__)
-        return os.fspath(root) if is_one and isinstance(root, str | os.PathLike) else None
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""

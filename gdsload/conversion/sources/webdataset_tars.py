@@ -14,7 +14,7 @@ from typing import Any, Unpack, cast
 
 from gdsload.conversion.folders import is_passed_over, is_path_passed_over
 from gdsload.conversion.input_files import stamps
-from gdsload.conversion.reading_notes import note, noting
+from gdsload.conversion.reading_notes import note
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
@@ -23,7 +23,7 @@ from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, Ima
 from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
 from gdsload.conversion.sources.tar_archives import Member, TarReader, opened_tar
 from gdsload.conversion.suffixes import PICTURES
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 
 __all__ = ["TarSource"]
 
@@ -36,6 +36,7 @@ _NO_FILES = frozenset({b"V", b"D", b"A", b"E", b"I"})
 _LEFT_OUT = "tar members that are hidden or have no ending are left out"
 _MAYBE_CUT = "tar files without a mark at their end may be cut short"
 
+MAX_SAMPLE_BYTES = 2**30
 _MAX_MEMBERS = 1024
 _LOOKED_AT = 16
 _BYTES_BESIDE = tarfile.BLOCKSIZE * 3 // 2
@@ -58,7 +59,6 @@ class TarSource(FieldChoice, ImageSource):
     Args:
         path: a tar file (`.tar`, `.tar.gz`, `.tgz`), or a folder of them.
         with_key: add a text field ``key``, the name that the members share.
-        max_member_bytes: the most bytes that a member may have, and all members of one sample together.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
@@ -66,19 +66,9 @@ class TarSource(FieldChoice, ImageSource):
     kind = "WebDataset tar files"
     threads = False
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        with_key: bool = True,
-        max_member_bytes: int = 2**30,
-        **options: Unpack[ImageFileOptions],
-    ) -> None:
-        if max_member_bytes < 1:
-            raise OptionError(f"is {max_member_bytes}, no number of bytes from 1", option="max_member_bytes")
+    def __init__(self, path: str, *, with_key: bool = True, **options: Unpack[ImageFileOptions]) -> None:
         super().__init__(path, **options)
         self.with_key = with_key
-        self.max_member_bytes = max_member_bytes
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -86,7 +76,6 @@ class TarSource(FieldChoice, ImageSource):
             "kind": self.kind,
             "files": stamps(self.files.find(_SUFFIXES)),
             "with_key": self.with_key,
-            "max_member_bytes": self.max_member_bytes,
             **self.form.to_json(),
         }
 
@@ -132,12 +121,12 @@ class TarSource(FieldChoice, ImageSource):
             sample.left_out.add(name)
             sample.members[name] = b""
         else:
-            sample.nbytes += member.header.size
+            sample.nbytes += member.size
             sample.members[name] = b""
             if (fault := tar.fault(member)) is not None:
-                sample.trouble = f"{member.header.name!r:.200} is {fault}"
-            elif sample.nbytes > self.max_member_bytes:
-                sample.trouble = f"it has more than {self.max_member_bytes} bytes, with {member.header.name!r:.200}"
+                sample.trouble = f"{member.name!r:.200} is {fault}"
+            elif sample.nbytes > MAX_SAMPLE_BYTES:
+                sample.trouble = f"it has more than {MAX_SAMPLE_BYTES} bytes, with {member.name!r:.200}"
             else:
                 sample.members[name] = tar.content(member)
 
@@ -168,10 +157,8 @@ class _Keys:
     members of such a sample are called as none of the earlier archives are, they belong to the sample there.
     """
 
-    def __init__(self, file: str, *, looked_over: bool = False) -> None:
+    def __init__(self, file: str) -> None:
         self._file = file
-        self._looked_over = looked_over
-        self._usual: set[str] = set()
         self._archive = 0
         self._here: set[int] = set()  # hashes: a file may have millions of samples
         self._before: set[int] = set()
@@ -188,9 +175,9 @@ class _Keys:
             self._before |= self._here
             self._here = set()
         if hash(key) in self._here:
-            raise self._apart(key, member.archive, member.header.name)
+            raise self._apart(key, member.archive, member.name)
         self._here.add(hash(key))
-        return _Sample(key, member.archive, member.header.name)
+        return _Sample(key, member.archive, member.name)
 
     def named(self, archive: int, name: str) -> None:
         """Remember the name of a field that an archive has."""
@@ -206,20 +193,10 @@ class _Keys:
             before = (names for archive, names in self._names.items() if archive < sample.archive)
             if not any(sample.members.keys() & names for names in before):
                 raise self._apart(sample.key, sample.archive, sample.first)
-        self._usual = self._usual or set(sample.members)
-        if not self._looked_over and self._usual != sample.members.keys():
-            self._looked_over = True
-            self._look_over()
-
-    def _look_over(self) -> None:
-        """Look at all names, since a sample with other members than the first one may be half of one."""
-        with opened_tar(self._file) as tar, noting():
-            for sample, _, name in _grouped(tar, _Keys(self._file, looked_over=True)):
-                sample.members[name] = b""
 
     def _apart(self, key: str, archive: int, name: str) -> FormatError:
         with opened_tar(self._file) as tar:
-            again = sum(one.archive == archive and one.header.name == name for one in tar) > 1
+            again = sum(one.archive == archive and one.name == name for one in tar) > 1
         if again:
             return FormatError(
                 f"member {name!r:.200} is in the tar file twice, with other samples between",
@@ -245,11 +222,11 @@ def _grouped(tar: TarReader, keys: _Keys) -> Iterator[tuple[_Sample, Member, str
     """
     sample: _Sample | None = None
     for member in tar:
-        if member.header.isdir() or member.header.type in _NO_FILES:
+        if member.isdir() or member.type in _NO_FILES:
             continue
-        found = _key_and_field(member.header.name)
+        found = _key_and_field(member.name)
         if found is None:
-            note(_LEFT_OUT, member.header.name)
+            note(_LEFT_OUT, member.name)
             continue
         key, name = found
         if sample is None or key != sample.key or (member.archive != sample.archive and name in sample.members):

@@ -75,11 +75,11 @@ class YoloSource(ImageSource):
 
     def notes(self) -> list[str]:
         """Notes for users on the source."""
-        return self.layout.find().notes
+        return self.layout.find()[1]
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The files are many: they are known by a checksum of names, lengths and times."""
-        base, pairs = self.layout.base, self.layout.find().pairs
+        base, pairs = self.layout.base, self.layout.find()[0]
         files = ([os.path.join(base, name) for name in pair if name] for pair in pairs)
         return {
             "kind": self.kind,
@@ -93,7 +93,7 @@ class YoloSource(ImageSource):
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
-        return image_parts(self.layout.find().pairs, mean_bytes(self.first_items()), target_bytes)
+        return image_parts(self.layout.find()[0], mean_bytes(self.first_items()), target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -103,7 +103,7 @@ class YoloSource(ImageSource):
 
     def first_items(self) -> Iterator[Item]:
         """Some at even distances among all."""
-        return self.read(Part("some", tuple(chain.from_iterable(some(self.layout.find().pairs)))))
+        return self.read(Part("some", tuple(chain.from_iterable(some(self.layout.find()[0])))))
 
     def _sample(self, image: str, label: str, classes: int) -> dict[str, Any]:
         found = image_of(os.path.join(self.layout.base, image), self.form)

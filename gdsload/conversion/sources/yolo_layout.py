@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from gdsload.conversion.box_texts import base_of, has_boxes
@@ -18,7 +17,7 @@ from gdsload.errors import FormatError
 from gdsload.system.paths import absolute
 from gdsload.system.units import counted
 
-__all__ = ["YoloFiles", "YoloLayout", "text_of"]
+__all__ = ["YoloLayout", "text_of"]
 
 _IMAGES, _LABELS = "images", "labels"
 _YAML, _TEXT, _CLASSES = (".yaml", ".yml"), ".txt", "classes.txt"
@@ -27,14 +26,6 @@ _MAX_TEXT_BYTES = 2**20
 _MAX_LIST_BYTES = 2**28
 _MAX_CLASSES = 100_000
 _MAX_NAME = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class YoloFiles:
-    """The pairs of an image and its label file, ``""`` for none, by names below `YoloLayout.base`; notes for users."""
-
-    pairs: list[tuple[str, str]]
-    notes: list[str]
 
 
 class YoloLayout:
@@ -85,8 +76,8 @@ class YoloLayout:
                 return [line for line in lines if line]
         return []
 
-    def find(self) -> YoloFiles:
-        """The images of the split, and their label files.
+    def find(self) -> tuple[list[tuple[str, str]], list[str]]:
+        """The pairs of an image of the split and its label file, ``""`` for none, by names below `base`; and notes.
 
         Raises:
             FormatError: if there is no image, none has a label file, or a label file has no image.
@@ -115,7 +106,7 @@ class YoloLayout:
         if others := len(every) - len(set().union(*named.values()) if named else inside):
             where = "no split that the YAML file names" if named else f"no folder {_IMAGES!r}"
             notes.append(f"{_are(others, 'image')} in {where}, and left out")
-        return YoloFiles(pairs, notes)
+        return pairs, notes
 
     def _walked(self) -> tuple[list[str], list[str]]:
         """The names of all images and of all texts below the base."""

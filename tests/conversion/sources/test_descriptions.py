@@ -18,7 +18,7 @@ OPTIONS = {
     "litdata": [{"mode": "L"}],
     "mds": [{"mode": "L"}],
     "parquet": [{"fill": {"x": 1}}],
-    "tokens": [{"dtype": "int32"}, {"end": 1}, {"key": "ids"}, {"each": "document"}],
+    "tokens": [{"dtype": "int32"}, {"end": 1}, {"each": "document"}],
     "webdataset": [{"with_key": False}],
 }
 

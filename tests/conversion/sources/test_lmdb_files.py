@@ -9,7 +9,6 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +16,7 @@ import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.lmdb_files import LmdbSource
 from gdsload.errors import FormatError, OptionError
-from tests.conversion.reading import items_of, made_by
+from tests.conversion.reading import items_of
 
 lmdb = pytest.importorskip("lmdb")
 
@@ -113,12 +112,10 @@ def encoded(array):
 
 
 def test_values_are_decoded_as_asked(tmp_path, samples_in):
-    save = pytest.importorskip("safetensors.torch").save
     pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
     png = io.BytesIO()
     pytest.importorskip("PIL.Image").fromarray(pixels).save(png, "PNG")
-    tensors = {"x": torch.arange(6).reshape(2, 3), "y": torch.zeros(0, 2, dtype=torch.bfloat16), "z": torch.tensor(1.5)}
-    made = {"npy": encoded(pixels), "image": png.getvalue(), "text": "é".encode(), "safetensors": save(tensors)}
+    made = {"npy": encoded(pixels), "image": png.getvalue(), "text": "é".encode()}
     paths = {name: write(tmp_path / name, {b"k": value}) for name, value in made.items()}
     found = {
         name: samples_in(LmdbSource(paths[name], decode=name, with_key=False))[0]["value"]
@@ -127,15 +124,11 @@ def test_values_are_decoded_as_asked(tmp_path, samples_in):
     assert np.array_equal(found["npy"], pixels)
     assert np.array_equal(found["image"], pixels.transpose(2, 0, 1))
     assert found["text"] == "é"
-    (sample,) = made_by(LmdbSource(paths["safetensors"], decode="safetensors"))
-    assert sample.pop("key") == b"k"
-    assert sample.keys() == tensors.keys()
-    assert all(torch.equal(sample[name], tensors[name]) for name in tensors)
     small = LmdbSource(paths["image"], decode="image", size=4, mode="L")
     assert samples_in(small)[0]["value"].shape == (1, 4, 4)
 
 
-@pytest.mark.parametrize("decode", ["npy", "image", "text", "safetensors"])
+@pytest.mark.parametrize("decode", ["npy", "image", "text"])
 def test_values_that_are_something_else_are_samples_at_fault(tmp_path, decode):
     good = {"npy": encoded(np.zeros(3)), "text": b"a"}.get(decode, b"")
     source = LmdbSource(write(tmp_path / "l", {b"a": good, b"b": b"\xff\xfe\x80", b"c": b""}), decode=decode)

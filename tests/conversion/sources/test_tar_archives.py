@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.conversion.sources.webdataset_tars import TarSource
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, SchemaError
 from tests.conversion.reading import items_of
 
 HARD, SYMBOLIC = tarfile.LNKTYPE, tarfile.SYMTYPE
@@ -126,14 +126,16 @@ def test_members_apart_are_refused_with_a_command_that_loses_none(tmp_path, conv
     assert dataset.column("txt") == [str(n) for n in dataset.column("cls").tolist()] == [str(n) for n in range(100)]
 
 
-@pytest.mark.parametrize("on_error", ["stop", "skip"])
+@pytest.mark.parametrize("how", [{"on_error": "skip"}, {"fields": ["txt"]}])
 @pytest.mark.parametrize("packed", [False, True])
-def test_members_apart_among_whole_samples(tmp_path, packed, on_error):
+def test_members_apart_among_whole_samples(tmp_path, packed, how):
     """The first halves are unlike the other samples, and the second ones may come late: half of one is not left out."""
     members = [(f"{n:03}.{name}", b"%d" % n) for n in range(300) for name in ("txt", "cls")]
     path = written(tmp_path, archive([*members[:7], *members[8:], members[7]]), packed)
     with pytest.raises(FormatError, match="sample '003' are not side by side: '003.cls' comes after other samples"):
-        gdsload.convert(path, tmp_path / "no", on_error=on_error, workers=1)
+        gdsload.convert(path, tmp_path / "no", workers=1, **how)
+    with pytest.raises(SchemaError, match=r"003 of a.tar.* has the fields 'key', 'txt', an earlier sample"):
+        gdsload.convert(path, tmp_path / "other", workers=1)
 
 
 def test_images_in_one_archive_and_labels_in_the_next(tmp_path):

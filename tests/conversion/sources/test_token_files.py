@@ -85,10 +85,6 @@ def test_rows_of_several_files_follow_each_other_and_documents_stay_documents(do
     assert documents_of(source, 12) == list(range(30))
     assert {part.samples for part in source.parts(12)} == {3, 1}
     assert source.describe() != TokenSource(str(tmp_path), dtype="int32", each="document").describe()
-    np.save(tmp_path / "a.npy", np.array([7, 8], np.int32))
-    assert documents_of(source) == [[7, 8], *(list(range(n, n + 10)) for n in (0, 10, 20))]
-    with pytest.raises(OptionError, match=r"a\.npy: `each='token'` is for flat files.*Pass `kind='numpy'`"):
-        TokenSource(str(tmp_path), dtype="int32", each="token").parts(1)
 
 
 def test_the_same_blocks_from_every_kind_of_source(tmp_path):
@@ -109,15 +105,17 @@ def test_the_same_blocks_from_every_kind_of_source(tmp_path):
     for name, options in (
         ("t.bin", {"dtype": "int32", "end": end}),
         ("t.parquet", {}),
-        ("arrays", {"kind": "tokens"}),
+        ("arrays", {"kind": "numpy", "each": "file"}),
         ("t.jsonl", {}),
         ("shards", {}),
     ):
         ended = pack if "end" in options else {**pack, "eos": end}
+        ended = {**ended, "field": "array"} if name == "arrays" else ended
         with ThreadPoolExecutor(3) as executor:
             how = {"pack": ended, "shard_bytes": 1500, "executor": executor, **options}
             gdsload.convert(tmp_path / name, tmp_path / f"packed {name}", **how)
-        found.append([plain(block) for block in gdsload.ShardDataset(tmp_path / f"packed {name}")])
+        blocks = gdsload.ShardDataset(tmp_path / f"packed {name}")
+        found.append([{one.replace("array", "tokens"): ids for one, ids in plain(block).items()} for block in blocks])
     assert found[1:] == [found[0]] * 4
     assert np.array_equal(np.concatenate([block["tokens"] for block in found[0]])[: len(row)], row)
 
@@ -129,26 +127,16 @@ def test_files_that_are_no_tokens(tmp_path, content, reason):
         TokenSource(str(tmp_path), dtype="uint16").parts(1)
 
 
-def test_arrays_that_are_no_tokens(tmp_path):
-    np.save(tmp_path / "a.npy", np.zeros(2, np.uint16))
-    np.save(tmp_path / "t.npy", np.zeros((2, 2)))
-    _, item = TokenSource(str(tmp_path)).read(TokenSource(str(tmp_path)).parts(2000)[0])
-    with pytest.raises(FormatError, match="no row of whole numbers"):
-        item.make()
-
-
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("a.npy", r"it is float32 of shape \(3, 4\), no row of whole numbers\. Arrays of other .* `kind='numpy'`"),
+        ("a.npy", r"it is an array, no flat file of tokens.*`kind='numpy'`, and `each='file'`"),
         ("a.txt", r"it is text, no tokens.*`kind='text'`"),
         ("a.json", r"it is text, no tokens.*`kind='jsonl'`"),
     ],
 )
 def test_what_is_no_tokens_is_refused_whatever_the_kind_says(tmp_path, name, match):
     (tmp_path / name).write_text('{"a": 1}\n')
-    if name.endswith(".npy"):
-        np.save(tmp_path / name, np.zeros((3, 4), np.float32))
     for options in ({"dtype": "uint16"}, {"on_error": "skip"}):
         with pytest.raises(FormatError, match=match):
             gdsload.convert(tmp_path / name, tmp_path / "out", kind="tokens", workers=1, **options)

@@ -18,6 +18,7 @@ from PIL import Image
 import gdsload
 from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.infer import schema_of
+from gdsload.conversion.sources import webdataset_tars
 from gdsload.conversion.sources.webdataset_tars import TarSource
 from gdsload.errors import ConversionError, FormatError, SchemaError
 from tests.conversion.reading import items_of
@@ -143,10 +144,11 @@ def test_a_pickle_stays_bytes(tmp_path):
     assert items_of(TarSource(file, with_key=False))[0].make() == {"pyd": content, "pth": content, "pickle": content}
 
 
-def test_members_too_large_or_twice(tmp_path, left_out):
+def test_members_too_large_or_twice(tmp_path, left_out, monkeypatch):
+    monkeypatch.setattr(webdataset_tars, "MAX_SAMPLE_BYTES", 99)
     members = [("0.bin", bytes(100)), ("1.a", bytes(60)), ("1.b", bytes(60)), ("2.x", b""), ("2.X", b""), ("3.ok", b"")]
     reasons = {"0": "more than 99 bytes", "1": "more than 99 bytes", "2": "two members"}
-    assert left_out(pack(tmp_path / "a.tar", members), reasons, max_member_bytes=99).column("ok") == [b""]
+    assert left_out(pack(tmp_path / "a.tar", members), reasons).column("ok") == [b""]
 
 
 def test_a_member_called_key(tmp_path):
@@ -218,14 +220,15 @@ def claiming(path, nbytes, packed=False, name="a.bin", pax=None):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("most", [2**20, 2**60])
 @pytest.mark.parametrize("nbytes", [20_000, 2**31, 10**11, 10**15, 2**62])
-def test_sizes_are_believed_as_far_as_the_file_goes(tmp_path, nbytes, packed, most):
+def test_sizes_are_believed_as_far_as_the_file_goes(tmp_path, monkeypatch, nbytes, packed, most):
+    monkeypatch.setattr(webdataset_tars, "MAX_SAMPLE_BYTES", most)
     path = claiming(tmp_path / f"a.tar{'.gz' if packed else ''}", nbytes, packed)
     began = time.monotonic()
     tracemalloc.start()
     try:
         said = r"promises \d+ bytes, but the file has|ends in the middle|unexpected end|bytes, but \d+ are there"
         with pytest.raises(FormatError, match=said):
-            items_of(TarSource(path, max_member_bytes=most))
+            items_of(TarSource(path))
         assert tracemalloc.get_traced_memory()[1] < 2**24
     finally:
         tracemalloc.stop()
@@ -248,9 +251,10 @@ def test_sparse_members_are_refused_in_every_form(tmp_path, headers):
         items_of(TarSource(path))
 
 
-def test_members_that_nobody_wants_are_not_looked_at(tmp_path):
+def test_members_that_nobody_wants_are_not_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr(webdataset_tars, "MAX_SAMPLE_BYTES", 3)
     members = [(f"{n}.{name}", content) for n in range(3) for name, content in (("jpg", b"none"), ("cls", b"%d" % n))]
-    source = TarSource(pack(tmp_path / "a.tar", members), max_member_bytes=3)
+    source = TarSource(pack(tmp_path / "a.tar", members))
     assert [item.make() for item in items_of(source.only(["cls"]))] == [{"key": str(n), "cls": n} for n in range(3)]
     with pytest.raises(FormatError, match="more than 3 bytes"):
         items_of(source)[0].make()
