@@ -36,11 +36,12 @@ def run(out, *options):
 
 
 @pytest.fixture(scope="module")
-def record(tmp_path_factory):
+def record(tmp_path_factory, forked_contenders):
     out = tmp_path_factory.mktemp("suite") / "gpu-loaders.json"
-    assert run(out, "--rounds", "2", "--only", "rows-4k-full", "memory", "--peers", *PEERS) == 0
     again = ["first-batch", "images-in-order", "launches", *STEPS]
-    assert run(out, "--rounds", "1", "--only", *again, "--peers", "--merge") == 0
+    with forked_contenders():
+        assert run(out, "--rounds", "2", "--only", "rows-4k-full", "memory", "--peers", *PEERS) == 0
+        assert run(out, "--rounds", "1", "--only", *again, "--peers", "--merge") == 0
     assert [path.name for path in out.parent.iterdir()] == [out.name]  # gigabytes each: nothing may stay behind
     return json.loads(out.read_text(encoding="utf-8"))
 
