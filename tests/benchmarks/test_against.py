@@ -85,7 +85,9 @@ def test_the_same_tree_twice_end_to_end(tmp_path, capsys, forked_contenders):
 
 
 @pytest.mark.slow
-def test_the_suite_for_a_gpu_runs_too_and_a_tree_that_reads_wrong_bytes_does_not_pass(tmp_path, capsys, forked_contenders):
+def test_the_suite_for_a_gpu_runs_too_and_a_tree_that_reads_wrong_bytes_does_not_pass(
+    tmp_path, capsys, forked_contenders
+):
     """A folder whose loader hands out its second batch twice."""
     package = tmp_path / "tree/gdsload"
     package.mkdir(parents=True)

@@ -17,11 +17,11 @@ def trials_here(monkeypatch):
     """Trials are done in this process: to start one takes longer. Only the check has a process of its own."""
     in_a_process = subprocess.run
 
-    def run(command, *, input, **options):
-        if json.loads(input)["op"] == "check":
-            return in_a_process(command, input=input, **options)
+    def run(command, **options):
+        if json.loads(options["input"])["op"] == "check":
+            return in_a_process(command, **options)
         assert command[1:] == ["-m", cold_trial.__name__]
-        monkeypatch.setattr("sys.stdin", io.StringIO(input))
+        monkeypatch.setattr("sys.stdin", io.StringIO(options["input"]))
         cold_trial.main()
         return subprocess.CompletedProcess(command, 0)
 
@@ -64,7 +64,7 @@ def test_a_wrong_byte_is_found(tmp_path, row_bytes):
 @pytest.mark.parametrize("wrong", ["another number", "another image"])
 def test_a_wrong_jpeg_is_found(tmp_path, monkeypatch, wrong):
     for module in (cold_start, cold_trial):
-        monkeypatch.setattr(module, "DIFFERENT", 5)
+        monkeypatch.setattr(module, "DIFFERENT", 8)
     case = cold_start.Case("small", (57_000, 57_000), 4, "block", decoded=True)
     cold_start.write(case, tmp_path, 2 * 2**20)
     order = {"shards": str(tmp_path / "shards"), "form": "gdsload", "device": "cpu", "op": "check", **asdict(case)}
