@@ -66,9 +66,9 @@ def test_more_rounds_tell_more():
 
 
 @pytest.mark.slow
-def test_the_same_tree_twice_end_to_end(tmp_path, capsys, forked_contenders):
+def test_the_same_tree_twice_end_to_end(tmp_path, capsys, contenders_here):
     out = tmp_path / "against.json"
-    with forked_contenders():
+    with contenders_here():
         status = against.main([str(CHECKED_OUT), *TINY, "--json", str(out), "--work-dir", str(tmp_path)])
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
     record = json.loads(out.read_text(encoding="utf-8"))
@@ -85,10 +85,8 @@ def test_the_same_tree_twice_end_to_end(tmp_path, capsys, forked_contenders):
 
 
 @pytest.mark.slow
-def test_the_suite_for_a_gpu_runs_too_and_a_tree_that_reads_wrong_bytes_does_not_pass(
-    tmp_path, capsys, forked_contenders
-):
-    """A folder whose loader hands out its second batch twice."""
+def test_the_suite_for_a_gpu_runs_too_and_a_tree_that_reads_wrong_bytes_does_not_pass(tmp_path, capsys):
+    """A folder whose loader hands out its second batch twice; in processes, each with its own tree's package."""
     package = tmp_path / "tree/gdsload"
     package.mkdir(parents=True)
     real = CHECKED_OUT / "gdsload/__init__.py"
@@ -102,8 +100,7 @@ def test_the_suite_for_a_gpu_runs_too_and_a_tree_that_reads_wrong_bytes_does_not
         "        return iter([batches[1], *batches[1:]])\n"
     )
     options = ["--small", "--device", "cuda", "--rounds", "2", "--cases", "images-full"]
-    with forked_contenders():
-        assert against.main([str(tmp_path / "tree"), *options]) == 1
+    assert against.main([str(tmp_path / "tree"), *options]) == 1
     text = capsys.readouterr().out
     assert "before, check: the epoch is not the source's: 8 missing, 8 repeated" in text
     assert "slower, or without a number: images-full/gdsload" in text

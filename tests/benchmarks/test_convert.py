@@ -19,13 +19,13 @@ NO_RECORD = "No record is committed yet.\n"
 
 
 @pytest.fixture(scope="module")
-def record(tmp_path_factory, forked_contenders):
+def record(tmp_path_factory, contenders_here):
     pytest.importorskip("PIL")
     folder = tmp_path_factory.mktemp("bench")
     names = ["gdsload", "gdsload-w1", "arrow", "mosaicml"]
     options = ["--small", "--rounds", "1", "--work-dir", str(folder), "--kinds", "array", "table"]
     options += ["--contenders", *names]
-    with forked_contenders():
+    with contenders_here():
         assert convert.main([*options, "--out", str(folder / "convert.json")]) == 0
     assert [path.name for path in folder.iterdir()] == ["convert.json"]
     return json.loads((folder / "convert.json").read_text(encoding="utf-8"))
