@@ -20,4 +20,4 @@ class Leisurely:
     def read(self, part):
         for number in range(*part.where):
             time.sleep(0.01)
-            yield Item(f"number {number}", dict(n=number, m=number).copy)
+            yield Item(f"number {number}", {"n": number, "m": number}.copy)
