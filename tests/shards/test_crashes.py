@@ -272,24 +272,6 @@ def test_folder_of_a_live_writer_is_left_alone(tmp_path):
     assert os.listdir(tmp_path) == ["d"]
 
 
-def test_live_writer_of_another_process_is_left_alone(tmp_path, forked):
-    def work():
-        with ShardWriter(tmp_path / "d", shard_bytes=1, overwrite=True) as writer:
-            writer.write({"x": 1})
-            (tmp_path / "ready").touch()
-            while not (tmp_path / "go").exists():
-                time.sleep(0.001)
-            writer.write({"x": 2})
-
-    child = forked(work, wait=False)
-    while not (tmp_path / "ready").exists():
-        time.sleep(0.001)
-    write_small(tmp_path / "d")
-    (tmp_path / "go").touch()
-    assert os.waitpid(child, 0)[1] == 0
-    assert [int(sample["x"]) for sample in ShardDataset(tmp_path / "d")] == [1, 2]
-
-
 def test_dataset_that_appears_in_the_last_moment_is_not_replaced(tmp_path, monkeypatch):
     """The check has passed, and only then the other one is published."""
     real, others = publish_module.renameat2, []
