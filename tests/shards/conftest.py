@@ -15,6 +15,14 @@ from gdsload import ShardDataset
 from tests.shards.small_dataset import sample_of, write_small
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_sync():
+    """Nobody pulls the plug, so that syncing would only cost time; that it is asked for is seen by who looks on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)
+        yield
+
+
 @pytest.fixture
 def expect():
     """Whether samples of a dataset are those of the small one."""

@@ -34,12 +34,6 @@ from tests.shards.killed_writers import call_hooks, killed_writers
 from tests.shards.small_dataset import write_small
 
 
-@pytest.fixture
-def no_sync(monkeypatch):
-    """A killed process takes nothing with it that the system has taken already: syncing would only cost time."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-
-
 @pytest.fixture(scope="module")
 def killed():
     with killed_writers() as write:
@@ -72,7 +66,6 @@ def only_whole_datasets(parent):
                 mark_of(entry.path)
 
 
-@pytest.mark.usefixtures("no_sync")
 @pytest.mark.parametrize(("spread", "overwrite"), [(False, False), (False, True), (True, True)])
 def test_writer_killed_at_any_step(tmp_path, killed, monkeypatch, overwrite, spread):
     drives = [tmp_path / "drives/a", tmp_path / "drives/b"] if spread else []
@@ -119,7 +112,6 @@ def test_writer_killed_at_any_step(tmp_path, killed, monkeypatch, overwrite, spr
     assert {(-signal.SIGKILL, 0 if overwrite else None), (-signal.SIGKILL, 1)} <= ends
 
 
-@pytest.mark.usefixtures("no_sync")
 def test_writer_killed_at_any_time(tmp_path, forked):
     rng = random.Random(5)
     write_small(tmp_path / "d")
