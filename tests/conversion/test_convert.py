@@ -309,15 +309,6 @@ def test_a_lost_worker_is_named_and_the_next_run_goes_on(tmp_path):
     assert convert(Numbers(50), tmp_path / "out", workers=1).samples == 50
 
 
-def test_progress_ends_with_everything(tmp_path):
-    seen = []
-    convert(Numbers(45), tmp_path / "out", workers=1, progress=lambda *found: seen.append(found))
-    assert [one[2] for one in seen if one[2] == int(one[2])] == [0, 1, 2, 3, 4, 5]
-    assert seen[-1][0] == 45
-    assert seen[-1][3] == 5
-    assert seen == sorted(seen)
-
-
 def test_a_shuffle_counts_its_second_pass(arrays, tmp_path, monkeypatch):
     monkeypatch.setattr("gdsload.conversion.combine._BATCH_BYTES", 3200)
     seen = []

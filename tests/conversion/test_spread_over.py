@@ -94,14 +94,6 @@ def test_an_interrupted_conversion_goes_on(array, plain, tmp_path, drives, other
     assert shards_on(drives)[0] == (4 if others == "the same" else 0)
 
 
-def test_a_conversion_that_begins_anew_removes_what_is_on_the_drives(array, plain, tmp_path, drives):
-    interrupted(array, tmp_path / "out", spread_over=drives)
-    with pytest.raises(OptionError, match="`restart=True`"):
-        gdsload.convert(array, tmp_path / "out", shard_bytes=8000, workers=1)
-    gdsload.convert(array, tmp_path / "out", shard_bytes=8000, workers=1, restart=True)
-    assert shards_on(drives) == [0, 0, 0]
-
-
 def test_what_a_killed_worker_has_left_on_the_drives_is_removed(array, tmp_path, drives, monkeypatch):
     interrupted(array, tmp_path / "out", spread_over=drives)
     stage = tmp_path / ".out.gdsload-convert"
@@ -174,12 +166,6 @@ def test_a_drive_that_goes_meanwhile_is_named(array, plain, tmp_path, drives, wo
     drives[2].mkdir(exist_ok=True)  # a worker may have written while it was removed
     gdsload.convert(array, tmp_path / "out", **how, restart=True)
     assert content(tmp_path / "out") == content(plain)
-
-
-def test_one_drive_that_is_full_is_named(array, tmp_path, drives, monkeypatch):
-    monkeypatch.setattr(room_module.shutil, "disk_usage", lambda path: Usage(10**9, 0, 10_000))
-    with pytest.raises(DiskFullError, match=f"{drives[1]}: there is no room for the dataset"):
-        gdsload.convert(array, tmp_path / "out", workers=1, spread_over=[drives[1]])
 
 
 @pytest.mark.parametrize("options", [{}, {"shuffle_seed": 0}])

@@ -51,14 +51,6 @@ def test_tables_of_all_libraries(tmp_path, table, workers):
     assert str(rows_in(gdsload.ShardDataset(tmp_path / "out"))) == expected()
 
 
-def test_workers_do_not_change_a_byte(tmp_path):
-    digests = set()
-    for workers in (1, 3):
-        gdsload.convert(pa.table(COLUMNS), tmp_path / f"{workers}", workers=workers, shard_bytes="4kB")
-        digests.add(gdsload.ShardDataset(tmp_path / f"{workers}").digest)
-    assert len(digests) == 1
-
-
 def test_a_pandas_index_is_a_field_if_it_has_a_name(tmp_path, converted):
     frame = pytest.importorskip("pandas").DataFrame({"x": [1, 2, 3, 4]}).query("x != 3")
     report = gdsload.convert(frame, tmp_path / "out", workers=1)
