@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import random
 import re
@@ -20,16 +19,9 @@ import gdsload
 from gdsload.errors import GdsloadError
 from tests.conversion.reading import rows_of
 from tests.conversion.tar_files import pack
+from tests.syncing import no_sync  # noqa: F401 - a fixture
 
 DATA = Path(__file__).parent.parent / "data"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_sync():
-    """Nobody pulls the plug, so that syncing would only cost time; that it is asked for is seen by who looks on."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: None)
-        yield
 
 
 @pytest.fixture

@@ -13,14 +13,7 @@ import safetensors.numpy
 
 from gdsload import ShardDataset
 from tests.shards.small_dataset import sample_of, write_small
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_sync():
-    """Nobody pulls the plug, so that syncing would only cost time; that it is asked for is seen by who looks on."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: None)
-        yield
+from tests.syncing import no_sync  # noqa: F401 - a fixture
 
 
 @pytest.fixture

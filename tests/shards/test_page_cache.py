@@ -58,7 +58,7 @@ def is_cold(path, said):
 
 @pytest.fixture(scope="module", autouse=True)
 def no_sync():
-    """All is synced: pages that are not written yet stay in the cache, whoever wants them out of it."""
+    """All is synced, since pages that are not written yet stay in the cache."""
 
 
 @pytest.fixture(scope="module")
