@@ -17,7 +17,7 @@ from tests.conversion.reading import plain
 
 pa = pytest.importorskip("pyarrow")
 
-COUNT = 1000
+COUNT = 200
 COLUMNS = {
     "id": list(range(COUNT)),
     "score": [None if n % 10 == 3 else n / 4 for n in range(COUNT)],
@@ -46,7 +46,7 @@ def tables():
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("table", list(tables()))
 def test_tables_of_all_libraries(tmp_path, table, workers):
-    report = gdsload.convert(table(), tmp_path / "out", workers=workers, shard_bytes="20kB")
+    report = gdsload.convert(table(), tmp_path / "out", workers=workers, shard_bytes="4kB")
     assert report.shards > 1
     assert str(rows_in(gdsload.ShardDataset(tmp_path / "out"))) == expected()
 
@@ -118,7 +118,7 @@ def test_arrays_by_name(tmp_path):
         "fixed": np.array([f"{n}" for n in range(COUNT)]),
         "ragged": [np.arange(n % 3) for n in range(COUNT)],
     }
-    gdsload.convert(arrays, tmp_path / "out", workers=2, shard_bytes="5kB")
+    gdsload.convert(arrays, tmp_path / "out", workers=2, shard_bytes="1kB")
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert dataset.schema["ragged"].ragged
     for n, sample in enumerate(dataset.__getitems__(range(COUNT))):
