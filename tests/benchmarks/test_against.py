@@ -66,9 +66,10 @@ def test_more_rounds_tell_more():
 
 
 @pytest.mark.slow
-def test_the_same_tree_twice_end_to_end(tmp_path, capsys):
+def test_the_same_tree_twice_end_to_end(tmp_path, capsys, contenders_here):
     out = tmp_path / "against.json"
-    status = against.main([str(CHECKED_OUT), *TINY, "--json", str(out), "--work-dir", str(tmp_path)])
+    with contenders_here():
+        status = against.main([str(CHECKED_OUT), *TINY, "--json", str(out), "--work-dir", str(tmp_path)])
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
     record = json.loads(out.read_text(encoding="utf-8"))
     (case,) = record["cases"]
@@ -85,7 +86,7 @@ def test_the_same_tree_twice_end_to_end(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_suite_for_a_gpu_runs_too_and_a_tree_that_reads_wrong_bytes_does_not_pass(tmp_path, capsys):
-    """A folder whose loader hands out its second batch twice."""
+    """A folder whose loader hands out its second batch twice; in processes, each with its own tree's package."""
     package = tmp_path / "tree/gdsload"
     package.mkdir(parents=True)
     real = CHECKED_OUT / "gdsload/__init__.py"

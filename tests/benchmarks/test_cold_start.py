@@ -1,6 +1,8 @@
 """The comparison of cold starts runs, and compares bytes."""
 
+import io
 import json
+import subprocess
 from dataclasses import asdict
 
 import pytest
@@ -10,6 +12,23 @@ from benchmarks.gpu import cold_start, cold_trial
 from benchmarks.images import jpegs
 
 
+@pytest.fixture
+def trials_here(monkeypatch):
+    """Trials are done in this process: to start one takes longer. Only the check has a process of its own."""
+    in_a_process = subprocess.run
+
+    def run(command, **options):
+        if json.loads(options["input"])["op"] == "check":
+            return in_a_process(command, **options)
+        assert command[1:] == ["-m", cold_trial.__name__]
+        monkeypatch.setattr("sys.stdin", io.StringIO(options["input"]))
+        cold_trial.main()
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("subprocess.run", run)
+
+
+@pytest.mark.usefixtures("trials_here")
 def test_it_prints_a_line_for_each_form_and_keeps_a_record(tmp_path, capsys):
     options = ["--device", "cpu", "--bytes", "4MiB", "--rounds", "1", "--cases", "images-block", "--workers", "0"]
     options += ["--forms", "gdsload", "torch", "--work-dir", str(tmp_path), "--out", str(tmp_path / "record.json")]
@@ -43,7 +62,9 @@ def test_a_wrong_byte_is_found(tmp_path, row_bytes):
 
 
 @pytest.mark.parametrize("wrong", ["another number", "another image"])
-def test_a_wrong_jpeg_is_found(tmp_path, wrong):
+def test_a_wrong_jpeg_is_found(tmp_path, monkeypatch, wrong):
+    for module in (cold_start, cold_trial):
+        monkeypatch.setattr(module, "DIFFERENT", 8)
     case = cold_start.Case("small", (57_000, 57_000), 4, "block", decoded=True)
     cold_start.write(case, tmp_path, 2 * 2**20)
     order = {"shards": str(tmp_path / "shards"), "form": "gdsload", "device": "cpu", "op": "check", **asdict(case)}

@@ -19,13 +19,14 @@ NO_RECORD = "No record is committed yet.\n"
 
 
 @pytest.fixture(scope="module")
-def record(tmp_path_factory):
+def record(tmp_path_factory, contenders_here):
     pytest.importorskip("PIL")
     folder = tmp_path_factory.mktemp("bench")
     names = ["gdsload", "gdsload-w1", "arrow", "mosaicml"]
     options = ["--small", "--rounds", "1", "--work-dir", str(folder), "--kinds", "array", "table"]
     options += ["--contenders", *names]
-    assert convert.main([*options, "--out", str(folder / "convert.json")]) == 0
+    with contenders_here():
+        assert convert.main([*options, "--out", str(folder / "convert.json")]) == 0
     assert [path.name for path in folder.iterdir()] == ["convert.json"]
     return json.loads((folder / "convert.json").read_text(encoding="utf-8"))
 

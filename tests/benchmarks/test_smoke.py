@@ -20,10 +20,11 @@ CONTENDERS = ["copy", "numpy", "gdsload", "torch-batches"]
 
 
 @pytest.fixture(scope="module")
-def record(tmp_path_factory):
+def record(tmp_path_factory, contenders_here):
     folder = tmp_path_factory.mktemp("bench")
     options = ["--small", "--workloads", "thumbnails", "--work-dir", str(folder), "--contenders", *CONTENDERS]
-    assert cpu.main([*options, "--out", str(folder / "cpu.json")]) == 0
+    with contenders_here():
+        assert cpu.main([*options, "--out", str(folder / "cpu.json")]) == 0
     assert [path.name for path in folder.iterdir()] == ["cpu.json"]  # a gigabyte each: nothing may stay behind
     return json.loads((folder / "cpu.json").read_text(encoding="utf-8"))
 
@@ -67,6 +68,7 @@ def test_the_record_renders(record):
 
 @pytest.mark.slow
 def test_a_peer_that_is_absent_is_a_row_not_a_gap(tmp_path):
+    """In processes of their own, as contenders run."""
     venv.create(tmp_path / "bare", symlinks=True)
     out, bare = tmp_path / "cpu.json", tmp_path / "bare/bin/python"
     options = ["--small", "--workloads", "tokens", "--rounds", "1", "--contenders", "copy", "webdataset"]

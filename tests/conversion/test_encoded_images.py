@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 
 import numpy as np
@@ -277,11 +276,3 @@ def test_notes_that_are_none_do_no_harm(tmp_path, noted):
     table = arrow.table({"image": [{"bytes": FILES[0], "path": None}], "x": [1]})
     tables.write_table(table.replace_schema_metadata({b"huggingface": noted}), tmp_path / "a.parquet")
     assert schema_of(tmp_path / "a.parquet") == {"image": (3, 12, 8), "x": ()}
-
-
-def test_files_of_macos_are_passed_over(tmp_path):
-    in_classes(tmp_path)
-    for name in ("._0.jpg", "._x"):
-        (tmp_path / "c" / name).write_bytes(b"\0\5\x16\7")
-    assert plan(tmp_path, size=8).samples == len(FILES)
-    assert os.path.exists(tmp_path / "c" / "._0.jpg")

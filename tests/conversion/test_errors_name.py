@@ -85,14 +85,6 @@ def test_files_of_no_samples(tmp_path, refused):
         assert refused(tmp_path / name).startswith(f"{tmp_path / name}: not one sample")
 
 
-def test_arrays_of_no_dimensions(tmp_path, refused):
-    np.savez(tmp_path / "a.npz", a=np.arange(3), b=np.array(1))
-    for source in (tmp_path / "a.npz", {"a": np.arange(3), "b": np.array(1)}):
-        assert "different lengths, or none: 'a' 3, 'b' none. Choose those" in refused(source, FormatError)
-    np.save(tmp_path / "one.npy", np.array(1))
-    assert "They need a first dimension" in refused(tmp_path / "one.npy", FormatError)
-
-
 @pytest.mark.parametrize(
     ("array", "way"),
     [

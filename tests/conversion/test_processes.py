@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import gdsload
+from gdsload.conversion import recognise
 
 ROOT = Path(gdsload.__file__).parent.parent
 ENOUGH_S = 20
@@ -125,16 +127,28 @@ MOMENTS = {
 }
 
 
-def go_on(script, folder, kept):
-    """The same command goes on, to the same result; in threads, which begin sooner."""
-    with started(script(COMMAND, pause=0, threads=True)) as process:
-        said, complaint = process.communicate(timeout=60)
-    assert (process.returncode, complaint) == (0, "")
-    assert "800 samples in" in said
-    assert f"{kept} parts were there from an interrupted run" in said
-    dataset = gdsload.ShardDataset(folder / "out")
-    assert [int(sample["n"]) for sample in dataset.__getitems__(range(PARTS * EACH))] == list(range(PARTS * EACH))
-    assert not list(folder.glob(".out*"))
+@pytest.fixture
+def go_on(script, tmp_path, monkeypatch, capsys):
+    """The same command goes on, to the same result; in threads of the test's own process, which begin sooner."""
+
+    def check(kept):
+        monkeypatch.setattr(recognise, "recognise", recognise.recognise)
+        monkeypatch.setitem(recognise.KINDS, "slow", None)
+        monkeypatch.setitem(sys.modules, "gdsload.conversion.sources.slow", None)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(SystemExit, match="0"):
+            runpy.run_path(script(COMMAND, pause=0, threads=True))
+        del sys.modules["slow"]
+        said, complaint = capsys.readouterr()
+        assert complaint == ""
+        assert "800 samples in" in said
+        assert f"{kept} parts were there from an interrupted run" in said
+        dataset = gdsload.ShardDataset(tmp_path / "out")
+        assert [int(sample["n"]) for sample in dataset.__getitems__(range(PARTS * EACH))] == list(range(PARTS * EACH))
+        assert not list(tmp_path.glob(".out*"))
+
+    return check
 
 
 @pytest.mark.slow
@@ -147,7 +161,7 @@ def go_on(script, folder, kept):
         ("parts are finished", signal.SIGTERM, False),
     ],
 )
-def test_a_signal_ends_it_and_the_next_run_goes_on(script, tmp_path, moment, number, threads):
+def test_a_signal_ends_it_and_the_next_run_goes_on(script, tmp_path, go_on, moment, number, threads):
     with started(script(COMMAND, threads=threads)) as process:
         until(lambda: MOMENTS[moment](process.pid, tmp_path), moment)
         struck, before = time.monotonic(), len(begun(tmp_path))
@@ -166,7 +180,7 @@ def test_a_signal_ends_it_and_the_next_run_goes_on(script, tmp_path, moment, num
     )
     assert not (tmp_path / "out").exists()
     if kept:
-        go_on(script, tmp_path, kept)
+        go_on(kept)
 
 
 @pytest.mark.slow

@@ -61,23 +61,6 @@ def test_a_resharded_dataset_is_what_one_writer_would_have_written(tmp_path_fact
     assert hidden(folder) == []
 
 
-def test_fixed_fields_alone(tmp_path):
-    schema = {"a": gdsload.Field("int32", (7,)), "b": gdsload.Field("uint8")}
-    made = [{"a": np.full(7, number, np.int32), "b": np.uint8(number)} for number in range(200)]
-    write(tmp_path / "source", made, 10_000, schema)
-    gdsload.reshard(tmp_path / "source", tmp_path / "out", shard_bytes=333, workers=2)
-    assert content(tmp_path / "out") == content(write(tmp_path / "wanted", made, 333, schema))
-
-
-def test_a_dataset_may_be_resharded_in_its_place(tmp_path):
-    made = samples(100, 0)
-    write(tmp_path / "d", made, 500)
-    with pytest.raises(DatasetExistsError, match="d"):
-        gdsload.reshard(tmp_path / "d", tmp_path / "d")
-    gdsload.reshard(tmp_path / "d", tmp_path / "d", overwrite=True)
-    assert content(tmp_path / "d") == content(write(tmp_path / "wanted", made))
-
-
 def test_merged_datasets_come_one_behind_the_other(tmp_path):
     made = [samples(count, count) for count in (40, 1, 25)]
     paths = [write(tmp_path / str(number), part, 800) for number, part in enumerate(made)]

@@ -11,8 +11,7 @@ import pytest
 
 import gdsload
 from gdsload.conversion.reasons import in_words, of_user, reading
-from gdsload.conversion.sources.mds_files import MdsSource
-from gdsload.errors import ConversionError, FormatError, GdsloadError, OptionError
+from gdsload.errors import ConversionError, FormatError, OptionError
 
 
 def caught(call):
@@ -149,33 +148,3 @@ def test_a_function_of_a_dataset_that_raises(tmp_path):
         gdsload.convert(f"{__name__}:broken", tmp_path / "out", workers=1)
     with pytest.raises(OptionError, match="caught cannot be called without arguments"):
         gdsload.convert(f"{__name__}:caught", tmp_path / "out", workers=1)
-
-
-class Own:
-    """A source of the user's own."""
-
-    kind, threads = "own", False
-
-    def describe(self):
-        return {}
-
-    def parts(self, target_bytes):
-        from gdsload.conversion.source import Part
-
-        return [Part("all", ())]
-
-    def read(self, part):
-        from gdsload.conversion.source import Item
-
-        yield Item("one", lambda: {}["label"])
-
-
-def test_a_source_of_ones_own_that_raises(tmp_path):
-    with pytest.raises(ConversionError, match="one of all cannot be converted: KeyError: 'label'"):
-        gdsload.convert(Own(), tmp_path / "out", workers=1)
-
-
-def test_a_missing_key_of_an_index(tmp_path):
-    (tmp_path / "index.json").write_text(json.dumps({"version": 2}))
-    with pytest.raises(GdsloadError, match="the index is none of MDS shards: it has no 'shards'$"):
-        MdsSource(str(tmp_path)).parts(1)

@@ -41,8 +41,6 @@ def take_the_place(path, text):
 
 
 CHANGES = {
-    "written": lambda folder: (folder / "4.jsonl").write_text("[9, 9]\n" * 10),
-    "longer": lambda folder: (folder / "4.jsonl").write_text("[9, 9]\n" * 11),
     "written, its time put back": lambda folder: put_back(folder / "4.jsonl", "[9, 9]\n" * 10),
     "another in its place": lambda folder: take_the_place(folder / "4.jsonl", "[9, 9]\n" * 10),
     "read already": lambda folder: put_back(folder / "0.jsonl", "[9, 9]\n" * 10),

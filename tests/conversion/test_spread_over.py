@@ -50,22 +50,14 @@ def shards_on(drives, name="out"):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_not_one_byte_is_another(array, plain, tmp_path, drives, workers):
+def test_not_one_byte_is_another_and_none_is_written_twice(array, plain, tmp_path, drives, monkeypatch, workers):
+    monkeypatch.setattr(shutil, "copyfile", None)
     report = gdsload.convert(array, tmp_path / "out", shard_bytes=4000, workers=workers, spread_over=drives)
     assert content(tmp_path / "out") == content(plain)
     assert all((tmp_path / "out" / name).is_symlink() for name in content(plain) if name != "index.json")
     assert shards_on(drives) == [4, 3, 3]
     assert (report.shards, report.nbytes) == (10, sum(path.stat().st_size for path in plain.glob("*.safetensors")))
     assert not (tmp_path / ".out.gdsload-convert").exists()
-
-
-def test_shards_are_not_written_twice(array, tmp_path, drives, monkeypatch):
-    def refuse(*_):
-        raise AssertionError("copied")
-
-    monkeypatch.setattr(shutil, "copyfile", refuse)
-    gdsload.convert(array, tmp_path / "out", shard_bytes=4000, workers=1, spread_over=drives)
-    assert sum(shards_on(drives)) == 10
 
 
 def test_a_shuffle(array, tmp_path, drives):
@@ -100,14 +92,6 @@ def test_an_interrupted_conversion_goes_on(array, plain, tmp_path, drives, other
     assert content(tmp_path / "out") == content(plain)
     assert sum(shards_on(drives)) == (10 if targets else 0)
     assert shards_on(drives)[0] == (4 if others == "the same" else 0)
-
-
-def test_a_conversion_that_begins_anew_removes_what_is_on_the_drives(array, plain, tmp_path, drives):
-    interrupted(array, tmp_path / "out", spread_over=drives)
-    with pytest.raises(OptionError, match="`restart=True`"):
-        gdsload.convert(array, tmp_path / "out", shard_bytes=8000, workers=1)
-    gdsload.convert(array, tmp_path / "out", shard_bytes=8000, workers=1, restart=True)
-    assert shards_on(drives) == [0, 0, 0]
 
 
 def test_what_a_killed_worker_has_left_on_the_drives_is_removed(array, tmp_path, drives, monkeypatch):
@@ -182,12 +166,6 @@ def test_a_drive_that_goes_meanwhile_is_named(array, plain, tmp_path, drives, wo
     drives[2].mkdir(exist_ok=True)  # a worker may have written while it was removed
     gdsload.convert(array, tmp_path / "out", **how, restart=True)
     assert content(tmp_path / "out") == content(plain)
-
-
-def test_one_drive_that_is_full_is_named(array, tmp_path, drives, monkeypatch):
-    monkeypatch.setattr(room_module.shutil, "disk_usage", lambda path: Usage(10**9, 0, 10_000))
-    with pytest.raises(DiskFullError, match=f"{drives[1]}: there is no room for the dataset"):
-        gdsload.convert(array, tmp_path / "out", workers=1, spread_over=[drives[1]])
 
 
 @pytest.mark.parametrize("options", [{}, {"shuffle_seed": 0}])
@@ -289,13 +267,6 @@ def test_a_disk_that_is_full_when_the_dataset_is_put_together(array, tmp_path, d
         gdsload.convert(array, tmp_path / "out", shard_bytes=4000, workers=1, spread_over=drives)
 
 
-def test_targets_of_a_split_may_come_one_by_one(plain, tmp_path, drives):
-    places = [tmp_path / "a", tmp_path / "b"]
-    gdsload.split(plain, places, [0.5, 0.5], shard_bytes=4000, workers=1, spread_over=(drive for drive in drives))
-    for name in ("a", "b"):
-        assert [len(list(drive.glob(f"{name}.gdsload-*/shard-*"))) > 0 for drive in drives] == [True] * 3
-
-
 def test_a_failed_conversion_that_finished_nothing_leaves_nothing(tmp_path, drives):
     (tmp_path / "t.csv").write_text("n\noops\n")
     with pytest.raises(ConversionError, match="oops"):
@@ -314,13 +285,14 @@ def test_reshard_merge_and_split(plain, tmp_path, drives):
     assert content(out) == content(plain)
     assert sum(shards_on(drives)) == 10
     gdsload.merge([plain, out], merged, spread_over=drives[:1], **how)
-    gdsload.split(merged, parts, [0.5], spread_over=drives[1:], **how)
+    gdsload.split(merged, parts, [0.5], spread_over=(drive for drive in drives[1:]), **how)
     assert [content(part) for part in parts] == [content(plain)] * 2
+    assert all(list(drive.glob("out4.gdsload-*/shard-*")) for drive in drives[1:])
     for path in (out, merged, *parts):
         gdsload.ShardDataset(path).verify()
 
 
-def test_the_commands(array, plain, tmp_path, drives, capsys):
+def test_the_commands(array, plain, tmp_path, drives):
     def run(command, *targets):
         return main([*command.split(), *(word for drive in targets for word in ("--spread-over", str(drive)))])
 
@@ -331,9 +303,6 @@ def test_the_commands(array, plain, tmp_path, drives, capsys):
     assert run(f"reshard {out} {out} --overwrite --workers 1 --shard-bytes 8kB", *drives[:2]) == 0
     assert shards_on(drives) == [3, 2, 0]
     assert run(f"verify {out}") == 0
-    capsys.readouterr()
-    assert run(f"convert {array} {tmp_path}/o2", tmp_path / "none") == 1
-    assert f"{tmp_path}/none: shards cannot be written there: there is no such folder" in capsys.readouterr().err
 
 
 def test_targets_are_looked_at_first(array, plain, tmp_path, drives):

@@ -5,29 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.errors import OptionError
 from gdsload.order import Order, Schedule
-from gdsload.order.checks import check_whole
 
 
 def batch_ids(order: Order, schedule: Schedule, step: int) -> NDArray[np.int64]:
-    """Return the sample ids of the schedule's rank at `step`, as delivered; read-only, shape [size(step)].
-
-    Raises:
-        OptionError: if the schedule was made for other samples or lanes, or has no such step.
-    """
-    if (schedule.samples, schedule.lanes) != (order.samples, order.lanes):
-        raise OptionError(
-            f"the schedule is for {schedule.samples} samples in {schedule.lanes} lanes, "
-            f"but the order has {order.samples} in {order.lanes}",
-            remedy="Make the schedule from order.samples and order.lanes.",
-        )
+    """Return the sample ids of the schedule's rank at `step`, as delivered; shape [size(step)]."""
     parts = [order.lane_ids(run.lane % order.lanes, run.start, run.stop) for run in schedule.runs(step)]
-    if len(parts) == 1:
-        return parts[0]
-    ids = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-    ids.flags.writeable = False
-    return ids
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
 def shuffle_quality(order: Order, schedule: Schedule, *, max_batches: int = 256) -> float:
@@ -46,31 +30,18 @@ def shuffle_quality(order: Order, schedule: Schedule, *, max_batches: int = 256)
     order every order is as good as a full shuffle, whatever this figure says.
 
     It looks at single global batches (all ranks together, as the optimiser sees them), so it does not see
-    that neighbouring batches resemble each other, and it is 1 for batches of one sample. A last, partial
-    batch is left out.
+    that neighbouring batches resemble each other. A last, partial batch is left out.
 
-    Args:
-        order: the order of one epoch.
-        schedule: how that epoch is cut into batches; its rank does not matter.
-        max_batches: how many batches to look at, spread evenly over the epoch. With n of them, the standard
-            error is about sqrt(2 / n) of the figure, 9 % at 256; in a block order also sqrt(2 / w), with w
-            windows in each lane, because batches from the same windows miss the mean together.
-
-    Returns:
-        A number in (0, 1]; 1 if there is no full batch, or only one that holds everything.
-
-    Raises:
-        OptionError: if the schedule was not made for the order, or `max_batches` is below 1.
+    With n `max_batches`, spread evenly over the epoch, the standard error is about sqrt(2 / n) of the figure, 9 % at
+    256; in a block order also sqrt(2 / w), with w windows in each lane, because batches from the same windows miss the
+    mean together.
     """
-    check_whole(max_batches, "max_batches", 1)
     samples, batch = schedule.samples, schedule.global_batch
     whole = Schedule(samples, batch, tail="drop", lanes=schedule.lanes)
     steps = np.unique(np.linspace(0, whole.steps - 1, min(max_batches, whole.steps)).astype(np.int64))
-    if samples <= batch or steps.size == 0:
-        return 1.0
     centre = (samples - 1) / 2
     means = np.array([batch_ids(order, whole, int(step)).mean() for step in steps])
     measured = float(np.mean(((means - centre) / samples) ** 2))
     population = (samples**2 - 1) / 12 / samples**2
     expected = population / batch * (samples - batch) / (samples - 1)
-    return min(1.0, expected / measured) if measured > 0 else 1.0
+    return min(1.0, expected / measured)

@@ -146,23 +146,6 @@ def test_a_lane_of_one_window_is_not_cut():
     assert [order.window_at(number, 99) for number in range(8)] == [(0, 100)] * 8
 
 
-def test_windows_follow_the_block_sequence():
-    order = block_order()
-    extents = [window_extents(order, number, *window) for number in range(4) for window in windows(order, number)]
-    starts = np.concatenate([starts for starts, _ in extents])
-    lengths = np.concatenate([lengths for _, lengths in extents])
-    assert lengths.sum() == 1037
-    whole = starts[np.isin(starts, np.arange(0, 1001, 100))]
-    assert np.unique(whole // 100).size == 11
-    assert not np.array_equal(whole, np.sort(whole))
-
-
-def test_lanes_are_equal_although_blocks_are_not():
-    order = block_order()
-    assert [order.lane_length(number) for number in range(4)] == [259, 259, 259, 260]
-    assert len(windows(order, 3)) == 2
-
-
 @settings(derandomize=True, deadline=None)
 @given(
     RUN_LENGTHS.filter(any), st.integers(1, 30), st.integers(1, 90), st.integers(1, 6), st.integers(0, 2**64 - 1),

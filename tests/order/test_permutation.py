@@ -1,6 +1,5 @@
 import time
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -128,16 +127,6 @@ def test_images_are_read_only():
     for start, stop in ((0, 10), (16_383, 16_385), (0, 200_000)):
         with pytest.raises(ValueError, match="read-only"):
             permutation(start, stop)[0] = 1
-
-
-def test_threads_may_share_one():
-    n = 600_000
-    whole = Permutation(n, 3)(0, n)
-    shared = Permutation(n, 3)
-    starts = np.random.default_rng(0).integers(0, n - 1000, 400).tolist()
-    with ThreadPoolExecutor(4) as pool:
-        parts = list(pool.map(lambda start: shared(start, start + 1000), starts))
-    assert all(np.array_equal(part, whole[start : start + 1000]) for start, part in zip(starts, parts, strict=True))
 
 
 def test_golden_images():

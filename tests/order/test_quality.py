@@ -36,14 +36,3 @@ def test_a_batch_is_worth_about_as_many_samples_as_there_are_blocks_to_draw_from
 def test_more_lanes_and_longer_windows_are_better():
     worst, wider, longer = block_quality(100, 400, 2), block_quality(100, 400, 8), block_quality(100, 1600, 8)
     assert worst < wider < longer
-
-
-def test_ranks_do_not_matter_but_the_global_batch_does():
-    order = BlockOrder([SAMPLES], block=100, window=400, lanes=4, key=1)
-    alone = shuffle_quality(order, Schedule(SAMPLES, 256, lanes=4))
-    assert shuffle_quality(order, Schedule(SAMPLES, 64, rank=3, world_size=4, lanes=4)) == alone
-
-
-@pytest.mark.parametrize(("samples", "batch_size"), [(0, 4), (3, 4), (4, 4), (1, 1), (10, 1)])
-def test_where_there_is_nothing_to_compare(samples, batch_size):
-    assert shuffle_quality(SequentialOrder(samples), Schedule(samples, batch_size)) == pytest.approx(1.0)

@@ -23,7 +23,6 @@ from gdsload.order import (
 from gdsload.order import blocks as blocks_module
 from gdsload.order.checks import MAX_SAMPLES
 from gdsload.order.hashing import MASK64, derive_key
-from tests.order.quality import batch_ids, shuffle_quality
 
 FACTS = DatasetFacts(10_000_000, 3072, 30_720_000_000)
 
@@ -99,9 +98,6 @@ CALLS = [
         for shuffle in ("sequential", "Full", 1, 0, None, "yes", 2.0)
     ),
     *((lambda name=name: BlockShuffle(**{name: 0}), f"{name} is 0") for name in ("block", "window", "lanes")),
-    (lambda: batch_ids(FullOrder(20, 7), Schedule(20, 4, lanes=2), 0), "order.samples and order.lanes"),
-    (lambda: shuffle_quality(FullOrder(100, 0), Schedule(100, 5, lanes=2)), "order.lanes"),
-    (lambda: shuffle_quality(FullOrder(100, 0), Schedule(100, 5), max_batches=0), "max_batches"),
 ]
 
 

@@ -13,6 +13,7 @@ import safetensors.numpy
 
 from gdsload import ShardDataset
 from tests.shards.small_dataset import sample_of, write_small
+from tests.syncing import no_sync  # noqa: F401 - a fixture
 
 
 @pytest.fixture

@@ -34,12 +34,6 @@ from tests.shards.killed_writers import call_hooks, killed_writers
 from tests.shards.small_dataset import write_small
 
 
-@pytest.fixture
-def no_sync(monkeypatch):
-    """A killed process takes nothing with it that the system has taken already: syncing would only cost time."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-
-
 @pytest.fixture(scope="module")
 def killed():
     with killed_writers() as write:
@@ -72,7 +66,6 @@ def only_whole_datasets(parent):
                 mark_of(entry.path)
 
 
-@pytest.mark.usefixtures("no_sync")
 @pytest.mark.parametrize(("spread", "overwrite"), [(False, False), (False, True), (True, True)])
 def test_writer_killed_at_any_step(tmp_path, killed, monkeypatch, overwrite, spread):
     drives = [tmp_path / "drives/a", tmp_path / "drives/b"] if spread else []
@@ -119,7 +112,6 @@ def test_writer_killed_at_any_step(tmp_path, killed, monkeypatch, overwrite, spr
     assert {(-signal.SIGKILL, 0 if overwrite else None), (-signal.SIGKILL, 1)} <= ends
 
 
-@pytest.mark.usefixtures("no_sync")
 def test_writer_killed_at_any_time(tmp_path, forked):
     rng = random.Random(5)
     write_small(tmp_path / "d")
@@ -270,24 +262,6 @@ def test_folder_of_a_live_writer_is_left_alone(tmp_path):
         first.write({"x": 2})
     assert [int(sample["x"]) for sample in ShardDataset(tmp_path / "d")] == [1, 2]
     assert os.listdir(tmp_path) == ["d"]
-
-
-def test_live_writer_of_another_process_is_left_alone(tmp_path, forked):
-    def work():
-        with ShardWriter(tmp_path / "d", shard_bytes=1, overwrite=True) as writer:
-            writer.write({"x": 1})
-            (tmp_path / "ready").touch()
-            while not (tmp_path / "go").exists():
-                time.sleep(0.001)
-            writer.write({"x": 2})
-
-    child = forked(work, wait=False)
-    while not (tmp_path / "ready").exists():
-        time.sleep(0.001)
-    write_small(tmp_path / "d")
-    (tmp_path / "go").touch()
-    assert os.waitpid(child, 0)[1] == 0
-    assert [int(sample["x"]) for sample in ShardDataset(tmp_path / "d")] == [1, 2]
 
 
 def test_dataset_that_appears_in_the_last_moment_is_not_replaced(tmp_path, monkeypatch):

@@ -56,6 +56,11 @@ def is_cold(path, said):
     return not said
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_sync():
+    """All is synced, since pages that are not written yet stay in the cache."""
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory, bring_in):
     path = tmp_path_factory.mktemp("residency") / "small"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -140,14 +138,6 @@ def write(path, schema, samples, rng, shard_bytes):
             del rest[:count]
             assert len(samples) - len(rest) == writer.samples
     return ShardDataset(path)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_sync():
-    """Thousands of files are written here; that they are synced is tested elsewhere."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: None)
-        yield
 
 
 @SETTINGS

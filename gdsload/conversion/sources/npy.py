@@ -28,7 +28,7 @@ def decode_npy(content: bytes) -> NDArray[Any]:
     stream = io.BytesIO(content)
     version = np.lib.format.read_magic(stream)
     reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    with _parsing.here():
+    with _parsing:
         shape, fortran, dtype = reader(stream)
     if dtype.hasobject:
         raise ValueError("an array of objects is a pickle, which is never loaded")

@@ -103,7 +103,6 @@ def test_shards_have_ragged_boxes_whatever_the_first_images_have(tmp_path, conve
         ({"boxes": "xyxy"}, [1, 2, 4, 6]),
         ({"boxes": "cxcywh"}, [2.5 / 8, 4 / 6, 3 / 8, 4 / 6]),
         ({"size": 24, "resize": "squash"}, [3, 8, 9, 16]),
-        ({"size": 24, "resize": "squash", "boxes": "xyxy"}, [3, 8, 12, 24]),
         ({"size": 24, "resize": "squash", "boxes": "cxcywh"}, [2.5 / 8, 4 / 6, 3 / 8, 4 / 6]),
     ],
 )
@@ -262,7 +261,6 @@ OUTLINE = [[1, 1, 3, 1, 3, 4], [0, 2, 1, 3]]
         ({"bbox": [1, 2, 0, 4], "area": None}, [1, 2, 0, 4]),
         ({"category_id": 90.0, "image_id": 5.0, "iscrowd": True}, [1, 2, 3, 4]),
         ({"bbox": None}, "has no bbox, and no outline of which one could be made"),
-        ({"bbox": [], "segmentation": []}, "has no bbox, and no outline of which one could be made"),
         ({"bbox": None, "segmentation": {"counts": [1]}}, "has no bbox, and a mask of runs; make one of"),
         ({"bbox": None, "segmentation": [[1, 2, 3]]}, "has no bbox, and an outline that is no list of x and y"),
         ({"bbox": None, "segmentation": [list("abcd")]}, "has no bbox, and an outline that is no list of x and y"),
@@ -271,7 +269,6 @@ OUTLINE = [[1, 1, 3, 1, 3, 4], [0, 2, 1, 3]]
         ({"bbox": [1, 2, 3, float("nan")]}, "has the bbox .* not left"),
         ({"bbox": [1, 2, 3, 10**400]}, "has the bbox .* not left"),
         ({"bbox": ["1", "2", "3", "4"]}, "has the bbox .* not left"),
-        ({"bbox": "wide"}, "has the bbox 'wide', not left"),
         ({"area": "large"}, "has the area 'large', no number"),
         ({"iscrowd": "0"}, "has iscrowd '0', not 0 or 1"),
     ],

@@ -64,12 +64,6 @@ def test_parts_are_as_large_as_the_images_are(folder):
     assert [(part.samples, part.nbytes) for part in parts] == [(4, 4 * image)] * 3 + [(1, image)]
 
 
-@pytest.mark.parametrize("resize", ["squash", "crop"])
-def test_sizes(folder, resize):
-    made = made_by(ImageFolderSource(str(folder), size=6, resize=resize))
-    assert {sample["image"].shape for sample in made} == {(3, 6, 6)}
-
-
 def test_images_of_another_size_are_refused_where_none_is_resized(folder):
     with pytest.raises(FormatError, match="8 × 12 pixels, not 8 × 8.*resize"):
         made_by(ImageFolderSource(str(folder), size=8, resize="none"))
@@ -81,16 +75,6 @@ def test_a_crop_which_a_size_alone_means_keeps_the_middle(tmp_path, how):
     array[:, 4:8] = 255
     save(tmp_path / "a" / "0.png", array)
     assert (items_of(ImageFolderSource(str(tmp_path), size=4, **how))[0].make()["image"] == 255).all()
-
-
-def test_palettes_are_kept_as_indices(tmp_path):
-    (tmp_path / "a").mkdir()
-    indices = np.arange(16, dtype=np.uint8).reshape(4, 4) % 3
-    image = Image.fromarray(indices, mode=None)
-    image.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255])
-    image.save(tmp_path / "a" / "0.png")
-    found = items_of(ImageFolderSource(str(tmp_path), mode="keep"))[0].make()["image"]
-    assert np.array_equal(found, indices[None])
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,6 @@ WRONG_KIND = "a value in it is not of the kind that it must be"
         (lambda chunk, config: chunk.update(chunk_bytes=7), "the index says 7"),
         (lambda chunk, config: chunk.update(chunk_size=3), "does not begin"),
         (lambda chunk, config: chunk.update(chunk_size=-1), "a chunk is"),
-        (lambda chunk, config: chunk.update(chunk_size=2**40), "a chunk is"),
         (lambda chunk, config: chunk.pop("chunk_size"), "it has no 'chunk_size'"),
         (lambda chunk, config: config.update(encryption={"algorithm": "fernet"}), "have encryption"),
         (lambda chunk, config: config.update(item_loader="ParquetLoader"), "item_loader 'ParquetLoader'"),

@@ -17,7 +17,7 @@ from tests.conversion.reading import plain
 
 pa = pytest.importorskip("pyarrow")
 
-COUNT = 1000
+COUNT = 200
 COLUMNS = {
     "id": list(range(COUNT)),
     "score": [None if n % 10 == 3 else n / 4 for n in range(COUNT)],
@@ -46,17 +46,9 @@ def tables():
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("table", list(tables()))
 def test_tables_of_all_libraries(tmp_path, table, workers):
-    report = gdsload.convert(table(), tmp_path / "out", workers=workers, shard_bytes="20kB")
+    report = gdsload.convert(table(), tmp_path / "out", workers=workers, shard_bytes="4kB")
     assert report.shards > 1
     assert str(rows_in(gdsload.ShardDataset(tmp_path / "out"))) == expected()
-
-
-def test_workers_do_not_change_a_byte(tmp_path):
-    digests = set()
-    for workers in (1, 3):
-        gdsload.convert(pa.table(COLUMNS), tmp_path / f"{workers}", workers=workers, shard_bytes="4kB")
-        digests.add(gdsload.ShardDataset(tmp_path / f"{workers}").digest)
-    assert len(digests) == 1
 
 
 def test_a_pandas_index_is_a_field_if_it_has_a_name(tmp_path, converted):
@@ -126,7 +118,7 @@ def test_arrays_by_name(tmp_path):
         "fixed": np.array([f"{n}" for n in range(COUNT)]),
         "ragged": [np.arange(n % 3) for n in range(COUNT)],
     }
-    gdsload.convert(arrays, tmp_path / "out", workers=2, shard_bytes="5kB")
+    gdsload.convert(arrays, tmp_path / "out", workers=2, shard_bytes="1kB")
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert dataset.schema["ragged"].ragged
     for n, sample in enumerate(dataset.__getitems__(range(COUNT))):

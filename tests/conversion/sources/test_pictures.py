@@ -120,11 +120,6 @@ def test_more_than_8_bits_are_refused_whatever_pillow_makes_of_them(content, mod
         decode_image(content, ImageForm(mode), "it")
 
 
-def test_of_a_file_that_is_not_known_it_is_said_which_ones_are(images_of):
-    with pytest.raises(ConversionError, match="it is none of JPEG, PNG, .*, or not as Pillow reads these"):
-        images_of(of_several("GIF"))
-
-
 @pytest.mark.parametrize(("channels", "order"), [(3, "BGR2RGB"), (2, "BGRA2RGBA"), (4, "BGRA2RGBA")])
 def test_the_way_out_of_16_bits_has_red_first(channels, order):
     with pytest.raises(FormatError, match=rf"cv2.cvtColor\(cv2.imread\(file, .*\), cv2.COLOR_{order}\) has all"):

@@ -62,9 +62,7 @@ def some(loader, batches, wait_s=0.0):
 
 
 @pytest.mark.parametrize("wrap", [False, True], ids=["sampler", "batch sampler"])
-@pytest.mark.parametrize(
-    ("taken", "wait_s"), [(0, 0.0), (1, 0.0), (3, 0.02), (8, 0.0), (9, 0.02), (25, 0.02), (26, 0.0)]
-)
+@pytest.mark.parametrize(("taken", "wait_s"), [(0, 0.0), (1, 0.0), (3, 0.02), (9, 0.02), (26, 0.0)])
 @pytest.mark.parametrize("name", ["random", "several times", "with replacement", "weighted", "subset"])
 def test_epochs_that_are_left_early_are_those_of_torch(make, name, taken, wait_s, wrap):
     """Each draws from the generator after what the consumer got, and not after what was drawn ahead, however much.
@@ -81,7 +79,7 @@ def test_epochs_that_are_left_early_are_those_of_torch(make, name, taken, wait_s
 
 
 @pytest.mark.parametrize("wrap", [False, True], ids=["sampler", "batch sampler"])
-@pytest.mark.parametrize("taken", [1, 3, 9])
+@pytest.mark.parametrize("taken", [1, 9])
 @pytest.mark.parametrize("name", ["random", "several times", "weighted", "subset", "with replacement"])
 def test_the_epoch_behind_a_resumed_one_that_is_left_is_that_of_the_run_that_went_on(make, name, taken, wrap):
     """Frameworks that limit an epoch save in the middle of it, and go on with the next one."""

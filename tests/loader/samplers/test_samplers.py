@@ -379,7 +379,6 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("options", "before", "match"),
         [
-            ({"sampler": BatchSampler(SequentialSampler(ALL), 25, False)}, [], "is no whole number"),
             ({"sampler": BatchSampler(RandomSampler(ALL), 25, False)}, [], "is no whole number"),
             ({"batch_sampler": [[1, 2], 3]}, [[1, 2]], "gave 3, which is no whole number nor a batch .*lists of"),
         ],

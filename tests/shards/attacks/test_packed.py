@@ -35,7 +35,6 @@ NAMES = {
     "P002": Attack("a column of no fields", [["a"], []], r"packed\[1\] is \[\], no list of at least one field"),
     "P003": Attack("a name for a column", ["a"], r"packed\[0\] is 'a', no list of at least one field"),
     "P004": Attack("an object", {"0": ["a"]}, "packed is {'0': \\['a'\\]}, no list"),
-    "P005": Attack("null", None, "packed is None, no list"),
     "P010": Attack("a field that is not there", [["a", "z"]], r"packed\[0\]: the schema has no field 'z'"),
     "P012": Attack("a list for a name", [["a", ["b"]]], r"packed\[0\]: the schema has no field \['b'\]"),
     "P015": Attack("a name of a megabyte", [["a" * 10**6]], r"packed\[0\]: the schema has no field 'aaa"),
@@ -74,9 +73,6 @@ SHARDS = {
         "rows of another type", tensor(ROWS, dtype="I8"), r"is I8 \[5, 24\], but the schema says U8 \[5, 24\]", ROWS
     ),
     "P051": Attack("rows in one", tensor(ROWS, shape=[120]), r"is U8 \[120\], but the schema says U8 \[5, 24\]", ROWS),
-    "P052": Attack(
-        "longer rows", tensor(ROWS, shape=[4, 30]), r"is U8 \[4, 30\], but the schema says U8 \[5, 24\]", ROWS
-    ),
     "P054": Attack(
         "a larger element", retyped("a", dtype="int64", shape=[2]), r"but the schema says U8 \[5, 32\]", ROWS
     ),

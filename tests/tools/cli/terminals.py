@@ -1,8 +1,9 @@
-"""A terminal of a width, in which a command runs: what it shows there."""
+"""Terminals in which a command runs, in a process or in the test's own: what it shows there."""
 
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import re
@@ -64,6 +65,23 @@ class Shown:
         code = self.process.wait(ENOUGH_S)
         os.close(self._fd)
         return code
+
+
+class Terminal(io.TextIOWrapper):
+    """A terminal of some encoding, and what it was sent."""
+
+    def __init__(self, encoding="utf-8"):
+        super().__init__(io.BytesIO(), encoding, write_through=True)
+
+    def isatty(self):
+        return True
+
+    @property
+    def text(self):
+        return self.buffer.getvalue().decode(self.encoding)
+
+    def sent(self):
+        return self.text.split("\r\x1b[K")[1:]
 
 
 def settled(text):

@@ -42,6 +42,11 @@ def write(path, **more):
 SAMPLE_BYTES = sum(1024 + 8 + 2 * (number % 5) + 2 * (number % 3) + number % 4 for number in range(700))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_sync():
+    """All is synced, since pages that are not written yet stay in the cache."""
+
+
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
     return write(tmp_path_factory.mktemp("bench") / "shards")

@@ -21,17 +21,22 @@ from tests.tools.cli.terminals import Shown, settled
 
 GOLDEN = Path(__file__).parent / "golden"
 RUN = """
-import json, shlex, sys
+import fcntl, json, os, shlex, struct, sys, termios
 from gdsload.tools.cli import main
-for line in json.loads(sys.argv[1]):
-    print(f"$ gdsload {line}", flush=True)
-    try:
-        code = main(shlex.split(line))
-    except SystemExit as end:
-        code = end.code or 0
-    sys.stdout.flush()
-    print(f"[{code}]" if code else "", flush=True)
+for folder, columns, lines in json.loads(sys.argv[1]):
+    os.chdir(folder)
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    for line in lines:
+        print(f"$ gdsload {line}", flush=True)
+        try:
+            code = main(shlex.split(line))
+        except SystemExit as end:
+            code = end.code or 0
+        sys.stdout.flush()
+        print(f"[{code}]" if code else "", flush=True)
+    print(END, flush=True)
 """
+END = "=" * 7
 HELP = ["", "--version", *(
     f"{command} --help" for command in (
         "convert", "merge", "split", "reshard", "inspect", "verify", "doctor", "bench", "demo", "completion"
@@ -80,6 +85,7 @@ FAULTS = [
     "inspect a --image x",
     "verify damaged",
 ]
+SHOWN = [("help", 80), ("help", 120), ("work", 80), ("work", 120), ("faults", 80)]
 
 
 def golden(name, text):
@@ -113,22 +119,22 @@ def made():
     shutil.rmtree(folder)
 
 
-@pytest.fixture
-def folder(made):
-    """A place like that of every other test."""
-    folder = Path(tempfile.mkdtemp(prefix="golden-", dir="/tmp"))
-    for path in made.iterdir():
-        (shutil.copytree if path.is_dir() else shutil.copy2)(
-            path, folder / path.name
-        )  # links are shown as their targets
-    yield folder
-    shutil.rmtree(folder)
-
-
-def run(folder, lines, columns, **environment):
-    with_code = Shown(["-c", RUN, json.dumps(lines)], columns=columns, cwd=folder, **environment)
-    assert with_code.end() == 0
-    return with_code.text
+@pytest.fixture(scope="module")
+def shown(made):
+    """What one program has shown in terminals of these widths, each time in a folder of its own."""
+    folders = [Path(tempfile.mkdtemp(prefix="golden-", dir="/tmp")) for _ in SHOWN]
+    for folder in folders:
+        for path in made.iterdir():
+            (shutil.copytree if path.is_dir() else shutil.copy2)(path, folder / path.name)
+    gdsload.convert(folders[-1] / "x.npy", folders[-1] / "a", workers=1)
+    lines = {"help": HELP, "work": WORK, "faults": FAULTS}
+    jobs = [(str(folder), columns, lines[what]) for folder, (what, columns) in zip(folders, SHOWN, strict=True)]
+    terminal = Shown(["-c", RUN.replace("END", repr(END)), json.dumps(jobs)])
+    assert terminal.end() == 0
+    texts = terminal.text.split(f"{END}\r\n")
+    yield {one: (folder, text) for one, folder, text in zip(SHOWN, folders, texts, strict=False)}
+    for folder in folders:
+        shutil.rmtree(folder)
 
 
 def masked(text, folder):
@@ -148,14 +154,9 @@ def lines_of(text):
     return [line for line in lines if not line.startswith("$ ")]
 
 
-@pytest.mark.parametrize(
-    ("what", "columns"), [("help", 80), ("help", 120), ("work", 80), ("work", 120), ("faults", 80)]
-)
-def test_in_a_terminal(folder, columns, what):
-    lines = {"help": HELP, "work": WORK, "faults": FAULTS}[what]
-    if what == "faults":
-        gdsload.convert(folder / "x.npy", folder / "a", workers=1)
-    said = run(folder, lines, columns)
+@pytest.mark.parametrize(("what", "columns"), SHOWN)
+def test_in_a_terminal(shown, what, columns):
+    folder, said = shown[what, columns]
     wide = [line for line in lines_of(said) if len(line) > columns]
     assert [line for line in wide if not line.startswith(("  gdsload ", '"digest', ' "'))] == []  # what is to be pasted
     golden(f"{what}-{columns}.txt", masked(settled(said), folder))

@@ -75,12 +75,22 @@ def test_runs_as_a_module_and_into_a_closed_pipe(dataset):
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("arguments", ["", "inspect {}", "convert --json {} {}-2"])
-def test_output_that_cannot_be_written_is_an_error(dataset, arguments):
-    program = f"{sys.executable} -m gdsload {arguments.format(dataset, dataset)} > /dev/full"
+FULL = """error: the output cannot be written: No space left on device
+hint: Make room where it goes, or send it elsewhere.
+"""
+
+
+@pytest.mark.parametrize("arguments", ["inspect {}", "convert --json {} {}-2"])
+def test_output_that_cannot_be_written_is_an_error(dataset, arguments, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", open("/dev/full", "w"))  # noqa: SIM115 - the command closes it
+    assert main(arguments.format(dataset, dataset).split()) == 1
+    assert capsys.readouterr().err == FULL
+
+
+def test_so_it_is_when_the_program_ends():
+    program = f"{sys.executable} -m gdsload > /dev/full"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False)
-    said = "error: the output cannot be written: No space left on device\n"
-    assert (done.stderr, done.returncode) == (f"{said}hint: Make room where it goes, or send it elsewhere.\n", 1)
+    assert (done.stderr, done.returncode) == (FULL, 1)
 
 
 def test_inspect_shows_what_lies_on_which_drive(tmp_path, dataset, capsys, monkeypatch):

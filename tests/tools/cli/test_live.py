@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import textwrap
 import time
 
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 
 import gdsload
-from tests.tools.cli.terminals import Shown, settled, states
+from gdsload.tools.cli import main
+from tests.tools.cli.terminals import Shown, Terminal, settled, states
 
 SLOW = """
     import sys, time
@@ -105,16 +107,24 @@ def test_bench_says_what_it_does(tmp_path):
     assert any(line.startswith("direct, auto   SSD→RAM; ") for line in lines)
 
 
-def test_nothing_of_it_where_that_is_no_terminal(slow, tmp_path):
-    """Nor in one that cannot write lines over."""
-    terminal = Shown([slow(0)], cwd=tmp_path, TERM="dumb")
-    assert terminal.end() == 0
-    assert terminal.text == f"{tmp_path / 'out'}: 800 samples in 4 shards, 32 KiB\r\n"
+def in_terminal(monkeypatch, *words):
+    """The exit code of a command in this process, and what it has shown in a terminal."""
+    terminal = Terminal()
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, stream, terminal)
+    return main(words), terminal.text
 
 
-def test_no_colour_for_who_wants_none(tmp_path):
-    arguments = ["-m", "gdsload", "inspect", str(tmp_path / "none")]
-    for environment, painted in (({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)):
-        terminal = Shown(arguments, **environment)
-        assert terminal.end() == 1
-        assert ("\x1b[31merror:\x1b[0m" in terminal.text) == painted
+def test_nothing_of_it_where_lines_cannot_be_written_over(tmp_path, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    np.save(tmp_path / "x.npy", np.arange(800))
+    words = ["convert", f"{tmp_path}/x.npy", f"{tmp_path}/out", "--workers", "1", "--shard-bytes", "1600"]
+    assert in_terminal(monkeypatch, *words) == (0, f"{tmp_path / 'out'}: 800 samples in 4 shards, 32 KiB\n")
+
+
+@pytest.mark.parametrize(("wish", "painted"), [("1", False), ("", True)])
+def test_no_colour_for_who_wants_none(tmp_path, monkeypatch, wish, painted):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", wish)
+    code, shown = in_terminal(monkeypatch, "inspect", str(tmp_path / "none"))
+    assert (code, "\x1b[31merror:\x1b[0m" in shown) == (1, painted)
