@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 __all__ = [
     "BackendUnavailableError",
@@ -138,6 +139,11 @@ class GdsloadError(Exception):
         self.field = field
         self.offset = offset
         self.remedy = remedy
+
+    def within(self, file: str) -> Self:
+        """The same error, which from now on names this file, if it named none."""
+        self.file = file if self.file is None else self.file
+        return self
 
     @property
     def where(self) -> str:

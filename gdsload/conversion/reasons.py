@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 from gdsload.errors import FormatError, GdsloadError
 
-__all__ = ["in_words", "of_user", "reading", "reason_of"]
+__all__ = ["as_pasted", "in_words", "of_user", "reading", "reason_of"]
 
 _BARE = (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, ZeroDivisionError, struct.error)
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _MOST = 200
-_LONGEST_REASON = 500
+_LONGEST_REASON = _LONGEST_VALUE = 500
 
 
 def in_words(error: BaseException) -> str:
@@ -39,6 +39,12 @@ def in_words(error: BaseException) -> str:
     if _is_bare(error) or type(error) in (TypeError, AttributeError, IndexError):
         return "a value in it is not of the kind that it must be"
     return " ".join(str(error).split())[:_MOST]
+
+
+def as_pasted(value: str | list[str]) -> str:
+    """A value as an option in a sentence has it: as Python writes it, or dots for one that is too long."""
+    found = repr(value)
+    return found if len(found) <= _LONGEST_VALUE else "[...]" if isinstance(value, list) else "..."
 
 
 def reason_of(trouble: Exception) -> str:

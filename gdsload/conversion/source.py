@@ -112,7 +112,7 @@ class OfDocuments:
 class FieldChoice:
     """Base of sources that are `Selective`: they read `fields`, None for all of them.
 
-    A source keeps in `_known` what it has worked out from its first samples, until other fields are chosen.
+    A source keeps what its first samples show in attributes that begin with `_known`, until other fields are chosen.
     """
 
     fields: tuple[str, ...] | None = None
@@ -122,8 +122,8 @@ class FieldChoice:
         """See `Selective.only`."""
         found = copy.copy(self)
         found.fields = tuple(fields)
-        for name in ("_known", "_decided"):
-            found.__dict__.pop(name, None)
+        for name in [name for name in found.__dict__ if name.startswith("_known")]:
+            del found.__dict__[name]
         return found
 
 

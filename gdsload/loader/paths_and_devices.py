@@ -49,8 +49,9 @@ def resolve_device(device: str | torch.device | int | None) -> torch.device:
             found = torch.device("cuda", torch.cuda.current_device())
     except (RuntimeError, AssertionError, TypeError) as error:
         raise OptionError(
-            f"device {device!r} cannot be used here: {(str(error).splitlines() or [type(error).__name__])[0]}",
-            remedy='Pass `device="cpu"`, or None for the accelerator if there is one.',
+            f"{device!r} cannot be used here: {(str(error).splitlines() or [type(error).__name__])[0]}",
+            option="device",
+            remedy='Pass `device="cpu"`, or leave `device` out for the accelerator if there is one.',
         ) from None
     return found
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from gdsload.conversion.reasons import as_pasted
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.json_types import has_large_float
 from gdsload.errors import FormatError
@@ -102,20 +103,21 @@ def _wider(lines: Sequence[bytes], known: Any) -> str | None:
 def _mixed(key: str, kind: str | None, reason: str, where: str) -> FormatError:
     name = f"{key!r:.100}"
     rounds = ", which rounds whole numbers beyond 2**53" if kind == "float64" else ""
-    way = f"Say of what type it is, `types={{{name}: {kind!r}}}`{rounds}; or keep it" if kind else "Keep it"
+    pasted = as_pasted(key)
+    way = f"Say of what type it is, `types={{{pasted}: {kind!r}}}`{rounds}; or keep it" if kind else "Keep it"
     return FormatError(
         f"the key {name} has values of several types: {reason}",
         file=where,
-        remedy=f"{way} as a text of JSON, `as_json=[{name}]`; or choose other fields: `fields=[...]`.",
+        remedy=f"{way} as a text of JSON, `as_json=[{pasted}]`; or choose other fields: `fields=[...]`.",
     )
 
 
 def _late(key: str, value: Any, where: str) -> FormatError:
-    name = f"{key!r:.100}"
+    name = as_pasted(key)
     kind, usual = next((how for what, how in _USUAL.items() if isinstance(value, what)), ("float64", 0))
     text = f" and `as_json=[{name}]`" if isinstance(value, list | dict) else ""
     return FormatError(
-        f"the first lines have no key {name}",
+        f"the first lines have no key {key!r:.100}",
         file=where,
         remedy="Say of what type it is and what stands for it where it is missing, "
         f"`types={{{name}: {kind!r}}}` and `fill={{{name}: {usual!r}}}`{text}, say; "

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gdsload.conversion.reasons import as_pasted
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 
@@ -32,7 +33,7 @@ def settled_type(column: Any, values: Sequence[Any], key: str, file: str) -> Any
         raise OptionError(
             f"the key {key!r:.100} has no value in the first lines",
             file=file,
-            remedy=f"Say of what type it is, `types={{{key!r:.100}: 'float64'}}`, say; or choose other fields: "
+            remedy=f"Say of what type it is, `types={{{as_pasted(key)}: 'float64'}}`, say; or choose other fields: "
             "`fields=[...]`.",
         )
     if arrow.types.is_list(kind):
@@ -101,8 +102,8 @@ def _beyond(key: str, number: int) -> str:
 
 def _kept_or_rounded(key: str) -> str:
     return (
-        f"Keep it as a text, `as_json=[{key!r:.100}]`; or say of what type it is, which may round it, "
-        f"`types={{{key!r:.100}: 'float64'}}`, say."
+        f"Keep it as a text, `as_json=[{as_pasted(key)}]`; or say of what type it is, which may round it, "
+        f"`types={{{as_pasted(key)}: 'float64'}}`, say."
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gdsload.conversion.input_files import open_file, stamps
-from gdsload.conversion.reasons import reading
+from gdsload.conversion.reasons import as_pasted, reading
 from gdsload.conversion.row_source import BATCH_BYTES, check_columns, filled, runs
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
@@ -150,11 +150,11 @@ class LeRobotSource(FieldChoice, ImageSource):
         videos = [name for name, one in described.items() if isinstance(one, dict) and one.get("dtype") == "video"]
         names = check_columns(self.fields, described, self.path)
         if wanted := [name for name in videos if name in names]:
-            others = ", ".join(repr(name) for name in described if name not in videos)
+            others = as_pasted([name for name in described if name not in videos])
             raise FormatError(
                 f"feature {wanted[0]!r} is video, which is not decoded",
                 file=self.path,
-                remedy=f"Choose the others, `fields=[{others[:500]}]`, or convert its LeRobotDataset, which decodes "
+                remedy=f"Choose the others, `fields={others}`, or convert its LeRobotDataset, which decodes "
                 "frames, as a torch dataset: 'package.module:name'.",
             )
         return [_feature(name, described[name], self.path) for name in names]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from gdsload.conversion.reasons import as_pasted
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 
@@ -126,5 +127,5 @@ def _named(key: bytes, file: str) -> OptionError:
     return OptionError(
         f"it holds another database, {name!r:.200}",
         file=file,
-        remedy=f"Pass `database={name!r:.200}` to read that; `database=''` reads what has no name.",
+        remedy=f"Pass `database={as_pasted(name)}` to read that; `database=''` reads what has no name.",
     )

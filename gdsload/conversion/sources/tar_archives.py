@@ -289,6 +289,5 @@ def opened_tar(file: str) -> Iterator[TarReader]:
         ):
             yield TarReader(*unpacked_by_magic(raw), file)
     except FormatError as error:
-        if error.file is None:
-            raise FormatError(error.message, file=file, remedy=error.remedy) from None
+        error.within(file)
         raise

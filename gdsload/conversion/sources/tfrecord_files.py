@@ -113,7 +113,7 @@ class TfRecordSource(FieldChoice, ImageSource):
             try:
                 self._known = features_of(first, self.types, self.fields, self.path)
             except FormatError as error:
-                raise FormatError(error.message, file=self.path, remedy=error.remedy) from None
+                raise error.within(self.path) from None
         return self._known
 
     def _files(self) -> list[str]:

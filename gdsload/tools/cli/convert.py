@@ -7,6 +7,8 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE
@@ -115,7 +117,7 @@ def _options(chosen: argparse.Namespace) -> ConvertKeywords:
             **({"keep_encoded": True} if chosen.keep_encoded else {})
         },
         "fields": chosen.fields,
-        "casts": dict(_pair(one) for given in chosen.cast for one in given.split(",")),
+        "casts": dict(pair for given in chosen.cast for pair in _casts(given)),
         "ragged": chosen.ragged,
         "fixed": chosen.fixed,
         "map": chosen.map,
@@ -237,6 +239,14 @@ def _packing(chosen: argparse.Namespace) -> dict[str, Any] | None:
         raise OptionError(f"--pack is {chosen.pack!r}, not FIELD:LENGTH")
     kind = {} if found["dtype"] is None else {"dtype": found["dtype"]}
     return {"field": found["field"], "length": int(found["length"]), "eos": chosen.eos, "pad": chosen.pad, **kind}
+
+
+def _casts(text: str) -> Iterable[tuple[str, str]]:
+    """Casts from ``a=int8,b=uint8``, or from JSON: a field may have a comma in its name."""
+    with suppress(ValueError):
+        if isinstance(found := json.loads(text), dict):
+            return [(name, str(kind)) for name, kind in found.items()]
+    return map(_pair, text.split(","))
 
 
 def _pair(text: str) -> tuple[str, str]:

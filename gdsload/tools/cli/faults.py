@@ -51,12 +51,22 @@ def _typed(flag: str, option: re.Match[str]) -> str:
 def _word(value: object) -> str:
     """A value as one word of a command line; "..." stands for any."""
     if isinstance(value, dict):
-        return "NAME=VALUE" if ... in value.values() else _word([f"{name}={one}" for name, one in value.items()])
+        if ... in (*value, *value.values()):
+            return "NAME=VALUE"
+        texts = [one if isinstance(one, str) else json.dumps(one, default=str) for one in value.values()]
+        words = [f"{name}={text}" for name, text in zip(value, texts, strict=True)]
+        return _listed(value, words, odd="=" in "".join(map(str, value)) or any("," in word for word in words))
     if isinstance(value, list):
-        words = [str(one) for one in value]
-        listed = json.dumps(words, ensure_ascii=False) if any("," in one for one in words) else ",".join(words)
-        return "NAME" if ... in value else shlex.quote(listed)
+        words = list(map(str, value))
+        return "NAME" if ... in value else _listed(words, words, odd=any("," in word or "=" in word for word in words))
+    if isinstance(value, str) and not value.isprintable():  # a tab would be shown as a blank
+        return shlex.quote(json.dumps(value))
     return "VALUE" if value in (..., "...") else shlex.quote(str(value))
+
+
+def _listed(value: object, words: list[str], *, odd: bool) -> str:
+    """Words with commas between them, or the value as JSON if they would be read as something else."""
+    return shlex.quote(json.dumps(value, ensure_ascii=False, default=str) if odd else ",".join(words))
 
 
 def typed_error(error: GdsloadError, options: Mapping[str, str]) -> GdsloadError:

@@ -11,6 +11,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -56,10 +57,10 @@ def source_options(chosen: argparse.Namespace) -> dict[str, Any]:
 
 def _from_text(text: str, annotation: Any = Any) -> Any:
     """A value as JSON writes it, or else the text; where lists or mappings are wanted, `a,b` and `a=int,b=str`, too."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        pass
+    with suppress(ValueError):
+        found = json.loads(text)
+        if isinstance(found, str | list | dict) or not _is_of_words(annotation):
+            return found
     if _takes(annotation, Mapping) and "=" in text:
         pairs = (pair.split("=", 1) for pair in text.split(",") if "=" in pair)
         return {name: value if _of_texts(annotation) else _from_text(value) for name, value in pairs}
@@ -82,6 +83,11 @@ def option_value(name: str, text: str) -> Any:
         return _from_text(text, annotation)
     except argparse.ArgumentTypeError as error:
         raise OptionError(f"--option {name}: {error}") from None
+
+
+def _is_of_words(annotation: Any) -> bool:
+    """Return whether an option is a text or several: ``--database 1`` is no number."""
+    return all(one in (str, type(None)) or _takes(one, Sequence) for one in _choices(annotation))
 
 
 def _of_texts(annotation: Any) -> bool:
