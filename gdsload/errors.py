@@ -20,10 +20,9 @@
     ├── StateError (ValueError)               a state that cannot be resumed here
     └── LoaderClosedError (RuntimeError)
 
-An error says what happened, where (file, field, offset), why (`cause`), and what to do (`remedy`). In texts of
-conversions and shards an option that a command has, too, stands in backticks, as Python writes it: `fields=['a', 'b']`.
-Commands show it as it is typed.
-All are picklable, so that they cross process boundaries whole.
+An error says what happened, where (file, field, offset), why (`cause`), and what to do (`remedy`). `option` names the
+option that is wrong. Options in a text are in backticks, as Python writes them: `fields=['a', 'b']`; commands show them
+as they are typed. All errors are picklable.
 """
 
 from __future__ import annotations

@@ -41,9 +41,10 @@ def prepare(accelerator: Accelerator, loader: DataLoader) -> PreparedLoader:
     if accelerator.dispatch_batches or accelerator.split_batches:
         name = "dispatch_batches" if accelerator.dispatch_batches else "split_batches"
         raise OptionError(
-            f"{name}=True of the accelerator does not go with a gdsload.DataLoader, whose batch_size is that of each "
-            "process, which reads its own share",
-            remedy=f"Leave {name} out; divide the batch_size by the number of processes if that is what you want.",
+            "of the accelerator is True, but the `batch_size` of a gdsload.DataLoader is that of each process, which "
+            "reads its own share",
+            option=name,
+            remedy=f"Leave `{name}` out, and divide `batch_size` by the number of processes.",
         )
     prepared = PreparedLoader(accelerator, loader)
     accelerator.prepare_data_loader(prepared)  # which notes it, for `save_state`
@@ -61,7 +62,7 @@ def _check_processes(accelerator: Accelerator) -> None:
         raise OptionError(
             f"torch.distributed has {processes} processes, but the accelerator knows of {accelerator.num_processes}: "
             "each would train another model on its share of the samples",
-            remedy="On CPUs, make it with Accelerator(cpu=True), a Trainer with TrainingArguments(use_cpu=True).",
+            remedy="On CPUs, make it with `Accelerator(cpu=True)`, a Trainer with `TrainingArguments(use_cpu=True)`.",
         )
 
 
@@ -92,7 +93,7 @@ class _Run:
         if rest % processes and self._loader.tail != "pad":
             warnings.warn(
                 f"the {rest} samples of the last batch of all {processes} processes do not go round, so what is "
-                'gathered has some of them twice: with tail="pad" those come last, and are left out',
+                'gathered has some of them twice: with `tail="pad"` those come last, and are left out',
                 stacklevel=2,
             )
             return 0

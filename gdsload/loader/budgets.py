@@ -50,8 +50,8 @@ def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
         raise BudgetError(
             f"the arena is {format_bytes(arena_bytes)}, but {lanes} lanes and one window read ahead, of "
             f"{format_bytes(window_bytes)} each, need {format_bytes(needed)}",
-            remedy=f"Pass memory=gdsload.Memory(arena={needed}), or shuffle=gdsload.BlockShuffle(window=..., "
-            f"lanes=...) with fewer lanes (here {order.lanes}) or a smaller window (here {order.window} samples).",
+            remedy=f"Pass `memory=gdsload.Memory(arena={needed})`, or `shuffle=gdsload.BlockShuffle(window=..., "
+            f"lanes=...)` with fewer lanes (here {order.lanes}) or a smaller window (here {order.window} samples).",
         )
     nbytes = int(plan.batch_sample_bytes * schedule.batch_size)
     sizes_vary = plan.source is not None and plan.source.batch_size is None

@@ -68,14 +68,14 @@ def as_tuple(batch: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
     """
     if not isinstance(batch, Mapping):
         raise OptionError(
-            f"as_tuple={names!r}, but the transforms made a {type(batch).__name__} of the batch",
-            remedy="Let them return a dict, or leave as_tuple out.",
+            f"is {names!r}, but the transforms made a {type(batch).__name__} of the batch",
+            option="as_tuple",
+            remedy="Let them return a dict, or leave `as_tuple` out.",
         )
     for name in names:
         if name not in batch:
-            raise OptionError(
-                f"as_tuple names {name!r}, which the batch has not", remedy=f"It has {', '.join(map(repr, batch))}."
-            )
+            listed = f"It has {', '.join(map(repr, batch))}."
+            raise OptionError(f"names {name!r}, which the batch has not", option="as_tuple", remedy=listed)
     return tuple(batch[name] for name in names)
 
 
@@ -87,8 +87,9 @@ def _add_real(batch: Any, place: Place, size: int, device: torch.device) -> None
     """
     if not isinstance(batch, MutableMapping):
         raise OptionError(
-            f'with_real=True adds "real" to each batch, but device_transform returned a {type(batch).__name__}',
-            remedy="Let it return a dict, or take loader.real_samples.",
+            f"adds 'real' to each batch, but `device_transform` returned a {type(batch).__name__}",
+            option="with_real",
+            remedy="Let it return a dict, or take `loader.real_samples`.",
         )
     counted = place.schedule.counted(place.step, size)
     batch["real"] = real = torch.zeros(size, dtype=torch.bool, device=device)
@@ -129,7 +130,9 @@ class Buffers:
         with torch.inference_mode(mode=False), torch.no_grad():
             copied = self._copied(batch, "batch")
         if missing := sorted(self._buffers.keys() - self._filled):
-            raise OptionError(f"reuse_buffers=True, but there is no {missing[0]}, which the first batch had")
+            raise OptionError(
+                f"is True, but there is no {missing[0]}, which the first batch had", option="reuse_buffers"
+            )
         self._complete = True
         return copied
 
@@ -142,7 +145,8 @@ class Buffers:
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_nested:
             kind = f"tensor of layout {value.layout}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise OptionError(
-                f"reuse_buffers=True, but {where} is a {kind}",
+                f"is True, but {where} is a {kind}",
+                option="reuse_buffers",
                 remedy="Let transforms return dicts, tuples and lists of plain tensors of a fixed shape.",
             )
         buffer = self._buffer(value, where)
@@ -156,16 +160,17 @@ class Buffers:
         if buffer is None and not self._complete:
             buffer = self._buffers[where] = self._made_for(value)
         if buffer is None:
-            raise OptionError(f"reuse_buffers=True, but {where} is new: the first batch had no such part")
+            raise OptionError(f"is True, but {where} is new: the first batch had no such part", option="reuse_buffers")
         if (
             (value.dtype, value.device, value.shape[1:]) != (buffer.dtype, buffer.device, buffer.shape[1:])
             or value.dim() != buffer.dim()
             or value.shape[:1] > buffer.shape[:1]
         ):
             raise OptionError(
-                f"reuse_buffers=True, but {where} is {_described(value)}, which its buffer, {_described(buffer)}, does "
-                "not fit",
-                remedy="Give all batches one shape, but for their number of samples; a batch_sampler, its batch_size.",
+                f"is True, but {where} is {_described(value)}, which does not fit its buffer, {_described(buffer)}",
+                option="reuse_buffers",
+                remedy="Give all batches one shape, but for their number of samples. A `batch_sampler` may say that "
+                "number in an attribute `batch_size`.",
             )
         return buffer
 

@@ -204,10 +204,11 @@ class TokenBudget(_LengthBatches):
         if len(longer):
             first, others = int(longer[0]), len(longer) - 1
             raise OptionError(
-                f"sample {first} has {self.lengths[first]} rows of {self.field!r}, more than max_tokens, which is "
-                f"{self.max_tokens}" + (f", and so have {others} more" if others else ""),
-                remedy="Raise it, or leave them out: pass dataset.select(np.flatnonzero(dataset.lengths("
-                f"{self.field!r}) <= {self.max_tokens})) to both this and the loader.",
+                f"is {self.max_tokens}, but sample {first} has {self.lengths[first]} rows of {self.field!r}"
+                + (f", and {others} more have too many" if others else ""),
+                option="max_tokens",
+                remedy="Raise it, or leave such samples out: pass `dataset.select(np.flatnonzero(dataset.lengths("
+                f"{self.field!r}) <= {self.max_tokens}))` to both this and the loader.",
             )
 
     @property

@@ -246,9 +246,9 @@ def _refuse_cache(cache: str, request: BackendRequest) -> None:
     """
     if cache == "vram" and request.placement == "host":
         raise BackendUnavailableError(
-            f'cache="vram" keeps samples where the GPU gathers them, and batches for {str(request.device)!r} are built '
-            "in CPU memory",
-            remedy='Pass device="cuda" without backend="host", or leave cache= out.',
+            f"`cache='vram'` keeps samples for a GPU that gathers them, but batches for {str(request.device)!r} are "
+            "built in CPU memory",
+            remedy="Pass `device='cuda'` without `backend='host'`, or leave `cache` out.",
         )
 
 
@@ -263,14 +263,16 @@ def _keeps_images(cache: str, request: BackendRequest, decode: Mapping[str, Deco
         return some and cache in ("vram", "auto") and request.placement == "gpu"
     if request.placement == "gpu":
         raise OptionError(
-            f'cache="ram" keeps decoded images where batches are built, which for {str(request.device)!r} is the GPU',
-            remedy='Pass cache="vram".',
+            f"is 'ram', but batches for {str(request.device)!r} are built on the GPU, and decoded images kept there",
+            option="cache",
+            remedy="Pass `cache='vram'`.",
         )
     if not some:
         raise OptionError(
-            'cache="ram" keeps images that are decoded the same in every epoch, and there are none',
-            remedy='Pass decode={"image": DecodeImage(...)} with crop="center" or "none", whose result a '
-            "device_transform may crop at random. Shards are kept in memory by the page cache.",
+            "is 'ram', which keeps images that are decoded the same in every epoch, and there are none",
+            option="cache",
+            remedy="Pass `decode={'image': DecodeImage(crop='center')}`, and crop at random in `device_transform`. "
+            "Shards are kept in memory by the page cache.",
         )
     return True
 
@@ -280,7 +282,9 @@ def _order_options(options: Options, selected: Selected, fields: Sequence[str]) 
     for name, sampler in (("batch_sampler", options.batch_sampler), ("sampler", options.sampler)):
         if sampler is not None:
             if selected.mixture is not None:
-                raise OptionError(f"{name} cannot be used with a Mix", remedy="Pass a ConcatDataset, or no sampler.")
+                raise OptionError(
+                    "cannot be used with a Mix", option=name, remedy="Pass a ConcatDataset, or no sampler."
+                )
             kind: ShuffleName = "sampler" if options.function is None else "function"
             return OrderOptions(kind, 0, 0, 1, f"{name}={getattr(sampler, '__name__', type(sampler).__name__)}")
     # Windows that overlap are read once each, but kept in memory once.
@@ -291,8 +295,9 @@ def _order_options(options: Options, selected: Selected, fields: Sequence[str]) 
     found = resolve(shuffle, facts)
     if selected.mixture is not None and (shuffle == "block" or found.shuffle == "block"):
         raise OptionError(
-            "a Mix cannot be shuffled in blocks: samples of all its datasets come in turn",
-            remedy='Pass shuffle="full", or write one shuffled dataset with gdsload.convert.',
+            f"is {options.shuffle!r}, but a Mix cannot be shuffled in blocks: its datasets take turns",
+            option="shuffle",
+            remedy='Pass `shuffle="full"`, or write one shuffled dataset with gdsload.convert.',
         )
     return found
 

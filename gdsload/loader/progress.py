@@ -167,7 +167,8 @@ class Progress:
         """
         if step is not None and self.sampled is not None:
             raise OptionError(
-                "set_epoch has a step, and a sampler says which samples come before it",
+                "cannot be set with a sampler, which has to draw all samples before it",
+                option="step",
                 remedy="Resume a state of the loader, or leave out batches as they come.",
             )
         begun, self._begun = self._begun, None
@@ -249,7 +250,7 @@ class Progress:
                 raise StateError(
                     f"the state was taken after {cursor.position} batches of a sampler, of another size than they have "
                     "here",
-                    remedy="Pass the same batch_size, or a state from between two epochs.",
+                    remedy="Pass the same `batch_size`, or a state from between two epochs.",
                 )
             self.sampled.refuse_others(whole, cursor.position, self._plan.schedule.world())
             self.sampled.resume(mark, cursor.position, schedule)

@@ -49,7 +49,7 @@ class SampledSchedule(Schedule):
             OptionError: if it is less than 0.
         """
         if position < 0:
-            raise OptionError(f"position {position} is no number of batches")
+            raise OptionError(f"is {position}, which is no number of batches", option="position")
         return position
 
 
@@ -160,7 +160,7 @@ class Schedules:
                 f"WORLD_SIZE is {size} in the environment, but torch.distributed is not initialised: all {size} "
                 "processes would get the same batches",
                 remedy="Call torch.distributed.init_process_group (or make the framework's Trainer or Accelerator) "
-                "before the first batch, len(loader) and states, or pass ranks=(rank, world_size); ranks=(0, 1) "
+                "before the first batch, len(loader) and states, or pass `ranks=(rank, world_size)`; `ranks=(0, 1)` "
                 "gives all samples to every process.",
             )
         if not self._seen.is_now():

@@ -74,7 +74,7 @@ class Selected:
                 raise OptionError(
                     f"the datasets at {self.datasets[0].path} and {dataset.path} store their fields differently: "
                     f"packed are {first!s:.200} in one, {second!s:.200} in the other",
-                    remedy="Write one of them again as the other is, with gdsload.reshard(..., pack_fields=[...]).",
+                    remedy="Write one of them again as the other is, with `gdsload.reshard(..., pack_fields=[...])`.",
                 )
 
     def refuse_ragged_windows(self, fields: Sequence[str]) -> None:
@@ -197,7 +197,7 @@ def _collect(source: object, found: list[ShardDataset], shapes: list[dict[str, O
         raise OptionError(
             f"gdsload cannot read a {_kind(type(source))} from its shards",
             remedy="Convert it once, with gdsload.convert(dataset, folder), then load the shards. What a dataset of "
-            "yours does to each sample goes into sample_transform=. "
+            "yours does to each sample goes into `sample_transform`. "
             "torch's Subset, random_split and ConcatDataset over a ShardDataset are read as they are.",
         )
 
@@ -233,7 +233,7 @@ def _new_ids(source: object, starts: dict[int, int], known: dict[int, Numbers]) 
         if index.ndim != 1 and index.shape[1:] != (1,):
             raise OptionError(
                 f"the indices of a Subset are an array of shape {index.shape}",
-                remedy="Pass a vector, as indices.reshape(-1) is one.",
+                remedy="Pass a vector, as `indices.reshape(-1)` is one.",
             )
         if len(index) and index.dtype.kind not in "iu":
             raise OptionError(f"the indices of a Subset are {index.dtype}, no whole numbers")

@@ -125,9 +125,10 @@ class TorchAttributes:
             if unneeded or name in self._keywords or name in self._own:
                 remedy = "Leave it out: the loader does without." if unneeded else "Leave it out: the loader sets it."
                 if name in self._keywords:
-                    remedy = f"Make a new one with the {name} that you want."
+                    remedy = f"Make a new one with the `{name}` that you want."
                 raise OptionError(
-                    f"{name} cannot be set after the {type(self).__name__} was made, and would change nothing",
+                    f"cannot be set after the {type(self).__name__} was made, and would change nothing",
+                    option=name,
                     remedy=remedy,
                 )
         super().__setattr__(name, value)

@@ -100,7 +100,7 @@ def _refuse_former(given: Mapping[str, object], backend: object) -> None:
             values = ", ".join(f"{place}{_shown(name, given[name])}" for name, place in found.items())
             said.append(text.format(values, backend=kind.__name__))
     if names:
-        raise OptionError(f"DataLoader has no option {', '.join(names)}", remedy=f"Pass {', '.join(said)}.")
+        raise OptionError(f"DataLoader has no option {', '.join(names)}", remedy=f"Pass `{'`, `'.join(said)}`.")
 
 
 def _shown(name: str, value: object) -> str:

@@ -103,10 +103,11 @@ class Schedule:
         check_whole(self.lanes, "lanes", 1)
         check_whole(self.rank, "rank", 0)
         if self.tail not in get_args(Tail):
-            raise OptionError(f"tail is {self.tail!r}", remedy='Supported are "share", "pad" and "drop".')
+            raise OptionError(f"is {self.tail!r}", option="tail", remedy='Supported are "share", "pad" and "drop".')
         if self.rank >= self.world_size:
             raise OptionError(
-                f"rank is {self.rank}, but a world of {self.world_size} has ranks 0 to {self.world_size - 1}",
+                f"is {self.rank}, but a world of {self.world_size} has ranks 0 to {self.world_size - 1}",
+                option="rank",
                 remedy="Pass the rank and world_size of one and the same process group.",
             )
 
@@ -139,7 +140,7 @@ class Schedule:
             OptionError: if `step` is not in [0, steps].
         """
         if not 0 <= step <= self.steps:
-            raise OptionError(f"step is {step}, but the epoch has {self.steps} steps")
+            raise OptionError(f"is {step}, but the epoch has {self.steps} steps", option="step")
         return min(step * self.global_batch, self.samples)
 
     def step_at(self, position: int) -> int:
@@ -152,7 +153,7 @@ class Schedule:
         if not 0 <= step <= self.steps or self.position(step) != position:
             raise OptionError(
                 f"position {position} is not where one of {self.steps} global batches of {self.global_batch} begins",
-                remedy="Keep batch_size x world_size and tail as they were when it was saved.",
+                remedy="Keep `batch_size` x `world_size` and `tail` as they were when it was saved.",
             )
         return step
 
@@ -325,7 +326,7 @@ class Schedule:
     def _slice(self, step: int) -> tuple[int, int, int, int]:
         """The positions before and after `step`, and this rank's slice [start, stop) of those between."""
         if not 0 <= step < self.steps:
-            raise OptionError(f"step is {step}, but the epoch has steps 0 to {self.steps - 1}")
+            raise OptionError(f"is {step}, but the epoch has steps 0 to {self.steps - 1}", option="step")
         before = step * self.global_batch
         after = min(before + self.global_batch, self.samples)
         length = self.global_batch if self.tail == "pad" else after - before

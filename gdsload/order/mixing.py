@@ -55,16 +55,17 @@ class Mixture:
     def __post_init__(self) -> None:
         if len(self.weights) != len(self.lengths):
             raise OptionError(
-                f"there are {len(self.weights)} weights for {len(self.lengths)} datasets",
+                f"has length {len(self.weights)}, but there are {len(self.lengths)} datasets",
+                option="weights",
                 remedy="Pass a weight for each dataset.",
             )
         for weight, length in zip(self.weights, self.lengths, strict=True):
             if not (weight >= 0 and math.isfinite(weight)):
-                raise OptionError(f"a weight is {weight!r}, which is no number of at least 0")
+                raise OptionError(f"has {weight!r}, which is no number of at least 0", option="weights")
             if weight and not length:
                 raise OptionError("a dataset that is to be mixed has no samples", remedy="Give it a weight of 0.")
         if not any(self.weights):
-            raise OptionError("no weight is more than 0", remedy="Give at least one dataset a weight.")
+            raise OptionError("has nothing above 0", option="weights", remedy="Give at least one dataset a weight.")
         check_whole(self.samples, "samples", 0, MAX_SAMPLES)
 
     @classmethod

@@ -173,7 +173,7 @@ class Guard:
                     f"{os.strerror(errno.EFAULT)}",
                     file=self._names[file],
                     offset=offset,
-                    remedy="A file with holes needs room in its file system to be mapped. Pass mmap=False to read it.",
+                    remedy="To be mapped, a file with holes needs room in its file system. Read it: pass `mmap=False`.",
                 )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from gdsload.errors import OptionError
-from gdsload.transforms.fields import Batch, tensor_field
+from gdsload.transforms.fields import Batch, refused, tensor_field
 
 __all__ = ["ColorJitter"]
 
@@ -41,9 +41,9 @@ class ColorJitter:
     def __post_init__(self) -> None:
         low, high = self._ranges()
         if not all(0 <= least <= most for least, most in zip(low[:_HUE], high[:_HUE], strict=True)):
-            raise OptionError(f"{self}: factors are no less than 0, and go from a least to a largest one")
+            raise OptionError(f"{self}: factors must be at least 0, and go from a least to a largest one")
         if not -0.5 <= low[_HUE] <= high[_HUE] <= 0.5:
-            raise OptionError(f"{self}: the hue goes from a least to a largest one within -0.5 and 0.5")
+            raise refused(self, "hue", "which does not go from a least to a largest one within -0.5 and 0.5")
 
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """The batch with the colors of the field changed."""

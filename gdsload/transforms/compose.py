@@ -68,7 +68,7 @@ def callables(value: Any, name: str) -> tuple[Callable[..., Any], ...]:
     found = tuple(value) if isinstance(value, list | tuple) else (value,)
     for transform in found:
         if not callable(transform):
-            raise OptionError(f"{name} is {value!r}: {transform!r} cannot be called")
+            raise OptionError(f"is {value!r}: {transform!r} cannot be called", option=name)
     return found
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from gdsload.errors import OptionError
-from gdsload.transforms.fields import Batch, tensor_field
+from gdsload.transforms.fields import Batch, refused, tensor_field
 
 __all__ = ["CutMix", "MixUp"]
 
@@ -26,7 +26,7 @@ class _Mixing:
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < math.inf or not 0 <= self.p <= 1:
-            raise OptionError(f"{self}: alpha is more than 0 and finite, and p a probability")
+            raise OptionError(f"{self}: `alpha` must be more than 0 and finite, and `p` a probability")
 
     def _shares(self, value: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
         """Draw the share of each sample that is kept: float32 ``[batch]``."""
@@ -49,7 +49,7 @@ class _Mixing:
         """
         labels = batch.get(self.label)
         if not isinstance(labels, torch.Tensor):
-            raise OptionError(f"{self}: the batch has no such tensor {self.label!r}", remedy="Name the labels' field.")
+            raise refused(self, "label", "which is no tensor of the batch", remedy="Name the labels' field.")
         if labels.dim() == 2 and labels.dtype.is_floating_point:
             return labels
         if labels.dim() != 1 or labels.dtype.is_floating_point:
@@ -58,13 +58,13 @@ class _Mixing:
                 "probabilities [batch, classes]"
             )
         if self.num_classes is None:
-            raise OptionError(f"{self}: labels are numbers of classes", remedy="Pass num_classes.")
+            raise refused(self, "num_classes", "but labels are numbers of classes")
         labels = labels.long()
         if labels.device.type == "cpu" and not ((labels >= 0) & (labels < self.num_classes)).all():
             raise OptionError(
                 f"{self}: the batch has the labels {labels.min()} to {labels.max()}, "
                 f"and {self.num_classes} classes are 0 to {self.num_classes - 1}",
-                remedy="Pass the num_classes that the dataset has.",
+                remedy="Pass the `num_classes` that the dataset has.",
             )
         return functional.one_hot(labels, self.num_classes).to(torch.float32)
 

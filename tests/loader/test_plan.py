@@ -233,7 +233,7 @@ def test_images_are_kept_where_batches_are_built(planned, tmp_path):
     given = {"decode": {"image": DecodeImage()}, "cache": "ram", "memory": gdsload.Memory(ram="2MiB")}
     found = planned(CPU, images(tmp_path / "d"), **given)
     assert (found.keeps_images, found.ram_bytes) == (True, 2**21)
-    with pytest.raises(gdsload.OptionError, match="is the GPU"):
+    with pytest.raises(gdsload.OptionError, match="cache is 'ram', but batches .* the GPU"):
         planned(GPU, tmp_path / "d", **given)
 
 

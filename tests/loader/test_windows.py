@@ -305,7 +305,7 @@ def test_a_dataset_of_documents_has_no_windows(tmp_path):
     """Not none without a word: of one long document they were 0."""
     with gdsload.ShardWriter(tmp_path / "d", {"tokens": gdsload.Field("uint16", (None,)), "text": "str"}) as writer:
         writer.write({"tokens": np.arange(100, dtype=np.uint16), "text": "a"})
-    with pytest.raises(OptionError, match="all of the dataset's are ragged, texts or enc.* Convert .* each='token'"):
+    with pytest.raises(OptionError, match="all of the dataset's are ragged, texts or enc.* Convert .* `each='token'`"):
         Windows(tmp_path / "d", 8)
 
 
@@ -313,7 +313,7 @@ def test_encoded_images_are_left_out(tmp_path):
     with gdsload.ShardWriter(tmp_path / "d", {"image": gdsload.Field("image"), "x": "int64"}):
         pass
     with pytest.raises(
-        OptionError, match="'image' is encoded. Convert it without keep_encoded, or leave it out: the l"
+        OptionError, match="'image' is encoded. Convert it without `keep_encoded`, or leave it out: name"
     ):
         Windows(tmp_path / "d", offsets={"image": [0, 5]})
     with pytest.raises(OptionError, match="'image' is encoded"):

@@ -133,8 +133,8 @@ class Sampled:
             raise StateError(
                 f"the {self.source.name}, a {type(self._levels[-1]).__name__}, cannot be set back into the middle "
                 "of an epoch: it has no state_dict and load_state_dict, no generator, and no set_epoch and epoch",
-                remedy="Give it a seeded generator (generator=torch.Generator().manual_seed(0)) or a state_dict, pass "
-                "indices in a tensor, or ask between epochs.",
+                remedy="Give it a seeded generator (`generator=torch.Generator().manual_seed(0)`) or a state_dict, "
+                "pass indices in a tensor, or ask between epochs.",
             )
         return mark
 
@@ -316,7 +316,7 @@ def _check(mine: dict[str, Any], begin: Any, step: int, name: str) -> None:
     if step and now is not None and begin.get("batches", now) != now:
         raise StateError(
             f"the {name} gives {now} batches, not {begin['batches']!r} as when the state was taken",
-            remedy="Pass the same one, with the same batch_size and drop_last, or go on between two epochs.",
+            remedy="Pass the same one, with the same `batch_size` and `drop_last`, or go on between two epochs.",
         )
     if type(begin.get("epoch", 0)) is not int:
         raise StateError(f"the sampler's epoch {begin['epoch']!r} is no number")
@@ -360,7 +360,8 @@ def index_source(options: Options, samples: int) -> IndexSource | None:
         return None
     if isinstance(batches, PlannedSampler) and batches.samples != samples:
         raise OptionError(
-            f"the batch_sampler was made of {batches.samples} samples, but the loader's dataset has {samples}",
+            f"was made of {batches.samples} samples, but the loader's dataset has {samples}",
+            option="batch_sampler",
             remedy="Make both of the same dataset.",
         )
     return IndexSource(batches, None, False, samples)

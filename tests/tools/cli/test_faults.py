@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import gdsload
+from gdsload import errors
 from gdsload.errors import FormatError, OptionError, Problem, SchemaError
 from gdsload.tools.cli import make_parser
 from gdsload.tools.cli.faults import as_typed, show_fault
@@ -121,3 +122,27 @@ def test_options_are_marked():
         and "tar --" not in node.value  # a command of another program
     ]
     assert not found
+
+
+def test_values_of_options_are_marked_in_errors():
+    """``name=value`` is in backticks in each text of an error."""
+    folder = Path(gdsload.__file__).parent
+    found = [
+        f"{file.relative_to(folder)}:{call.lineno}: {text}"
+        for file in folder.rglob("*.py")
+        if file.relative_to(folder).parts[0] not in ("tools", "testing")
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and hasattr(errors, call.func.id)
+        for text in texts_in(call)
+        if re.search(r"(?<![\w./-])[a-z_]+=(?!=)", re.sub("`[^`]*`", "", text))
+    ]
+    assert not found
+
+
+def texts_in(call):
+    """The texts in a call, whatever is put into them as dots."""
+    for node in [*call.args, *(one.value for one in call.keywords)]:
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(one.value) if isinstance(one, ast.Constant) else "..." for one in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
