@@ -52,7 +52,7 @@ def field_names(schema: Schema, options: Options) -> tuple[str, ...]:
     """The fields that are read, in the schema's order: those that are named, else those of `as_tuple`, else all.
 
     Raises:
-        OptionError: if one does not exist, or is called as what `with_index` or `with_real` adds.
+        OptionError: if one does not exist, or has the name of one that `with_index` or `with_real` adds.
     """
     fields, handed_out = options.fields, options.tuple_names
     if handed_out and not (options.transform or options.device_transform or options.sample_transform):
@@ -85,7 +85,7 @@ def batch_form(
         decode: of the fields whose images are decoded, how.
 
     Raises:
-        OptionError: if a field cannot be padded as asked, or not be in windows.
+        OptionError: if a field cannot be padded as asked, or cannot be in windows.
     """
     stored, offsets = selected.stored, selected.offsets
     selected.refuse_ragged_windows(fields)

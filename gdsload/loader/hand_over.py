@@ -36,7 +36,7 @@ def hand_over_steps(
 
     def finish(batch: Any, place: Place, size: int) -> Any:
         if plan.copies:
-            # Each copy is waited for: else MPS would read memory that was freed, and had been given out again.
+            # Each copy is waited for: else MPS would read memory that was freed and is used again.
             batch = on_device(batch, plan.form, lambda tensor: tensor.to(plan.device))
             if device_transform is not None:
                 batch = device_transform(place.epoch, place.step, batch)
@@ -53,7 +53,7 @@ def hand_over_steps(
 
 
 def on_device(batch: Any, form: BatchForm, copy: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A batch that was made in CPU memory, copied to its device; indices, and which images are some, stay there."""
+    """A batch from CPU memory, copied to its device; indices and masks of decoded images stay on the CPU."""
     if not isinstance(batch, dict):
         return each_tensor(batch, copy)
     stays = form.index, *(f"{name}.decoded" for name in form.decode)
@@ -80,10 +80,10 @@ def as_tuple(batch: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _add_real(batch: Any, place: Place, size: int, device: torch.device) -> None:
-    """Add which samples of a batch count.
+    """Add the mask of the samples that count to a batch.
 
     Raises:
-        OptionError: if a `device_transform` has made something of it that nothing can be added to.
+        OptionError: if a `device_transform` has made anything but a mutable mapping of it.
     """
     if not isinstance(batch, MutableMapping):
         raise OptionError(
@@ -100,8 +100,8 @@ class Buffers:
     """Copies each batch into tensors that are made for the first one; used by one thread at a time.
 
     The tensors stay where they are, for work that was recorded with their addresses.
-    A batch is a tensor, or dicts, tuples and lists of such, of one structure. What a tensor's first dimension is short
-    of the buffer's, as in a last batch, is left out: its first rows are handed out.
+    A batch is a tensor, or dicts, tuples and lists of such, of one structure. If a tensor has fewer rows than its
+    buffer, as in a last batch, the first rows of the buffer are handed out.
 
     Args:
         rows: samples of a full batch; the least first dimension of a buffer.

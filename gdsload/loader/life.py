@@ -1,4 +1,4 @@
-"""The life of a loader: its resources from the first batch on, the epochs that read by them, and how both end."""
+"""The life of a loader: its resources from the first batch on, the epochs that use them, and the end of both."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Life:
         self._lock = threading.RLock()  # between `begin` and `close`
         self._close_lock = threading.RLock()  # not a plain one: Ctrl-C may strike between taking it and using it
         self._owner: int | None = None
-        """The process whose threads read; until a first batch was asked for, whichever asks for it."""
+        """The process whose threads read: the one that asks for the first batch."""
         self._made = ""
         self.closed = self._closing = False
 
@@ -122,8 +122,8 @@ class Life:
     def luggage(self) -> tuple[int | dict[str, Any], int | None]:
         """The place at which a copy of the loader is to go on: a state, or between epochs the next number.
 
-        A number fits whatever ranks there are where the copy goes. With a state comes the number that `set_epoch` was
-        called with since, or None.
+        A number fits any ranks of the copy. With a state comes the number that `set_epoch` was called with since, or
+        None.
 
         Raises:
             StateError: in the middle of an epoch of a sampler that cannot be resumed there.
@@ -134,7 +134,7 @@ class Life:
             return self.state(), self._progress.epoch if self._progress.kept else None
 
     def unpack(self, where: int | dict[str, Any], kept: int | None) -> None:
-        """Stand where the loader stood whose luggage this is."""
+        """Go to the place of the loader whose luggage this is."""
         if isinstance(where, int):
             self._progress.stand(where)
             return
@@ -161,7 +161,7 @@ class Life:
             return
         if self._transform is not None:
             self._transform.refuse_inside()
-        if own_thread():  # where the garbage collector asks for it: who drops us gives all back
+        if own_thread():  # called by the garbage collector: the thread that drops us gives all back
             self.closed = True
             for pipeline in self.pipelines:
                 pipeline.stop()
@@ -183,7 +183,7 @@ class Life:
     def _close_resources(self) -> None:
         """Give files and memory back. Ctrl-C may strike anywhere; then the next `close` does what is left."""
         if self._closing or not self._close_lock.acquire(blocking=False):
-            return  # another thread is at it, or this one, whom a signal has called away from it
+            return  # another thread closes them, or this one does, and was interrupted by a signal
         try:
             self._closing = True
             if (resources := self._resources) is not None:
@@ -309,7 +309,7 @@ def _in_turn(transforms: Sequence[Callable[[int, int, Any], Any]], epoch: int, s
 
 
 def _release(backend: Backend, maker: BatchMaker, samples: SampleTransform | None) -> None:
-    """Give back what the resources hold, and end who transforms samples; may be called again."""
+    """Give back what the resources hold, and end the workers that transform samples; may be called again."""
     if samples is not None:
         samples.close()
     release(backend, maker)

@@ -32,11 +32,11 @@ class Mix(ConcatDataset[dict[str, Any]]):
         loader = gdsload.DataLoader(mix, batch_size=256, shuffle=True)
 
     As a dataset it is the concatenation of them: that is what `len`, ``mix[index]`` and the indices of
-    ``with_index=True`` count through. The loader draws from them in proportion to their weights: which comes when is
-    random, but after every 4096 samples, and after each epoch, each has given its share of all so far, to within a
-    sample or two. Each goes on, epoch after epoch, where it was, and has been read to its end before it begins again,
-    each time shuffled again (`shuffle=True` or ``"full"``) or in its own order (`shuffle=False`). So at any time the
-    samples of one dataset have come equally often, ± 1. A block shuffle is refused.
+    ``with_index=True`` count through. The loader draws from them in proportion to their weights: their order is random,
+    but after every 4096 samples, and after each epoch, each dataset has given its share of all so far, to within a
+    sample or two. A new epoch continues each dataset where it was. A dataset is read to its end before it begins again,
+    shuffled again (`shuffle=True` or ``"full"``) or in its own order (`shuffle=False`). So at any time the samples of
+    one dataset have come equally often, ± 1. A block shuffle is refused.
 
     Args:
         datasets: what `gdsload.DataLoader` takes, by name or in order; all with the same fields.

@@ -22,7 +22,7 @@ def dataset_path(path: object) -> str:
     """The path of a dataset.
 
     Raises:
-        OptionError: if it is none, but several perhaps.
+        OptionError: if it is no path, or several.
     """
     if isinstance(path, str | os.PathLike):
         return os.fspath(path)
@@ -57,7 +57,7 @@ def resolve_device(device: str | torch.device | int | None) -> torch.device:
 
 
 def _current_index() -> int:
-    """That of the current accelerator; where a launcher has said LOCAL_RANK and nobody has chosen since, that one."""
+    """The current accelerator; or LOCAL_RANK, if a launcher has set it and no device was chosen since."""
     index, rank = torch.accelerator.current_device_index(), os.environ.get("LOCAL_RANK", "")
     if index == 0 and rank.isdecimal() and int(rank) < torch.accelerator.device_count():
         return int(rank)

@@ -42,25 +42,25 @@ __all__ = ["LoaderPlan", "plan_loader"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoaderPlan:
-    """Everything that a loader does, but for when it is done.
+    """All that is decided about a loader before its first batch.
 
     Attributes:
         dataset: what the user handed over; a dataset where that was a path.
         selected: the samples.
         space: the samples at the order's positions.
         schedule: what the steps of an epoch follow from.
-        groups: the ranks that share samples out, if a mesh or process group says so.
+        groups: the ranks that share samples out, if a mesh or process group was given.
         with_real: whether each batch says which of its samples count.
-        source: what gives the indices of this rank's samples; None if the order does.
-        function: what gives the order of an epoch, if a function does.
+        source: gives the indices of this rank's samples; None if the order does.
+        function: gives the order of an epoch, if that is a function.
         seed: seed of the order, or beside a sampler of the random numbers of transforms; None if one is drawn.
         order: the order options.
         fields: the fields that are read, in the schema's order.
-        form: how a batch looks.
-        per_sample: what is done to each sample before it is part of a batch; None: nothing.
-        collate_fn: what makes a batch of these samples; None: torch's `default_collate`.
-        device_transform: what is done to batches on their device; none if empty.
-        transform: what is done to them in the consumer's thread; None: nothing.
+        form: the form of a batch.
+        per_sample: the transforms of each sample; None: there are none.
+        collate_fn: makes a batch of these samples; None: torch's `default_collate`.
+        device_transform: the transforms of batches on their device.
+        transform: the transform of batches in the consumer's thread; None: there is none.
         ahead: whether batches are made ahead of the consumer; else its thread makes each when it asks for it.
         as_tuple: the fields that are handed out, as a tuple; none: batches are as they are.
         reuse_buffers: whether batches are copied into the same tensors.
@@ -256,7 +256,7 @@ def _keeps_images(cache: str, request: BackendRequest, decode: Mapping[str, Deco
     """Return whether decoded images are kept for later epochs.
 
     Raises:
-        OptionError: if they are to be, and none can.
+        OptionError: if they were asked for, and none can be kept.
     """
     some = any(one.repeatable for one in decode.values())
     if cache != "ram":

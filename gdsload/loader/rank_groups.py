@@ -1,4 +1,4 @@
-"""The ranks that share a loader's samples out, as a mesh or process group says it, and what they tell one another.
+"""The ranks that share a loader's samples out, from a mesh or process group, and the values that they exchange.
 
 Of a mesh, its dimensions of data parallelism share the samples out. Ranks that differ in other dimensions alone (of
 tensor, context or pipeline parallelism) are peers: they get the same batches.
@@ -36,14 +36,14 @@ _SAME_DATA = (
 class RankGroups:
     """The ranks that a loader shares its samples out among.
 
-    A process group is not held: as long as somebody does, torch keeps what its processes met in.
+    A process group is not held: torch keeps the store of a group that is referred to.
 
     Attributes:
         rank: this process's rank among them.
         world_size: how many there are; peers count as one.
-        mesh: the mesh that says so; None if a group does.
+        mesh: the mesh; None if a group was given.
         peer_dims: dimensions of the mesh along which all ranks get the same batches.
-        group: the group; None if a mesh says it.
+        group: the group; None if a mesh was given.
         compares: whether peers compare their batches.
     """
 
@@ -168,7 +168,7 @@ def _of_mesh(mesh: Any) -> RankGroups:
     data = [dim for dim in range(len(shape)) if dim not in peers]
     called = {dim: names[dim] if names else f"number {dim}" for dim in data}
     unknown = [name for name in called.values() if name not in DATA_DIMENSIONS]
-    # What has one dimension is what somebody has chosen, or flattened, whatever it is called.
+    # A mesh of one dimension was chosen or flattened for this, whatever its name.
     if unknown and len(shape) > 1:
         chosen = "`ranks=mesh['name']`" if names else "`mesh_dim_names=...` when the mesh is made"
         raise OptionError(

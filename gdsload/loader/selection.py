@@ -152,7 +152,7 @@ def select(source: object) -> Selected:
         )
     offsets = shapes[0] if shapes else None
     if isinstance(source, ShardDataset) or (len(leaves) == len(order) and not _has_subset(source)):
-        # Without a table of ids, a dataset may be as large as it likes.
+        # Without a table of ids, the number of samples has no limit.
         return Selected(tuple(order), None)
     starts, position = {}, 0
     for dataset in order:
@@ -298,8 +298,7 @@ def sample_space(selected: Selected, order: OrderOptions) -> SampleSpace:
 def _needed(ids: Numbers, ends: IntArray, reached: tuple[int, int]) -> tuple[IntArray | None, Numbers]:
     """The shards that contain samples, and the samples' ids counted through these alone.
 
-    What nobody wants is not opened then, nor registered or kept, and does not stand in the way of a GPU that could
-    reach all that is wanted.
+    Other shards are not opened, registered or kept, and do not keep a GPU from gathering from all that are wanted.
 
     Args:
         ids: each sample, or of a window the one that its offsets count from; in a range, all between may be wanted.

@@ -47,8 +47,8 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         step: how many samples later the next sample of a window is.
         offsets: in place of `length` and `step`, the samples of each field: whole numbers in any order, counted from
             ``starts[w]``. Windows have the fields that are named, and no others.
-        within: a field of the dataset, across whose changes no window goes: an episode's number, or a file's name. Each
-            run of equal values has its own windows, from its first sample on. None: the dataset is one run.
+        within: a field that has one value in all samples of a window: an episode's number, or a file's name. Each run
+            of equal values has its own windows, from its first sample on. None: the dataset is one run.
 
     Attributes:
         dataset: the dataset.
@@ -59,8 +59,8 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         offsets: of each field, in the dataset's order: a range, or a tuple where they do not rise evenly.
 
     Raises:
-        OptionError: if a number is no whole one or too large, there is no such field, or none that is neither ragged
-            nor a text; or if not one of `length` and `offsets` is given.
+        OptionError: if a number is not whole or too large, a field does not exist, all fields are ragged or texts, or
+            not exactly one of `length` and `offsets` is given.
         DatasetNotFoundError, FormatError: see `ShardDataset`.
     """
 

@@ -3,7 +3,7 @@
 Drawing runs Python for each index, so it is done for several batches at once, by the thread that plans.
 
 Invariants:
-    1. One thread at a time draws; how far the consumer is may be asked for from any other meanwhile.
+    1. One thread at a time draws; any other may ask meanwhile how far the consumer is.
     2. What is known of a batch is kept until the one after it has been handed out: the consumer may step back by one.
     3. After an error nothing is drawn, whatever it was.
 

@@ -2,8 +2,8 @@
 
 - By the place in its plan, if it has one (`PlannedSampler`): nothing is drawn again;
 - by its own `state_dict`, which is called after each batch that is drawn; or
-- by setting it back to where it stood when the epoch began (its generator's state, its epoch) and drawing again what
-  had been handed out. A digest of that shows whether it repeats itself.
+- by setting it back to the begin of the epoch (its generator's state, its epoch) and drawing again the indices that had
+  been handed out. A digest of these shows whether it repeats itself.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Sampled:
         while isinstance(inner := self._levels[-1], BatchSampler):
             self._levels.append(inner.sampler)
         self._resumed: dict[str, Any] | None = None
-        """Where the next epoch begins, if a state says so."""
+        """The mark where the next epoch begins, if a state was loaded."""
         self._begins: dict[str, Any] | None = None
-        """Where it was to begin, if it has drawn from the sampler already and could not begin since."""
+        """The mark where it was to begin, if it has drawn from the sampler already but has not begun."""
         self._next: Draws | None = None
         self._draws: Draws | None = None  # of the newest epoch that has begun
         self._begin_of_newest: dict[str, Any] | None = None
@@ -152,12 +152,12 @@ class Sampled:
         return None if begin is None else {"begin": begin, "digest": 0}
 
     def shared(self) -> dict[str, Any]:
-        """The settings of a sampler that ranks share, which all of them must have alike; empty for a rank's own."""
+        """The settings of a sampler that ranks share, which must be the same in all of them; empty for a rank's own."""
         planned = self.source.planned
         return {} if planned is None else {f"the batch_sampler's {name}": it for name, it in planned.identity().items()}
 
     def refuse_others(self, state: Mapping[str, Any], step: int, world: tuple[int, int]) -> None:
-        """Refuse the state of another rank's sampler, where that says what its samples are.
+        """Refuse the state of another rank's sampler, if the samples depend on it.
 
         Args:
             state: the loader's.
@@ -170,7 +170,7 @@ class Sampled:
         mark, taken = state.get("sampler"), (state.get("rank"), state.get("world_size"))
         if self.source.planned is not None or taken in (world, (None, None)):
             return
-        # Between two epochs, where a sampler is a function of its epoch, nothing is known of a rank.
+        # Between two epochs of a sampler that is a function of its epoch, a state does not depend on the rank.
         begin = mark.get("begin") if isinstance(mark, dict) else None
         if step or (isinstance(mark, dict) and "state" in mark) or (isinstance(begin, dict) and "generator" in begin):
             raise StateError(
@@ -205,7 +205,7 @@ class Sampled:
         self._next = self._draws = None  # they are not what the sampler is set to now
 
     def draws(self, place: Place) -> Draws:
-        """Have an epoch begin, from `place` on. As long as `begun` does not follow, the next call begins there, too.
+        """Begin an epoch, from `place` on. Until `begun` is called, the next call begins there, too.
 
         Raises:
             StateError: if a resumed sampler does not repeat itself.
@@ -248,7 +248,7 @@ class Sampled:
             self._skip(step)
 
     def _skip(self, step: int) -> None:
-        """Draw so many batches for nothing."""
+        """Draw so many batches and drop them."""
         deque(islice(self.source.given, step * (self.source.batch_size or 1)), maxlen=0)
 
     def _drawn_ahead(self) -> torch.Generator | None:
