@@ -2,8 +2,8 @@
 
 Lanes are equal ranges of positions. Of M positions, lane l of L holds (M + l) // L, and of the first X
 samples delivered it has given (X + l) // L. By Hermite's identity, the sum over l of floor((X + l) / L) is X,
-so both always add up, and nobody has to keep count. Nothing here depends on the ranks but the last cut, which
-shares a global batch out among them.
+so both always add up without a count. The ranks only matter for the last cut, which shares a global batch out among
+them.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ class Schedule:
         """Return the samples of this rank at `step`.
 
         All full batches have batch_size of them, and so has one that is filled up. Of a last, partial batch each rank
-        gets as many as every other, and at least one: where the samples do not go round, neighbouring ranks share some.
+        gets as many as every other, and at least one: if the ranks do not divide the samples, neighbouring ranks share
+        some.
 
         Raises:
             OptionError: if `step` is not in [0, steps).
@@ -183,8 +184,8 @@ class Schedule:
     def counted(self, step: int, size: int) -> range:
         """Return which places of this rank's batch at `step` count if each sample is to count once.
 
-        Of a sample that several ranks have, that is the place in the batch of the first of them; of one that fills up
-        the last batch, none is. All ranks together have as many such places as the step has samples.
+        A sample that several ranks have counts at the first of them; a sample that fills up the last batch does not
+        count. All ranks together have as many such places as the step has samples.
 
         Args:
             step: the step.
@@ -213,8 +214,8 @@ class Schedule:
     def runs(self, step: int) -> list[LaneRun]:
         """Return the lane positions of this rank at `step`, in the order in which they are delivered.
 
-        The global batch takes its share of every lane, lane by lane, and a rank gets a slice of it. So a rank meets
-        few lanes. Empty runs are left out.
+        The global batch takes its share of every lane, lane by lane, and a rank gets a slice of it. So a rank reads
+        from few lanes. Empty runs are left out.
 
         Raises:
             OptionError: if `step` is not in [0, steps).
@@ -271,7 +272,7 @@ class Schedule:
         return LanePieces(at[row], column, (first + lower)[row, column], (first + upper)[row, column])
 
     def ranges(self, steps: range) -> list[LaneRun] | None:
-        """Return the lane positions of consecutive steps, of each lane one run; None where that is not what they are.
+        """Return the lane positions of consecutive steps, of each lane one run; None if they are not such runs.
 
         Raises:
             OptionError: if a step is not in [0, steps).

@@ -1,9 +1,9 @@
 """Several datasets mixed by weights: one endless stream, of which each epoch is the next part.
 
-Each epoch is cut into turns of TURN positions, the last of which may be shorter. How many samples of each dataset a
-turn holds follows from the weights and its place in the stream, and does not drift; which comes where within it is a
-permutation. Each dataset gives its samples one pass after the other, each pass in its own order, and goes on in
-the next epoch where it was. The reasons are in docs/design/0007-mixtures.md.
+Each epoch is cut into turns of TURN positions, the last of which may be shorter. The number of samples of each dataset
+in a turn follows from the weights and the turn's place in the stream, and does not drift; their order in the turn is a
+permutation. Each dataset gives its samples one pass after the other, each pass in another order, and continues in the
+next epoch where it was. docs/design/0007-mixtures.md has the reasons.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Mixture:
         samples: samples of an epoch.
 
     Raises:
-        OptionError: if a number is out of range, or a dataset that is to come has no samples.
+        OptionError: if a number is out of range, or a dataset with a weight has no samples.
     """
 
     lengths: tuple[int, ...]

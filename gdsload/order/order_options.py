@@ -98,7 +98,7 @@ class OrderOptions:
         block: samples of a block, the unit of streaming reads; 0 unless `shuffle` is "block".
         window: samples shuffled together; 0 unless `shuffle` is "block".
         lanes: number of lanes; 1 unless `shuffle` is "block".
-        reason: why it is this order, in words; not part of the state, nor of equality.
+        reason: the reason for this order, in words; no part of the state, nor of equality.
 
     Raises:
         OptionError: if an option is out of range.

@@ -1,4 +1,4 @@
-"""Bytes to header: the safetensors header, validated as if the file were hostile.
+"""The safetensors header, parsed and validated as if the file were hostile.
 
 The format (https://github.com/huggingface/safetensors#format): eight bytes, little-endian, the length N of the header;
 N bytes of JSON; then the tensors' bytes without holes. Every problem of a header is reported, not only the first.
