@@ -1,8 +1,7 @@
 """Loaders for Accelerate, which must know where an epoch ends, and makes torch's loaders again to skip batches.
 
 A prepared loader is one of torch's, by its class: its batch sampler gives the numbers of steps, and its dataset the
-batches at these. So whatever is made of its parts, as by `accelerate.skip_first_batches`, gives the loader's own
-batches.
+batches at these. So a loader made of its parts, as by `accelerate.skip_first_batches`, gives the loader's own batches.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ def prepare(accelerator: Accelerator, loader: DataLoader) -> PreparedLoader:
             remedy=f"Leave `{name}` out, and divide `batch_size` by the number of processes.",
         )
     prepared = PreparedLoader(accelerator, loader)
-    accelerator.prepare_data_loader(prepared)  # which notes it, for `save_state`
+    accelerator.prepare_data_loader(prepared)  # it notes the loader, for `save_state`
     return prepared
 
 
 def _check_processes(accelerator: Accelerator) -> None:
-    """Refuse an accelerator that was made in several processes on CPUs and thinks it is alone.
+    """Refuse an accelerator that was made in several processes on CPUs without knowing of them.
 
     Without ``cpu=True`` it initialises torch.distributed there, but keeps no backend, so that models are not wrapped.
     """
@@ -184,7 +183,7 @@ class PreparedLoader(torch.utils.data.DataLoader[Any]):
     _is_accelerate_prepared = True
 
     def __init__(self, accelerator: Accelerator, loader: DataLoader) -> None:
-        # Another generator: torch's loader draws a number at each epoch, for workers that there are none of.
+        # Another generator: torch's loader draws a number at each epoch, for workers, which do not exist here.
         steps, generator = _Steps(accelerator, loader), torch.Generator()
         super().__init__(_Batches(loader.dataset), batch_sampler=steps, collate_fn=_as_it_is, generator=generator)
         self.loader = loader

@@ -86,7 +86,7 @@ def element_type(transform: Any, given: object) -> torch.dtype:
 
 
 def numbers(transform: Any, name: str, values: Iterable[SupportsFloat]) -> tuple[float, ...]:
-    """The numbers that a transform is given for the channels, as Python's: also those of an array or a tensor.
+    """A transform's numbers for the channels, as Python's; they may be given as an array or a tensor.
 
     Raises:
         OptionError: if these are no numbers.

@@ -1,4 +1,4 @@
-"""Parts and mirror images of samples."""
+"""Crops and flips of samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples mixed with others of their batch, and labels with theirs."""
+"""Transforms that mix samples of a batch, and their labels."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Mixing:
         return torch.where(chosen, both[:, 0], 1)
 
     def _mixed(self, batch: Batch, value: torch.Tensor, labels: torch.Tensor, kept: torch.Tensor) -> Batch:
-        """The batch with a mixed field, and labels mixed by what share of each sample is kept."""
+        """The batch with a mixed field, and labels mixed by the share of each sample that is kept."""
         return {**batch, self.field: value, self.label: _mean(labels, kept)}
 
     def _probabilities(self, batch: Batch) -> torch.Tensor:
@@ -72,7 +72,7 @@ class _Mixing:
 def _mean(value: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
     """The mix of each sample, of which a share is kept, and the one before it."""
     share = kept.to(value.dtype).view(-1, *[1] * (value.dim() - 1))
-    # What is kept whole is not added to: a neighbour may hold what is infinite or no number.
+    # Nothing is added to samples that are kept whole: a neighbour may hold infinities or NaN.
     return torch.where(share == 1, value, value.roll(1, 0).mul_(1 - share).add_(value * share))
 
 

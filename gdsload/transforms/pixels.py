@@ -1,4 +1,4 @@
-"""Other values, or another layout, of the same pixels."""
+"""Transforms of the values or the layout of pixels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Cast:
 class Normalize:
     """Subtracts a mean from each channel and divides it by a standard deviation. uint8 counts as value / 255.
 
-    It is computed in float32; in float64, if that is what comes.
+    It is computed in float32, or in float64 if the field is float64.
 
     Args:
         field: its name; ``[..., channels, height, width]``.

@@ -1,4 +1,4 @@
-"""Rectangles of samples, which differ in place and size, scaled to one size."""
+"""Random rectangles of samples, scaled to one size."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class RandomResizedCrop:
         return torch.where(fits.any(1)[:, None], chosen, chosen.new_tensor(self._middle(height, width)))
 
     def _middle(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """The rectangle where none of those drawn fits."""
+        """The rectangle if none of those drawn fits."""
         tall, wide = height, width
         if width / height < self.ratio[0]:
             tall = max(round(width / self.ratio[0]), 1)

@@ -2,7 +2,7 @@
 
 Exit codes: 0, done; 1, a fault that gdsload names; 2, wrong usage; 130, interrupted; 143, the same by SIGTERM.
 
-What a command needs is imported when it runs, so that help and completion come without torch.
+Commands import what they need when they run, so that help and completion work without torch.
 """
 
 from __future__ import annotations

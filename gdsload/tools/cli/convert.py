@@ -75,7 +75,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def _add_samples(parser: Parser) -> None:
-    """Add the options that say what is made of samples."""
+    """Add the options for samples."""
     samples = parser.add_argument_group("samples")
     add_list(samples, "--fields", metavar="NAME,...", help="keep these fields only (default: all)")
     samples.add_argument(
@@ -186,7 +186,7 @@ def _convert(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
 
 
 def _check_report(report: str | None) -> None:
-    """Refuse a report that cannot be written before hours of work whose skipped samples it would list."""
+    """Refuse a report that cannot be written, before hours of work."""
     if report is None:
         return
     folder = os.path.dirname(report) or "."

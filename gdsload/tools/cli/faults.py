@@ -1,7 +1,7 @@
-"""Errors as commands show them: what, why and what to do on their own lines, in the words of the command line.
+"""Errors as commands show them: what, why and what to do on separate lines, with options as they are typed.
 
-The library speaks Python, and marks it: `` `fields=['a', 'b']` ``. `as_typed` alone knows how that is typed:
-``--fields a,b``.
+Texts of the library have options as Python writes them, in backticks: `` `fields=['a', 'b']` ``. `as_typed` turns them
+into ``--fields a,b``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPTION = re.compile(r"`(\w+)(?:=([^`]*))?`")
 
 
 def as_typed(text: str, options: Mapping[str, str]) -> str:
-    """A sentence with its options as they are typed; what the command has no option for stays Python.
+    """A sentence with its options as they are typed; options that the command does not have stay Python.
 
     Args:
         text: the sentence, with options in backticks as Python writes them.

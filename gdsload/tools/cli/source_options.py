@@ -28,7 +28,7 @@ _ENTRY = re.compile(r"^(\*{0,2}\w+): ?(.*)$")
 
 
 def add_source_options(parser: Parser, wanted: Collection[str] | None = None) -> None:
-    """Add the options of kinds, as far as they are not there yet; which suit the source, the conversion says.
+    """Add the options of kinds, unless they are there already; the conversion checks which suit the source.
 
     Args:
         parser: where they are added.
@@ -112,7 +112,7 @@ def _parameters(kind: str) -> dict[str, inspect.Parameter]:
 
 
 class HelpSource(argparse.Action):
-    """`--help-source KIND`: say what that kind is and which options it has; without KIND, which kinds there are."""
+    """`--help-source KIND`: describe that kind and its options; without KIND, list the kinds."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
