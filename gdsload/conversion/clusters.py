@@ -23,11 +23,11 @@ _CONNECT_S = 20
 
 
 class ClusterExecutor(Executor):
-    """A cluster as an executor. What was submitted is not cancelled, but waited for: nobody else may write meanwhile.
+    """A cluster as an executor. Submitted tasks are not cancelled but waited for: they write to the same folder.
 
     Args:
-        start: has a function called somewhere.
-        meaning: what an error of the cluster's means: the one that the function raised, or `BrokenExecutor`.
+        start: runs a function on the cluster.
+        meaning: turns an error of the cluster into the one that the function raised, or into `BrokenExecutor`.
         workers: how many tasks the cluster does at once.
     """
 

@@ -45,7 +45,7 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
                 found = schema if found is None else _joined(found, schema, source, options.ragged, where)
             elif options.on_error == "stop":
                 raise _other_fields(found, schema, where)
-            # Else it is skipped when its turn comes. It counts: where none is like the first, not all are looked at.
+            # Else it is skipped when its turn comes. It counts, so that the look ends even if no other is like the first.
             if seen >= _SAMPLES:
                 break
     if found is None:
@@ -134,7 +134,7 @@ def _both(name: str, schemas: tuple[Schema, Schema], source: Source, ragged: boo
 
 
 def _without_empty(one: Field, other: Field) -> Field | None:
-    """Of two fields that of which the shape is known, if one is of empty lists of lists, which tell none; else None."""
+    """The one of two fields whose shape is known, if the other is of empty lists of lists; else None."""
     for empty, known in ((one, other), (other, one)):
         if 0 in empty.shape[1:] and empty.shape[0] in (0, None) and 0 not in known.shape[1:]:
             return known

@@ -1,4 +1,4 @@
-"""The keywords of conversions: which there are, what they decide, and whose they are."""
+"""The keywords of conversions: their types and checks, and which are the source's."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ConvertKeywords(RearrangeKeywords, total=False):
 
 
 class SourceKeywords(ImageFileOptions, ColumnOptions, total=False):
-    """The options of all kinds of sources, for type checkers; what they mean, and which kind has which, a kind says."""
+    """The options of all kinds of sources, for type checkers; each kind documents its own."""
 
     boxes: str
     database: str | None

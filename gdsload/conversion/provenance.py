@@ -139,7 +139,7 @@ def combined_metadata(
     same = {
         key: value
         for key, value in datasets[0][1].items()
-        # What users call classes or units, and is not by field, is a key like any other.
+        # A user's classes or units that are no mapping of fields are keys like any other.
         if not (key in apart or (key in _OF_FIELDS and isinstance(value, Mapping)))
         and all(key in other and other[key] == value for _, other in datasets)
     }

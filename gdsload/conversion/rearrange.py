@@ -76,8 +76,8 @@ def split(
         outs: the folders to make.
         sizes: the number of samples of each, or, if they are floats, its share of them. One less than `outs`: the last
             gets the rest.
-        seed: draw who gets which samples, the same for the same seed. None: neighbours stay together, the first samples
-            go to the first.
+        seed: draw the samples of each, the same for the same seed. None: neighbours stay together, the first samples go
+            to the first.
         **options: see `convert`.
 
     Raises:
@@ -142,7 +142,7 @@ def _is_made(place: str, mark: str, options: RearrangeKeywords) -> bool:
 
 
 def _refuse_own(dataset: ShardDataset, places: Sequence[str]) -> None:
-    """Refuse to put a part where the whole is: what the other parts are made of would be gone."""
+    """Refuse to replace the dataset by a part of it: the source of the other parts would be gone."""
     own = {os.path.dirname(os.path.realpath(shard.file)) for shard in dataset.shards} | {os.path.realpath(dataset.path)}
     for place in places:
         if os.path.realpath(place) in own:

@@ -1,4 +1,4 @@
-"""Why something cannot be read, for people: in a library's words or in this package's, never as Python's bare error."""
+"""Reasons why something cannot be read, for people: in a library's words or in this package's, and no bare errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_REASON = _LONGEST_VALUE = 500
 
 
 def in_words(error: BaseException) -> str:
-    """Why a file or a value of a source cannot be taken, as the end of a sentence of bounded length.
+    """The reason why a file or a value of a source cannot be taken, as the end of a sentence of bounded length.
 
     ``"it has no 'shards'"`` for a missing key. Where code of this package has run into a value that it did not expect,
     Python's own text ("'int' object is not subscriptable") tells users nothing of their file, and is left out.
@@ -80,7 +80,7 @@ def reading(failed: str, file: str | None, *errors: type[Exception], remedy: str
 
 @contextmanager
 def of_user(failed: str, name: str | None = None) -> Iterator[None]:
-    """Say of an error of the user's own code whose it is.
+    """Name the user's own code in errors that it raises.
 
     Args:
         failed: what failed: ``"the dataset failed after 3 samples"``.

@@ -1,6 +1,6 @@
-"""Samples as MDS shards and LitData chunks have them: their places, then of each the lengths of its values, and these.
+"""Samples of MDS shards and LitData chunks: their places, then for each one the lengths of its values, and the values.
 
-None of it is trusted. What is wrong is a `ValueError`, for those who know the file's name to hand on.
+None of it is trusted. Faults are `ValueError`s, to which callers add the file's name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls libraries in a process that a damaged file may kill, which is never the user's.
+"""Calls libraries in a process that a damaged file may kill, and never in the user's.
 
 A worker of a conversion may die, so it reads by itself. Any other process has one beside it that reads.
 """
@@ -51,7 +51,7 @@ def read_apart(function: Callable[..., Any], file: str, *arguments: Any) -> Any:
         ) from None
     except Exception:
         raise
-    except BaseException:  # Ctrl-C: nobody waits for what is read now
+    except BaseException:  # Ctrl-C: the result is not wanted any more
         _apart.drop(crew)
         crew.stop()
         raise

@@ -18,7 +18,7 @@ from gdsload.errors import FormatError
 
 __all__ = ["BadMemberError", "Member", "Place", "TarReader", "opened_tar"]
 
-# Long names and the like are read whole before anyone sees how long they are.
+# tarfile reads long names and the like whole, whatever their length.
 _EXTENDED = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
@@ -92,7 +92,7 @@ class TarReader:
 
     Args:
         stream: the file, unpacked.
-        nbytes: how long it is; -1 if it is packed, so that nobody knows.
+        nbytes: how long it is; -1 if it is packed, so that it is not known.
         file: its name.
 
     Attributes:

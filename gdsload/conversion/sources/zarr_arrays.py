@@ -85,7 +85,7 @@ class ZarrSource(FieldChoice):
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: whole chunks, which would otherwise be decoded twice."""
-        self._files()  # zarr opens them by itself, and asks nobody
+        self._files()  # zarr opens them by itself, without a check of links
         arrays = self._open()
         lengths = {name: array.shape[0] if array.shape else -1 for name, array in arrays.items()}
         count = common_length(lengths, "arrays", self.path)
