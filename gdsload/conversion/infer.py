@@ -45,7 +45,7 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
                 found = schema if found is None else _joined(found, schema, source, options.ragged, where)
             elif options.on_error == "stop":
                 raise _other_fields(found, schema, where)
-            # Else it is skipped when its turn comes. It counts, so that the look ends even if no other is like the first.
+            # Else it is skipped later. It counts here, so that this ends even if no other sample is like the first.
             if seen >= _SAMPLES:
                 break
     if found is None:
@@ -145,7 +145,6 @@ _CHANNELS = {None, 1, 2, 3, 4}
 
 
 def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool) -> str:
-    """Advice to users about samples that differ."""
     even = bool(one.shape) == bool(other.shape) and one.shape[1:] == other.shape[1:]
     if even and one.dtype != other.dtype and (common := _common_type(one, other)) is not None:
         return f"Cast them to a type that holds both, `casts={{{name!r}: {common!r}}}`, say."

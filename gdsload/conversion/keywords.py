@@ -176,7 +176,6 @@ def choose(options: Mapping[str, Any]) -> ConvertOptions:
 
 
 def _names(what: str, given: object) -> tuple[str, ...]:
-    """The names of fields in a list of them."""
     check_list(what, given)
     found = tuple(given) if isinstance(given, Iterable) else (None,)
     if not all(isinstance(one, str) for one in found):

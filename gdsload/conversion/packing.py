@@ -192,7 +192,6 @@ class PackedSource:
         yield from cutter.close()
 
     def _element_type(self, parts: list[Part]) -> np.dtype[Any]:
-        """The element type of the first document."""
         first = None
         for part in parts:
             for key, found in self._documents(part, None):

@@ -120,7 +120,6 @@ def split(
 def _share(
     dataset: ShardDataset, ids: NDArray[np.int64], place: str, mark: str, options: RearrangeKeywords
 ) -> ConvertReport:
-    """One of the datasets of a split."""
     if _is_made(place, mark, options):
         there = ShardDataset(place)
         return ConvertReport(place, len(there), len(there.shards), there.num_bytes, (), len(there.shards))
@@ -176,7 +175,6 @@ def _packed_in_all(datasets: Sequence[ShardDataset]) -> tuple[str, ...]:
 
 
 def _counts(sizes: Sequence[float], parts: int, samples: int) -> list[int]:
-    """The number of samples of each part."""
     shares = any(isinstance(size, float) for size in sizes)
     given = list(sizes)
     if len(given) == parts - 1:
@@ -197,7 +195,6 @@ def _counts(sizes: Sequence[float], parts: int, samples: int) -> list[int]:
 
 
 def _shares(counts: Sequence[int], seed: int | None) -> list[NDArray[np.int64]]:
-    """The samples of each part, in order."""
     total = sum(counts)
     drawn = np.arange(total)
     if seed is not None:

@@ -346,7 +346,6 @@ def _run(
 
 
 def _planned(source: Source, chosen: ConvertOptions, options: ConvertKeywords) -> tuple[Schema, list[list[Part]]]:
-    """Schema and tasks."""
     schema, parts = _looked_over(source, chosen, options)
     return schema, gathered(source, parts, schema, int(chosen.shard_bytes))
 

@@ -268,7 +268,6 @@ def _stage_of(out: str) -> str:
 
 
 def _check_links(part: str) -> None:
-    """Refuse a finished part that has a link to nothing."""
     with _looking(part), os.scandir(part) as entries:
         for link in [entry for entry in entries if entry.is_symlink()]:
             try:

@@ -190,7 +190,6 @@ class Epoch(Iterator[Any]):
         return batch, size
 
     def _fetch(self, entered: float) -> None:
-        """Get the next group of batches, or end."""
         if self._error is not None:
             self._fail()
         if self._begun:

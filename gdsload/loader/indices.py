@@ -56,7 +56,6 @@ def is_mask(indices: object) -> bool:
 
 
 def _no_numbers(indices: object) -> OptionError:
-    """The error for indices of which one is no whole number."""
     odd = indices
     for one in indices if isinstance(indices, Iterable) else ():
         try:

@@ -114,7 +114,6 @@ class _LengthBatches(PlannedSampler):
         return WindowPlan(ids, bounds)
 
     def _schedule(self, world_size: int) -> Schedule:
-        """The windows, as global batches of one rank."""
         unit = world_size * self._whole
         wanted = self.window
         if wanted is None:

@@ -271,7 +271,6 @@ class Life:
             self._progress.ended(epoch.place)
 
     def _start(self, epoch: Epoch) -> Prefetcher:
-        """Start reading an epoch from its place on."""
         plan, place = self._plan, epoch.place
         self.limits = limits_of(plan, place.schedule)
         resources = self._open()

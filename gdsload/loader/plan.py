@@ -199,7 +199,6 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
 
 
 def _selected(dataset: object) -> tuple[object, Selected]:
-    """A dataset, opened if it is a path, and its samples."""
     dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
     selected = select(dataset)
     selected.refuse_different_columns()
@@ -278,7 +277,6 @@ def _keeps_images(cache: str, request: BackendRequest, decode: Mapping[str, Deco
 
 
 def _order_options(options: Options, selected: Selected, fields: Sequence[str]) -> OrderOptions:
-    """The order options: fixed by dataset and arguments alone."""
     for name, sampler in (("batch_sampler", options.batch_sampler), ("sampler", options.sampler)):
         if sampler is not None:
             if selected.mixture is not None:

@@ -94,7 +94,6 @@ class Progress:
         return self._schedule(self._next)
 
     def _schedule(self, epoch: int) -> Schedule:
-        """The steps of an epoch, with the ranks that there are now."""
         return self.schedules.now(None if self._function is None else self._function.count(epoch))
 
     def _begun_schedule(self, epoch: int) -> Schedule:

@@ -222,7 +222,6 @@ def gather_texts(values: object, groups: Sequence[Any]) -> list[Any]:
 
 
 def _gather(text: str, group: Any) -> list[str]:
-    """The texts of all ranks of a group."""
     # On the CPU where the group can: a GPU may be busy for long.
     config = torch.distributed.get_backend_config(group)
     kinds = [one.partition(":")[0] for one in config.split(",")]

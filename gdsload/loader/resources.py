@@ -153,7 +153,6 @@ def _keep(plan: LoaderPlan, table: ShardTable) -> Keep | None:
 
 
 def _vram_bytes(plan: LoaderPlan) -> int:
-    """The budget of what is kept in the GPU's memory."""
     if plan.vram_bytes is not None:
         return plan.vram_bytes
     return int(torch.cuda.mem_get_info(plan.device)[0] * SHARE_OF_VRAM[plan.cache])

@@ -154,7 +154,6 @@ class SampleReader:
 
 
 def _split(value: Any) -> Sequence[Any]:
-    """A batch's field, sample by sample."""
     if isinstance(value, list):
         return value
     if isinstance(value, tuple):

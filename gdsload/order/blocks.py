@@ -253,7 +253,6 @@ class BlockOrder:
         return runs
 
     def _permutation(self, lane: int, window: int, length: int) -> Permutation:
-        """The permutation that shuffles the samples of a window."""
         return Permutation(length, derive_key(self._key, Purpose.WINDOW, lane, window))
 
     def _window_range(self, lane: int, window: int) -> tuple[int, int]:

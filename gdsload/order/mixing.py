@@ -156,7 +156,6 @@ class MixOrder(OneLane):
         return ids
 
     def _turn(self, turn: int) -> NDArray[np.int64]:
-        """Ids at all positions of a turn."""
         begin, end = turn * TURN, min((turn + 1) * TURN, self.samples)
         before, after = (self._mixture.counts(self._epoch * self.samples + place) for place in (begin, end))
         given = [
@@ -196,7 +195,6 @@ class MixOrder(OneLane):
         return Permutation(self._mixture.lengths[dataset], int(self._pass_keys(dataset, number, 1)[0]))
 
     def _pass_keys(self, dataset: int, first: int, count: int) -> NDArray[np.uint64]:
-        """Keys of consecutive passes through a dataset."""
         keys = np.arange(count, dtype=np.uint64) + np.uint64(first & MASK64)
         hash_into(keys, np.uint64(derive_key(self._seed, dataset, Purpose.PASS)), keys, np.empty_like(keys))
         return keys

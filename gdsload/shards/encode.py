@@ -249,7 +249,6 @@ def _joined(pieces: list[bytes]) -> EncodedField:
 
 
 def _image_bytes(name: str, field: Field, value: object) -> bytes:
-    """An encoded image, if it is one of the field's codecs."""
     if is_array(value):
         array = as_bytes(value, field.dtype, name)
         _check_shape(name, field, array.shape[:-1])

@@ -206,7 +206,6 @@ def unit_of(bits: int) -> int:
 
 
 def _copy_runs(addresses: IntArray, nbytes: IntArray, out: int) -> None:
-    """Copy runs of bytes, one after the other."""
     short = len(addresses) > _FEW_PIECES and int(nbytes.sum()) <= len(addresses) * _SHORT_PIECE_BYTES
     if short and usable() and concatenate(addresses, nbytes, out):
         return  # else all again: the obstacle is found again, or is gone

@@ -140,7 +140,6 @@ class Guard:
         self._note(np.arange(-(-begin >> _SHIFT), (begin + nbytes >> _SHIFT) + ends))
 
     def _note(self, pieces: IntArray) -> None:
-        """Note that pieces may be touched."""
         with self._lock:
             newly = len(pieces) - int(np.count_nonzero(self._sure[pieces]))
             self._sure[pieces] = True

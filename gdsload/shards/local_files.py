@@ -75,7 +75,6 @@ def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder
 
 
 def _about_link(path: str) -> str:
-    """The fault of a symbolic link where a file was expected."""
     try:
         link_target(*os.path.split(path))
     except ReadError as error:

@@ -83,7 +83,6 @@ def check_targets(spread_over: Iterable[str | os.PathLike[str]] | None, path: st
 
 
 def _check_target(folder: str) -> None:
-    """Refuse a folder to which nothing can be written."""
     what = remedy = None
     if not os.path.isdir(folder):
         what = "it is no folder" if os.path.lexists(folder) else "there is no such folder"

@@ -247,7 +247,6 @@ def _is_whole(dtype: DType) -> bool:
 
 
 def _limits(dtype: DType) -> tuple[int, int]:
-    """The least and the largest value of a whole type."""
     if dtype.name == "bool":
         return 0, 1
     limits = np.iinfo(dtype.name)

@@ -83,7 +83,6 @@ class ColorJitter:
         return (image * 255).round_().to(torch.uint8) if value.dtype == torch.uint8 else image.to(value.dtype)
 
     def _ranges(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The least and the largest of the four factors."""
         found = []
         for kind, one in enumerate((self.brightness, self.contrast, self.saturation, self.hue)):
             middle = 0.0 if kind == _HUE else 1.0

@@ -222,7 +222,6 @@ def test_resumed_at_every_step(steps, shape, shuffle):
 
 @SHAPED
 def test_mixed(steps, shape):
-    """Windows of several datasets, and some as often as others."""
     rare, rest = Subset(Windows(steps, **shape), range(40)), Windows(gdsload.ShardDataset(steps), **shape, stride=5)
     with DataLoader(gdsload.Mix([rare, rest], [1, 3]), 10, "full", with_index=True, device="cpu") as loader:
         for batch in loader:
@@ -302,7 +301,6 @@ def test_of_no_samples_there_are_none(tmp_path, shape):
 
 
 def test_a_dataset_of_documents_has_no_windows(tmp_path):
-    """Not none without a word: of one long document they were 0."""
     with gdsload.ShardWriter(tmp_path / "d", {"tokens": gdsload.Field("uint16", (None,)), "text": "str"}) as writer:
         writer.write({"tokens": np.arange(100, dtype=np.uint16), "text": "a"})
     with pytest.raises(OptionError, match="all of the dataset's are ragged, texts or enc.* Convert .* `each='token'`"):

@@ -198,7 +198,6 @@ class _Cells:
 
 
 def _matrix(found: Any, dense: bool, file: str) -> _Cells:
-    """The rows of a matrix alone."""
     h5py = need("h5py")
     if isinstance(found, h5py.Dataset):
         if found.ndim != 2 or found.dtype.kind not in "biuf":

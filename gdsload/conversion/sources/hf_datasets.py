@@ -59,7 +59,6 @@ class HuggingFaceSource(TableSource, ImageSource):
         return self._together([given[name] for name in self._splits_of(list(given))])
 
     def _together(self, found: list[Any]) -> Any:
-        """Splits one after the other."""
         if len(found) == 1:
             return found[0]
         with reading("its splits do not go together", self.path, remedy="Convert each by itself."):

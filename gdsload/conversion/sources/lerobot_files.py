@@ -267,7 +267,6 @@ def _values(column: Any, feature: _Feature, file: str) -> Any:
 
 
 def _all_of(column: Any, size: int) -> bool:
-    """Return whether all lists of a column have this length."""
     if need("pyarrow").types.is_fixed_size_list(column.type):
         return bool(column.type.list_size == size)
     return bool((np.diff(np.asarray(column.offsets)) == size).all())

@@ -98,11 +98,9 @@ class ParquetSource(TableSource, ImageSource):
 
     @property
     def _sounds(self) -> frozenset[str]:
-        """The columns of sounds that are decoded, of the first file."""
         return frozenset() if self.look.keep_encoded else sound_columns(self._first()[0])
 
     def _first(self) -> tuple[Any, list[Leaf]]:
-        """Schema and fields of the first file."""
         file = self.files.find(_SUFFIXES)[0]
         with _opened(file) as table:
             return _schema(table), self._leaves(table, file, self._partitions()[file])

@@ -125,7 +125,6 @@ class TokenSource(OfDocuments):
         return filled(found, "token", self.path)
 
     def _one_by_one(self, files: list[str]) -> bool:
-        """Return whether each token is a sample."""
         document = next((file for file in files if _has(file, ".npy") or _has(file, ".jsonl")), None)
         if self.each == "token" and document is not None:
             numbers = "Pass `kind='numpy'`, which takes the values of arrays one by one."
@@ -139,7 +138,6 @@ class TokenSource(OfDocuments):
         return self.each == "token"
 
     def _tokens(self, file: str, target_bytes: int) -> list[Part]:
-        """Runs of tokens."""
         row, name = self._flat(file), os.path.basename(file)
         size = row.dtype.itemsize
         return [

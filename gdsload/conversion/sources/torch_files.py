@@ -95,7 +95,6 @@ class TorchFileSource(FieldChoice):
         return {name: _tensor(value, name, file) for name, value in self._entries(file).items()}
 
     def _entries(self, file: str) -> dict[str, Any]:
-        """The values of a file by name."""
         loaded = _loaded(file)
         if isinstance(loaded, torch.Tensor):
             found = {os.path.splitext(os.path.basename(file))[0]: loaded}

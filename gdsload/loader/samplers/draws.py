@@ -168,7 +168,6 @@ class Draws:
         return seed != self._seed or torch.equal(generator.get_state(), torch.Generator().manual_seed(seed).get_state())
 
     def _draw(self, count: int) -> None:
-        """Draw some more batches."""
         batches: list[IntArray] = []
         marks = [self._marks[-1]]
         error: BaseException | None = RuntimeError(f"the {self._source.name} was interrupted")

@@ -248,7 +248,6 @@ class Sampled:
             self._skip(step)
 
     def _skip(self, step: int) -> None:
-        """Draw so many batches and drop them."""
         deque(islice(self.source.given, step * (self.source.batch_size or 1)), maxlen=0)
 
     def _drawn_ahead(self) -> torch.Generator | None:
@@ -333,7 +332,6 @@ def _planned_draws(source: IndexSource, planned: PlannedSampler, state: object, 
 
 
 def _as_text(generator: torch.Generator) -> str:
-    """The state of a generator, for JSON."""
     return base64.b64encode(generator.get_state().numpy().tobytes()).decode()
 
 

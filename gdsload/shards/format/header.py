@@ -123,8 +123,6 @@ def _error(file: str, problems: list[Problem]) -> FormatError:
 
 
 class _Check:
-    """Collects the problems of one header."""
-
     def __init__(self, raw: bytes, file_bytes: int, file: str) -> None:
         self.raw, self.file_bytes, self.file = raw, file_bytes, file
         self.problems: list[Problem] = []

@@ -117,7 +117,6 @@ class Field:
 
 
 def _checked_codecs(kind: FieldKind | None, given: str | Iterable[str] | None) -> tuple[str, ...]:
-    """The codecs of a field, sorted."""
     if kind != "image":
         if given is not None:
             raise SchemaError(f"codecs are those of encoded images, but {show(given)} was given for another field")

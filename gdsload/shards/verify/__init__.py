@@ -101,7 +101,6 @@ def _forget_numbers(sources: Sequence[ShardSource], found: Sequence[_Found]) -> 
 
 
 def _raise(found: Sequence[_Found]) -> None:
-    """Raise what was found, if anything was."""
     damage = [problem for one in found for problem in one.damage]
     unread = [problem for one in found for problem in one.unread]
     problems = [*damage, *unread, *(problem for one in found for problem in one.nonsense)]

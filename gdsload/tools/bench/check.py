@@ -88,7 +88,6 @@ def check_route(route: Route, plan: BenchPlan, reference: Reference) -> dict[str
 
 
 def _positions(plan: BenchPlan) -> NDArray[np.int64]:
-    """Positions in the epoch whose samples are compared."""
     total = plan.samples
     if plan.max_bytes is not None:
         total = min(total, max(plan.max_bytes * plan.samples // max(plan.num_bytes, 1), 1))

@@ -62,7 +62,6 @@ def run_bench(
 
 
 def _conditions(plan: BenchPlan) -> dict[str, Any]:
-    """The conditions of the trials, for the record."""
     notes = [
         "cold: not in this kernel's page cache; what caches drives and hosts below it have is not known",
         "cold: each trial has a new loader, and what it opens for its first batch is in the time",

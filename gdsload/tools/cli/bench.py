@@ -125,7 +125,6 @@ def render_text(record: dict[str, Any], width: int = _WIDTH) -> str:
 
 
 def _notes(record: dict[str, Any], width: int) -> Iterator[str]:
-    """Lines of the notes on the numbers."""
     yield ""
     for note in record["conditions"]["notes"]:
         yield from wrapped(plain(note), width, first="- ", rest="  ")

@@ -75,7 +75,6 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def _add_samples(parser: Parser) -> None:
-    """Add the options for samples."""
     samples = parser.add_argument_group("samples")
     add_list(samples, "--fields", metavar="NAME,...", help="keep these fields only (default: all)")
     samples.add_argument(
@@ -215,7 +214,6 @@ def _tell(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
 
 
 def _write_report(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
-    """Name all skipped samples in the report, if one is wanted."""
     if chosen.report is None:
         return
     try:

@@ -34,7 +34,6 @@ def as_typed(text: str, options: Mapping[str, str]) -> str:
 
 
 def _typed(flag: str, option: re.Match[str]) -> str:
-    """An option of a sentence as it is typed."""
     if option[2] in (None, "", "True"):
         return flag
     if option[2] == "False":

@@ -222,7 +222,6 @@ def given_back(parser: Parser, chosen: argparse.Namespace, extras: list[str]) ->
 
 
 def _taken(parser: Parser, chosen: argparse.Namespace, word: str) -> str:
-    """The argument that a word was taken for."""
     for action in parser._actions:  # noqa: SLF001 - see `flags`
         found = getattr(chosen, action.dest, None)
         if not action.option_strings and word in (found if isinstance(found, list) else [found]):

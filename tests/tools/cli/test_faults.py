@@ -124,8 +124,7 @@ def test_options_are_marked():
     assert not found
 
 
-def test_values_of_options_are_marked_in_errors():
-    """``name=value`` is in backticks in each text of an error."""
+def test_name_and_value_of_an_option_are_marked_in_errors():
     folder = Path(gdsload.__file__).parent
     found = [
         f"{file.relative_to(folder)}:{call.lineno}: {text}"
