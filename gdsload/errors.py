@@ -15,7 +15,7 @@
     │   ├── ShortReadError                    the file ended before the bytes did
     │   └── FileChangedError                  the file is not the one that was opened
     ├── WriteError (OSError)                  bytes could not be written
-    │   └── DiskFullError                     for want of room
+    │   └── DiskFullError                     no room
     ├── BackendUnavailableError (RuntimeError)
     ├── StateError (ValueError)               a state that cannot be resumed here
     └── LoaderClosedError (RuntimeError)

@@ -107,7 +107,7 @@ def _provenance(source: Source, options: ConvertOptions, given: Mapping[str, Any
     if inner := given.get("source_options"):
         where["options"] = _as_json(inner)
     usual = ConvertOptions().to_json()
-    # What bad samples do changes nothing of those that are good.
+    # The treatment of bad samples does not change good ones.
     chosen = {name: value for name, value in options.to_json().items() if value != usual[name] and name != "on_error"}
     if pack := given.get("pack"):
         chosen["pack"] = dict(pack)

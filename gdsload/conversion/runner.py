@@ -263,7 +263,7 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
     schema, look = given.get("schema"), SourceSnapshot(found)
     wanted = {
         "source": look.description,
-        # Whether bad samples are skipped changes nothing of parts that have none, or whose bad ones were skipped.
+        # Skipping bad samples does not change parts that have none, or whose bad ones were skipped.
         "options": {name: value for name, value in chosen.to_json().items() if name != "on_error"},
         "schema": None if schema is None else _as_schema(schema).to_json(),
     }

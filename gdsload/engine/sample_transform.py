@@ -209,7 +209,7 @@ class SampleTransform:
                 raise LoaderClosedError("the loader was closed while samples were transformed") from None
             raise ReadError(
                 f"a worker process of sample_transform was lost: {error}",
-                remedy="If it was killed, that was for want of memory perhaps: lower `PerSample(workers=...)`.",
+                remedy="If it was killed, memory may have run out: lower `PerSample(workers=...)`.",
             ) from error
         results: list[Any] = ForkingPickler.loads(found) if self._packed else found
         return results

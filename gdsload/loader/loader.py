@@ -125,12 +125,12 @@ class DataLoader(TorchAttributes):
         memory: the loader's budgets in bytes; see `Memory`. None: those that suit the machine.
         mmap: whether shards are mapped, as in `ShardDataset`; None: as the dataset was opened.
         backend: the way that bytes travel: a name, or `Auto`, `Gds` or `Bounce` with options, or another library's
-            `gdsload.backends.request.BackendRow`. What is given is used or refused, never replaced; ``"gds"`` means
-            that cuFile's own counters have shown DMA.
+            `gdsload.backends.request.BackendRow`. It is used or refused, never replaced; ``"gds"`` means that cuFile's
+            own counters have shown DMA.
         cache: where samples are kept for later epochs. ``"pagecache"``: on a GPU the first shards that
             ``Memory(registered=)`` has room for are read into the page cache during the first epoch and registered with
             CUDA; others are read around it. ``"none"``: all are read around it. ``"vram"``: in the GPU's memory;
-            ``"auto"``: there first, and then in the page cache. What does not fit is read in every epoch. With a
+            ``"auto"``: there first, and then in the page cache. Shards that do not fit are read in every epoch. With a
             `decode` that makes the same of an image in every epoch but for a flip, ``"vram"`` and ``"auto"`` keep the
             decoded images in the GPU's memory instead, and ``"ram"`` keeps them in memory, where batches are built on
             the CPU. `loader.cache` says what is where.

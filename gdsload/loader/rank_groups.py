@@ -71,7 +71,7 @@ class RankGroups:
             group = None if self.group is None else self.group()
             if group is not None and torch.distributed.get_rank(group) >= 0:
                 return [group]
-        except (RuntimeError, ValueError):  # somebody else still holds what was destroyed
+        except (RuntimeError, ValueError):  # it was destroyed, and is still referred to
             pass
         raise OptionError(
             "names a process group that has been destroyed",

@@ -196,9 +196,9 @@ def _collect(source: object, found: list[ShardDataset], shapes: list[dict[str, O
     else:
         raise OptionError(
             f"gdsload cannot read a {_kind(type(source))} from its shards",
-            remedy="Convert it once, with gdsload.convert(dataset, folder), then load the shards. What a dataset of "
-            "yours does to each sample goes into `sample_transform`. "
-            "torch's Subset, random_split and ConcatDataset over a ShardDataset are read as they are.",
+            remedy="Convert it once, with `gdsload.convert(dataset, folder)`, then load the shards. Changes of each "
+            "sample go into `sample_transform`. torch's Subset, random_split and ConcatDataset over a ShardDataset are "
+            "read as they are.",
         )
 
 
@@ -237,7 +237,7 @@ def _new_ids(source: object, starts: dict[int, int], known: dict[int, Numbers]) 
             )
         if len(index) and index.dtype.kind not in "iu":
             raise OptionError(f"the indices of a Subset are {index.dtype}, no whole numbers")
-        # Before they are int64, which would wrap large ones round to samples that nobody asked for.
+        # Before they are int64, which would wrap large ones round to other samples.
         if len(index) and (index.min() < -len(inner) or index.max() >= len(inner)):
             raise OptionError(
                 f"a Subset has indices {index.min()} to {index.max()}, but its dataset {len(inner)} samples"

@@ -40,8 +40,8 @@ class LaneRun:
     """Consecutive positions of one lane.
 
     Attributes:
-        lane: number of the lane. What is repeated of lane l of L has the number l + L, and l + 2 * L the second time:
-            it comes from the same positions, but it is not what follows there.
+        lane: number of the lane. Repeated samples of lane l of L have the number l + L, and l + 2 * L the second time:
+            they are those of the same positions, but do not follow the others there.
         start: first position, counted from the start of the lane.
         stop: the position after the last.
     """

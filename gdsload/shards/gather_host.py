@@ -59,7 +59,7 @@ def gather_rows(addresses: IntArray, row_bytes: int, out: int) -> None:
     Args:
         addresses: host address of each row, shape ``[rows]``.
         row_bytes: bytes a row.
-        out: host address of ``rows * row_bytes`` bytes that are nobody else's.
+        out: host address of ``rows * row_bytes`` bytes for this call alone.
     """
     count = len(addresses)
     if not count or not row_bytes:
@@ -77,7 +77,7 @@ def take_rows(addresses: IntArray, row_bytes: int, out: int) -> None:
     Args:
         addresses: host address of each row, shape ``[rows]``; at least one.
         row_bytes: bytes a row; at least one.
-        out: host address of ``rows * row_bytes`` bytes that are nobody else's.
+        out: host address of ``rows * row_bytes`` bytes for this call alone.
     """
     count = len(addresses)
     unit = unit_of(int(np.bitwise_or.reduce(addresses)) | row_bytes | out)
@@ -101,7 +101,7 @@ def gather_pieces(addresses: IntArray, lengths: IntArray, row_bytes: int, out: i
         addresses: host address of each piece, shape ``[pieces]``.
         lengths: rows of each piece, shape ``[pieces]``.
         row_bytes: bytes a row.
-        out: host address of ``sum(lengths) * row_bytes`` bytes that are nobody else's.
+        out: host address of ``sum(lengths) * row_bytes`` bytes for this call alone.
     """
     filled = np.flatnonzero(lengths)
     if not row_bytes or not len(filled):

@@ -210,7 +210,7 @@ def numbers_of(value: object, field: str) -> NDArray[Any]:
         return python_numbers(value, field)
     check_dense(value, field)
     plain = value.detach().cpu().resolve_conj().resolve_neg()
-    # What numpy does not have is narrower than float32.
+    # Types that numpy does not have are narrower than float32.
     found: NDArray[Any] = (plain if plain.dtype in _in_numpy() else plain.float()).numpy()
     return found
 

@@ -236,7 +236,7 @@ def test_options(rich, given, message):
 
 
 # Datasets that a loader cannot read.
-UNREADABLE = r"gdsload cannot read a .* from its shards\. Convert .* gdsload\.convert.*Subset"
+UNREADABLE = r"gdsload cannot read a .* from its shards\. Convert .* `gdsload\.convert.*Subset"
 DATASETS = [
     *((lambda _, it=it: it, UNREADABLE) for it in (TensorDataset(torch.zeros(3)), Mine(), Dataset(), [1, 2], None, 5)),
     (lambda _: Subset(Mine(), [1]), UNREADABLE),

@@ -29,8 +29,8 @@ class LmdbSource(ImageSource):
     """The keys and values of LMDB environments, in the order of the keys.
 
     Fields: ``key``, bytes, and ``value``, bytes or what `decode` makes of them; safetensors give a field for each of
-    their tensors instead. Values are never unpickled. What is read is the state after the last finished transaction;
-    do not write to it meanwhile. No lock is taken, and no file is made. It is read by the library `lmdb`.
+    their tensors instead. Values are never unpickled. The state after the last finished transaction is read; do not
+    write to it meanwhile. No lock is taken, and no file is made. It is read by the library `lmdb`.
 
     Args:
         path: the folder with `data.mdb`, a file (`.mdb`, `.lmdb`), or a folder of such folders and files.

@@ -1,4 +1,4 @@
-"""Encoded images to fields: decoded by Pillow, or kept. What is in them is not trusted: formats, pixels are bounded."""
+"""Encoded images to fields: decoded by Pillow, or kept. They are not trusted: formats and pixels are bounded."""
 
 from __future__ import annotations
 

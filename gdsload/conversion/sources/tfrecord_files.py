@@ -29,7 +29,7 @@ _MASK = 0xA282EAD8
 
 
 class TfRecordSource(FieldChoice, ImageSource):
-    """The records of TFRecord files, each a `tf.train.Example`. What is a SequenceExample is refused.
+    """The records of TFRecord files, each a `tf.train.Example`. A SequenceExample is refused.
 
     The first examples tell what each feature is: of int64 (int64) and float (float32) lists a single number, if all of
     those have one value, else an array, ragged where its length differs; of bytes, which must be single, an image,

@@ -238,7 +238,7 @@ class TokenSource(OfDocuments):
             )
         low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
         if not limits.min <= low <= high <= limits.max:
-            # What this type holds other lines may have.
+            # Other lines may have any number that this type holds.
             holds = _holding(min(low, limits.min), max(high, limits.max)) or ("uint64" if low >= 0 else "int64")
             raise FormatError(f"its tokens from {low} to {high} are not {dtype}", remedy=f"Pass `dtype={holds!r}`.")
         return _one(tokens.astype(dtype))

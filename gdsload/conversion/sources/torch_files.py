@@ -143,7 +143,7 @@ def _loaded(file: str) -> Any:
         raise FormatError(
             f"the file cannot be read: {reason}",
             file=file,
-            remedy="Save tensors, in a dictionary or list: torch.save({'x': x}, file). What is damaged, copy again.",
+            remedy="Save tensors, in a dictionary or list: `torch.save({'x': x}, file)`. Copy a damaged file again.",
         ) from None
 
 

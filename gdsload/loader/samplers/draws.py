@@ -4,10 +4,10 @@ Drawing runs Python for each index, so it is done for several batches at once, b
 
 Invariants:
     1. One thread at a time draws; any other may ask meanwhile how far the consumer is.
-    2. What is known of a batch is kept until the one after it has been handed out: the consumer may step back by one.
+    2. A batch is kept until the one after it has been handed out: the consumer may step back by one.
     3. After an error nothing is drawn, whatever it was.
 
-What is drawn from one generator by several loaders, or by two iterators at once, is undefined.
+Draws of several loaders, or of two iterators at once, from one generator are undefined.
 """
 
 from __future__ import annotations

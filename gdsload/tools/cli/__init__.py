@@ -47,7 +47,7 @@ def make_parser() -> tuple[Parser, Mapping[str, Parser]]:
     commands = parser.add_subparsers(prog="gdsload", metavar="COMMAND", dest="command", help=argparse.SUPPRESS)
     for module in _COMMANDS:
         module.add_to(commands)
-    helps = {action.dest: action.help for action in commands._choices_actions}  # noqa: SLF001 - argparse tells nobody else
+    helps = {action.dest: action.help for action in commands._choices_actions}  # noqa: SLF001 - there is no public way
     lines = [str(parser.description)]
     for title, names in _GROUPS.items():
         lines += ["", f"{title}:", *(f"  {name:<12}{helps[name]}" for name in names)]
