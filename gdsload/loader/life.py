@@ -59,7 +59,7 @@ class Life:
                 plan.per_sample, progress.sample_keys, index=index, collate=plan.collate_fn, ahead=plan.ahead
             )
         self._finish = hand_over_steps(plan, self._transform)
-        if plan.placement == "gpu" and not plan.backend.keep:  # else the first epoch waits for a drive, and not for it
+        if plan.placement == "gpu" and not plan.backend.keep:  # else it waits for the drive in any case
             prepare_import()
         self._resources: OpenResources | None = None
         self._status = BackendStatus(plan.asked, *expected(plan.backend), {})

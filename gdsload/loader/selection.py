@@ -21,7 +21,7 @@ from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.mix import Mix
 from gdsload.loader.paths_and_devices import SEVERAL
 from gdsload.loader.state import dataset_digest
-from gdsload.loader.windows import Windows, reach, refuse_ragged_windows
+from gdsload.loader.windows import Windows, offset_bounds, refuse_ragged_windows
 from gdsload.order import MixOrder, Mixture, Order, OrderOptions, make_order
 from gdsload.shards.files import OpenFiles
 from gdsload.shards.format.schema import Schema
@@ -280,7 +280,7 @@ def sample_space(selected: Selected, order: OrderOptions) -> SampleSpace:
     counts = np.concatenate([dataset.counts for dataset in selected.datasets])
     if selected.ids is None:
         return SampleSpace(tuple(counts.tolist()), Selection(), selected.mixture)
-    shards, ids = _needed(selected.ids, np.cumsum(counts), reach((selected.offsets or {}).values()))
+    shards, ids = _needed(selected.ids, np.cumsum(counts), offset_bounds((selected.offsets or {}).values()))
     if order.shuffle != "block":
         return SampleSpace((len(ids),), Selection(ids), selected.mixture, shards)
     # A block is a run of neighbours on disk. The subset's own order does not matter, as it is shuffled anyway.
@@ -295,7 +295,7 @@ def sample_space(selected: Selected, order: OrderOptions) -> SampleSpace:
     return SampleSpace(tuple(np.diff(edges, prepend=0).tolist()), selection, shards=shards)
 
 
-def _needed(ids: Numbers, ends: IntArray, reached: tuple[int, int]) -> tuple[IntArray | None, Numbers]:
+def _needed(ids: Numbers, ends: IntArray, bounds: tuple[int, int]) -> tuple[IntArray | None, Numbers]:
     """The shards that contain samples, and the samples' ids counted through these alone.
 
     Other shards are not opened, registered or kept, and do not keep a GPU from gathering from all that are wanted.
@@ -303,11 +303,11 @@ def _needed(ids: Numbers, ends: IntArray, reached: tuple[int, int]) -> tuple[Int
     Args:
         ids: each sample, or of a window the one that its offsets count from; in a range, all between may be wanted.
         ends: the first id after each shard.
-        reached: the lowest and the highest offset of a window.
+        bounds: the lowest and the highest offset of a window.
     """
     begins, stops = (array_of(ids[:1]), array_of(ids[-1:])) if isinstance(ids, range) else (ids, ids)
-    first = np.searchsorted(ends, begins + reached[0], side="right")
-    last = np.searchsorted(ends, stops + reached[1], side="right")
+    first = np.searchsorted(ends, begins + bounds[0], side="right")
+    last = np.searchsorted(ends, stops + bounds[1], side="right")
     covering = np.bincount(first, minlength=len(ends)) - np.bincount(last + 1, minlength=len(ends) + 1)[:-1]
     wanted = np.cumsum(covering) > 0
     if not len(ids) or wanted.all():

@@ -21,7 +21,7 @@ from gdsload.order.checks import MAX_SAMPLES, check_whole
 from gdsload.shards import reads
 from gdsload.system.arrays import IntArray, Numbers, array_of, taken
 
-__all__ = ["Windows", "reach", "refuse_ragged_windows", "window_starts"]
+__all__ = ["Windows", "offset_bounds", "refuse_ragged_windows", "window_starts"]
 
 _OFFSETS = "Pass a dict of fields: `offsets={'action': range(16), 'image': [-1, 0]}`."
 
@@ -97,7 +97,7 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
                 "windows have either a length, with or without a step, or offsets",
                 remedy="Pass `Windows(dataset, 4, step=5)`, or `Windows(dataset, offsets={'x': range(0, 20, 5)})`.",
             )
-        low, high = reach(self.offsets.values())
+        low, high = offset_bounds(self.offsets.values())
         self._starts: Numbers = range(-low, len(self.dataset) - high, self.stride)
         if within is not None:
             self._starts = window_starts(_run_ends(self.dataset.column(within)), high - low + 1, self.stride) - low
@@ -166,7 +166,7 @@ def refuse_ragged_windows(dataset: ShardDataset, fields: Sequence[str]) -> None:
             )
 
 
-def reach(offsets: Iterable[Offsets]) -> tuple[int, int]:
+def offset_bounds(offsets: Iterable[Offsets]) -> tuple[int, int]:
     """The lowest and the highest offset of some, and of 0, which a window's own sample has."""
     ends = [0, *(at for each in offsets for at in ((each[0], each[-1]) if isinstance(each, range) else each))]
     return min(ends), max(ends)
@@ -183,7 +183,7 @@ def _checked(dataset: ShardDataset, given: Mapping[str, Indices]) -> dict[str, O
             whole = numbers if isinstance(numbers, range) else whole_numbers(numbers).tolist()
         except OptionError:
             whole = []
-        if not whole or max(abs(end) for end in reach([evenly_spaced(whole)])) > MAX_SAMPLES:
+        if not whole or max(abs(end) for end in offset_bounds([evenly_spaced(whole)])) > MAX_SAMPLES:
             what = "no list of whole numbers from -2**48 to 2**48"
             raise OptionError(f"is {numbers!r:.100}, which is {what}", option=f"offsets[{name!r}]", remedy=_OFFSETS)
         found[name] = evenly_spaced(whole)
