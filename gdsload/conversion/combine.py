@@ -117,7 +117,7 @@ def shuffle_into(
         dataset.verify()
     except ChecksumError as error:
         remedy = "Run it again with `restart=True`: it begins again."
-        raise ChecksumError("what was converted is damaged", problems=error.problems, remedy=remedy) from error
+        raise ChecksumError("the converted samples are damaged", problems=error.problems, remedy=remedy) from error
     mean = max(dataset.num_bytes // max(len(dataset), 1), 1)
     batch = max(_BATCH_BYTES // mean, 1)
     with (

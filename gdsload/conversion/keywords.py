@@ -101,7 +101,7 @@ _CONVERTING = ConvertKeywords.__annotations__.keys()
 
 
 def check_rearranging(what: str, options: Mapping[str, Any], *own: str) -> None:
-    """Refuse keywords that `merge`, `split` or `reshard` do not have, beside those of their own.
+    """Refuse keywords that `merge`, `split` or `reshard` do not have.
 
     Raises:
         OptionError: if there is one.

@@ -204,4 +204,4 @@ def _bytes_in(folder: str) -> int:
             return sum(entry.stat().st_size for entry in entries)
     except OSError as error:
         lost = os.path.realpath(error.filename or folder)
-        raise write_error("what was just written is not there any more", error, lost) from error
+        raise write_error("the shards that were just written are gone", error, lost) from error

@@ -39,7 +39,7 @@ class ImageSizes:
 
     Attributes:
         encoded: with images as the files that they are.
-        decoded: with their pixels, of the size that was asked for, or else of their own.
+        decoded: with their pixels, of the size that was asked for, else of each image's size.
     """
 
     encoded: int

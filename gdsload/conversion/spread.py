@@ -92,7 +92,7 @@ class Spread:
         except BrokenExecutor as error:
             raise ReadError(
                 f"a worker was lost: {error}",
-                remedy="If it was killed, memory was short perhaps: run it again with fewer workers. If a file is "
+                remedy="If it was killed, memory may have run out: run it again with fewer workers. If a file is "
                 "damaged, `workers=1` names it. It goes on from there.",
             ) from error
 

@@ -72,7 +72,7 @@ class StagingFolder:
     Args:
         out: where the dataset will appear.
         wanted: what is converted, and how; JSON-able.
-        restart: throw away what another conversion has left. One that has finished nothing never stands in the way.
+        restart: throw away what another conversion has left. One that has finished nothing is no obstacle.
 
     Raises:
         OptionError: if another conversion has left something there, or is at work, or if there is something that no

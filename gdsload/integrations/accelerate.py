@@ -91,8 +91,8 @@ class _Run:
         rest, processes = self._loader.remainder, self._accelerator.num_processes
         if rest % processes and self._loader.tail != "pad":
             warnings.warn(
-                f"the {rest} samples of the last batch of all {processes} processes do not go round, so what is "
-                'gathered has some of them twice: with `tail="pad"` those come last, and are left out',
+                f"{processes} processes cannot share out the {rest} samples of the last batch evenly, so gathered "
+                'results have some twice: with `tail="pad"` those come last, and are left out',
                 stacklevel=2,
             )
             return 0

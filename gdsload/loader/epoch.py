@@ -270,5 +270,5 @@ def _without_frames(error: BaseException) -> Exception | None:
                 return found
     return LoaderClosedError(
         f"the epoch ended with {type(error).__name__}{f': {error}' if str(error) else ''}",
-        remedy="Iterate over the loader again: loader.state_dict() says where it stands.",
+        remedy="Iterate over the loader again: `loader.state_dict()` has its place.",
     )

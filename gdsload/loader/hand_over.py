@@ -75,7 +75,7 @@ def as_tuple(batch: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
     for name in names:
         if name not in batch:
             listed = f"It has {', '.join(map(repr, batch))}."
-            raise OptionError(f"names {name!r}, which the batch has not", option="as_tuple", remedy=listed)
+            raise OptionError(f"names {name!r}, which is not in the batch", option="as_tuple", remedy=listed)
     return tuple(batch[name] for name in names)
 
 

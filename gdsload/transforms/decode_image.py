@@ -39,8 +39,8 @@ class DecodeImage:
         dtype: of the result, as torch's or by its name: uint8 without `mean`, or a floating type, for which 255 counts
             as 1. None: uint8 without `mean`, float32 with it.
         channels_last: whether a pixel's channels are together in memory. The shape does not change.
-        max_pixels: an image with more pixels, by its header, is not decoded. Pillow, which decodes all but JPEGs, has a
-            limit of its own above twice this default: ``PIL.Image.MAX_IMAGE_PIXELS``.
+        max_pixels: an image with more pixels, by its header, is not decoded. Pillow, which decodes all except JPEGs,
+            has another limit, of twice this default: ``PIL.Image.MAX_IMAGE_PIXELS``.
         on_error: the treatment of an image that cannot be decoded. ``"raise"``: `FormatError`, which names sample and
             shard; ``"zeros"``: it is all zeros (one pixel where sizes differ), and the batch has a bool tensor
             ``NAME.decoded``, shape ``[batch]``, on the CPU, which is False there. No other sample moves.

@@ -97,7 +97,7 @@ class MixUp(_Mixing):
         value = tensor_field(self, batch, 1)
         if not value.dtype.is_floating_point or value.dtype.itemsize == 1:
             raise OptionError(
-                f"{self}: the field is {value.dtype}, whose mixtures are no such numbers",
+                f"{self}: the field is {value.dtype}, which cannot hold mixtures",
                 remedy="Put Normalize or Cast before it.",
             )
         labels = self._probabilities(batch)

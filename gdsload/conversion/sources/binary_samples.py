@@ -43,7 +43,7 @@ def value_bytes(content: bytes, sizes: Sequence[int]) -> list[bytes]:
 
     Args:
         content: the sample: lengths, uint32, of the values that have no fixed one, then all values.
-        sizes: the length of each value; 0 if it stands in the sample.
+        sizes: the length of each value; 0 if it is in the sample.
     """
     place = 4 * sum(not size for size in sizes)
     lengths = iter(np.frombuffer(content[:place], "<u4").tolist() if len(content) >= place else [])

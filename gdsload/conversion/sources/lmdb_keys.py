@@ -105,7 +105,7 @@ def _opened(file: str, database: str | None) -> Iterator[tuple[Any, Any, Any]]:
             raise OptionError(f"there is no database {database!r}", file=file) from None
         if found.flags(transaction)["dupsort"]:
             raise FormatError(
-                "its keys may have several values each (dupsort)", file=file, remedy="Copy it into one that has not."
+                "its keys may have several values each (dupsort)", file=file, remedy="Copy it into one without them."
             )
         yield environment, transaction, found
 

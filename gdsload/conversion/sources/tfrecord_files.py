@@ -147,7 +147,7 @@ def _records(file: str, low: int = 0, high: int = -1) -> Iterator[bytes]:
             length = _length(header, place, checksum)
             content = _exactly(stream, length, place)
             if _masked(checksum(content)) != int.from_bytes(_exactly(stream, 4, place), "little"):
-                raise ValueError(f"the record at byte {place} has not the checksum that was written with it")
+                raise ValueError(f"the record at byte {place} does not match its checksum")
             place += length + 16
             left -= length + 16
             yield content
@@ -168,7 +168,7 @@ def _length(header: bytes, place: int, checksum: Any) -> int:
     if len(header) != 12:
         raise ValueError(f"the record at byte {place} is cut short")
     if _masked(checksum(header[:8])) != int.from_bytes(header[8:], "little"):
-        raise ValueError(f"the length of the record at byte {place} has not the checksum that was written with it")
+        raise ValueError(f"the length of the record at byte {place} does not match its checksum")
     length = int.from_bytes(header[:8], "little")
     if length > _MAX_RECORD_BYTES:
         raise ValueError(f"the record at byte {place} has {length} bytes; the most is {_MAX_RECORD_BYTES}")
