@@ -172,7 +172,7 @@ class Guard:
                     f"{os.strerror(errno.EFAULT)}",
                     file=self._names[file],
                     offset=offset,
-                    remedy="To be mapped, a file with holes needs room in its file system. Read it: pass `mmap=False`.",
+                    remedy="A file with holes needs room in its file system to be mapped. Pass `mmap=False`, say.",
                 )
 
 
