@@ -3,7 +3,7 @@
     python -m benchmarks.images --out benchmarks/results/images-cpu.json
     python -m benchmarks.images --device cuda --images 16384 --out benchmarks/results/images-gpu.json
 
-JPEGs of 500 x 375 pixels and about 57 KB lie in shards and in a folder, all in the page cache. In each round everything
+JPEGs of 500 x 375 pixels and about 57 KB are in shards and in a folder, all in the page cache. In each round everything
 runs once, in turn, over an epoch; shown are medians and quartiles of images a second, and processor seconds of this
 process and its children for 1000 images. The decoder alone decodes the same bytes, which it has in memory, on all
 processors or by batches on the GPU, and throws the pixels away: it is what the loader's share is of. Before that, an

@@ -96,8 +96,8 @@ def _again_and_again(
 
 def _shown(title: str, **found: Any) -> dict[str, Any]:
     rate, busy = found.get("images_s"), found.get("decoder_busy")
-    told = str(found) if rate is None else f"{rate:9.0f} images/s"
-    print(f"{title:60} {told}" + (f", decoder busy for {busy:.2f} of the time" if busy else ""), flush=True)
+    shown = str(found) if rate is None else f"{rate:9.0f} images/s"
+    print(f"{title:60} {shown}" + (f", decoder busy for {busy:.2f} of the time" if busy else ""), flush=True)
     return {"title": title, **found}
 
 

@@ -35,7 +35,7 @@ def render(record: dict[str, Any]) -> str:
 
 
 def embed(text: str, rendered: str, mark: str = "table") -> str:
-    """A document with what lies between its two marks of a name replaced.
+    """A document with the text between its two marks of a name replaced.
 
     Raises:
         ValueError: if a mark is missing.

@@ -1,4 +1,4 @@
-"""The process of one contender: told on its standard input what to do, one line of JSON at a time, it answers alike.
+"""The process of one contender: it gets commands on its standard input, a line of JSON each, and answers alike.
 
 A contender never shares a process with another: libraries change thread pools, start methods and signal handlers.
 """
@@ -89,7 +89,7 @@ def check(contender: Contender, expected: NDArray[np.uint64]) -> dict[str, Any]:
 def compare(hashes: NDArray[Any], expected: NDArray[Any]) -> dict[str, int]:
     """The counts of all, missing, repeated and foreign samples, in whatever order these come."""
     found = np.sort(hashes)
-    if np.array_equal(found, np.sort(expected)):  # as it should be, and told far sooner than by what follows
+    if np.array_equal(found, np.sort(expected)):  # the usual case, found far sooner than by the code below
         repeated = int((found[1:] == found[:-1]).sum())
         return {"samples": len(hashes), "missing": 0, "repeated": repeated, "foreign": 0}
     unique, counts = np.unique(hashes, return_counts=True)

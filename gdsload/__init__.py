@@ -1,6 +1,6 @@
 """gdsload: batches of tensors from NVMe, by the shortest path the machine has.
 
-What is public is imported when it is first asked for: torch alone takes more than a second, and `gdsload --help` and
+Public names are imported when they are first used: torch alone takes more than a second, and `gdsload --help` and
 completion in a shell need none of it.
 """
 

@@ -15,21 +15,21 @@
     │   ├── ShortReadError                    the file ended before the bytes did
     │   └── FileChangedError                  the file is not the one that was opened
     ├── WriteError (OSError)                  bytes could not be written
-    │   └── DiskFullError                     for want of room
+    │   └── DiskFullError                     no room
     ├── BackendUnavailableError (RuntimeError)
     ├── StateError (ValueError)               a state that cannot be resumed here
     └── LoaderClosedError (RuntimeError)
 
-An error says what happened, where (file, field, offset), why (`cause`), and what to do (`remedy`). In texts of
-conversions and shards an option that a command has, too, stands in backticks, as Python writes it: `fields=['a', 'b']`.
-Commands show it as it is typed.
-All are picklable, so that they cross process boundaries whole.
+An error says what happened, where (file, field, offset), why (`cause`), and what to do (`remedy`). `option` names the
+option that is wrong. Options in a text are in backticks, as Python writes them: `fields=['a', 'b']`; commands show them
+as they are typed. All errors are picklable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 __all__ = [
     "BackendUnavailableError",
@@ -138,6 +138,11 @@ class GdsloadError(Exception):
         self.field = field
         self.offset = offset
         self.remedy = remedy
+
+    def within(self, file: str) -> Self:
+        """The same error, which from now on names this file, if it named none."""
+        self.file = file if self.file is None else self.file
+        return self
 
     @property
     def where(self) -> str:

@@ -57,6 +57,12 @@ def test_docstring_draws_the_real_tree():
     assert real_tree() == documented_tree()
 
 
+def test_a_file_is_named_once_and_all_else_stays():
+    error = FormatError("bad", cause="why", remedy="Mend it.", problems=[Problem("worse")])
+    assert error.within("a") is error
+    assert str(error.within("b")) == "a: bad: why. Mend it.\n  - worse"
+
+
 def test_all_lists_what_is_public():
     assert sorted(module.__all__) == sorted(kind.__name__ for kind in [*CLASSES, Problem, Skipped])
 

@@ -17,7 +17,7 @@ _AHEAD = 4
 
 
 def _index_batches(job: Job, *, endless: bool) -> Iterator[Any]:
-    """Spans (first, end), or arrays of indices, drawn anew for each epoch."""
+    """Spans (first, end), or arrays of indices, drawn again for each epoch."""
     epoch = 0
     while True:
         pairs = spans(job.samples, job.batch_size)

@@ -17,7 +17,7 @@ __all__ = ["MosaicML"]
 def _import_torchvision() -> None:
     """The library imports torchvision, and needs none of its compiled operators.
 
-    Beside a CPU build of torch those of the common wheel do not load, and the import fails for want of two names.
+    Beside a CPU build of torch those of the common wheel do not load, and the import fails, as two names are missing.
     """
     signature = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
     for name in ("nms", "qnms", ""):

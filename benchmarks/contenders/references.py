@@ -17,7 +17,7 @@ class _Reference(Contender):
 
 
 class ContiguousCopy(_Reference):
-    """The limit of one thread: rows that lie side by side, into memory that is reused, as no loader can hand it out."""
+    """The limit of one thread: neighbouring rows into memory that is reused, which no loader could hand out."""
 
     title = "contiguous copy into reused memory"
     settings = "np.copyto from a memmap into one buffer, in order in both modes, one thread"

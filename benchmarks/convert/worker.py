@@ -1,4 +1,4 @@
-"""The process of one contender: it writes the samples when it is told to, and says how long that took."""
+"""The process of one contender: it writes the samples on command, and reports the time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _perform(contender: tuple[Writer, Path], order: dict[str, Any]) -> dict[str,
 def _touch_memory(nbytes: int) -> None:
     """Have memory that is free at hand: a virtual machine may have given it to its host, and gets it back slowly.
 
-    Without this, whoever follows a pause pays for it, which can take longer than the writing.
+    Without this, the contender after a pause pays for it, which can take longer than the writing.
     """
     with mmap.mmap(-1, nbytes) as memory:
         memory.madvise(_POPULATE_WRITE)

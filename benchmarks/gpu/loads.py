@@ -1,4 +1,4 @@
-"""Ways to bring all rows into GPU memory, and the limits to compare them with."""
+"""Ways to load all rows into GPU memory, and the limits to compare them with."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def compare(found: torch.Tensor, expected: torch.Tensor, where: str) -> None:
 
 
 class Load:
-    """One way to bring all rows.
+    """One way to load all rows.
 
     Attributes:
         name: its key in the record.
@@ -47,7 +47,7 @@ class Load:
     def __init__(self, data: Data, device: torch.device) -> None:
         self.data, self.device = data, device
         self.share = 1.0
-        """Share of the data that `run` brings."""
+        """Share of the data that `run` loads."""
 
     def open(self) -> None:
         """Make everything that is not timed: registrations, rings, handles."""

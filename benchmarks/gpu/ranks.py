@@ -129,7 +129,7 @@ class Rank:
 
 
 def _serve(pipe: Connection, make: Callable[..., Any], *args: Any) -> None:
-    """A rank's process: does what it is told until there is nothing more."""
+    """A rank's process: executes commands until there are no more."""
     try:
         rank = make(*args)
         while (order := pipe.recv()) is not None:

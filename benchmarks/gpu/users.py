@@ -71,7 +71,7 @@ class KvikioRead(Load):
         return position
 
     def paths(self) -> dict[str, int]:
-        """See `Load.paths`: reads, for want of a count of bytes."""
+        """See `Load.paths`: reads, as bytes are not counted."""
         return {} if self._compat else {f"{path} reads": count for path, count in path_counts().items() if count}
 
 

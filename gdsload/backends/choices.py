@@ -93,16 +93,16 @@ def requested(backend: BackendChoice | Auto | Bounce | Gds | BackendRow) -> Back
             raise OptionError(
                 f"is {backend!r}",
                 option="backend",
-                remedy=f"Pass one of {', '.join(map(repr, BACKEND_CHOICES))}, a value such as gdsload.Auto(threads=8), "
-                "or a BackendRow.",
+                remedy=f"Pass one of {', '.join(map(repr, BACKEND_CHOICES))}, a value such as "
+                "`gdsload.Auto(threads=8)`, or a BackendRow.",
             )
         return BackendRequest(backend)
     engine = "cufile" if isinstance(backend, Bounce) else backend.engine
     if engine not in ("cufile", "kvikio"):
-        raise OptionError(f"engine is {engine!r}", remedy='Pass "cufile" or "kvikio".')
+        raise OptionError(f"is {engine!r}", option="engine", remedy='Pass "cufile" or "kvikio".')
     compat = isinstance(backend, Gds) and backend.compat
     if compat not in (False, True):
-        raise OptionError(f"compat is {compat!r}", remedy="Pass True or False.")
+        raise OptionError(f"is {compat!r}", option="compat", remedy="Pass True or False.")
     pinned = PINNED_BYTES if isinstance(backend, Gds) else parse_bytes(backend.pinned, "pinned", at_least=2**20)
     threads = check_threads(backend.threads, "threads")
     return BackendRequest(backend.name, engine=engine, allow_compat=compat, pinned_bytes=pinned, read_threads=threads)

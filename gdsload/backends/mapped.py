@@ -70,7 +70,7 @@ class MappedBackend(FileBackend):
         """
         if device.type != "cuda" or torch.version.hip:
             return f"pages of files cannot be registered for {device.type}", 'Use `backend="bounce"`.'
-        return None if mapped else ("the files are not mapped", "Leave mmap=False out.")
+        return None if mapped else ("the files are not mapped", "Leave `mmap=False` out.")
 
     def read(self, wanted: Extents, _to: Destination = "device") -> PendingRead:
         """See `Backend.read`.
@@ -120,7 +120,7 @@ class MappedBackend(FileBackend):
             raise BudgetError(
                 f"a batch needs {len(needed)} shards of {format_bytes(total)} at once, but "
                 f"{format_bytes(self.register_bytes)} may be registered",
-                remedy="Raise memory=gdsload.Memory(registered=...), shuffle by blocks, or leave the choice to "
+                remedy="Raise `memory=gdsload.Memory(registered=...)`, shuffle by blocks, or leave the choice to "
                 '`backend="auto"`.',
             )
         taken = []
@@ -174,7 +174,7 @@ class MappedBackend(FileBackend):
                 f"batches under way hold {format_bytes(self.registered_bytes)} of registered shards, and one more of "
                 f"{format_bytes(nbytes)} does not fit into the {format_bytes(self.register_bytes)} that "
                 "may be registered",
-                remedy="Raise memory=gdsload.Memory(registered=...), lower its prefetch=, or write smaller shards.",
+                remedy="Raise `memory=gdsload.Memory(registered=...)`, lower its `prefetch`, or write smaller shards.",
             )
 
     def _unregister(self, file: int) -> None:

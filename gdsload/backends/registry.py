@@ -60,7 +60,7 @@ def _check_gds(request: BackendRequest, paths: Sequence[str], _mapped: bool, pro
         raise BackendUnavailableError(
             f"cuFile works here, but not by DMA: a trial read took the path {found.path}, by cuFile's counters",
             file=path,
-            remedy=f"{_DOCTOR} To use cuFile's own compat mode nevertheless, pass backend=gdsload.Gds(compat=True).",
+            remedy=f"{_DOCTOR} To use cuFile's own compat mode nevertheless, pass `backend=gdsload.Gds(compat=True)`.",
         )
     return found
 

@@ -1,1 +1,1 @@
-"""Datasets as they are on people's disks, made into shards."""
+"""The conversion of datasets in other formats into shards."""

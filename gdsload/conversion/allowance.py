@@ -43,7 +43,7 @@ class Allowance:
         Raises:
             ConversionError: if they are too many, with the reasons of the first few.
         """
-        # What is all but a whole number is one: 0.07 of 100 is seven.
+        # A number that is nearly whole counts as whole: 0.07 of 100 is seven.
         most = self._count if self._share is None else math.floor(self._share * samples * (1 + 1e-12))
         if len(skipped) > most:
             reasons = "; ".join(f"{one.key}: {one.reason}" for one in skipped[:_NAMED])

@@ -1,4 +1,4 @@
-"""The dataset, put together of its parts."""
+"""The dataset, combined from its parts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def publish(
 
 
 def _turn(source: str, spread_over: Sequence[str], number: int) -> int:
-    """The folder that a part's shard is in, so that nothing has to be copied; else that whose turn it is."""
+    """The folder that a part's shard is in, so that nothing has to be copied; else the next folder in turn."""
     there = os.path.dirname(os.path.dirname(source))
     return next((turn for turn, folder in enumerate(spread_over) if os.path.realpath(folder) == there), number)
 
@@ -110,14 +110,14 @@ def shuffle_into(
     Memory is bounded: samples are read where they are.
 
     Raises:
-        ChecksumError: if one of them is damaged, as what an earlier run has written may be.
+        ChecksumError: if one of them is damaged since an earlier run has written it.
         WriteError: if the disk is full or fails.
     """
     try:
         dataset.verify()
     except ChecksumError as error:
         remedy = "Run it again with `restart=True`: it begins again."
-        raise ChecksumError("what was converted is damaged", problems=error.problems, remedy=remedy) from error
+        raise ChecksumError("the converted samples are damaged", problems=error.problems, remedy=remedy) from error
     mean = max(dataset.num_bytes // max(len(dataset), 1), 1)
     batch = max(_BATCH_BYTES // mean, 1)
     with (

@@ -92,7 +92,7 @@ class Change:
         """
         if self._function is None:
             self._check_scales(values)
-            # Where all that is asked for is there, what else is in a sample does not matter.
+            # If all wanted fields are there, others in a sample do not matter.
             if self._fields is None or not all(name in values for name in self._fields):
                 values = _flat(values)
         if self._fields is not None:
@@ -113,7 +113,7 @@ class Change:
         return {name: unrounded(value, name) for name, value in changed.items()}
 
     def _check_scales(self, values: Mapping[str, Any]) -> None:
-        """Refuse to cast sounds of whole numbers: these are in the scale of their type, which nothing tells then."""
+        """Refuse to cast sounds of whole numbers: their scale is that of their type, which would be lost."""
         for name, wanted in self._casts.items():
             for kind in _types_of(values[name]) if name in values and f"{name}.sampling_rate" in values else ():
                 if not kind.startswith("float") and kind != wanted:
@@ -166,7 +166,7 @@ def _types_of(value: Any) -> list[str]:
 
 
 def _or_clipped(lost: SchemaError, value: Any, kind: str, field: str) -> SchemaError:
-    """The error of a cast; one that clipping would do without says so."""
+    """The error of a cast; its remedy names clipping if that avoids it."""
     try:
         clip(value, dtype_of(kind), field)
     except SchemaError:

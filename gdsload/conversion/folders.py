@@ -1,4 +1,4 @@
-"""Folders of a source: one rule says which files are not the dataset's, and one order is that of the others."""
+"""Folders of a source: one rule for files that do not belong to the dataset, and one order of the others."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
                 found = schema if found is None else _joined(found, schema, source, options.ragged, where)
             elif options.on_error == "stop":
                 raise _other_fields(found, schema, where)
-            # Else it is skipped when its turn comes. It counts: where none is like the first, not all are looked at.
+            # Else it is skipped later. It counts here, so that this ends even if no other sample is like the first.
             if seen >= _SAMPLES:
                 break
     if found is None:
@@ -133,7 +133,7 @@ def _both(name: str, schemas: tuple[Schema, Schema], source: Source, ragged: boo
 
 
 def _without_empty(one: Field, other: Field) -> Field | None:
-    """Of two fields that of which the shape is known, if one is of empty lists of lists, which tell none; else None."""
+    """The one of two fields whose shape is known, if the other is of empty lists of lists; else None."""
     for empty, known in ((one, other), (other, one)):
         if 0 in empty.shape[1:] and empty.shape[0] in (0, None) and 0 not in known.shape[1:]:
             return known
@@ -144,7 +144,6 @@ _CHANNELS = {None, 1, 2, 3, 4}
 
 
 def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool) -> str:
-    """Advice to users about samples that differ."""
     even = bool(one.shape) == bool(other.shape) and one.shape[1:] == other.shape[1:]
     if even and one.dtype != other.dtype and (common := _common_type(one, other)) is not None:
         return f"Cast them to a type that holds both, `casts={{{name!r}: {common!r}}}`, say."

@@ -1,4 +1,4 @@
-"""Files of a source: which there are, which of them may be opened, and what tells that they are still the same.
+"""Files of a source: their names, the check that they may be opened, and stamps that show changes.
 
 Every source whose samples are in files has these from a `SourceFiles`. So it holds for all kinds that a split is never
 merged with another one in silence, that no name and no link leads out of the source's folder unless that is asked for,
@@ -42,7 +42,7 @@ _KINDS = {
 def stamps(files: Iterable[str]) -> list[Stamp]:
     """Name, length, and times of the last change of content and of anything of each file, JSON-able.
 
-    The second of these times nobody can put back, and a file that takes another's place has its own. Numbers of devices
+    The second of these times cannot be set back, and a file that replaces another one has its own. Numbers of devices
     and inodes are left out: on network file systems they change by themselves. Of a symbolic link that leads to nothing
     they are its own: its source says so.
     """
@@ -81,8 +81,8 @@ def open_file(path: str) -> IO[bytes]:
     """Open a file for reading.
 
     Raises:
-        FormatError: if it is none, but a pipe, say: that would wait for ever for somebody to write; or a symbolic link
-            to nothing.
+        FormatError: if it is no regular file, such as a pipe, which would be waited on for ever; or a symbolic link to
+            nothing.
         OSError: if it cannot be opened.
     """
     return open(path, "rb", opener=_open_regular)
@@ -119,7 +119,7 @@ def check_file(path: str) -> None:
 
 
 def _check_target(path: str) -> None:
-    """Refuse a symbolic link to nothing: that no such file is there is hard to believe of a name that is listed."""
+    """Refuse a symbolic link to nothing, which is listed, so that "no such file" would mislead."""
     if os.path.islink(path) and not os.path.exists(path):
         what = f"it is a symbolic link to {os.readlink(path)!r}, where no file is"
         raise FormatError(what, file=path, remedy="Put the file there, or remove the link.")

@@ -1,4 +1,4 @@
-"""The keywords of conversions: which there are, what they decide, and whose they are."""
+"""The keywords of conversions: their types and checks, and which are the source's."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ConvertKeywords(RearrangeKeywords, total=False):
 
 
 class SourceKeywords(ImageFileOptions, ColumnOptions, total=False):
-    """The options of all kinds of sources, for type checkers; what they mean, and which kind has which, a kind says."""
+    """The options of all kinds of sources, for type checkers; each kind documents its own."""
 
     boxes: str
     database: str | None
@@ -100,7 +100,7 @@ _CONVERTING = ConvertKeywords.__annotations__.keys()
 
 
 def check_rearranging(what: str, options: Mapping[str, Any], *own: str) -> None:
-    """Refuse keywords that `merge`, `split` or `reshard` do not have, beside those of their own.
+    """Refuse keywords that `merge`, `split` or `reshard` do not have.
 
     Raises:
         OptionError: if there is one.
@@ -175,7 +175,6 @@ def choose(options: Mapping[str, Any]) -> ConvertOptions:
 
 
 def _names(what: str, given: object) -> tuple[str, ...]:
-    """The names of fields in a list of them."""
     check_list(what, given)
     found = tuple(given) if isinstance(given, Iterable) else (None,)
     if not all(isinstance(one, str) for one in found):

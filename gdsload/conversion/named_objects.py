@@ -15,8 +15,8 @@ _MOST = 200
 def find_named(spec: str) -> Any:
     """The object called ``package.module:name``; modules of the working folder are looked at last.
 
-    The installed command has not that folder on its path, as `python -m gdsload` has. It stays there, so that workers
-    find the module, too; after all others, so that what is in it takes the place of none.
+    The installed command does not have that folder on its path, as `python -m gdsload` does. It is added last, so that
+    it hides no other module, and stays, so that workers find the module, too.
 
     Raises:
         ImportError, AttributeError, ValueError: if there is no such object.

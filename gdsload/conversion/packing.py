@@ -2,8 +2,8 @@
 
 All documents are taken as one long row of tokens, which is cut every `length` tokens. A first pass counts the tokens of
 each part of the source, so that each part knows where in that row it begins: the blocks whose first token it has are
-its own, and for the end of the last of them a reader goes on into the parts after it. So blocks do not depend on who
-makes them, and a reader has one document and a few blocks in memory.
+its own, and for the end of the last of them a reader goes on into the parts after it. So blocks do not depend on the
+workers, and a reader has one document and a few blocks in memory.
 """
 
 from __future__ import annotations
@@ -192,7 +192,6 @@ class PackedSource:
         yield from cutter.close()
 
     def _element_type(self, parts: list[Part]) -> np.dtype[Any]:
-        """The element type of the first document."""
         first = None
         for part in parts:
             for key, found in self._documents(part, None):

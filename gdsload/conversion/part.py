@@ -1,4 +1,4 @@
-"""Some parts of a source into shards: what a worker does, in whatever process."""
+"""The conversion of some parts of a source into shards, by one worker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PartTask:
         stage: the folder of the conversion.
         options: how to convert.
         spread_over: folders over which its shards are spread, beginning with the first one.
-        stopped: whether the work is to be left, where it cannot be ended from outside.
+        stopped: returns whether the work is to end, where it cannot be ended from outside.
         noted: called now and then with the task's number and the number of samples written.
     """
 
@@ -153,7 +153,7 @@ def failed(key: str, part: Part, trouble: Exception) -> ConversionError:
 
 
 def _try(writer: ShardWriter, item: Item, change: Change) -> Exception | None:
-    """Write an item; what is wrong with it, or None. A disk that fails, or a wrong option, is not its fault."""
+    """Write an item; returns its fault, or None. Errors of disks and options are raised."""
     if item.count is not None and change.wants_samples:
         return SchemaError("samples come one by one")
     before = dict(change.clipped)
@@ -204,4 +204,4 @@ def _bytes_in(folder: str) -> int:
             return sum(entry.stat().st_size for entry in entries)
     except OSError as error:
         lost = os.path.realpath(error.filename or folder)
-        raise write_error("what was just written is not there any more", error, lost) from error
+        raise write_error("the shards that were just written are gone", error, lost) from error

@@ -107,7 +107,7 @@ def _provenance(source: Source, options: ConvertOptions, given: Mapping[str, Any
     if inner := given.get("source_options"):
         where["options"] = _as_json(inner)
     usual = ConvertOptions().to_json()
-    # What bad samples do changes nothing of those that are good.
+    # The treatment of bad samples does not change good ones.
     chosen = {name: value for name, value in options.to_json().items() if value != usual[name] and name != "on_error"}
     if pack := given.get("pack"):
         chosen["pack"] = dict(pack)
@@ -139,7 +139,7 @@ def combined_metadata(
     same = {
         key: value
         for key, value in datasets[0][1].items()
-        # What users call classes or units, and is not by field, is a key like any other.
+        # A user's classes or units that are no mapping of fields are keys like any other.
         if not (key in apart or (key in _OF_FIELDS and isinstance(value, Mapping)))
         and all(key in other and other[key] == value for _, other in datasets)
     }

@@ -75,8 +75,8 @@ def split(
         outs: the folders to make.
         sizes: the number of samples of each, or, if they are floats, its share of them. One less than `outs`: the last
             gets the rest.
-        seed: draw who gets which samples, the same for the same seed. None: neighbours stay together, the first samples
-            go to the first.
+        seed: draw the samples of each, the same for the same seed. None: neighbours stay together, the first samples go
+            to the first.
         **options: see `convert`.
 
     Raises:
@@ -102,7 +102,7 @@ def split(
 
 
 def _refuse_own(dataset: ShardDataset, places: Sequence[str]) -> None:
-    """Refuse to put a part where the whole is: what the other parts are made of would be gone."""
+    """Refuse to replace the dataset by a part of it: the source of the other parts would be gone."""
     own = {os.path.dirname(os.path.realpath(shard.file)) for shard in dataset.shards} | {os.path.realpath(dataset.path)}
     for place in places:
         if os.path.realpath(place) in own:
@@ -136,7 +136,6 @@ def _packed_in_all(datasets: Sequence[ShardDataset]) -> tuple[str, ...]:
 
 
 def _counts(sizes: Sequence[float], parts: int, samples: int) -> list[int]:
-    """The number of samples of each part."""
     shares = any(isinstance(size, float) for size in sizes)
     given = list(sizes)
     if len(given) == parts - 1:
@@ -157,7 +156,6 @@ def _counts(sizes: Sequence[float], parts: int, samples: int) -> list[int]:
 
 
 def _shares(counts: Sequence[int], seed: int | None) -> list[NDArray[np.int64]]:
-    """The samples of each part, in order."""
     total = sum(counts)
     drawn = np.arange(total)
     if seed is not None:

@@ -1,4 +1,4 @@
-"""Why something cannot be read, for people: in a library's words or in this package's, never as Python's bare error."""
+"""Reasons why something cannot be read, for people: in a library's words or in this package's, and no bare errors."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from contextlib import contextmanager
 
 from gdsload.errors import FormatError, GdsloadError
 
-__all__ = ["in_words", "of_user", "reading", "reason_of"]
+__all__ = ["as_pasted", "in_words", "of_user", "reading", "reason_of"]
 
 _BARE = (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, ZeroDivisionError, struct.error)
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _MOST = 200
-_LONGEST_REASON = 500
+_LONGEST_REASON = _LONGEST_VALUE = 500
 
 
 def in_words(error: BaseException) -> str:
-    """Why a file or a value of a source cannot be taken, as the end of a sentence of bounded length.
+    """The reason why a file or a value of a source cannot be taken, as the end of a sentence of bounded length.
 
     ``"it has no 'shards'"`` for a missing key. Where code of this package has run into a value that it did not expect,
     Python's own text ("'int' object is not subscriptable") tells users nothing of their file, and is left out.
@@ -39,6 +39,12 @@ def in_words(error: BaseException) -> str:
     if _is_bare(error) or type(error) in (TypeError, AttributeError, IndexError):
         return "a value in it is not of the kind that it must be"
     return " ".join(str(error).split())[:_MOST]
+
+
+def as_pasted(value: str | list[str]) -> str:
+    """A value as an option in a sentence has it: as Python writes it, or dots for one that is too long."""
+    found = repr(value)
+    return found if len(found) <= _LONGEST_VALUE else "[...]" if isinstance(value, list) else "..."
 
 
 def reason_of(trouble: Exception) -> str:
@@ -74,7 +80,7 @@ def reading(failed: str, file: str | None, *errors: type[Exception], remedy: str
 
 @contextmanager
 def of_user(failed: str, name: str | None = None) -> Iterator[None]:
-    """Say of an error of the user's own code whose it is.
+    """Name the user's own code in errors that it raises.
 
     Args:
         failed: what failed: ``"the dataset failed after 3 samples"``.

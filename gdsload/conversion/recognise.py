@@ -168,7 +168,7 @@ def recognise(path: str) -> str:
     what = f"it could be any of {', '.join(sorted(found))}" if found else unknown(path)
     remedy = f"Pass `kind=`, one of {', '.join(map(repr, sorted(found) or KINDS))}."
     raise OptionError(
-        f"what {path!r} is cannot be recognised: {what}", remedy=remedy if found else f"{remedy} {WAYS_OUT}"
+        f"the kind of {path!r} cannot be recognised: {what}", remedy=remedy if found else f"{remedy} {WAYS_OUT}"
     )
 
 

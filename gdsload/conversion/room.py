@@ -46,7 +46,7 @@ class Room:
         self._second = sum(max(size, 0) for size in self._sizes) if twice else 0
 
     def begin(self, number: int) -> None:
-        """Look whether there is room for all that has not been begun, before a part is.
+        """Look, before the first part, whether there is room for all unfinished ones.
 
         Raises:
             DiskFullError: if there is not.
@@ -101,7 +101,7 @@ def _room_in(folder: str) -> tuple[int, int, int]:
     """The device that a folder is on, how many bytes of it are free, and how many there are.
 
     Raises:
-        WriteError: if the folder is there no more.
+        WriteError: if the folder is gone.
     """
     try:
         usage = shutil.disk_usage(folder)

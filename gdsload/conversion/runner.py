@@ -1,4 +1,4 @@
-"""A conversion: tasks by workers, and the dataset put together of what came of them.
+"""A conversion: tasks done by workers, and the dataset combined from their results.
 
 A task is a run of parts that fill one shard, or some, so that shards have the size asked for, whatever parts a source
 has.
@@ -141,7 +141,7 @@ class _Count:
             self.tell()
 
     def tell(self) -> None:
-        """Say how far it is; a part under way counts by its samples, as far as it is known how many it will have."""
+        """Report the progress; a part under way counts by its samples, as far as it is known how many it will have."""
         if self.progress is None:
             return
         (samples, nbytes), parts = self.written(), float(len(self.done))
@@ -231,7 +231,7 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
             ``if __name__ == "__main__":``. `executor`: any `concurrent.futures.Executor`, for instance a cluster's,
             over a file system that all share. `overwrite`: replace a dataset that is at `out`, unless other files are
             with it. `spread_over`: folders, one on each drive, over which the shards are spread: see `ShardWriter`.
-            `metadata`: what the dataset says of itself beside what its source tells (`ShardDataset.metadata`).
+            `metadata`: metadata of the dataset, beside that of its source (`ShardDataset.metadata`).
             `restart`: throw away what an interrupted conversion with other arguments has left. `progress`:
             called with samples, bytes, finished parts and parts; a part under way counts by the share of its samples.
 
@@ -260,7 +260,7 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
     schema, look = given.get("schema"), SourceSnapshot(found)
     wanted = {
         "source": look.description,
-        # Whether bad samples are skipped changes nothing of parts that have none, or whose bad ones were skipped.
+        # Skipping bad samples does not change parts that have none, or whose bad ones were skipped.
         "options": {name: value for name, value in chosen.to_json().items() if name != "on_error"},
         "schema": None if schema is None else _as_schema(schema).to_json(),
     }
@@ -343,7 +343,6 @@ def _run(
 
 
 def _planned(source: Source, chosen: ConvertOptions, options: ConvertKeywords) -> tuple[Schema, list[list[Part]]]:
-    """Schema and tasks."""
     schema, parts = _looked_over(source, chosen, options)
     return schema, gathered(source, parts, schema, int(chosen.shard_bytes))
 
@@ -383,5 +382,5 @@ def _as_schema(given: Schema | Mapping[str, Field | str]) -> Schema:
 
 
 def publish_check(path: str, *, overwrite: bool, spread_over: Sequence[str] = ()) -> None:
-    """Refuse at once what could not be published in the end."""
+    """Refuse at once a result that could not be published in the end."""
     Publication(path, overwrite=overwrite, spread_over=spread_over).abandon()

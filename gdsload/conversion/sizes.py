@@ -1,7 +1,7 @@
 """Estimates of a result's size, from the first samples as they will be written.
 
-Of an image a source knows how long its file is, and that may be a tenth of its pixels' bytes; of a line of JSON, how
-many digits its numbers have.
+A source knows the length of an image's file, which may be a tenth of its pixels' bytes, and the digits of numbers in a
+line of JSON.
 """
 
 from __future__ import annotations

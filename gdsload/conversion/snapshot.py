@@ -30,7 +30,7 @@ class SourceSnapshot:
         """Look again.
 
         Raises:
-            FileChangedError: if the source is another one by now, with the first file that is.
+            FileChangedError: if the source has changed, naming the first file.
         """
         others: list[str] = []
 

@@ -39,8 +39,8 @@ class Item:
 
     Attributes:
         key: where it comes from, for errors and reports: a file's name, a row's number.
-        make: makes the sample, a mapping from field names to values as `ShardWriter.write` takes them. What it raises
-            is the sample's fault, and of that sample alone.
+        make: makes the sample, a mapping from field names to values as `ShardWriter.write` takes them. Its errors are
+            faults of that sample alone.
         count: None for one sample; a number if `make` gives a batch of as many, as `ShardWriter.write_batch` takes
             them.
     """
@@ -83,7 +83,7 @@ class ExactParts:
 
 @runtime_checkable
 class Selective(Protocol):
-    """A source that can leave fields out before it looks at them: what is wrong with those is nobody's concern then."""
+    """A source that can leave fields out before it looks at them: faults of those do not matter then."""
 
     def only(self, fields: Sequence[str]) -> Source:
         """A source of these fields alone, which raises an `OptionError` when it is read if it lacks one of them."""
@@ -112,7 +112,7 @@ class OfDocuments:
 class FieldChoice:
     """Base of sources that are `Selective`: they read `fields`, None for all of them.
 
-    A source keeps in `_known` what it has worked out from its first samples, until other fields are chosen.
+    A source keeps what its first samples show in attributes that begin with `_known`, until other fields are chosen.
     """
 
     fields: tuple[str, ...] | None = None
@@ -122,8 +122,8 @@ class FieldChoice:
         """See `Selective.only`."""
         found = copy.copy(self)
         found.fields = tuple(fields)
-        for name in ("_known", "_decided"):
-            found.__dict__.pop(name, None)
+        for name in [name for name in found.__dict__ if name.startswith("_known")]:
+            del found.__dict__[name]
         return found
 
 

@@ -32,11 +32,11 @@ __all__ = ["CONVERSION", "Spread"]
 CONVERSION = Work("gdsload-convert", "the source", "convert", "`workers=1`")
 
 _LEAVE_S = 1.0
-"""How long who is interrupted waits for an executor that is not ours, whose work nobody can end."""
+"""Seconds that an interrupted conversion waits for a user's executor, whose work cannot be ended."""
 
 Outcome = Callable[[], PartReport | None]
 Submit = Callable[[PartTask, Callable[[Outcome], None]], None]
-"""Have a task done, and a function called with what gives its report or raises its error."""
+"""Starts a task; a function is called with another one that gives its report or raises its error."""
 
 
 class Spread:
@@ -68,7 +68,7 @@ class Spread:
         Args:
             tasks: what is to be done.
             begin: called with a task's number before it is begun.
-            add: called with what came of it.
+            add: called with its report.
             note: called now and then with the number of a part that is under way and how many samples it has by then,
                 but for parts that an executor does.
 
@@ -102,7 +102,7 @@ class Spread:
         except BrokenExecutor as error:
             raise ReadError(
                 f"a worker was lost: {error}",
-                remedy="If it was killed, memory was short perhaps: run it again with fewer workers. If a file is "
+                remedy="If it was killed, memory may have run out: run it again with fewer workers. If a file is "
                 "damaged, `workers=1` names it. It goes on from there.",
             ) from error
 

@@ -6,7 +6,7 @@
         part-000000/       a whole dataset, made visible by one rename when its last byte is on disk
         part-000000.json   what was skipped in it
 
-Whatever kills a converter, a part is there whole or not at all, and the next run with the same plan goes on.
+If a converter is killed, each part is there whole or not at all, and the next run with the same plan goes on.
 
 A folder of this name may also come out of an archive, or be a link. Only what a conversion makes is ever removed, no
 link is followed, and a folder with anything else in it is refused.
@@ -72,7 +72,7 @@ class StagingFolder:
     Args:
         out: where the dataset will appear.
         wanted: what is converted, and how; JSON-able.
-        restart: throw away what another conversion has left. One that has finished nothing never stands in the way.
+        restart: throw away what another conversion has left. One that has finished nothing is no obstacle.
 
     Raises:
         OptionError: if another conversion has left something there, or is at work, or if there is something that no
@@ -108,7 +108,7 @@ class StagingFolder:
             raise write_error("nothing can be written there", error, self.folder) from error
         try:
             lock_file(lock, wait=False)  # a file system without locks cannot tell of another conversion
-            # Who held it until now may have been through, and have removed it.
+            # The conversion that held it until now may have finished, and have removed it.
             if os.path.samestat(os.stat(_LOCK, dir_fd=self._fd, follow_symlinks=False), os.fstat(lock)):
                 return lock
         except (BlockingIOError, FileNotFoundError):
@@ -165,7 +165,7 @@ class StagingFolder:
                     remedy="Run it again as it was, or pass `restart=True` to throw its parts away.",
                 )
             self.plan = None
-        if self.plan is None:  # what is there without one is of a conversion that was through, and interrupted then
+        if self.plan is None:  # a folder without one is of a conversion that was interrupted after its end
             self._clear()
             self.plan = {"wanted": wanted}
 
@@ -173,7 +173,7 @@ class StagingFolder:
         return os.path.join(self.folder, name)
 
     def _clear(self) -> None:
-        """Remove what a conversion makes but the lock, the plan first: parts without a plan are of no use to anybody.
+        """Remove what a conversion makes but the lock, the plan first: parts without a plan are useless.
 
         By descriptor: another folder that has come to this place meanwhile is left alone.
         """
@@ -234,10 +234,10 @@ class StagingFolder:
         return f"{whole}; run the same again to go on, or with `restart=True` to begin again"
 
     def close(self, *, remove: bool) -> None:
-        """Let go of the folder.
+        """Release the folder.
 
         Args:
-            remove: whether the dataset is where it belongs. The folder is also removed if nothing in it would save the
+            remove: whether the dataset has been published. The folder is also removed if nothing in it would save the
                 next run any work.
         """
         try:
@@ -255,10 +255,10 @@ class StagingFolder:
 
 
 def tidy_up(out: str) -> None:
-    """Remove what a conversion to `out` has left that was through, and was interrupted while it tidied up."""
+    """Remove the folder of a finished conversion to `out` that was interrupted while it tidied up."""
     folder = _stage_of(out)
     if os.path.isdir(folder) and not os.path.lexists(os.path.join(folder, _PLAN)):
-        with suppress(GdsloadError):  # another one is at work, or there is what none has made
+        with suppress(GdsloadError):  # another one is at work, or something in it is not a conversion's
             StagingFolder(out, {}, restart=False).close(remove=True)
 
 
@@ -268,7 +268,6 @@ def _stage_of(out: str) -> str:
 
 
 def _check_links(part: str) -> None:
-    """Refuse a finished part that has a link to where nothing is."""
     with _looking(part), os.scandir(part) as entries:
         for link in [entry for entry in entries if entry.is_symlink()]:
             try:

@@ -81,9 +81,9 @@ class GroupLengths:
         """
         if (most := max(self.rows, default=0)) > _MOST_ROWS:
             raise OptionError(
-                f'a batch has {most} rows of a ragged field, more than the {_MOST_ROWS} of ragged="varlen", whose '
-                "cu_seqlens are int32",
-                remedy='Make batches smaller, or pass ragged="offsets".',
+                f"is 'varlen', whose cu_seqlens are int32, but a batch has {most} rows, more than {_MOST_ROWS}",
+                option="ragged",
+                remedy="Make batches smaller, or pass `ragged='offsets'`.",
             )
         return self._tensors(self._offsets().astype(np.int32), [size + 1 for size in self.sizes])
 

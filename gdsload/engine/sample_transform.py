@@ -80,10 +80,12 @@ class PerSample:
 
     def __post_init__(self) -> None:
         if not self.transforms:
-            raise OptionError("PerSample has no transform", remedy="Leave sample_transform out.")
+            raise OptionError("has no transform", option="PerSample", remedy="Leave `sample_transform` out.")
         if self.workers == 0:
             raise OptionError(
-                "workers is 0", remedy="Pass ahead=False to the loader: the thread that asks for a batch makes it."
+                "is 0",
+                option="workers",
+                remedy="Pass `ahead=False` to the loader: the thread that asks for a batch makes it.",
             )
         check_threads(self.workers, "workers")
         if self.processes:
@@ -193,7 +195,7 @@ class SampleTransform:
                 raise LoaderClosedError("the loader was closed while samples were transformed") from None
             raise ReadError(
                 f"a worker process of sample_transform was lost: {error}",
-                remedy="If it was killed, that was for want of memory perhaps: lower PerSample(workers=).",
+                remedy="If it was killed, memory may have run out: lower `PerSample(workers=...)`.",
             ) from error
         results: list[Any] = ForkingPickler.loads(found) if self._packed else found
         return results

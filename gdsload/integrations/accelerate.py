@@ -1,8 +1,7 @@
 """Loaders for Accelerate, which must know where an epoch ends, and makes torch's loaders again to skip batches.
 
 A prepared loader is one of torch's, by its class: its batch sampler gives the numbers of steps, and its dataset the
-batches at these. So whatever is made of its parts, as by `accelerate.skip_first_batches`, gives the loader's own
-batches.
+batches at these. So a loader made of its parts, as by `accelerate.skip_first_batches`, gives the loader's own batches.
 """
 
 from __future__ import annotations
@@ -41,17 +40,18 @@ def prepare(accelerator: Accelerator, loader: DataLoader) -> PreparedLoader:
     if accelerator.dispatch_batches or accelerator.split_batches:
         name = "dispatch_batches" if accelerator.dispatch_batches else "split_batches"
         raise OptionError(
-            f"{name}=True of the accelerator does not go with a gdsload.DataLoader, whose batch_size is that of each "
-            "process, which reads its own share",
-            remedy=f"Leave {name} out; divide the batch_size by the number of processes if that is what you want.",
+            "of the accelerator is True, but the `batch_size` of a gdsload.DataLoader is that of each process, which "
+            "reads its own share",
+            option=name,
+            remedy=f"Leave `{name}` out, and divide `batch_size` by the number of processes.",
         )
     prepared = PreparedLoader(accelerator, loader)
-    accelerator.prepare_data_loader(prepared)  # which notes it, for `save_state`
+    accelerator.prepare_data_loader(prepared)  # it notes the loader, for `save_state`
     return prepared
 
 
 def _check_processes(accelerator: Accelerator) -> None:
-    """Refuse an accelerator that was made in several processes on CPUs and thinks it is alone.
+    """Refuse an accelerator that was made in several processes on CPUs without knowing of them.
 
     Without ``cpu=True`` it initialises torch.distributed there, but keeps no backend, so that models are not wrapped.
     """
@@ -61,7 +61,7 @@ def _check_processes(accelerator: Accelerator) -> None:
         raise OptionError(
             f"torch.distributed has {processes} processes, but the accelerator knows of {accelerator.num_processes}: "
             "each would train another model on its share of the samples",
-            remedy="On CPUs, make it with Accelerator(cpu=True), a Trainer with TrainingArguments(use_cpu=True).",
+            remedy="On CPUs, make it with `Accelerator(cpu=True)`, a Trainer with `TrainingArguments(use_cpu=True)`.",
         )
 
 
@@ -91,8 +91,8 @@ class _Run:
         rest, processes = self._loader.remainder, self._accelerator.num_processes
         if rest % processes and self._loader.tail != "pad":
             warnings.warn(
-                f"the {rest} samples of the last batch of all {processes} processes do not go round, so what is "
-                'gathered has some of them twice: with tail="pad" those come last, and are left out',
+                f"{processes} processes cannot share out the {rest} samples of the last batch evenly, so gathered "
+                'results have some twice: with `tail="pad"` those come last, and are left out',
                 stacklevel=2,
             )
             return 0
@@ -183,7 +183,7 @@ class PreparedLoader(torch.utils.data.DataLoader[Any]):
     _is_accelerate_prepared = True
 
     def __init__(self, accelerator: Accelerator, loader: DataLoader) -> None:
-        # Another generator: torch's loader draws a number at each epoch, for workers that there are none of.
+        # Another generator: torch's loader draws a number at each epoch, for workers, which do not exist here.
         steps, generator = _Steps(accelerator, loader), torch.Generator()
         super().__init__(_Batches(loader.dataset), batch_sampler=steps, collate_fn=_as_it_is, generator=generator)
         self.loader = loader

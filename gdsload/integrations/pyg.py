@@ -27,8 +27,8 @@ class FeatureStore(PygFeatureStore):  # type: ignore[misc]  # its package need n
         store = FeatureStore({"paper": "papers/", "author": "authors/"}, device="cuda")
         loader = NeighborLoader((store, graph_store), num_neighbors=[10, 10], input_nodes="paper")
 
-    What it gives is `ShardDataset.gather`'s, and so on the device already; fields of one node type that are asked for
-    together come by one gather. It reads: shards cannot be changed.
+    Features come from `ShardDataset.gather`, so they are on the device; fields of one node type that are asked for
+    together take one gather. Shards cannot be changed.
 
     Args:
         datasets: of each node type, a `ShardDataset` or a path to one; one alone for graphs with one type of nodes,
@@ -117,7 +117,7 @@ class FeatureStore(PygFeatureStore):  # type: ignore[misc]  # its package need n
 
 
 def _chosen(index: Any) -> Any:
-    """Indices of nodes, of which masks are another way to write them."""
+    """Indices of nodes, also from masks."""
     if isinstance(index, torch.Tensor) and index.dtype == torch.bool:
         return index.nonzero().squeeze(1)
     return index

@@ -19,9 +19,9 @@ class LoaderTrainer(Trainer):  # type: ignore[misc]  # transformers is not there
         trainer = LoaderTrainer(model, arguments, train_loader=loader, eval_loader=other)
         trainer.train(resume_from_checkpoint=True)
 
-    The loaders say batch sizes, order and shuffling, whatever the arguments say of these. What goes to the model are
+    The loaders decide batch sizes, order and shuffling, and the arguments for these have no effect. The model gets
     batches as the loader makes them, by the names of their fields. After a checkpoint in the middle of an epoch, the
-    batches before it are left out, at no cost but with a sampler of yours, with which they are loaded for nothing.
+    batches before it are left out, at no cost; with a sampler of yours they are loaded and dropped.
 
     Args:
         train_loader: batches to train with; None as for `train_dataset`.
@@ -42,7 +42,7 @@ class LoaderTrainer(Trainer):  # type: ignore[misc]  # transformers is not there
         for kind, loader in (("train", train_loader), ("eval", eval_loader)):
             if loader is not None:
                 named.setdefault(f"{kind}_dataset", loader.dataset)
-                if args is not None and loader.batch_size is not None:  # by which it weighs losses
+                if args is not None and loader.batch_size is not None:  # it weights losses by it
                     setattr(args, f"per_device_{kind}_batch_size", loader.batch_size)
         super().__init__(model, args, *others, **named)
 

@@ -1,8 +1,8 @@
 """The agreement of all ranks on one loader, and on the seed that they run it with.
 
-They agree once, when the first epoch begins of a loader whose ranks are known to begin it together: one that was given
-a mesh, a process group, or seed=None. Of other loaders, whose ranks must not wait for each other, seeds alone are
-compared, as far as others have begun before. The reasons are in docs/design/0014-ranks.md.
+Ranks of a mesh, of a process group, or with seed=None begin the first epoch together, and agree then. Other ranks must
+not wait for each other: they compare their seeds with those of ranks that have begun before. docs/design/0014-ranks.md
+has the reasons.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _begun: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
 
 def drawn_seed() -> int:
-    """A seed out of torch's global generator, as torch's samplers draw theirs."""
+    """A seed from torch's global generator, as torch's samplers draw theirs."""
     return int(torch.empty((), dtype=torch.int64).random_().item())
 
 
@@ -81,12 +81,12 @@ def _by_rank(name: str, answers: Sequence[Mapping[str, Any]]) -> str:
 def warn_of_others(kind: Mapping[str, Any], name: str, value: int | str, *, remedy: str) -> None:
     """Warn if another rank has begun the same loader with another seed, or with other indices.
 
-    Nobody waits for anybody: the first one to begin leaves its seed in the store by which the processes of
-    torch.distributed have found each other, and the others find it there. Where that cannot be, nothing is said.
+    No rank waits: the first one to begin leaves its seed in the store of torch.distributed, where the others find it.
+    Without such a store, nothing is compared.
 
     Args:
         kind: what the loader's order depends on besides: plain values.
-        name: the name of what all ranks must have alike.
+        name: the name of a value that must be the same in all ranks.
         value: this rank's.
         remedy: what to do if they differ.
     """

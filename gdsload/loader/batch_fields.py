@@ -45,14 +45,14 @@ class Padded:
     def __post_init__(self) -> None:
         for value in self.value.values() if isinstance(self.value, Mapping) else [self.value]:
             if not isinstance(value, numbers.Number):
-                raise OptionError(f"Padded has the value {self.value!r}, which is no number")
+                raise OptionError(f"has the value {self.value!r}, which is no number", option="Padded")
 
 
 def field_names(schema: Schema, options: Options) -> tuple[str, ...]:
     """The fields that are read, in the schema's order: those that are named, else those of `as_tuple`, else all.
 
     Raises:
-        OptionError: if one does not exist, or is called as what `with_index` or `with_real` adds.
+        OptionError: if one does not exist, or has the name of one that `with_index` or `with_real` adds.
     """
     fields, handed_out = options.fields, options.tuple_names
     if handed_out and not (options.transform or options.device_transform or options.sample_transform):
@@ -63,13 +63,13 @@ def field_names(schema: Schema, options: Options) -> tuple[str, ...]:
         for name in own:
             known_field(schema, name)
             if name not in wanted:
-                raise OptionError(f"as_tuple names {name!r}, which fields={fields!r} leaves out")
+                raise OptionError(f"names {name!r}, which `fields={fields!r}` leaves out", option="as_tuple")
     else:
         wanted = known_fields(schema, fields)
-    if options.with_index and "index" in wanted:
-        raise OptionError('with_index=True adds "index" to each batch, but the dataset has a field of that name')
-    if options.with_real and "real" in wanted:
-        raise OptionError('with_real=True adds "real" to each batch, but the dataset has a field of that name')
+    for name, is_added in (("index", options.with_index), ("real", options.with_real)):
+        if is_added and name in wanted:
+            message = f"adds {name!r} to each batch, but the dataset has a field of that name"
+            raise OptionError(message, option=f"with_{name}", remedy="Leave the field out: `fields=[...]`.")
     return wanted
 
 
@@ -85,7 +85,7 @@ def batch_form(
         decode: of the fields whose images are decoded, how.
 
     Raises:
-        OptionError: if a field cannot be padded as asked, or not be in windows.
+        OptionError: if a field cannot be padded as asked, or cannot be in windows.
     """
     stored, offsets = selected.stored, selected.offsets
     selected.refuse_ragged_windows(fields)
@@ -115,7 +115,8 @@ def _padding(schema: Schema, fields: Sequence[str], value: float | Mapping[str, 
     unknown = [name for name in values if name not in ragged]
     if unknown:
         raise OptionError(
-            f"Padded names {unknown[0]!r}, which is no field that is padded",
+            f"names {unknown[0]!r}, which is no field that is padded",
+            option="Padded",
             remedy=f"Those are {', '.join(map(repr, ragged)) or 'none'}.",
         )
     return {name: _element(name, schema[name].dtype, values.get(name, 0)) for name in ragged if name in fields}
@@ -129,7 +130,7 @@ def _element(name: str, dtype: DType, value: float) -> NDArray[np.uint8]:
         raise OptionError(
             f"the padding is {value!r}, which {dtype.name} cannot hold: it holds {held(dtype)}",
             field=name,
-            remedy="Pass another one, or one for each field: ragged=gdsload.Padded({'tokens': 0, 'labels': -100}). "
+            remedy="Pass another one, or one for each field: `ragged=gdsload.Padded({'tokens': 0, 'labels': -100})`. "
             "To have this one, convert the field to an element type that holds it.",
         ) from None
 
@@ -139,8 +140,9 @@ def refuse_ragged(schema: Schema, fields: Sequence[str], decode: Mapping[str, De
     for name in fields:
         if schema[name].ragged and (name not in decode or decode[name].rows_and_columns is None):
             raise OptionError(
-                f"reuse_buffers=True needs fields of a fixed shape, but {name!r} is ragged or a text",
-                remedy="Leave it out: fields=[...] names those to read.",
+                f"needs fields of a fixed shape, but {name!r} is ragged or a text",
+                option="reuse_buffers",
+                remedy="Leave the field out: `fields=[...]`.",
             )
 
 

@@ -11,14 +11,14 @@ from gdsload.system.units import format_bytes
 __all__ = ["limits_of"]
 
 _LEAST_GROUP_BYTES, _MOST_GROUP_BYTES = 24 * 2**20, 64 * 2**20
-"""For scattered rows of mapped shards; for others the least, as reads contain more than is wanted. 64 MiB are
-about 8 ms of gathering by two threads. Each group costs more than 1 ms of Python, which a thread may have to wait for
-in the other one, and longer where the system has taken the processor from the thread that holds the interpreter lock.
-More threads get smaller groups, so that by default ``Memory(prefetch=)`` has room for two of each; and a batch that is
-kept holds the memory of its group."""
+"""Bytes of a group of batches, for scattered rows of mapped shards; for others the least, as reads contain more than is
+wanted. 64 MiB are about 8 ms of gathering by two threads. Each group costs more than 1 ms of Python, which a thread may
+have to wait for in the other one, and longer where the system has taken the processor from the thread that holds the
+interpreter lock. More threads get smaller groups, so that by default ``Memory(prefetch=)`` has room for two of each;
+and a batch that is kept holds the memory of its group."""
 _GROUP_BYTES_IN_ORDER = 8 * 2**20
-"""Rows in order are copied at the speed of memory, and need little planning: what counts is that batches under way stay
-within a cache of some 32 MiB."""
+"""Rows in order are copied at the speed of memory, and need little planning: batches under way should stay within a
+cache of some 32 MiB."""
 _GROUP_BYTES_ON_GPU, _MOST_LANDING_BYTES = 128 * 2**20, 256 * 2**20
 """Little more than 2 ms at the speed of PCIe 5: planning and gathering a group cost up to 1 ms of Python. Where its
 bytes land in the arena, its reads cost as much again, and the processor that all of this takes may be half as fast.
@@ -28,10 +28,9 @@ _OBJECTS_BYTES, _FIELD_BYTES, _SMALL_BYTES = 600, 300, 2**16
 """Bytes that Python's and torch's objects of a batch take, and of each field of it, as measured on the CPU; and the
 size of a batch from which that does not matter."""
 _IMAGES_OF_A_GROUP = 768
-"""A GPU's decoder gets the images of a group in one call, and each call costs some waits for the interpreter lock: what
-counts is how many there are. By default ``Memory(prefetch=)`` has room for two groups of 224 x 224 pixels in 16 bits
-beside the one that the consumer has: one is decoded while the next one has its bytes gathered, and is made ready for
-that."""
+"""A GPU's decoder gets the images of a group in one call, and each call waits for the interpreter lock several times:
+few calls are better. By default ``Memory(prefetch=)`` has room for two groups of 224 x 224 pixels in 16 bits beside the
+one that the consumer has: one is decoded while the bytes of the next one are gathered."""
 
 
 def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
@@ -50,8 +49,8 @@ def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
         raise BudgetError(
             f"the arena is {format_bytes(arena_bytes)}, but {lanes} lanes and one window read ahead, of "
             f"{format_bytes(window_bytes)} each, need {format_bytes(needed)}",
-            remedy=f"Pass memory=gdsload.Memory(arena={needed}), or shuffle=gdsload.BlockShuffle(window=..., "
-            f"lanes=...) with fewer lanes (here {order.lanes}) or a smaller window (here {order.window} samples).",
+            remedy=f"Pass `memory=gdsload.Memory(arena={needed})`, or `shuffle=gdsload.BlockShuffle(window=..., "
+            f"lanes=...)` with fewer lanes (here {order.lanes}) or a smaller window (here {order.window} samples).",
         )
     nbytes = int(plan.batch_sample_bytes * schedule.batch_size)
     sizes_vary = plan.source is not None and plan.source.batch_size is None

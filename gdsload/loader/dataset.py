@@ -62,10 +62,10 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         path: a folder that `ShardWriter` wrote; a folder of safetensors files, taken in order of their names; or one
             such file. In files that gdsload did not write, all tensors must agree in their first dimension, which
             counts the samples.
-        mmap: whether shards are mapped into memory. A file that somebody else cuts short at the very moment in which
-            it is read through a mapping kills the process, and so does a page that was dropped from memory and cannot
-            be read again; without, it is read with preadv, which costs a copy and raises an error instead. None:
-            mapped, unless the dataset has more than 32 768 shards.
+        mmap: whether shards are mapped into memory. A mapped file that is cut short while it is read kills the process,
+            and so does a page of it that was dropped from memory and cannot be read again. False: files are read with
+            preadv, which costs a copy and raises an error instead. None: mapped, unless the dataset has more than
+            32 768 shards.
 
     Raises:
         DatasetNotFoundError: if there is nothing at `path`.
@@ -116,7 +116,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """The dataset's metadata: names of classes, its source, and the metadata that its writer was given.
 
         `convert` writes ``"classes"``, the names of the classes of each field of labels, in order of their numbers, and
-        ``"source"``, ``"options"`` and ``"gdsload"``. It is a copy, and no part of what `digest` names.
+        ``"source"``, ``"options"`` and ``"gdsload"``. It is a copy, and `digest` does not depend on it.
         """
         return copy.deepcopy(dict(self._catalog.metadata))
 
@@ -186,9 +186,9 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
     ) -> dict[str, Any]:
         """Many samples as one batch on a device, at the rate of a loader: features of a graph, or of a replay buffer.
 
-        On a GPU, shards in the page cache are registered with CUDA from the first call on, and gathered from by the GPU
-        once all are; what is not there is read. They stay so until the dataset is dropped. The batch is on the stream
-        that is current, and complete. Calls of several threads overlap.
+        On a GPU, the first call begins to register shards in the page cache with CUDA. Once all are registered, the GPU
+        gathers from them; other shards are read. They stay registered until the dataset is dropped. The batch is
+        complete on the current stream. Calls of several threads overlap.
 
         Args:
             indices: sample indices as in `__getitems__`, in any order; they may repeat. Those on a GPU are copied to
@@ -296,7 +296,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return self._open_reader().sizes(self._ids(indices))
 
     def _ids(self, indices: Indices) -> NDArray[np.int64]:
-        """The samples that indices mean; maybe in the very array that was given."""
+        """Sample ids from indices; it may be the array that was given."""
         length = len(self)
         known = isinstance(indices, np.ndarray) and indices.dtype == np.int64 and indices.ndim == 1
         ids: NDArray[np.int64] = np.asarray(indices) if known else whole_numbers(indices)
@@ -321,7 +321,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
             ChecksumError: if anything differs or cannot be read. All of it is in `.problems`, with file, bytes, field
                 and samples; `.samples` are all samples that are spoiled.
             FormatError: if bytes are those that were written, but make no sense; likewise. Or if you may not read a
-                shard, of whose samples nothing is known then.
+                shard, so that nothing is known of its samples.
         """
         return verify_shards(self._catalog.sources, self._catalog.stored, deep=deep, progress=progress)
 

@@ -34,18 +34,19 @@ def decoded_fields(schema: Schema, fields: Sequence[str], given: object) -> dict
     """
     if given is None:
         return {}
-    remedy = 'Pass {"image": gdsload.transforms.DecodeImage(...)}.'
+    remedy = 'Pass `decode={"image": gdsload.transforms.DecodeImage(...)}`.'
     if not isinstance(given, Mapping):
-        raise OptionError(f"decode is {given!r}, which is no mapping of fields", remedy=remedy)
+        raise OptionError(f"is {given!r}, which is no mapping of fields", option="decode", remedy=remedy)
     for name, options in given.items():
         field = known_field(schema, name)
         if not isinstance(options, DecodeImage):
-            raise OptionError(f"decode[{name!r}] is {options!r}", remedy=remedy)
+            raise OptionError(f"is {options!r}", option=f"decode[{name!r}]", remedy=remedy)
         if field.kind not in ("image", "bytes"):
-            raise OptionError(f"the field {name!r} is {field}, and holds no encoded images")
+            raise OptionError(f"names {name!r}, which is {field} and holds no encoded images", option="decode")
         if options.on_error == "zeros" and f"{name}.decoded" in schema:
             raise OptionError(
-                f'on_error="zeros" adds "{name}.decoded" to each batch, but the dataset has a field of that name'
+                f"adds '{name}.decoded' to each batch if `on_error='zeros'`, but the dataset has a field of that name",
+                option=f"decode[{name!r}]",
             )
     found = {name: given[name] for name in fields if name in given}
     if found:

@@ -197,7 +197,6 @@ class Epoch(Iterator[Any]):
         return batch, size
 
     def _fetch(self, entered: float) -> None:
-        """Get the next group of batches, or end."""
         if self._error is not None:
             self._fail()
         if self._begun:
@@ -278,5 +277,5 @@ def _without_frames(error: BaseException) -> Exception | None:
                 return found
     return LoaderClosedError(
         f"the epoch ended with {type(error).__name__}{f': {error}' if str(error) else ''}",
-        remedy="Iterate over the loader again: loader.state_dict() says where it stands.",
+        remedy="Iterate over the loader again: `loader.state_dict()` has its place.",
     )

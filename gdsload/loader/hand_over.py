@@ -36,7 +36,7 @@ def hand_over_steps(
 
     def finish(batch: Any, place: Place, size: int) -> Any:
         if plan.copies:
-            # Each copy is waited for: else MPS would read memory that was freed, and had been given out again.
+            # Each copy is waited for: else MPS would read memory that was freed and is used again.
             batch = on_device(batch, plan.form, lambda tensor: tensor.to(plan.device))
             if device_transform is not None:
                 batch = device_transform(place.epoch, place.step, batch)
@@ -53,7 +53,7 @@ def hand_over_steps(
 
 
 def on_device(batch: Any, form: BatchForm, copy: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A batch that was made in CPU memory, copied to its device; indices, and which images are some, stay there."""
+    """A batch from CPU memory, copied to its device; indices and masks of decoded images stay on the CPU."""
     if not isinstance(batch, dict):
         return each_tensor(batch, copy)
     stays = form.index, *(f"{name}.decoded" for name in form.decode)
@@ -68,27 +68,28 @@ def as_tuple(batch: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
     """
     if not isinstance(batch, Mapping):
         raise OptionError(
-            f"as_tuple={names!r}, but the transforms made a {type(batch).__name__} of the batch",
-            remedy="Let them return a dict, or leave as_tuple out.",
+            f"is {names!r}, but the transforms made a {type(batch).__name__} of the batch",
+            option="as_tuple",
+            remedy="Let them return a dict, or leave `as_tuple` out.",
         )
     for name in names:
         if name not in batch:
-            raise OptionError(
-                f"as_tuple names {name!r}, which the batch has not", remedy=f"It has {', '.join(map(repr, batch))}."
-            )
+            listed = f"It has {', '.join(map(repr, batch))}."
+            raise OptionError(f"names {name!r}, which is not in the batch", option="as_tuple", remedy=listed)
     return tuple(batch[name] for name in names)
 
 
 def _add_real(batch: Any, place: Place, size: int, device: torch.device) -> None:
-    """Add which samples of a batch count.
+    """Add the mask of the samples that count to a batch.
 
     Raises:
-        OptionError: if a `device_transform` has made something of it that nothing can be added to.
+        OptionError: if a `device_transform` has made anything but a mutable mapping of it.
     """
     if not isinstance(batch, MutableMapping):
         raise OptionError(
-            f'with_real=True adds "real" to each batch, but device_transform returned a {type(batch).__name__}',
-            remedy="Let it return a dict, or take loader.real_samples.",
+            f"adds 'real' to each batch, but `device_transform` returned a {type(batch).__name__}",
+            option="with_real",
+            remedy="Let it return a dict, or take `loader.real_samples`.",
         )
     counted = place.schedule.counted(place.step, size)
     batch["real"] = real = torch.zeros(size, dtype=torch.bool, device=device)
@@ -99,8 +100,8 @@ class Buffers:
     """Copies each batch into tensors that are made for the first one; used by one thread at a time.
 
     The tensors stay where they are, for work that was recorded with their addresses.
-    A batch is a tensor, or dicts, tuples and lists of such, of one structure. What a tensor's first dimension is short
-    of the buffer's, as in a last batch, is left out: its first rows are handed out.
+    A batch is a tensor, or dicts, tuples and lists of such, of one structure. If a tensor has fewer rows than its
+    buffer, as in a last batch, the first rows of the buffer are handed out.
 
     Args:
         rows: samples of a full batch; the least first dimension of a buffer.
@@ -129,7 +130,9 @@ class Buffers:
         with torch.inference_mode(mode=False), torch.no_grad():
             copied = self._copied(batch, "batch")
         if missing := sorted(self._buffers.keys() - self._filled):
-            raise OptionError(f"reuse_buffers=True, but there is no {missing[0]}, which the first batch had")
+            raise OptionError(
+                f"is True, but there is no {missing[0]}, which the first batch had", option="reuse_buffers"
+            )
         self._complete = True
         return copied
 
@@ -142,7 +145,8 @@ class Buffers:
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_nested:
             kind = f"tensor of layout {value.layout}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise OptionError(
-                f"reuse_buffers=True, but {where} is a {kind}",
+                f"is True, but {where} is a {kind}",
+                option="reuse_buffers",
                 remedy="Let transforms return dicts, tuples and lists of plain tensors of a fixed shape.",
             )
         buffer = self._buffer(value, where)
@@ -156,16 +160,17 @@ class Buffers:
         if buffer is None and not self._complete:
             buffer = self._buffers[where] = self._made_for(value)
         if buffer is None:
-            raise OptionError(f"reuse_buffers=True, but {where} is new: the first batch had no such part")
+            raise OptionError(f"is True, but {where} is new: the first batch had no such part", option="reuse_buffers")
         if (
             (value.dtype, value.device, value.shape[1:]) != (buffer.dtype, buffer.device, buffer.shape[1:])
             or value.dim() != buffer.dim()
             or value.shape[:1] > buffer.shape[:1]
         ):
             raise OptionError(
-                f"reuse_buffers=True, but {where} is {_described(value)}, which its buffer, {_described(buffer)}, does "
-                "not fit",
-                remedy="Give all batches one shape, but for their number of samples; a batch_sampler, its batch_size.",
+                f"is True, but {where} is {_described(value)}, which does not fit its buffer, {_described(buffer)}",
+                option="reuse_buffers",
+                remedy="Give all batches one shape, but for their number of samples. A `batch_sampler` may say that "
+                "number in an attribute `batch_size`.",
             )
         return buffer
 

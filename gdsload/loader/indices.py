@@ -26,18 +26,19 @@ def whole_numbers(indices: Indices) -> NDArray[np.int64]:
     """
     if isinstance(indices, torch.Tensor | np.ndarray):
         if indices.dtype in (torch.bool, np.bool_):
-            raise OptionError(f"indices are a mask, of shape {tuple(indices.shape)}", remedy=_OF_A_MASK)
+            raise OptionError(f"are a mask, of shape {tuple(indices.shape)}", option="indices", remedy=_OF_A_MASK)
         if indices.ndim != 1:
             raise OptionError(
-                f"indices are an array of shape {tuple(indices.shape)}",
-                remedy="Pass a vector, as indices.reshape(-1) is one.",
+                f"are an array of shape {tuple(indices.shape)}",
+                option="indices",
+                remedy="Pass a vector, as `indices.reshape(-1)` is one.",
             )
     if isinstance(indices, torch.Tensor):
         indices = indices.detach().cpu().numpy()
     if isinstance(indices, np.ndarray) and indices.dtype.kind == "i":
         return indices.astype(np.int64)
     if is_mask(indices):
-        raise OptionError(f"indices are a mask, a {type(indices).__name__} of booleans", remedy=_OF_A_MASK)
+        raise OptionError(f"are a mask, a {type(indices).__name__} of booleans", option="indices", remedy=_OF_A_MASK)
     try:
         numbers = [operator.index(index) for index in indices]
     except TypeError:
@@ -55,7 +56,6 @@ def is_mask(indices: object) -> bool:
 
 
 def _no_numbers(indices: object) -> OptionError:
-    """The error for indices of which one is no whole number."""
     odd = indices
     for one in indices if isinstance(indices, Iterable) else ():
         try:
@@ -67,6 +67,6 @@ def _no_numbers(indices: object) -> OptionError:
     if isinstance(odd, slice):
         parts = [odd.start, odd.stop] if odd.step is None else [odd.start, odd.stop, odd.step]
         said = ":".join("" if part is None else str(part) for part in parts)
-        several = "For several samples pass a range to select, read_batch or gather: "
-        several += f"dataset.select(range(len(dataset))[{said}])."
+        several = "For several samples pass a range to select, read_batch or gather: `"
+        several += f"dataset.select(range(len(dataset))[{said}])`."
     return OptionError(f"{odd!r:.100} is no index of a sample, which is a whole number", remedy=several)

@@ -21,11 +21,11 @@ def known_fields(schema: Schema, fields: Sequence[str] | None) -> tuple[str, ...
     try:
         wanted = list(schema) if fields is None else list(fields)
     except TypeError:
-        raise OptionError(f"fields is {fields!r}, which is no list of names") from None
+        raise OptionError(f"is {fields!r}, which is no list of names", option="fields") from None
     for name in wanted:
         known_field(schema, name)
     if not wanted:
-        raise OptionError("fields is empty", remedy="Name at least one field, or leave it out to read all.")
+        raise OptionError("is empty", option="fields", remedy="Name at least one field, or leave it out to read all.")
     return tuple(name for name in schema if name in wanted)
 
 

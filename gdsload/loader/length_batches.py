@@ -1,9 +1,9 @@
 """Batches of samples of like length, planned from the shards' offsets alone.
 
 An epoch is the loader's own order (`gdsload.order`), cut into windows. A window's samples are sorted by length, longest
-first, and cut into batches from there on; as many of these as there are ranks make a step, so that the ranks' batches
-of a step are alike, too. Steps come in a random order. Since a window has as many samples as the ranks can share out,
-its batches can be halved until the ranks have equally many; nothing else is known of any other window.
+first, and cut into batches. A step has one batch for each rank, so that the ranks' batches of a step are alike in
+length, too. Steps come in a random order. A window has a multiple of the ranks' number of samples, so its batches can
+be halved until all ranks have equally many: each window is planned by itself.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ class _LengthBatches(PlannedSampler):
     @property
     @abstractmethod
     def _typical(self) -> int:
-        """About how many samples a batch has."""
+        """The approximate number of samples of a batch."""
 
     @property
     def _whole(self) -> int:
-        """Windows have a multiple of so many samples for each rank."""
+        """The number of samples for each rank that a window has a multiple of."""
         return 1
 
     @abstractmethod
     def _next(self, lengths: IntArray) -> IntArray:
-        """For each sample of a window, were it the first of a batch, the first of the batch after it.
+        """For each sample of a window, the first sample of the next batch if a batch begins with it.
 
         Args:
             lengths: of the samples, longest first.
@@ -114,7 +114,6 @@ class _LengthBatches(PlannedSampler):
         return WindowPlan(ids, bounds)
 
     def _schedule(self, world_size: int) -> Schedule:
-        """The windows, as global batches of one rank."""
         unit = world_size * self._whole
         wanted = self.window
         if wanted is None:
@@ -133,9 +132,9 @@ def _cut(following: IntArray) -> IntArray:
 
 
 def _shared(batches: IntArray, world_size: int) -> IntArray:
-    """As many batches that ranks can share them out: the largest are halved.
+    """Batches, the largest of them halved until ranks can share them out.
 
-    Where even batches of one sample are too few, which only a last window's may be, some come twice.
+    A last window may have fewer samples than there are ranks: then some come twice.
     """
     wanted = -(-len(batches) // world_size) * world_size
     while len(batches) < wanted:
@@ -163,9 +162,9 @@ class TokenBudget(_LengthBatches):
     middle of an epoch without what came before.
 
     Ranks share the batches out, as a loader's `ranks` or torch.distributed say. All make the same
-    number of steps, and their batches of a step are alike in length. Every sample comes exactly once in an epoch, but
-    where the last window has too few for a last step of all ranks: some then get a sample that another has, too, fewer
-    than there are ranks.
+    number of steps, and their batches of a step are alike in length. Every sample comes exactly once in an epoch,
+    unless the last window has too few for a last step of all ranks: then some samples come twice, fewer than there are
+    ranks.
 
     Args:
         dataset: what the loader gets: a `ShardDataset`, a path to one, or torch's `Subset` or `ConcatDataset`.
@@ -204,10 +203,11 @@ class TokenBudget(_LengthBatches):
         if len(longer):
             first, others = int(longer[0]), len(longer) - 1
             raise OptionError(
-                f"sample {first} has {self.lengths[first]} rows of {self.field!r}, more than max_tokens, which is "
-                f"{self.max_tokens}" + (f", and so have {others} more" if others else ""),
-                remedy="Raise it, or leave them out: pass dataset.select(np.flatnonzero(dataset.lengths("
-                f"{self.field!r}) <= {self.max_tokens})) to both this and the loader.",
+                f"is {self.max_tokens}, but sample {first} has {self.lengths[first]} rows of {self.field!r}"
+                + (f", and {others} more have too many" if others else ""),
+                option="max_tokens",
+                remedy="Raise it, or leave such samples out: pass `dataset.select(np.flatnonzero(dataset.lengths("
+                f"{self.field!r}) <= {self.max_tokens}))` to both this and the loader.",
             )
 
     @property

@@ -1,4 +1,4 @@
-"""The life of a loader: its resources from the first batch on, the epochs that read by them, and how both end."""
+"""The life of a loader: its resources from the first batch on, the epochs that use them, and the end of both."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Life:
                 plan.per_sample, progress.sample_keys, index=index, collate=plan.collate_fn, ahead=plan.ahead
             )
         self._finish = hand_over_steps(plan, self._transform)
-        if plan.placement == "gpu" and not plan.backend.keep:  # else the first epoch waits for a drive, and not for it
+        if plan.placement == "gpu" and not plan.backend.keep:  # else it waits for the drive in any case
             prepare_import()
         self._resources: OpenResources | None = None
         self._status = BackendStatus(plan.asked, *expected(plan.backend), {})
@@ -70,7 +70,7 @@ class Life:
         self._lock = threading.RLock()  # between `begin` and `close`
         self._closing = threading.Lock()
         self._owner: int | None = None
-        """The process whose threads read; until a first batch was asked for, whichever asks for it."""
+        """The process whose threads read: the one that asks for the first batch."""
         self._made = ""
         self.closed = False
 
@@ -123,8 +123,8 @@ class Life:
     def luggage(self) -> tuple[int | dict[str, Any], int | None]:
         """The place at which a copy of the loader is to go on: a state, or between epochs the next number.
 
-        A number fits whatever ranks there are where the copy goes. With a state comes the number that `set_epoch` was
-        called with since, or None.
+        A number fits any ranks of the copy. With a state comes the number that `set_epoch` was called with since, or
+        None.
 
         Raises:
             StateError: in the middle of an epoch of a sampler that cannot be resumed there.
@@ -135,7 +135,7 @@ class Life:
             return self.state(), self._progress.epoch if self._progress.kept else None
 
     def unpack(self, where: int | dict[str, Any], kept: int | None) -> None:
-        """Stand where the loader stood whose luggage this is."""
+        """Go to the place of the loader whose luggage this is."""
         if isinstance(where, int):
             self._progress.stand(where)
             return
@@ -162,7 +162,7 @@ class Life:
             return
         if self._transform is not None:
             self._transform.refuse_inside()
-        if own_thread():  # where the garbage collector asks for it: who drops us gives all back
+        if own_thread():  # called by the garbage collector: the thread that drops us gives all back
             self.closed = True
             for pipeline in self.pipelines:
                 pipeline.stop()
@@ -270,7 +270,6 @@ class Life:
             self._progress.ended(epoch.place)
 
     def _start(self, epoch: Epoch) -> Prefetcher:
-        """Start reading an epoch from its place on."""
         plan, place = self._plan, epoch.place
         self.limits = limits_of(plan, place.schedule)
         resources = self._open()
@@ -303,7 +302,7 @@ def _in_turn(transforms: Sequence[Callable[[int, int, Any], Any]], epoch: int, s
 
 
 def _release(backend: Backend, maker: BatchMaker, samples: SampleTransform | None) -> None:
-    """Give back what the resources hold, and end who transforms samples; may be called again."""
+    """Give back what the resources hold, and end the workers that transform samples; may be called again."""
     if samples is not None:
         samples.close()
     release(backend, maker)

@@ -40,7 +40,7 @@ __all__ = ["DataLoader"]
 
 
 class DataLoader(TorchAttributes):
-    """Loads batches from shards, ahead of the consumer, in an order that is right for ever.
+    """Loads batches from shards, ahead of the consumer, in an order that can be repeated.
 
         loader = gdsload.DataLoader("shards/", batch_size=256, shuffle=True)
         for batch in loader:                       # dict of tensors
@@ -68,14 +68,14 @@ class DataLoader(TorchAttributes):
         generator: as torch's loader takes it: its ``initial_seed()`` is the seed, whatever was drawn from it.
         drop_last: leave out the last global batch if it is not full: ``tail="drop"``.
         tail: what becomes of a last global batch that is not full. ``"share"``, the default: it is shared out, so that
-            all ranks get equally many samples and at least one; if they do not go round, neighbouring ranks get some
-            both, fewer than there are ranks. ``"pad"``: it is filled up with the samples that the epoch began with, as
-            torch's `DistributedSampler` does it, so that all batches are full. ``"drop"``: it is left out.
+            all ranks get equally many samples and at least one; if their number cannot be divided, some samples go to
+            two ranks, fewer than there are ranks. ``"pad"``: it is filled up with the samples that the epoch began
+            with, as torch's `DistributedSampler` does it, so that all batches are full. ``"drop"``: it is left out.
         device: where batches go: None for the current accelerator, or the CPU if there is none.
         fields: names of the fields to read; None for all.
         with_index: add the samples' indices in `dataset` as ``batch["index"]``, int64 ``[batch]``, on the CPU.
-        with_real: add which samples of the batch count if each is to count once as ``batch["real"]``, bool ``[batch]``,
-            on the batch's device: all, but for those that `tail` has repeated. `device_transform` does not see it.
+        with_real: add ``batch["real"]``, bool ``[batch]``, on the batch's device: False for samples that `tail` has
+            repeated, so that each counts once. `device_transform` does not see it.
         transform: called with each finished batch, in the consumer's thread; its result is handed out instead.
         as_tuple: names of fields in the order of ``for image, label in loader``: batches are tuples of these, made
             after all transforms. Without transforms and `fields`, no other fields are read.
@@ -111,8 +111,8 @@ class DataLoader(TorchAttributes):
             iterated ahead of the consumer, by one thread at a time, and `close` waits until it has given its next
             index. `state_dict()` in the middle of an epoch needs one that has `state_dict`, a seeded `generator`, or
             `set_epoch` and `epoch`, or that is a list, range or tensor.
-        batch_sampler: what gives lists of indices, a batch each; otherwise as `sampler`. `TokenBudget` and
-            `LengthBuckets` share their batches out among the ranks.
+        batch_sampler: gives lists of indices, a batch each; otherwise as `sampler`. `TokenBudget` and `LengthBuckets`
+            share their batches out among the ranks.
         ranks: the ranks that share each global batch: all make the same number of steps, with batches of one size.
             ``(rank, world_size)``: this process's rank, and how many there are. None: those of torch.distributed when
             an epoch begins, or 0 of 1 if it is not initialised and WORLD_SIZE names no others. A DeviceMesh: its
@@ -125,16 +125,16 @@ class DataLoader(TorchAttributes):
         memory: the loader's budgets in bytes; see `Memory`. None: those that suit the machine.
         mmap: whether shards are mapped, as in `ShardDataset`; None: as the dataset was opened.
         backend: the way that bytes travel: a name, or `Auto`, `Gds` or `Bounce` with options, or another library's
-            `gdsload.backends.request.BackendRow`. What is given is used or refused, never replaced; ``"gds"`` means
-            that cuFile's own counters have shown DMA.
+            `gdsload.backends.request.BackendRow`. It is used or refused, never replaced; ``"gds"`` means that cuFile's
+            own counters have shown DMA.
         cache: where samples are kept for later epochs. ``"pagecache"``: on a GPU the first shards that
             ``Memory(registered=)`` has room for are read into the page cache during the first epoch and registered with
             CUDA; others are read around it. ``"none"``: all are read around it. ``"vram"``: in the GPU's memory;
-            ``"auto"``: there first, and then in the page cache. What does not fit is read in every epoch. With a
+            ``"auto"``: there first, and then in the page cache. Shards that do not fit are read in every epoch. With a
             `decode` that makes the same of an image in every epoch but for a flip, ``"vram"`` and ``"auto"`` keep the
             decoded images in the GPU's memory instead, and ``"ram"`` keeps them in memory, where batches are built on
             the CPU. `loader.cache` says what is where.
-        **unneeded: `num_workers`, `pin_memory` and others of torch's, which mean nothing here: one warning says so.
+        **unneeded: `num_workers`, `pin_memory` and others of torch's, which have no effect: one warning names them.
 
     Raises:
         OptionError: if an argument cannot be used.
@@ -236,7 +236,7 @@ class DataLoader(TorchAttributes):
         With a function as the sampler: of the epoch that runs, or else of the next one.
 
         Raises:
-            OptionError: if this is one of several processes, and nobody has said which; see `ranks`.
+            OptionError: if there are several processes, and the rank of this one is unknown; see `ranks`.
         """
         return self._life.batches()
 
@@ -287,8 +287,8 @@ class DataLoader(TorchAttributes):
 
         Args:
             epoch: the number.
-            step: number of the first batch: those before it are left out, at no cost. None for where that very epoch
-                was resumed, if it is not finished since, even if nothing was left of it; else for the first of all.
+            step: number of the first batch: those before it are left out, at no cost. None: where that epoch was
+                resumed, even if nothing was left of it, unless it has been finished since; else its first batch.
 
         Raises:
             OptionError: if `epoch` is no whole number from 0 to 2**64 - 1, or the epoch has no such step; with a
@@ -349,7 +349,7 @@ class DataLoader(TorchAttributes):
         self._life.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copies, in this process and in others, are made from the arguments, and stand where this loader stands.
+        """Copies, in this process and in others, are made from the arguments, and continue where this loader is.
 
         With a mesh or a process group they are made in this process alone, of the same.
 
@@ -371,7 +371,7 @@ class DataLoader(TorchAttributes):
     def __copy__(self) -> Self:
         parts: Any = self.__reduce__()
         options: Options = parts[1][-1]
-        # Where a loader stands is a state of its sampler and the generator of that: two loaders would move each other.
+        # The place of a loader is the state of its sampler and its generator: two loaders would move each other.
         with suppress(TypeError):  # it holds a lock, say, and is shared
             memo = {id(self.dataset): self.dataset}
             sampler, batch_sampler = deepcopy((options.sampler, options.batch_sampler), memo)

@@ -32,11 +32,11 @@ class Mix(ConcatDataset[dict[str, Any]]):
         loader = gdsload.DataLoader(mix, batch_size=256, shuffle=True)
 
     As a dataset it is the concatenation of them: that is what `len`, ``mix[index]`` and the indices of
-    ``with_index=True`` count through. The loader draws from them in proportion to their weights: which comes when is
-    random, but after every 4096 samples, and after each epoch, each has given its share of all so far, to within a
-    sample or two. Each goes on, epoch after epoch, where it was, and has been read to its end before it begins again,
-    each time shuffled again (`shuffle=True` or ``"full"``) or in its own order (`shuffle=False`). So at any time the
-    samples of one dataset have come equally often, ± 1. A block shuffle is refused.
+    ``with_index=True`` count through. The loader draws from them in proportion to their weights: their order is random,
+    but after every 4096 samples, and after each epoch, each dataset has given its share of all so far, to within a
+    sample or two. A new epoch continues each dataset where it was. A dataset is read to its end before it begins again,
+    shuffled again (`shuffle=True` or ``"full"``) or in its own order (`shuffle=False`). So at any time the samples of
+    one dataset have come equally often, ± 1. A block shuffle is refused.
 
     Args:
         datasets: what `gdsload.DataLoader` takes, by name or in order; all with the same fields.
@@ -72,7 +72,7 @@ class Mix(ConcatDataset[dict[str, Any]]):
         try:
             self.weights = tuple(map(float, numbers))
         except (TypeError, ValueError):
-            raise OptionError(f"the weights {numbers!r} are no numbers") from None
+            raise OptionError(f"is {numbers!r}, which are no numbers", option="weights") from None
         for part in given:
             if not isinstance(part, str | os.PathLike | Sized):
                 raise OptionError(
@@ -87,9 +87,8 @@ class Mix(ConcatDataset[dict[str, Any]]):
         elif samples in ("first_exhausted", "all_exhausted"):
             self.mixture = Mixture.until(lengths, self.weights, last=samples == "all_exhausted")
         else:
-            raise OptionError(
-                f"samples is {samples!r}", remedy='Pass a number, None, "first_exhausted" or "all_exhausted".'
-            )
+            ways = 'Pass a number, None, "first_exhausted" or "all_exhausted".'
+            raise OptionError(f"is {samples!r}", option="samples", remedy=ways)
 
     @property
     def samples(self) -> int:
@@ -111,7 +110,9 @@ class Mix(ConcatDataset[dict[str, Any]]):
         """
         if not isinstance(index, torch.Tensor) or index.is_floating_point() or index.dtype == torch.bool:
             found = f"of {index.dtype}" if isinstance(index, torch.Tensor) else f"a {type(index).__name__}"
-            raise OptionError(f"index is {found}, no tensor of whole numbers", remedy="Pass torch.as_tensor(index).")
+            raise OptionError(
+                f"is {found}, no tensor of whole numbers", option="index", remedy="Pass `torch.as_tensor(index)`."
+            )
         outside = (index < 0) | (index >= len(self))
         if outside.any():
             raise SampleIndexError(f"sample {int(index[outside][0])} does not exist: the Mix has {len(self)}")

@@ -50,7 +50,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "mmap": (None, False, True),
 }
 _ITERATED = "its indices are this rank's alone, and only those of a function are shared out"
-_BATCHES = "a batch_sampler alone says which samples are in which batch of this rank"
+_BATCHES = "it alone says which samples are in which batch of this rank"
 _COLLATED = "samples are made in CPU memory, and batches are collated from them there"
 _CONFLICTS: tuple[tuple[str, str, tuple[object, ...], str], ...] = (
     ("batch_sampler", "sampler", (None,), _BATCHES),
@@ -59,7 +59,7 @@ _CONFLICTS: tuple[tuple[str, str, tuple[object, ...], str], ...] = (
     ("batch_sampler", "tail", (None,), _BATCHES),
     ("batch_sampler", "shuffle", (False,), _BATCHES),
     ("batch_sampler", "ranks", (None,), _BATCHES),
-    ("sampler", "shuffle", (False,), "a sampler alone says which samples come, in which order"),
+    ("sampler", "shuffle", (False,), "it alone says which samples come, in which order"),
     ("an iterated sampler", "tail", (None, "drop"), f"{_ITERATED}; torch's DistributedSampler pads by itself"),
     ("an iterated sampler", "ranks", (None,), _ITERATED),
     ("generator", "seed", (0,), "the generator's initial_seed() is the seed"),
@@ -70,7 +70,7 @@ _CONFLICTS: tuple[tuple[str, str, tuple[object, ...], str], ...] = (
     ("sample_transform", "backend", ("auto", "host"), _COLLATED),
     ("sample_transform", "cache", ("pagecache", "none", "ram"), _COLLATED),
     ("sample_transform", "ragged", ("jagged",), _COLLATED),
-    ("processes", "ahead", (True,), "PerSample(processes=True) has samples made by processes, which work ahead"),
+    ("processes", "ahead", (True,), "`PerSample(processes=True)` has samples made by processes, which work ahead"),
 )
 """Options that contradict each other: one that is given, another, the values of the other that go with it, and why no
 more do."""
@@ -152,22 +152,23 @@ class Options:
     def __post_init__(self) -> None:
         for name, known in _CHOICES.items():
             if self._said(name) not in known:
-                raise OptionError(
-                    f"{name} is {getattr(self, name)!r}", remedy=f"Supported are {', '.join(map(repr, known))}."
-                )
+                listed = f"Supported are {', '.join(map(repr, known))}."
+                raise OptionError(f"is {getattr(self, name)!r}", option=name, remedy=listed)
         for name in ("transform", "collate_fn"):
             if (function := getattr(self, name)) is not None and not callable(function):
-                raise OptionError(f"{name} is {function!r}, which cannot be called")
+                raise OptionError(f"is {function!r}, which cannot be called", option=name)
         if self.generator is not None and not isinstance(self.generator, torch.Generator):
-            raise OptionError(f"generator is {self.generator!r}, which is no torch.Generator")
+            raise OptionError(f"is {self.generator!r}, which is no torch.Generator", option="generator")
         if not isinstance(self.memory, Memory):
-            raise OptionError(f"memory is {self.memory!r}", remedy='Pass memory=gdsload.Memory(prefetch="1GiB").')
+            remedy = 'Pass `memory=gdsload.Memory(prefetch="1GiB")`.'
+            raise OptionError(f"is {self.memory!r}", option="memory", remedy=remedy)
         for one, other, possible, why in _CONFLICTS:
             value, given = self._said(other), self._said(one)
             together = any(value is each or (isinstance(each, str | int) and value == each) for each in possible)
             if given is not None and given is not False and not together:
                 shown = f"{other}={value!r}" if isinstance(value, str | int) else other
-                raise OptionError(f"{one} cannot be used together with {shown}: {why}", remedy="Leave one of them out.")
+                message = f"cannot be used together with `{shown}`: {why}"
+                raise OptionError(message, option=one.removeprefix("an iterated "), remedy="Leave one of them out.")
 
     def _said(self, name: str) -> object:
         """The value of an option as the tables above have it."""
@@ -207,9 +208,8 @@ class Options:
             return ()
         check_list("as_tuple", names)
         if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
-            raise OptionError(
-                f"as_tuple is {names!r}", remedy='Name the fields in their order: as_tuple=("image", "label").'
-            )
+            remedy = 'Name the fields in their order: `as_tuple=("image", "label")`.'
+            raise OptionError(f"is {names!r}", option="as_tuple", remedy=remedy)
         return tuple(names)
 
 

@@ -22,7 +22,7 @@ def dataset_path(path: object) -> str:
     """The path of a dataset.
 
     Raises:
-        OptionError: if it is none, but several perhaps.
+        OptionError: if it is no path, or several.
     """
     if isinstance(path, str | os.PathLike):
         return os.fspath(path)
@@ -49,14 +49,15 @@ def resolve_device(device: str | torch.device | int | None) -> torch.device:
             found = torch.device("cuda", torch.cuda.current_device())
     except (RuntimeError, AssertionError, TypeError) as error:
         raise OptionError(
-            f"device {device!r} cannot be used here: {(str(error).splitlines() or [type(error).__name__])[0]}",
-            remedy='Pass `device="cpu"`, or None for the accelerator if there is one.',
+            f"{device!r} cannot be used here: {(str(error).splitlines() or [type(error).__name__])[0]}",
+            option="device",
+            remedy='Pass `device="cpu"`, or leave `device` out for the accelerator if there is one.',
         ) from None
     return found
 
 
 def _current_index() -> int:
-    """That of the current accelerator; where a launcher has said LOCAL_RANK and nobody has chosen since, that one."""
+    """The current accelerator; or LOCAL_RANK, if a launcher has set it and no device was chosen since."""
     index, rank = torch.accelerator.current_device_index(), os.environ.get("LOCAL_RANK", "")
     if index == 0 and rank.isdecimal() and int(rank) < torch.accelerator.device_count():
         return int(rank)

@@ -1,4 +1,4 @@
-"""The check that ranks that are to get the same batches do: batch by batch, where it is asked for."""
+"""The check that peers get the same batches, batch by batch: `check_peers=True`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["PeerCheckedEpoch", "batch_digest"]
 class PeerCheckedEpoch(Epoch):
     """An epoch whose batches are compared with those of the peers, which all have to ask for theirs.
 
-    What fails at one of them fails at all, so that none waits for another.
+    An error of one of them is raised by all, so that none waits for another.
 
     Args:
         owner: see `Epoch`.
@@ -42,14 +42,14 @@ class PeerCheckedEpoch(Epoch):
         self._peers = peers
 
     def _finished(self, entered: float) -> tuple[Any, int]:
-        """See `Epoch`. What fails here, fails before the batch is handed out: a run that is resumed gets it."""
+        """See `Epoch`. An error comes before the batch is handed out: a run that is resumed gets the batch."""
         try:
             batch, size = super()._finished(entered)
             digest = batch_digest(batch)
         except StopIteration:
             self._compare("no batch")
             raise
-        except LoaderClosedError:  # by the consumer, who knows
+        except LoaderClosedError:  # the consumer has closed it
             raise
         except Exception as error:
             self._tell(error=f"{type(error).__name__}: {error}")
@@ -81,7 +81,7 @@ class PeerCheckedEpoch(Epoch):
 def batch_digest(batch: Any) -> str:
     """A hash of everything in a batch: tensors, arrays, texts, bytes and numbers, in mappings, lists and dataclasses.
 
-    Tensors are copied to the CPU for it. Of anything else its type alone counts.
+    Tensors are copied to the CPU for it. Anything else counts by its type alone.
     """
     found = xxhash.xxh3_64()
     _hash(batch, found)

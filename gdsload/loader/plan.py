@@ -42,25 +42,25 @@ __all__ = ["LoaderPlan", "plan_loader"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoaderPlan:
-    """Everything that a loader does, but for when it is done.
+    """All that is decided about a loader before its first batch.
 
     Attributes:
         dataset: what the user handed over; a dataset where that was a path.
         selected: the samples.
         space: the samples at the order's positions.
         schedule: what the steps of an epoch follow from.
-        groups: the ranks that share samples out, if a mesh or process group says so.
+        groups: the ranks that share samples out, if a mesh or process group was given.
         with_real: whether each batch says which of its samples count.
-        source: what gives the indices of this rank's samples; None if the order does.
-        function: what gives the order of an epoch, if a function does.
+        source: gives the indices of this rank's samples; None if the order does.
+        function: gives the order of an epoch, if that is a function.
         seed: seed of the order, or beside a sampler of the random numbers of transforms; None if one is drawn.
         order: the order options.
         fields: the fields that are read, in the schema's order.
-        form: how a batch looks.
-        per_sample: what is done to each sample before it is part of a batch; None: nothing.
-        collate_fn: what makes a batch of these samples; None: torch's `default_collate`.
-        device_transform: what is done to batches on their device; none if empty.
-        transform: what is done to them in the consumer's thread; None: nothing.
+        form: the form of a batch.
+        per_sample: the transforms of each sample; None: there are none.
+        collate_fn: makes a batch of these samples; None: torch's `default_collate`.
+        device_transform: the transforms of batches on their device.
+        transform: the transform of batches in the consumer's thread; None: there is none.
         ahead: whether batches are made ahead of the consumer; else its thread makes each when it asks for it.
         as_tuple: the fields that are handed out, as a tuple; none: batches are as they are.
         reuse_buffers: whether batches are copied into the same tensors.
@@ -199,7 +199,6 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
 
 
 def _selected(dataset: object) -> tuple[object, Selected]:
-    """A dataset, opened if it is a path, and its samples."""
     dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
     selected = select(dataset)
     selected.refuse_different_columns()
@@ -246,9 +245,9 @@ def _refuse_cache(cache: str, request: BackendRequest) -> None:
     """
     if cache == "vram" and request.placement == "host":
         raise BackendUnavailableError(
-            f'cache="vram" keeps samples where the GPU gathers them, and batches for {str(request.device)!r} are built '
-            "in CPU memory",
-            remedy='Pass device="cuda" without backend="host", or leave cache= out.',
+            f"`cache='vram'` keeps samples for a GPU that gathers them, but batches for {str(request.device)!r} are "
+            "built in CPU memory",
+            remedy="Pass `device='cuda'` without `backend='host'`, or leave `cache` out.",
         )
 
 
@@ -256,31 +255,34 @@ def _keeps_images(cache: str, request: BackendRequest, decode: Mapping[str, Deco
     """Return whether decoded images are kept for later epochs.
 
     Raises:
-        OptionError: if they are to be, and none can.
+        OptionError: if they were asked for, and none can be kept.
     """
     some = any(one.repeatable for one in decode.values())
     if cache != "ram":
         return some and cache in ("vram", "auto") and request.placement == "gpu"
     if request.placement == "gpu":
         raise OptionError(
-            f'cache="ram" keeps decoded images where batches are built, which for {str(request.device)!r} is the GPU',
-            remedy='Pass cache="vram".',
+            f"is 'ram', but batches for {str(request.device)!r} are built on the GPU, and decoded images kept there",
+            option="cache",
+            remedy="Pass `cache='vram'`.",
         )
     if not some:
         raise OptionError(
-            'cache="ram" keeps images that are decoded the same in every epoch, and there are none',
-            remedy='Pass decode={"image": DecodeImage(...)} with crop="center" or "none", whose result a '
-            "device_transform may crop at random. Shards are kept in memory by the page cache.",
+            "is 'ram', which keeps images that are decoded the same in every epoch, and there are none",
+            option="cache",
+            remedy="Pass `decode={'image': DecodeImage(crop='center')}`, and crop at random in `device_transform`. "
+            "Shards are kept in memory by the page cache.",
         )
     return True
 
 
 def _order_options(options: Options, selected: Selected, fields: Sequence[str]) -> OrderOptions:
-    """The order options: fixed by dataset and arguments alone."""
     for name, sampler in (("batch_sampler", options.batch_sampler), ("sampler", options.sampler)):
         if sampler is not None:
             if selected.mixture is not None:
-                raise OptionError(f"{name} cannot be used with a Mix", remedy="Pass a ConcatDataset, or no sampler.")
+                raise OptionError(
+                    "cannot be used with a Mix", option=name, remedy="Pass a ConcatDataset, or no sampler."
+                )
             kind: ShuffleName = "sampler" if options.function is None else "function"
             return OrderOptions(kind, 0, 0, 1, f"{name}={getattr(sampler, '__name__', type(sampler).__name__)}")
     # Windows that overlap are read once each, but kept in memory once.
@@ -291,8 +293,9 @@ def _order_options(options: Options, selected: Selected, fields: Sequence[str]) 
     found = resolve(shuffle, facts)
     if selected.mixture is not None and (shuffle == "block" or found.shuffle == "block"):
         raise OptionError(
-            "a Mix cannot be shuffled in blocks: samples of all its datasets come in turn",
-            remedy='Pass shuffle="full", or write one shuffled dataset with gdsload.convert.',
+            f"is {options.shuffle!r}, but a Mix cannot be shuffled in blocks: its datasets take turns",
+            option="shuffle",
+            remedy='Pass `shuffle="full"`, or write one shuffled dataset with gdsload.convert.',
         )
     return found
 

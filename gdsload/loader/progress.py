@@ -25,8 +25,8 @@ class _Resumed:
     Attributes:
         state: the state, without a sampler's.
         change_batch_size: whether its batch size may be another one.
-        kept: whether that very epoch has been asked for since, even if nothing is left of it.
-        over: whether nothing is; None if that has not been looked for.
+        kept: whether that epoch has been asked for since, even if nothing is left of it.
+        over: whether nothing is left of it; None if that is not known yet.
     """
 
     state: dict[str, Any]
@@ -37,7 +37,7 @@ class _Resumed:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """The place in its middle where a resumed epoch began, to go back there as long as it is not finished."""
+    """The place where a resumed epoch began, to go back there until it is finished."""
 
     place: Place
     cursor: Cursor
@@ -59,7 +59,7 @@ class Progress:
         self.sampled = None if plan.source is None else Sampled(plan.source)
         self._function = None if plan.function is None else IndexFunction(plan.function, len(plan.selected))
         self.seed = plan.seed
-        """That of the order and of transforms; None as long as none has been drawn."""
+        """The seed of the order and of transforms; None until one has been drawn."""
         self._agreed = plan.groups is None and plan.seed is not None
         self._unnoticed = self._agreed and plan.schedule.share is None
         self._digest: str | None = None
@@ -94,7 +94,6 @@ class Progress:
         return self._schedule(self._next)
 
     def _schedule(self, epoch: int) -> Schedule:
-        """The steps of an epoch, with the ranks that there are now."""
         return self.schedules.now(None if self._function is None else self._function.count(epoch))
 
     def _begun_schedule(self, epoch: int) -> Schedule:
@@ -163,11 +162,12 @@ class Progress:
         """Set the number of the epoch that is begun next, and its first batch; None: as it was, in the same epoch.
 
         Raises:
-            OptionError: if the epoch has no such batch, or a sampler says what comes when.
+            OptionError: if the epoch has no such batch, or there is a sampler.
         """
         if step is not None and self.sampled is not None:
             raise OptionError(
-                "set_epoch has a step, and a sampler says which samples come before it",
+                "cannot be set with a sampler, which has to draw all samples before it",
+                option="step",
                 remedy="Resume a state of the loader, or leave out batches as they come.",
             )
         begun, self._begun = self._begun, None
@@ -188,7 +188,7 @@ class Progress:
             self.sampled.set_epoch(number, resumed=self._cursor.position > 0)
 
     def stand(self, number: int) -> None:
-        """Stand between two epochs, before this one. A sampler does not learn of it: its copy has the same number."""
+        """Go to the place before an epoch. The sampler is not told: its copy has the same number."""
         self._cursor = Cursor(number, 0)
 
     @property
@@ -249,7 +249,7 @@ class Progress:
                 raise StateError(
                     f"the state was taken after {cursor.position} batches of a sampler, of another size than they have "
                     "here",
-                    remedy="Pass the same batch_size, or a state from between two epochs.",
+                    remedy="Pass the same `batch_size`, or a state from between two epochs.",
                 )
             self.sampled.refuse_others(whole, cursor.position, self._plan.schedule.world())
             self.sampled.resume(mark, cursor.position, schedule)
@@ -331,7 +331,7 @@ class Progress:
         if self._resumed is not None and self.sampled is None:
             begun = _Begun(place, self._cursor, self._resumed)
         if (newest := self._newest) is not None and self._finished(newest):
-            self.ended(newest)  # its last batch was taken, and nobody asked for another one
+            self.ended(newest)  # its last batch was taken, and no other one was asked for
         if self.sampled is not None:
             self.sampled.begun()  # Ctrl-C, which strikes in calls, strikes before it or after all that follows
         self._newest, self._last, self._cursor, self._resumed = place, place, cursor, None

@@ -1,4 +1,4 @@
-"""The ranks that share a loader's samples out, as a mesh or process group says it, and what they tell one another.
+"""The ranks that share a loader's samples out, from a mesh or process group, and the values that they exchange.
 
 Of a mesh, its dimensions of data parallelism share the samples out. Ranks that differ in other dimensions alone (of
 tensor, context or pipeline parallelism) are peers: they get the same batches.
@@ -36,14 +36,14 @@ _SAME_DATA = (
 class RankGroups:
     """The ranks that a loader shares its samples out among.
 
-    A process group is not held: as long as somebody does, torch keeps what its processes met in.
+    A process group is not held: torch keeps the store of a group that is referred to.
 
     Attributes:
         rank: this process's rank among them.
         world_size: how many there are; peers count as one.
-        mesh: the mesh that says so; None if a group does.
+        mesh: the mesh; None if a group was given.
         peer_dims: dimensions of the mesh along which all ranks get the same batches.
-        group: the group; None if a mesh says it.
+        group: the group; None if a mesh was given.
         compares: whether peers compare their batches.
     """
 
@@ -71,11 +71,12 @@ class RankGroups:
             group = None if self.group is None else self.group()
             if group is not None and torch.distributed.get_rank(group) >= 0:
                 return [group]
-        except (RuntimeError, ValueError):  # somebody else still holds what was destroyed
+        except (RuntimeError, ValueError):  # it was destroyed, and is still referred to
             pass
         raise OptionError(
-            "the process group that the loader was given has been destroyed",
-            remedy="Make a new loader with a group that there is.",
+            "names a process group that has been destroyed",
+            option="ranks",
+            remedy="Make a new loader with one that exists.",
         )
 
     def __deepcopy__(self, _memo: object) -> RankGroups:
@@ -83,9 +84,9 @@ class RankGroups:
 
     def __reduce__(self) -> NoReturn:
         raise OptionError(
-            "a loader with a mesh or process group as its ranks cannot be pickled: the processes that it stands for "
-            "are known to this process alone",
-            remedy="Make the loader in each rank's process, or pass ranks=(rank, world_size) instead.",
+            "has a mesh or process group, which only this process knows: the loader cannot be pickled",
+            option="ranks",
+            remedy="Make the loader in each rank's process, or pass `ranks=(rank, world_size)`.",
         )
 
     def peers(self) -> list[Any]:
@@ -112,8 +113,9 @@ def ranks_of(given: object) -> RankGroups | tuple[int, int] | None:
         if isinstance(given, ProcessGroup) or given is GroupMember.NON_GROUP_MEMBER:
             return _of_group(given)
     raise OptionError(
-        f"ranks is {given!r:.200}",
-        remedy="Pass ranks=(rank, world_size), a DeviceMesh that torch.distributed.init_device_mesh made, or a "
+        f"is {given!r:.200}",
+        option="ranks",
+        remedy="Pass `ranks=(rank, world_size)`, a DeviceMesh that torch.distributed.init_device_mesh made, or a "
         "ProcessGroup.",
     )
 
@@ -132,9 +134,9 @@ def check_ranks(
         return ranks
     if not isinstance(ranks, RankGroups) or not ranks.peer_dims:
         raise OptionError(
-            "check_peers=True compares the batches of ranks that get the same ones, and which ranks those are is not "
-            "known",
-            remedy="Pass ranks= with the whole mesh: peers are ranks that differ in dimensions such as "
+            "is True, but nothing says which ranks get the same batches",
+            option="check_peers",
+            remedy="Pass the whole mesh, `ranks=mesh`: peers are ranks that differ in dimensions such as "
             f"{', '.join(_SAME_DATA[:4])} alone.",
         )
     return replace(ranks, compares=True)
@@ -147,9 +149,10 @@ def _of_group(group: Any) -> RankGroups:
     rank = get_rank(group) if isinstance(group, ProcessGroup) else -1
     if rank < 0:
         raise OptionError(
-            f"ranks is a process group, {group!r}, which this process is no rank of",
+            f"is a process group, {group!r}, which this process is no rank of",
+            option="ranks",
             remedy="Pass what torch.distributed.new_group gave its members; other processes need no loader, or one "
-            "with ranks=(rank, world_size).",
+            "with `ranks=(rank, world_size)`.",
         )
     return RankGroups(rank, group.size(), group=weakref.ref(group))
 
@@ -157,20 +160,23 @@ def _of_group(group: Any) -> RankGroups:
 def _of_mesh(mesh: Any) -> RankGroups:
     place = mesh.get_coordinate()
     if place is None:
-        raise OptionError(f"this process is no rank of {mesh}", remedy="Make loaders in its ranks alone.")
+        raise OptionError(
+            f"has no rank for this process: {mesh}", option="ranks", remedy="Make loaders in its ranks alone."
+        )
     shape, names = tuple(mesh.shape), mesh.mesh_dim_names or ()
     peers = tuple(dim for dim, name in enumerate(names) if name in _SAME_DATA)
     data = [dim for dim in range(len(shape)) if dim not in peers]
     called = {dim: names[dim] if names else f"number {dim}" for dim in data}
     unknown = [name for name in called.values() if name not in DATA_DIMENSIONS]
-    # What has one dimension is what somebody has chosen, or flattened, whatever it is called.
+    # A mesh of one dimension was chosen or flattened for this, whatever its name.
     if unknown and len(shape) > 1:
-        chosen = "ranks=mesh['name'] with its name" if names else "mesh_dim_names= when the mesh is made"
+        chosen = "`ranks=mesh['name']`" if names else "`mesh_dim_names=...` when the mesh is made"
         raise OptionError(
-            f"the mesh has dimensions {', '.join(map(repr, names)) or 'without names'}, and whether ranks along "
-            f"{', '.join(unknown)} get other samples is unknown",
-            remedy=f"Pass the one along which they do, {chosen}, or ranks=(rank, world_size). Those that are known are "
-            f"called {', '.join(DATA_DIMENSIONS)}; along {', '.join(_SAME_DATA[:5])} ranks get the same batches.",
+            f"is a mesh of {', '.join(map(repr, names)) or 'dimensions without names'}: ranks along "
+            f"{', '.join(unknown)} may get the same samples, or others",
+            option="ranks",
+            remedy=f"Name the dimension along which they get others, {chosen}, or pass `ranks=(rank, world_size)`. "
+            f"Known names are {', '.join(DATA_DIMENSIONS)}; along {', '.join(_SAME_DATA[:5])} ranks get the same.",
         )
     rank = 0
     for dim in data:
@@ -181,13 +187,15 @@ def _of_mesh(mesh: Any) -> RankGroups:
 def _check_drawn_seed(ranks: RankGroups | tuple[int, int] | None) -> None:
     if isinstance(ranks, tuple) and ranks[1] > 1:
         raise OptionError(
-            "seed=None is agreed upon by all ranks, and ranks=(rank, world_size) does not say how they are reached",
-            remedy="Pass a seed, or a mesh or process group as ranks=.",
+            "is None, so all ranks must agree upon one, but `ranks=(rank, world_size)` does not connect them",
+            option="seed",
+            remedy="Pass a seed, or a mesh or process group as `ranks`.",
         )
     if isinstance(ranks, RankGroups) and ranks.members < torch.distributed.get_world_size():
         raise OptionError(
-            f"seed=None is agreed upon by the {ranks.members} ranks of the mesh or group, and there are "
-            f"{torch.distributed.get_world_size()}, some of which may have to get the same batches",
+            f"is None, so the {ranks.members} ranks of the mesh or group agree upon one, but there are "
+            f"{torch.distributed.get_world_size()}, and others may need the same batches",
+            option="seed",
             remedy="Pass the whole mesh, or a seed.",
         )
 
@@ -214,7 +222,6 @@ def gather_texts(values: object, groups: Sequence[Any]) -> list[Any]:
 
 
 def _gather(text: str, group: Any) -> list[str]:
-    """The texts of all ranks of a group."""
     # On the CPU where the group can: a GPU may be busy for long.
     config = torch.distributed.get_backend_config(group)
     kinds = [one.partition(":")[0] for one in config.split(",")]

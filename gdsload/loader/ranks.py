@@ -1,4 +1,4 @@
-"""This process's share of the samples: asked for when an epoch begins, as ranks may be made after loaders."""
+"""This process's share of the samples, which is looked up when an epoch begins: ranks may be set up after loaders."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SampledSchedule(Schedule):
         return 0
 
     def counted(self, _step: int, size: int) -> range:
-        """All: what a sampler gives is for it to say."""
+        """All of them: nothing repeats what a sampler gives."""
         return range(size)
 
     def step_at(self, position: int) -> int:
@@ -49,7 +49,7 @@ class SampledSchedule(Schedule):
             OptionError: if it is less than 0.
         """
         if position < 0:
-            raise OptionError(f"position {position} is no number of batches")
+            raise OptionError(f"is {position}, which is no number of batches", option="position")
         return position
 
 
@@ -103,8 +103,8 @@ class ScheduleRule:
 class _Seen:
     """The default process group of torch.distributed as it was, or that there was none.
 
-    It is not held: as long as somebody does, torch keeps the store that its processes met in, and a group that is made
-    in its place hangs, waiting for them at their old addresses.
+    It is not held: torch keeps the store of a group that is referred to, and the next group would hang, as it waits for
+    processes at their old addresses.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class _Seen:
         self._group = None if group is None else weakref.ref(group)
 
     def is_now(self) -> bool:
-        """Return whether the default process group is still this one; quick enough to be asked for at each batch."""
+        """Return whether the default process group is still this one; quick enough for each batch."""
         group = _process_group()
         return self._group is None if group is None else self._group is not None and self._group() is group
 
@@ -144,7 +144,7 @@ class Schedules:
             samples: samples of the epoch of all ranks; None for the rule's.
 
         Raises:
-            OptionError: if this is one of several processes, and nobody has said which.
+            OptionError: if there are several processes, and the rank of this one is unknown.
         """
         self._renew()
         if samples is not None and samples != self.newest.samples:
@@ -160,7 +160,7 @@ class Schedules:
                 f"WORLD_SIZE is {size} in the environment, but torch.distributed is not initialised: all {size} "
                 "processes would get the same batches",
                 remedy="Call torch.distributed.init_process_group (or make the framework's Trainer or Accelerator) "
-                "before the first batch, len(loader) and states, or pass ranks=(rank, world_size); ranks=(0, 1) "
+                "before the first batch, len(loader) and states, or pass `ranks=(rank, world_size)`; `ranks=(0, 1)` "
                 "gives all samples to every process.",
             )
         if not self._seen.is_now():

@@ -33,7 +33,7 @@ __all__ = ["SHARE_OF_VRAM", "OpenResources", "open_resources", "release"]
 
 _log = logging.getLogger("gdsload")
 SHARE_OF_VRAM = {"vram": 0.5, "auto": 0.25}
-"""How much of the memory that is free when the loader opens a tier takes, by what was asked for."""
+"""The share of the memory that is free when the loader opens that a tier takes, by the option `cache`."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -64,7 +64,7 @@ class OpenResources:
 def release(backend: Backend, maker: BatchMaker) -> None:
     """Close and unmap the files, and free memory; may be called again, if Ctrl-C interrupted it.
 
-    It does not take the resources themselves: what waits for the last reader to let go of them must not hold them.
+    It does not take the resources themselves: it waits until the last reader drops them.
     """
     backend.close()
     maker.close()
@@ -153,7 +153,6 @@ def _keep(plan: LoaderPlan, table: ShardTable) -> Keep | None:
 
 
 def _vram_bytes(plan: LoaderPlan) -> int:
-    """The budget of what is kept in the GPU's memory."""
     if plan.vram_bytes is not None:
         return plan.vram_bytes
     return int(torch.cuda.mem_get_info(plan.device)[0] * SHARE_OF_VRAM[plan.cache])

@@ -32,8 +32,8 @@ __all__ = ["CPU", "SampleReader"]
 CPU = torch.device("cpu")
 _PIECE_BYTES = 32 * 2**20
 _PIECE_SAMPLES = 16_384
-"""Of a column what is read at once. A million samples of a label and some tokens take 0.12 s so, and 0.68 s in one
-piece, whose addresses leave the processor's cache."""
+"""The piece of a column that is read at once. A million samples of a label and some tokens take 0.12 s in such pieces,
+and 0.68 s in one, whose addresses leave the processor's cache."""
 
 
 class SampleReader:
@@ -154,7 +154,6 @@ class SampleReader:
 
 
 def _split(value: Any) -> Sequence[Any]:
-    """A batch's field, sample by sample."""
     if isinstance(value, list):
         return value
     if isinstance(value, tuple):
@@ -162,5 +161,5 @@ def _split(value: Any) -> Sequence[Any]:
         found = torch.split(values, offsets.diff().tolist())
     else:
         found = torch.unbind(value)
-    # Not the views themselves: what is done in place to one would concern its neighbours' gradients.
+    # Not the views themselves: a change in place of one would affect its neighbours' gradients.
     return [part.data for part in found]

@@ -20,7 +20,7 @@ from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.mix import Mix
 from gdsload.loader.paths_and_devices import SEVERAL
 from gdsload.loader.state import dataset_digest
-from gdsload.loader.windows import Windows, reach, refuse_ragged_windows
+from gdsload.loader.windows import Windows, offset_bounds, refuse_ragged_windows
 from gdsload.order import MixOrder, Mixture, Order, OrderOptions, make_order
 from gdsload.shards.files import OpenFiles
 from gdsload.shards.format.schema import Schema
@@ -73,7 +73,7 @@ class Selected:
                 raise OptionError(
                     f"the datasets at {self.datasets[0].path} and {dataset.path} store their fields differently: "
                     f"packed are {first!s:.200} in one, {second!s:.200} in the other",
-                    remedy="Write one of them again as the other is, with gdsload.reshard(..., pack_fields=[...]).",
+                    remedy="Write one of them again as the other is, with `gdsload.reshard(..., pack_fields=[...])`.",
                 )
 
     def refuse_ragged_windows(self, fields: Sequence[str]) -> None:
@@ -151,7 +151,7 @@ def select(source: object) -> Selected:
         )
     offsets = shapes[0] if shapes else None
     if isinstance(source, ShardDataset) or (len(leaves) == len(order) and not _has_subset(source)):
-        # Without a table of ids, a dataset may be as large as it likes.
+        # Without a table of ids, the number of samples has no limit.
         return Selected(tuple(order), None)
     starts, position = {}, 0
     for dataset in order:
@@ -195,9 +195,9 @@ def _collect(source: object, found: list[ShardDataset], shapes: list[dict[str, O
     else:
         raise OptionError(
             f"gdsload cannot read a {_kind(type(source))} from its shards",
-            remedy="Convert it once, with gdsload.convert(dataset, folder), then load the shards. What a dataset of "
-            "yours does to each sample goes into sample_transform=. "
-            "torch's Subset, random_split and ConcatDataset over a ShardDataset are read as they are.",
+            remedy="Convert it once, with `gdsload.convert(dataset, folder)`, then load the shards. Changes of each "
+            "sample go into `sample_transform`. torch's Subset, random_split and ConcatDataset over a ShardDataset are "
+            "read as they are.",
         )
 
 
@@ -232,11 +232,11 @@ def _new_ids(source: object, starts: dict[int, int], known: dict[int, Numbers]) 
         if index.ndim != 1 and index.shape[1:] != (1,):
             raise OptionError(
                 f"the indices of a Subset are an array of shape {index.shape}",
-                remedy="Pass a vector, as indices.reshape(-1) is one.",
+                remedy="Pass a vector, as `indices.reshape(-1)` is one.",
             )
         if len(index) and index.dtype.kind not in "iu":
             raise OptionError(f"the indices of a Subset are {index.dtype}, no whole numbers")
-        # Before they are int64, which would wrap large ones round to samples that nobody asked for.
+        # Before they are int64, which would wrap large ones round to other samples.
         if len(index) and (index.min() < -len(inner) or index.max() >= len(inner)):
             raise OptionError(
                 f"a Subset has indices {index.min()} to {index.max()}, but its dataset {len(inner)} samples"
@@ -282,7 +282,7 @@ def sample_space(selected: Selected, order: OrderOptions) -> SampleSpace:
     counts = np.concatenate([dataset.counts for dataset in selected.datasets])
     if selected.ids is None:
         return SampleSpace(tuple(counts.tolist()), mixture=selected.mixture)
-    shards, ids = _needed(selected.ids, np.cumsum(counts), reach((selected.offsets or {}).values()))
+    shards, ids = _needed(selected.ids, np.cumsum(counts), offset_bounds((selected.offsets or {}).values()))
     if order.shuffle != "block":
         return SampleSpace((len(ids),), ids, None, selected.mixture, shards)
     # A block is a run of neighbours on disk. The subset's own order does not matter, as it is shuffled anyway.
@@ -297,20 +297,19 @@ def sample_space(selected: Selected, order: OrderOptions) -> SampleSpace:
     return SampleSpace(tuple(np.diff(edges, prepend=0).tolist()), ids, index, shards=shards)
 
 
-def _needed(ids: Numbers, ends: IntArray, reached: tuple[int, int]) -> tuple[IntArray | None, Numbers]:
+def _needed(ids: Numbers, ends: IntArray, bounds: tuple[int, int]) -> tuple[IntArray | None, Numbers]:
     """The shards that contain samples, and the samples' ids counted through these alone.
 
-    What nobody wants is not opened then, nor registered or kept, and does not stand in the way of a GPU that could
-    reach all that is wanted.
+    Other shards are not opened, registered or kept, and do not keep a GPU from gathering from all that are wanted.
 
     Args:
         ids: each sample, or of a window the one that its offsets count from; in a range, all between may be wanted.
         ends: the first id after each shard.
-        reached: the lowest and the highest offset of a window.
+        bounds: the lowest and the highest offset of a window.
     """
     begins, stops = (array_of(ids[:1]), array_of(ids[-1:])) if isinstance(ids, range) else (ids, ids)
-    first = np.searchsorted(ends, begins + reached[0], side="right")
-    last = np.searchsorted(ends, stops + reached[1], side="right")
+    first = np.searchsorted(ends, begins + bounds[0], side="right")
+    last = np.searchsorted(ends, stops + bounds[1], side="right")
     covering = np.bincount(first, minlength=len(ends)) - np.bincount(last + 1, minlength=len(ends) + 1)[:-1]
     wanted = np.cumsum(covering) > 0
     if not len(ids) or wanted.all():

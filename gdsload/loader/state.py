@@ -149,8 +149,8 @@ class OrderIdentity:
         if type(wanted) is not int or wanted % world:
             return f"{world} ranks cannot share a global batch of {wanted} evenly; use a world size that divides it."
         return (
-            f"With {counted(world, 'rank')}, pass batch_size={wanted // world}; or to go on with another one, "
-            "load_state_dict(state, change_batch_size=True)."
+            f"With {counted(world, 'rank')}, pass `batch_size={wanted // world}`; or to go on with another one, "
+            "`load_state_dict(state, change_batch_size=True)`."
         )
 
 
@@ -182,10 +182,11 @@ def _fitting(schedule: Schedule, position: int) -> str:
     places = f"a state at position {before}" + (f" or {after}" if after != before else "")
     share, odd = divmod(position, world)
     if odd:
-        return f"Pass {places}; {world} ranks share out no multiple of {world} there, whatever batch_size is."
+        return f"Pass {places}; {world} ranks share out no multiple of {world} there, whatever `batch_size` is."
     fits = [next(count for count in range(min(size, share), 0, -1) if share % count == 0)]
     fits += [count for count in range(size + 1, min(share, 16 * size) + 1) if share % count == 0][:1]
-    return f"With {counted(world, 'rank')}, pass batch_size={' or '.join(map(str, fits))}, or {places}."
+    sizes = " or ".join(f"`batch_size={fit}`" for fit in fits)
+    return f"With {counted(world, 'rank')}, pass {sizes}, or {places}."
 
 
 def _is_plain(state: object) -> bool:
@@ -205,12 +206,12 @@ _DIFFERENCES = (
     ),
     ("mix", "the mixture differs", "Pass a Mix of the same datasets, with the same weights and samples."),
     ("samples", "the dataset has another number of samples", "Resume on the same dataset, or start again."),
-    ("seed", "the seed differs", "Pass the same seed."),
+    ("seed", "the seed differs", "Pass the same `seed`."),
     (
         "order",
         "the order options differ",
-        "Pass the same shuffle, a BlockShuffle with all its numbers; what they are by default depends on fields=.",
+        "Pass the same `shuffle`, as a BlockShuffle with all its numbers: their defaults depend on `fields`.",
     ),
-    ("tail", "tail differs", "Pass the same tail, or drop_last."),
+    ("tail", "tail differs", "Pass the same `tail`, or `drop_last`."),
     ("global_batch", "the global batch (batch_size times world size) differs", ""),
 )

@@ -2,8 +2,8 @@
 
 They tell a loader its epoch by ``loader.sampler.set_epoch``, look at the type of ``loader.sampler`` for whether it
 shuffles, and some make a loader of torch's from `dataset`, `batch_sampler` and `collate_fn`. That one would read sample
-by sample, in another order or form, or share out among ranks what is shared out already. So what it would be made of
-says no, with the way to do it.
+by sample, in another order or form, or share out among ranks what is shared out already. So these attributes raise an
+error, which says what to do.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class _View:
     """The loader's stand-in for a sampler: it knows the epoch, and its order stays the loader's.
 
     Args:
-        keeper: what knows the loader's epochs. Not the loader, which holds us: it is to go when it is dropped.
+        keeper: what knows the loader's epochs. Not the loader itself, which holds this: it must be freed when it is
+            dropped.
     """
 
     def __init__(self, keeper: EpochKeeper, samples: int) -> None:
@@ -125,9 +126,10 @@ class TorchAttributes:
             if unneeded or name in self._keywords or name in self._own:
                 remedy = "Leave it out: the loader does without." if unneeded else "Leave it out: the loader sets it."
                 if name in self._keywords:
-                    remedy = f"Make a new one with the {name} that you want."
+                    remedy = f"Make a new one with the `{name}` that you want."
                 raise OptionError(
-                    f"{name} cannot be set after the {type(self).__name__} was made, and would change nothing",
+                    f"cannot be set after the {type(self).__name__} was made, and would change nothing",
+                    option=name,
                     remedy=remedy,
                 )
         super().__setattr__(name, value)

@@ -35,14 +35,14 @@ _FORMER: tuple[tuple[str, dict[str, str]], ...] = (
     ),
     ("ragged=gdsload.Padded({})", {"padding_value": ""}),
 )  # fmt: skip
-"""The keywords that other values say by now: how, and where in that."""
+"""Former keywords: the values that replace them, and their places in these."""
 _TORCHS: dict[str, object] = {
     "num_workers": 0, "pin_memory": False, "pin_memory_device": "", "prefetch_factor": None, "timeout": 0,
     "persistent_workers": False, "worker_init_fn": None, "multiprocessing_context": None, "in_order": True,
 }  # fmt: skip
-"""torch's defaults: who writes them out wants nothing of them."""
+"""torch's defaults: if they are written out, they ask for nothing."""
 WARNED: set[str] = set()
-"""The keywords that a warning has spoken of in this process."""
+"""The keywords that a warning has named in this process."""
 
 
 class TorchKeywords(TypedDict, total=False):
@@ -100,7 +100,7 @@ def _refuse_former(given: Mapping[str, object], backend: object) -> None:
             values = ", ".join(f"{place}{_shown(name, given[name])}" for name, place in found.items())
             said.append(text.format(values, backend=kind.__name__))
     if names:
-        raise OptionError(f"DataLoader has no option {', '.join(names)}", remedy=f"Pass {', '.join(said)}.")
+        raise OptionError(f"DataLoader has no option {', '.join(names)}", remedy=f"Pass `{'`, `'.join(said)}`.")
 
 
 def _shown(name: str, value: object) -> str:

@@ -30,8 +30,8 @@ def warn_of_shared_draws(options: Options) -> None:
         found = next(_drawing(value), None)
         if found is not None:
             warnings.warn(
-                f"{name} gets whole batches, and torchvision's {found} draws once for all samples of one: pass it as "
-                "sample_transform=, which gets them one by one, or take one of gdsload.transforms",
+                f"`{name}` gets whole batches, and torchvision's {found} draws once for all samples of one: pass it as "
+                "`sample_transform`, which gets them one by one, or take one of gdsload.transforms",
                 UserWarning,
                 stacklevel=3,
             )

@@ -21,9 +21,9 @@ from gdsload.order.checks import MAX_SAMPLES, check_whole
 from gdsload.shards import reads
 from gdsload.system.arrays import IntArray, Numbers, array_of, taken
 
-__all__ = ["Windows", "reach", "refuse_ragged_windows", "window_starts"]
+__all__ = ["Windows", "offset_bounds", "refuse_ragged_windows", "window_starts"]
 
-_OFFSETS = "Pass a dict of fields: offsets={'action': range(16), 'image': [-1, 0]}."
+_OFFSETS = "Pass a dict of fields: `offsets={'action': range(16), 'image': [-1, 0]}`."
 
 
 class Windows(torch.utils.data.Dataset[dict[str, Any]]):
@@ -47,8 +47,8 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         step: how many samples later the next sample of a window is.
         offsets: in place of `length` and `step`, the samples of each field: whole numbers in any order, counted from
             ``starts[w]``. Windows have the fields that are named, and no others.
-        within: a field of the dataset, across whose changes no window goes: an episode's number, or a file's name. Each
-            run of equal values has its own windows, from its first sample on. None: the dataset is one run.
+        within: a field that has one value in all samples of a window: an episode's number, or a file's name. Each run
+            of equal values has its own windows, from its first sample on. None: the dataset is one run.
 
     Attributes:
         dataset: the dataset.
@@ -59,8 +59,8 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         offsets: of each field, in the dataset's order: a range, or a tuple where they do not rise evenly.
 
     Raises:
-        OptionError: if a number is no whole one or too large, there is no such field, or none that is neither ragged
-            nor a text; or if not one of `length` and `offsets` is given.
+        OptionError: if a number is not whole or too large, a field does not exist, all fields are ragged or texts, or
+            not exactly one of `length` and `offsets` is given.
         DatasetNotFoundError, FormatError: see `ShardDataset`.
     """
 
@@ -79,8 +79,8 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
             raise OptionError(
                 "windows need fields of one shape, but all of the dataset's are ragged, texts or encoded images",
                 file=self.dataset.path,
-                remedy="Convert files of tokens so that each token is a sample, by each='token', and images without "
-                "keep_encoded.",
+                remedy="Convert files of tokens so that each token is a sample, by `each='token'`, and images without "
+                "`keep_encoded`.",
             )
         self.stride = check_whole(stride, "stride", 1, MAX_SAMPLES)
         self.within = within
@@ -95,9 +95,9 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         else:
             raise OptionError(
                 "windows have either a length, with or without a step, or offsets",
-                remedy="Pass Windows(dataset, 4, step=5), or Windows(dataset, offsets={'action': range(0, 20, 5)}).",
+                remedy="Pass `Windows(dataset, 4, step=5)`, or `Windows(dataset, offsets={'x': range(0, 20, 5)})`.",
             )
-        low, high = reach(self.offsets.values())
+        low, high = offset_bounds(self.offsets.values())
         self._starts: Numbers = range(-low, len(self.dataset) - high, self.stride)
         if within is not None:
             self._starts = window_starts(_run_ends(self.dataset.column(within)), high - low + 1, self.stride) - low
@@ -158,15 +158,15 @@ def refuse_ragged_windows(dataset: ShardDataset, fields: Sequence[str]) -> None:
     for name in fields:
         if dataset.schema[name].ragged:
             encoded = dataset.schema[name].kind == "image"
-            remedy = "Convert it without keep_encoded, or leave it out" if encoded else "Leave it out"
+            remedy = "Convert it without `keep_encoded`, or leave it out" if encoded else "Leave it out"
             raise OptionError(
                 f"windows need fields of one shape, but {name!r} is {'encoded' if encoded else 'ragged or a text'}",
                 file=dataset.path,
-                remedy=f"{remedy}: the loader's fields=[...], or offsets=, name those to read.",
+                remedy=f"{remedy}: name those to read in `fields` of the loader, or in `offsets`.",
             )
 
 
-def reach(offsets: Iterable[Offsets]) -> tuple[int, int]:
+def offset_bounds(offsets: Iterable[Offsets]) -> tuple[int, int]:
     """The lowest and the highest offset of some, and of 0, which a window's own sample has."""
     ends = [0, *(at for each in offsets for at in ((each[0], each[-1]) if isinstance(each, range) else each))]
     return min(ends), max(ends)
@@ -175,7 +175,7 @@ def reach(offsets: Iterable[Offsets]) -> tuple[int, int]:
 def _checked(dataset: ShardDataset, given: Mapping[str, Indices]) -> dict[str, Offsets]:
     """The offsets of each field that are given, in the order of the schema."""
     if not isinstance(given, Mapping) or not given:
-        raise OptionError(f"offsets is {given!r:.100}, which names no field", remedy=_OFFSETS)
+        raise OptionError(f"is {given!r:.100}, which names no field", option="offsets", remedy=_OFFSETS)
     found: dict[str, Offsets] = {}
     for name, numbers in given.items():
         known_field(dataset.schema, name)
@@ -183,9 +183,9 @@ def _checked(dataset: ShardDataset, given: Mapping[str, Indices]) -> dict[str, O
             whole = numbers if isinstance(numbers, range) else whole_numbers(numbers).tolist()
         except OptionError:
             whole = []
-        if not whole or max(abs(end) for end in reach([evenly_spaced(whole)])) > MAX_SAMPLES:
+        if not whole or max(abs(end) for end in offset_bounds([evenly_spaced(whole)])) > MAX_SAMPLES:
             what = "no list of whole numbers from -2**48 to 2**48"
-            raise OptionError(f"offsets[{name!r}] is {numbers!r:.100}, which is {what}", remedy=_OFFSETS)
+            raise OptionError(f"is {numbers!r:.100}, which is {what}", option=f"offsets[{name!r}]", remedy=_OFFSETS)
         found[name] = evenly_spaced(whole)
     refuse_ragged_windows(dataset, tuple(found))
     return {name: found[name] for name in dataset.schema if name in found}
@@ -206,7 +206,7 @@ def _run_ends(column: Any) -> IntArray:
         changes = [number for number, (before, value) in enumerate(pairwise(column), 1) if before != value]
         return np.array([*changes, len(column)], np.int64)
     if isinstance(column, tuple):
-        raise OptionError("within names a ragged field", remedy="Name one of a fixed shape, or a text.")
+        raise OptionError("names a ragged field", option="within", remedy="Name one of a fixed shape, or a text.")
     rows = column.unsqueeze(-1).flatten(1)  # also of no samples, whose rows reshape(0, -1) cannot work out
     changed: NDArray[np.bool_] = (rows[1:] != rows[:-1]).any(1).numpy()
     return np.append(np.flatnonzero(changed) + 1, len(rows))

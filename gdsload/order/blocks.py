@@ -53,8 +53,9 @@ class BlockSequence:
         blocks = int(counts.sum())
         if blocks > MAX_BLOCKS:
             raise OptionError(
-                f"block={block} makes {blocks} blocks, but only {MAX_BLOCKS} are supported",
-                remedy='Pass a larger block, or shuffle="full".',
+                f"is {block}, which makes {blocks} blocks, but only {MAX_BLOCKS} are supported",
+                option="block",
+                remedy='Pass a larger `block`, or `shuffle="full"`.',
             )
         ends = np.cumsum(run_lengths)
         number_in_run = np.arange(blocks, dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -252,7 +253,6 @@ class BlockOrder:
         return runs
 
     def _permutation(self, lane: int, window: int, length: int) -> Permutation:
-        """The permutation that shuffles the samples of a window."""
         return Permutation(length, derive_key(self._key, Purpose.WINDOW, lane, window))
 
     def _window_range(self, lane: int, window: int) -> tuple[int, int]:

@@ -49,7 +49,7 @@ def check_epoch(value: object) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < 2**64:
-        raise OptionError(f"epoch is {value!r}, no whole number from 0 to 2**64 - 1")
+        raise OptionError(f"is {value!r}, no whole number from 0 to 2**64 - 1", option="epoch")
     return number
 
 
@@ -71,7 +71,8 @@ def check_run_lengths(run_lengths: Sequence[int]) -> NDArray[np.int64]:
     lengths = np.asarray(run_lengths)
     if lengths.ndim != 1 or (lengths.size and (lengths.dtype.kind not in "iu" or int(lengths.min()) < 0)):
         raise OptionError(
-            "run_lengths hold something else than numbers of samples",
+            "hold something else than numbers of samples",
+            option="run_lengths",
             remedy="Pass one int of at least 0 for each shard.",
         )
     check_whole(sum(lengths.tolist()), "number of samples", 0, MAX_SAMPLES)

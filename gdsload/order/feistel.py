@@ -1,4 +1,4 @@
-"""A keyed permutation of [0, n) that needs no table of n numbers: any of its images, at once."""
+"""A keyed permutation of [0, n) that needs no table of n numbers: each image is computed by itself."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ROUNDS: Final = 8
 """Rounds of the Feistel network. Frozen: they decide which samples a saved position means."""
 
 TILE: Final = 16_384
-"""Numbers mapped together. Four arrays of 128 KiB stay in most second-level caches, and what each call of numpy costs
-is spread thin. A call that maps as many at once makes the tables."""
+"""Numbers mapped together. Four arrays of 128 KiB stay in most second-level caches, and the cost of numpy's calls is
+small for each number. A call that maps as many at once makes the tables."""
 _MOST_TABLED: Final = 4096
 """Halves up to this size have tables, that is domains of up to 16.8 million: of 1.1 MiB then, made in a millisecond."""
 _HASH_SHIFT: Final = np.uint64(24)
@@ -31,7 +31,7 @@ class _Tables(NamedTuple):
     often as the half it is looked up by has been added to.
 
     Attributes:
-        rounds: what each round adds to the one half, by the other.
+        rounds: the number that each round adds to one half, by the value of the other.
         left: the left half, reduced.
         right: the right half, reduced, times the size of the left one.
     """
@@ -54,8 +54,8 @@ class Feistel:
     [0, m) then own one 40-bit hash more than others: a relative bias of at most m / 2**40, which is 2**-31 at
     65 537 samples, 2**-23 at 10**10 and 2**-16 at the limit, 2**48.
 
-    A half has few values, so where many numbers are mapped the hashes of all of them are worked out first, and looked
-    up. Any thread may use it.
+    A half has few values, so for many numbers the hashes of all values are computed first, and looked up. Any thread
+    may use it.
 
     Args:
         n: size of the domain, 1 to 2**48.
@@ -125,7 +125,7 @@ class Feistel:
         np.add(tile, left, out=tile)
 
     def _hash(self, index: int, source: NDArray[np.uint64], out: NDArray[np.uint64], spare: NDArray[np.uint64]) -> None:
-        """Write what round `index` adds to one half, by the values of the other."""
+        """Write the numbers that round `index` adds to one half, from the values of the other."""
         hash_into(source, self._round_keys[index], out, spare)
         np.right_shift(out, _HASH_SHIFT, out=out)
         np.multiply(out, self._right if index % 2 else self._left, out=out)

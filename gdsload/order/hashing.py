@@ -100,7 +100,7 @@ def hash_into(
     For one key this is a bijection, so distinct values have distinct hashes.
 
     Args:
-        values: what to hash; may be `out` itself.
+        values: the values; may be `out` itself.
         key: key of the hash, or keys that go with the values by numpy's rules.
         out: where the hashes go, of the shape of `values`.
         scratch: overwritten, of the same shape; neither `values` nor `out`.

@@ -2,8 +2,8 @@
 
 Lanes are equal ranges of positions. Of M positions, lane l of L holds (M + l) // L, and of the first X
 samples delivered it has given (X + l) // L. By Hermite's identity, the sum over l of floor((X + l) / L) is X,
-so both always add up, and nobody has to keep count. Nothing here depends on the ranks but the last cut, which
-shares a global batch out among them.
+so both always add up without a count. The ranks only matter for the last cut, which shares a global batch out among
+them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class LaneRun:
     """Consecutive positions of one lane.
 
     Attributes:
-        lane: number of the lane. What is repeated of lane l of L has the number l + L, and l + 2 * L the second time:
-            it comes from the same positions, but it is not what follows there.
+        lane: number of the lane. Repeated samples of lane l of L have the number l + L, and l + 2 * L the second time:
+            they are those of the same positions, but do not follow the others there.
         start: first position, counted from the start of the lane.
         stop: the position after the last.
     """
@@ -103,10 +103,11 @@ class Schedule:
         check_whole(self.lanes, "lanes", 1)
         check_whole(self.rank, "rank", 0)
         if self.tail not in get_args(Tail):
-            raise OptionError(f"tail is {self.tail!r}", remedy='Supported are "share", "pad" and "drop".')
+            raise OptionError(f"is {self.tail!r}", option="tail", remedy='Supported are "share", "pad" and "drop".')
         if self.rank >= self.world_size:
             raise OptionError(
-                f"rank is {self.rank}, but a world of {self.world_size} has ranks 0 to {self.world_size - 1}",
+                f"is {self.rank}, but a world of {self.world_size} has ranks 0 to {self.world_size - 1}",
+                option="rank",
                 remedy="Pass the rank and world_size of one and the same process group.",
             )
 
@@ -139,7 +140,7 @@ class Schedule:
             OptionError: if `step` is not in [0, steps].
         """
         if not 0 <= step <= self.steps:
-            raise OptionError(f"step is {step}, but the epoch has {self.steps} steps")
+            raise OptionError(f"is {step}, but the epoch has {self.steps} steps", option="step")
         return min(step * self.global_batch, self.samples)
 
     def step_at(self, position: int) -> int:
@@ -152,7 +153,7 @@ class Schedule:
         if not 0 <= step <= self.steps or self.position(step) != position:
             raise OptionError(
                 f"position {position} is not where one of {self.steps} global batches of {self.global_batch} begins",
-                remedy="Keep batch_size x world_size and tail as they were when it was saved.",
+                remedy="Keep `batch_size` x `world_size` and `tail` as they were when it was saved.",
             )
         return step
 
@@ -160,7 +161,8 @@ class Schedule:
         """Return the samples of this rank at `step`.
 
         All full batches have batch_size of them, and so has one that is filled up. Of a last, partial batch each rank
-        gets as many as every other, and at least one: where the samples do not go round, neighbouring ranks share some.
+        gets as many as every other, and at least one: if the ranks do not divide the samples, neighbouring ranks share
+        some.
 
         Raises:
             OptionError: if `step` is not in [0, steps).
@@ -182,8 +184,8 @@ class Schedule:
     def counted(self, step: int, size: int) -> range:
         """Return which places of this rank's batch at `step` count if each sample is to count once.
 
-        Of a sample that several ranks have, that is the place in the batch of the first of them; of one that fills up
-        the last batch, none is. All ranks together have as many such places as the step has samples.
+        A sample that several ranks have counts at the first of them; a sample that fills up the last batch does not
+        count. All ranks together have as many such places as the step has samples.
 
         Args:
             step: the step.
@@ -212,8 +214,8 @@ class Schedule:
     def runs(self, step: int) -> list[LaneRun]:
         """Return the lane positions of this rank at `step`, in the order in which they are delivered.
 
-        The global batch takes its share of every lane, lane by lane, and a rank gets a slice of it. So a rank meets
-        few lanes. Empty runs are left out.
+        The global batch takes its share of every lane, lane by lane, and a rank gets a slice of it. So a rank reads
+        from few lanes. Empty runs are left out.
 
         Raises:
             OptionError: if `step` is not in [0, steps).
@@ -270,7 +272,7 @@ class Schedule:
         return LanePieces(at[row], column, (first + lower)[row, column], (first + upper)[row, column])
 
     def ranges(self, steps: range) -> list[LaneRun] | None:
-        """Return the lane positions of consecutive steps, of each lane one run; None where that is not what they are.
+        """Return the lane positions of consecutive steps, of each lane one run; None if they are not such runs.
 
         Raises:
             OptionError: if a step is not in [0, steps).
@@ -325,7 +327,7 @@ class Schedule:
     def _slice(self, step: int) -> tuple[int, int, int, int]:
         """The positions before and after `step`, and this rank's slice [start, stop) of those between."""
         if not 0 <= step < self.steps:
-            raise OptionError(f"step is {step}, but the epoch has steps 0 to {self.steps - 1}")
+            raise OptionError(f"is {step}, but the epoch has steps 0 to {self.steps - 1}", option="step")
         before = step * self.global_batch
         after = min(before + self.global_batch, self.samples)
         length = self.global_batch if self.tail == "pad" else after - before

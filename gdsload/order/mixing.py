@@ -1,9 +1,9 @@
 """Several datasets mixed by weights: one endless stream, of which each epoch is the next part.
 
-Each epoch is cut into turns of TURN positions, the last of which may be shorter. How many samples of each dataset a
-turn holds follows from the weights and its place in the stream, and does not drift; which comes where within it is a
-permutation. Each dataset gives its samples one pass after the other, each pass in its own order, and goes on in
-the next epoch where it was. The reasons are in docs/design/0007-mixtures.md.
+Each epoch is cut into turns of TURN positions, the last of which may be shorter. The number of samples of each dataset
+in a turn follows from the weights and the turn's place in the stream, and does not drift; their order in the turn is a
+permutation. Each dataset gives its samples one pass after the other, each pass in another order, and continues in the
+next epoch where it was. docs/design/0007-mixtures.md has the reasons.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Mixture:
         samples: samples of an epoch.
 
     Raises:
-        OptionError: if a number is out of range, or a dataset that is to come has no samples.
+        OptionError: if a number is out of range, or a dataset with a weight has no samples.
     """
 
     lengths: tuple[int, ...]
@@ -55,16 +55,17 @@ class Mixture:
     def __post_init__(self) -> None:
         if len(self.weights) != len(self.lengths):
             raise OptionError(
-                f"there are {len(self.weights)} weights for {len(self.lengths)} datasets",
+                f"has length {len(self.weights)}, but there are {len(self.lengths)} datasets",
+                option="weights",
                 remedy="Pass a weight for each dataset.",
             )
         for weight, length in zip(self.weights, self.lengths, strict=True):
             if not (weight >= 0 and math.isfinite(weight)):
-                raise OptionError(f"a weight is {weight!r}, which is no number of at least 0")
+                raise OptionError(f"has {weight!r}, which is no number of at least 0", option="weights")
             if weight and not length:
                 raise OptionError("a dataset that is to be mixed has no samples", remedy="Give it a weight of 0.")
         if not any(self.weights):
-            raise OptionError("no weight is more than 0", remedy="Give at least one dataset a weight.")
+            raise OptionError("has nothing above 0", option="weights", remedy="Give at least one dataset a weight.")
         check_whole(self.samples, "samples", 0, MAX_SAMPLES)
 
     @classmethod
@@ -155,7 +156,6 @@ class MixOrder(OneLane):
         return ids
 
     def _turn(self, turn: int) -> NDArray[np.int64]:
-        """Ids at all positions of a turn."""
         begin, end = turn * TURN, min((turn + 1) * TURN, self.samples)
         before, after = (self._mixture.counts(self._epoch * self.samples + place) for place in (begin, end))
         given = [
@@ -195,7 +195,6 @@ class MixOrder(OneLane):
         return Permutation(self._mixture.lengths[dataset], int(self._pass_keys(dataset, number, 1)[0]))
 
     def _pass_keys(self, dataset: int, first: int, count: int) -> NDArray[np.uint64]:
-        """Keys of consecutive passes through a dataset."""
         keys = np.arange(count, dtype=np.uint64) + np.uint64(first & MASK64)
         hash_into(keys, np.uint64(derive_key(self._seed, dataset, Purpose.PASS)), keys, np.empty_like(keys))
         return keys

@@ -47,7 +47,7 @@ FULL_SAMPLE_BYTES: Final = 64 << 10
 FULL_TOTAL_BYTES: Final = 1 << 30
 """Dataset size up to which shuffle=True is a full shuffle: after one read it is in the page cache."""
 
-_SHUFFLE_REMEDY: Final = 'Pass shuffle=False, True, "full", "block" or gdsload.BlockShuffle(block=4096).'
+_SHUFFLE_REMEDY: Final = 'Pass `shuffle="full"`, "block", True, False or a `gdsload.BlockShuffle(block=4096)`.'
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class OrderOptions:
         block: samples of a block, the unit of streaming reads; 0 unless `shuffle` is "block".
         window: samples shuffled together; 0 unless `shuffle` is "block".
         lanes: number of lanes; 1 unless `shuffle` is "block".
-        reason: why it is this order, in words; not part of the state, nor of equality.
+        reason: the reason for this order, in words; no part of the state, nor of equality.
 
     Raises:
         OptionError: if an option is out of range.
@@ -117,13 +117,15 @@ class OrderOptions:
             check_whole(self.lanes, "lanes", 1, MAX_SAMPLES)
         elif self.shuffle not in ("sequential", "full", "sampler", "function"):
             raise OptionError(
-                f"shuffle is {self.shuffle!r}, which is no order",
+                f"is {self.shuffle!r}, which is no order",
+                option="shuffle",
                 remedy='Pass "sequential", "full" or "block".',
             )
         elif (self.block, self.window, self.lanes) != (0, 0, 1):
             raise OptionError(
-                f"a {self.shuffle} order has no block, window or lanes",
-                remedy="Pass block=0, window=0, lanes=1.",
+                f"is {self.shuffle!r}, which has no block, window or lanes",
+                option="shuffle",
+                remedy="Pass `block=0`, `window=0`, `lanes=1`.",
             )
 
     def state(self) -> dict[str, str | int]:
@@ -176,7 +178,7 @@ def _choose(shuffle: bool | str | BlockShuffle, facts: DatasetFacts) -> tuple[Sh
     if isinstance(shuffle, BlockShuffle):
         return "block", f"shuffle={shuffle}"
     if shuffle is not True:
-        raise OptionError(f"shuffle is {shuffle!r}, which is no way to shuffle", remedy=_SHUFFLE_REMEDY)
+        raise OptionError(f"is {shuffle!r}, which is no way to shuffle", option="shuffle", remedy=_SHUFFLE_REMEDY)
     mean = f"samples average {format_bytes(facts.mean_sample_bytes)}"
     total = f"the dataset has {format_bytes(facts.total_bytes)}"
     if facts.mean_sample_bytes >= FULL_SAMPLE_BYTES:

@@ -49,8 +49,8 @@ class Recipe:
     """All that a device needs to compute a permutation.
 
     Attributes:
-        network: what the Feistel network is made of: n, the sizes of both halves, and the key of each round.
-        table: the image of each position, where that is how it is known.
+        network: the numbers of the Feistel network: n, the sizes of both halves, and the key of each round.
+        table: the image of each position, if the permutation is a table.
     """
 
     network: NDArray[np.uint64] | None = None

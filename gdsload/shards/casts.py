@@ -20,8 +20,8 @@ def cast(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor
     """Convert a user's values for a field to another element type, if no value is lost by that.
 
     Whole numbers and booleans must be in range; floating-point numbers become whole ones only if they are whole, and
-    whole ones floating-point ones only if these can be exactly that. Between floating-point types values are rounded,
-    for that is what such a cast is for; but none may become infinite or finite, NaN or a number, or of another sign.
+    whole ones floating-point ones only if these can be exactly that. Between floating-point types values are rounded;
+    but none may become infinite or finite, NaN or a number, or of another sign.
 
     Args:
         value: a tensor on any device, an array, a number, or (nested) lists of numbers.
@@ -32,7 +32,7 @@ def cast(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor
         The same shape; an array, or a tensor on the CPU where numpy does not have the element type.
 
     Raises:
-        SchemaError: if a value would be lost: which, where it is, and what the element type holds.
+        SchemaError: if a value would be lost: the value, its place, and the range of the element type.
     """
     return checked(numbers_of(value, field), value, dtype, field)
 
@@ -40,7 +40,7 @@ def cast(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor
 def clip(value: object, dtype: DType, field: str) -> tuple[NDArray[Any] | torch.Tensor, int]:
     """The same, but a number beyond what the element type holds becomes the next that it does.
 
-    NaN, infinite and broken numbers in its range are none that it holds, and refused as by `cast`.
+    NaN, infinite numbers, and fractions within its range are refused, as by `cast`.
 
     Args:
         value: see `cast`.

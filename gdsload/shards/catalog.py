@@ -1,4 +1,4 @@
-"""The catalog of a path: the shards of a dataset, found without opening more of them than must be.
+"""The catalog of a path: the shards of a dataset, found by opening as few of them as possible.
 
 A folder with `index.json` is read from that alone. A folder or file without is read from the headers of its files.
 """
@@ -45,7 +45,7 @@ class Catalog:
         stored: the fields of a sample, and how they are stored.
         sources: its shards, in order, each with its number of samples and length.
         digest: SHA-256 that names the content.
-        metadata: what it says of itself beside.
+        metadata: the metadata of the dataset.
     """
 
     path: str
@@ -68,17 +68,17 @@ class Catalog:
 def open_catalog(path: str, *, whole: bool = True) -> Catalog:
     """Find out what is at `path`; see `ShardDataset` for what may be there.
 
-    Links on the way to the files are followed now: one that is switched later changes nothing of this dataset.
+    Links in the path are followed now: a link that is changed later does not change this dataset.
 
     Args:
         path: where it is.
         whole: refuse a dataset of which a shard is missing, cut short or unreadable. Otherwise such a shard is among
-            the sources all the same, with what the index says of it: for `verify_shards`, which looks at them all.
+            the sources, as the index describes it: `verify_shards` looks at all of them.
 
     Raises:
         OptionError: if it is empty, or an address.
         DatasetNotFoundError: if there is nothing.
-        ReadError: if the system does not say what there is, or too many files are open.
+        ReadError: if the system does not answer, or too many files are open.
         UnfinishedDatasetError: if there are gdsload shards without an index.
         FormatError: if something is damaged; where `whole` is false, only if not one shard says what the fields are.
     """
@@ -134,7 +134,7 @@ def _from_index(path: str, *, whole: bool) -> Catalog:
             if whole or _is_at(path, folder):
                 return found
         except (GdsloadError, OSError) as error:
-            # A writer that replaces the dataset may be removing the old one while it is being read here.
+            # A writer that replaces the dataset may remove the old one while it is read here.
             if _is_at(path, folder):
                 if isinstance(error, GdsloadError):
                     raise

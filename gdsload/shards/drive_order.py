@@ -22,7 +22,7 @@ class DriveOrder:
     """The drives of some files.
 
     Args:
-        keys: for each file a value that the files of its drive have in common.
+        keys: for each file a value that is the same for all files of a drive.
 
     Attributes:
         count: how many drives there are; 1 if there is no file.

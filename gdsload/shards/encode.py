@@ -1,4 +1,4 @@
-"""From what users pass to bytes: samples and batches, checked against a schema before anything is kept."""
+"""Samples and batches as users pass them, made into bytes: checked against a schema before any is kept."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def infer_schema(values: Mapping[str, object], *, batch: bool) -> Schema:
 
 
 def unambiguous(schema: Schema) -> Schema:
-    """The schema of one sample, if that says it all.
+    """The schema of one sample, if that determines the fields.
 
     Raises:
         SchemaError: if a field of it has no rows, as a ragged field may have and one of that shape always has.
@@ -249,7 +249,6 @@ def _joined(pieces: list[bytes]) -> EncodedField:
 
 
 def _image_bytes(name: str, field: Field, value: object) -> bytes:
-    """An encoded image, if it is one of the field's codecs."""
     if is_array(value):
         array = as_bytes(value, field.dtype, name)
         _check_shape(name, field, array.shape[:-1])

@@ -1,4 +1,4 @@
-"""The seam between shards and where their bytes are.
+"""The protocol of files: what shards read their bytes from.
 
 Files are opened on first use and only ever read. They know nothing of what their bytes mean. `LocalFiles` are those of
 this machine's file systems; a class with the same methods may fetch bytes from elsewhere.
@@ -22,7 +22,7 @@ __all__ = ["Files", "OpenFiles", "ReadBatch"]
 
 
 class ReadBatch(Protocol):
-    """Reads into host memory that are ready to be made. `read` may be called from several threads."""
+    """Reads into host memory, prepared. `read` may be called from several threads."""
 
     def nbytes(self, low: int, high: int) -> int:
         """Bytes of reads `low` to `high` - 1."""
@@ -96,10 +96,10 @@ class Files(Protocol):
         """
 
     def check_now(self, files: IntArray) -> None:
-        """As `check`, at once, whatever it takes."""
+        """As `check`, at once, however long it takes."""
 
     def check_passed(self) -> None:
-        """Check all files that were passed over for want of time, and not checked since."""
+        """Check all files that were passed over to save time, and not checked since."""
 
     def read_into(self, file: int, offset: int, memory: memoryview) -> None:
         """Fill memory with a file's bytes from an offset on.
@@ -137,7 +137,7 @@ class Files(Protocol):
         """Begin to read bytes of a file into the page cache, and no others."""
 
     def only(self, file: int, touched: Iterable[tuple[int, int]]) -> None:
-        """Note which parts of an open, mapped file will ever be touched: first byte of each, and the one after it."""
+        """Note the only parts of an open, mapped file that will be touched: first byte of each, and its end."""
 
     def missing(self, wanted: Extents) -> Extents | None:
         """The extents that must be populated before these of mapped files are touched; None if there are none."""
@@ -146,13 +146,13 @@ class Files(Protocol):
         """Populate what is `missing` of these extents; raises as `populate` does."""
 
     def populate(self, file: int, offset: int, nbytes: int, wanted: Extents) -> None:
-        """Bring bytes of a mapped file into memory, even if they were populated before.
+        """Read bytes of a mapped file into memory, even if they were populated before.
 
         Args:
             file: the file.
             offset: the first of the bytes.
             nbytes: how many they are.
-            wanted: what will be touched. Bytes that cannot be read and are of none of it do no harm.
+            wanted: the extents that will be touched. Other bytes may be unreadable.
 
         Raises:
             FileChangedError: if the file ends before what is wanted does.

@@ -1,8 +1,8 @@
 """The gather: rows from absolute addresses into one dense piece of memory.
 
-One routine for every backend and every order: it takes addresses, a row size in whole bytes, and where to. On the CPU
-all host memory is viewed as overlapping rows, so that any number of shards and arenas needs no table, and
-torch's `index_select` copies the rows with torch's threads and without the interpreter lock.
+One routine for every backend and every order: it takes addresses, a row size in whole bytes, and a destination. On the
+CPU all host memory is viewed as overlapping rows, so that any number of shards and arenas needs no table, and torch's
+`index_select` copies the rows with torch's threads and without the interpreter lock.
 
 Consecutive rows are copied as runs, which is as fast as a plain copy of that memory.
 """
@@ -40,7 +40,7 @@ _RUN_BYTES = 16 * 1024
 """Mean length from which runs are copied one by one: such a copy takes longer than the call that starts it."""
 _PIECE_BYTES, _PIECE_BYTES_ALONE = 384, 1024
 """The same for pieces of different lengths, whose elements would be addressed one by one: many copied by one call take
-half the time of that at 512 bytes, and as long at 256; each copied by itself takes as long at 1000, where threads wait
+half the time at 512 bytes, and the same at 256; each copied by its own call takes the same at 1000, where threads wait
 for each other's copies."""
 _SHORT_PIECE_BYTES = 8 * 1024
 """See `gather_pieces`."""
@@ -58,7 +58,7 @@ def gather_rows(addresses: IntArray, row_bytes: int, out: int) -> None:
     Args:
         addresses: host address of each row, shape ``[rows]``.
         row_bytes: bytes a row.
-        out: host address of ``rows * row_bytes`` bytes that are nobody else's.
+        out: host address of ``rows * row_bytes`` bytes for this call alone.
     """
     count = len(addresses)
     if not count or not row_bytes:
@@ -76,7 +76,7 @@ def take_rows(addresses: IntArray, row_bytes: int, out: int) -> None:
     Args:
         addresses: host address of each row, shape ``[rows]``; at least one.
         row_bytes: bytes a row; at least one.
-        out: host address of ``rows * row_bytes`` bytes that are nobody else's.
+        out: host address of ``rows * row_bytes`` bytes for this call alone.
     """
     count = len(addresses)
     unit = unit_of(int(np.bitwise_or.reduce(addresses)) | row_bytes | out)
@@ -115,7 +115,7 @@ def gather_pieces(
     joined[1:] = addresses[1:] != addresses[:-1] + nbytes[:-1]
     first = np.flatnonzero(joined)
     addresses, nbytes = addresses[first], np.add.reduceat(nbytes, first)
-    # Long ones by themselves: they say nothing of how those between them are best copied.
+    # Long ones by themselves: the best copy of those between them does not depend on them.
     low = 0
     for place in np.flatnonzero(nbytes >= _LONG_PIECE_BYTES).tolist():
         out = _gather_short(addresses[low:place], nbytes[low:place], row_bytes, out, short_bytes)
@@ -143,10 +143,10 @@ def _gather_short(addresses: IntArray, nbytes: IntArray, row_bytes: int, out: in
 
 
 def limit_threads(count: int) -> None:
-    """From now on, have torch share out what the calling thread gathers among so many.
+    """Set the number of torch's threads that share the gathers of the calling thread from now on.
 
-    No other thread's number is touched. A gather that is shared out waits for the slowest thread: where others are at
-    work, one is best.
+    Other threads keep their number. A gather that is shared waits for the slowest thread: on busy processors, one
+    thread is best.
     """
     torch.get_num_threads()  # torch sets a thread's number on its first use, and would undo what follows
     for library in _libraries():
@@ -155,7 +155,7 @@ def limit_threads(count: int) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """As a context: what the calling thread gathers meanwhile, it gathers alone."""
+    """A context in which the calling thread gathers alone."""
     torch.get_num_threads()
     before = [library.get_num_threads() for library in _libraries()]
     try:
@@ -213,7 +213,7 @@ def _copy_runs(addresses: IntArray, nbytes: IntArray, out: int, short_bytes: int
     """Copy runs of bytes, one after the other."""
     short = len(addresses) > _FEW_PIECES and int(nbytes.sum()) <= len(addresses) * short_bytes
     if short and usable() and concatenate(addresses, nbytes, out):
-        return  # else all once more: what was in its way is met again, or is gone
+        return  # else all are copied again: the obstacle is found again, or is gone
     # memmove, because it lets go of the interpreter lock, and copies a megabyte in 3/4 of the time of torch's copy_.
     targets = (out + np.cumsum(nbytes) - nbytes).tolist()
     for source, length, target in zip(addresses.tolist(), nbytes.tolist(), targets, strict=True):

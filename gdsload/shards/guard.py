@@ -1,8 +1,8 @@
 """Mapped shards: each piece is populated before the first touch of it, so that a page that cannot be read is an error.
 
 A mapping has no way to report a failing disk: a thread that touches a page that cannot be read gets SIGBUS, which ends
-the process. So pages are populated first, by a call that answers with an error, once for each piece of a shard. When
-the last piece is populated, nothing is asked any more. A page that leaves memory afterwards is not asked for again.
+the process. So pages are populated first, by a call that returns an error, once for each piece of a shard. After the
+last piece, no call is made. A page that leaves memory afterwards is not populated again.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ IntArray = NDArray[np.int64]
 
 _SHIFT = 17
 _PIECE = 1 << _SHIFT
-"""As much as the kernel reads around a page that is touched, as a rule: a larger one would read what nobody has asked
-for where not all of a shard is in memory, and smaller ones are that many more calls."""
+"""Bytes of a piece: as many as the kernel usually reads around a page that is touched. Larger ones would read bytes
+that are not wanted, smaller ones take more calls."""
 _MOST_PIECES = 8
 """Pieces that are populated by one call."""
 _MOST_CALLS = 64
-"""Calls for which others that want to populate wait."""
+"""Calls that are made while other threads wait to populate."""
 
 
 class Guard:
@@ -46,7 +46,7 @@ class Guard:
     def __init__(self, names: list[str], base: IntArray, read: Callable[[int, int, int], None]) -> None:
         self._names, self._base, self._read = names, base, read
         self._begin = np.zeros(len(names), np.int64)
-        """Where each shard begins if all open ones are in one line, each from a whole piece on."""
+        """The place of each open shard if all are in one line; each begins with a whole piece."""
         self._size = np.zeros(len(names), np.int64)
         self._end = 0
         self._sure = np.zeros(0, bool)
@@ -115,7 +115,7 @@ class Guard:
         if (pieces := self.missing(wanted)) is None:
             return
         for low in range(0, len(pieces), _MOST_CALLS):
-            with self._populating:  # threads that want the same pieces find them populated afterwards
+            with self._populating:  # threads that want the same pieces find them populated
                 if (missing := self.missing(pieces[low : low + _MOST_CALLS])) is not None:
                     self._populate_all(missing, wanted)
 
@@ -140,7 +140,6 @@ class Guard:
         self._note(np.arange(-(-begin >> _SHIFT), (begin + nbytes >> _SHIFT) + ends))
 
     def _note(self, pieces: IntArray) -> None:
-        """Note that pieces may be touched."""
         with self._lock:
             newly = len(pieces) - int(np.count_nonzero(self._sure[pieces]))
             self._sure[pieces] = True
@@ -166,14 +165,14 @@ class Guard:
             count = min(nbytes, int(self._size[file]) - offset)
             if self._brought(file, offset, count):
                 continue
-            self._read(file, offset, count)  # it says what is wrong, and where
+            self._read(file, offset, count)  # it raises the error, with the place
             if not self._brought(file, offset, count):
                 raise ReadError(
                     "its bytes can be read, but its pages cannot be mapped, as if there were no room for them: "
                     f"{os.strerror(errno.EFAULT)}",
                     file=self._names[file],
                     offset=offset,
-                    remedy="A file with holes needs room in its file system to be mapped. Pass mmap=False to read it.",
+                    remedy="A file with holes needs room in its file system to be mapped. Pass `mmap=False`, say.",
                 )
 
 

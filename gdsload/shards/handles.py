@@ -1,7 +1,7 @@
-"""Handles of files, opened when they are wanted, shared by all who use them, and few at a time.
+"""Handles of files, opened when they are wanted, shared by all their users, and few at a time.
 
-They are numbers: descriptors, or whatever a library calls a file by. Any number of them is lent and given back by one
-call, for reads that are made many at a time.
+They are numbers: descriptors, or those of a library. One call lends or takes back many of them, as reads are made many
+at a time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SHARE_OF_LEFT = 4
 def most_open() -> int:
     """The number of descriptors of one kind that a dataset keeps: an eighth of those that this process may have.
 
-    Where that is few they are 64, but no more than a quarter of those that are left. Opening a shard again takes longer
-    than many a read, and others want descriptors, too.
+    At least 64, but no more than a quarter of those that are left. To open a shard again takes longer than a small
+    read, and other code needs descriptors, too.
     """
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
@@ -43,7 +43,7 @@ def most_open() -> int:
 class HandleTable:
     """Handles of some files; its methods may be called from several threads.
 
-    The least recently used ones that nobody uses are closed; all of them, if the process may have no more.
+    The least recently used ones that are free are closed; all that are free, if the process may have no more.
 
     Args:
         count: how many files.
@@ -104,7 +104,7 @@ class HandleTable:
         return Lent(self, file)
 
     def close(self) -> None:
-        """Close all that nobody uses; those in use are closed when they are given back. May be called twice."""
+        """Close all that are free; those in use are closed when they are given back. May be called twice."""
         with self._lock:
             self._closed = True
             self._trim()
@@ -125,7 +125,7 @@ class HandleTable:
             self._open += 1
 
     def _close_idle(self, asked: IntArray | None) -> int:
-        """Close all that nobody uses or asks for, and keep fewer from now on; how many were closed."""
+        """Close all that are free and not asked for, and keep fewer from now on; returns how many were closed."""
         idle = (self._handles >= 0) & (self._users == 0)
         if asked is not None:
             idle[asked] = False
@@ -152,7 +152,7 @@ class HandleTable:
 
 
 def lent_once(file: IntArray) -> tuple[IntArray, IntArray]:
-    """Of reads of these files, one after the other: the file of each run of reads of one file, and its reads.
+    """The file of each run of reads of one file, and its number of reads.
 
     Handles are lent for runs, and repeated for reads: to look up and count each read's takes longer than the read.
     """

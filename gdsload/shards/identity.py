@@ -25,14 +25,14 @@ __all__ = ["LOOK_BEFORE_S", "FileIdentity", "ShardSource", "Watch", "gone", "ide
 IntArray = NDArray[np.int64]
 
 LOOK_BEFORE_S = 0.01
-"""For how long a look is believed where bytes are about to be read, and will be looked at once more afterwards: it is
-for the process, which a mapping that was cut short would end."""
+"""Seconds for which a look holds before bytes are read, which are checked again afterwards: it protects the process,
+which a mapping that was cut short would end."""
 _SHARE = 0.05
 """The share of the time that looking may take."""
 _CREDIT_S = 0.25
-"""Seconds that looking may have taken above its share. A look that takes long may be another program's turn at the
-processor: to leave the files alone for twenty times as long at once would be no service to anybody, and a mapping that
-is cut short meanwhile ends the process."""
+"""Seconds that looking may have taken above its share. A long look may be due to another program on the processor. Then
+it would be wrong to leave the files alone for twenty times as long: a mapping that is cut short meanwhile ends the
+process."""
 
 
 class FileIdentity(NamedTuple):
@@ -42,7 +42,7 @@ class FileIdentity(NamedTuple):
         device: the file system.
         inode: the file's number in it.
         nbytes: its length.
-        mtime_ns: when it was last written to, as far as nobody has set that.
+        mtime_ns: when it was last written to, unless the time was set.
         ctime_ns: when it was last changed in any way.
     """
 
@@ -68,7 +68,7 @@ class ShardSource:
         file_bytes: its length, or -1 likewise.
         sha256: SHA-256 of its header, or None likewise.
         follow_links: whether the path may be a symbolic link.
-        identity: which file it was when the dataset was opened, or None if that is only known once it is opened itself.
+        identity: which file it was when the dataset was opened, or None if that is known only when it is opened.
     """
 
     path: str
@@ -79,7 +79,7 @@ class ShardSource:
     identity: FileIdentity | None = None
 
     def length(self) -> int:
-        """Its length, which the file system is asked for if the dataset does not know it.
+        """Its length; from the file system if the dataset does not know it.
 
         Raises:
             OSError: if it cannot be asked.
@@ -102,7 +102,7 @@ class Watch:
         self._looked = np.zeros(len(sources))
         """When the last look at each file began; 0: never."""
         self._passed = np.zeros(len(sources))
-        """When each was last passed over for want of time."""
+        """When each was last passed over to save time."""
         self._paid = 0.0  # up to when looking has used up its share of the time
         self._noting = threading.Lock()
 
@@ -119,11 +119,11 @@ class Watch:
         self._compare(file, found)
 
     def check(self, files: IntArray, *, believed_s: float = 0.0) -> None:
-        """See `Files.check`. Files that are passed over for want of time are left to `check_passed`."""
+        """See `Files.check`. Files that are passed over to save time are left to `check_passed`."""
         now = time.monotonic()
         stale = files[self._looked[files] <= now - believed_s] if believed_s else files
         if self._paid > now:
-            with self._noting:  # or who took the time first and notes it last would take another's back
+            with self._noting:  # or a thread that took the time early and notes it late would undo another's note
                 self._passed[stale] = time.monotonic()
             stale = stale[self._looked[stale] == 0]  # each at least once
         if len(stale):
@@ -131,7 +131,7 @@ class Watch:
             self._paid = max(self._paid, now - _CREDIT_S / _SHARE) + took_s / _SHARE
 
     def check_now(self, files: IntArray) -> None:
-        """As `check`, at once, whatever it takes; other looks do not pay for it."""
+        """As `check`, at once, however long it takes; that does not delay other looks."""
         self._look(files, time.monotonic())
 
     def check_passed(self) -> None:
@@ -142,7 +142,8 @@ class Watch:
         """Look at files; returns how many seconds it took."""
         for file in distinct(files, len(self._sources)).tolist():
             self._compare(file, self._stat(file))
-        # When it began, and last of all: what was passed over meanwhile may have been read after the look.
+        # The time at which it began, noted last: files that were passed over meanwhile may have been read after the
+        # look.
         self._looked[files] = now
         return time.monotonic() - now
 

@@ -38,9 +38,10 @@ __all__ = ["LocalFiles", "open_regular", "pread_exact"]
 
 IntArray = NDArray[np.int64]
 _AHEAD_BYTES = 128 * 1024
-"""Linux cuts longer requests to what the drive reads at once, or reads ahead: this is the least that is usual."""
+"""Linux cuts longer requests to the size that the drive reads at once, or reads ahead: this is the smallest that is
+usual."""
 _UNKNOWN = -1
-"""Nobody has tried yet whether a file can be opened with O_DIRECT."""
+"""The mark of a file that has not been tried with O_DIRECT."""
 
 
 def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder: int | None = None) -> int:
@@ -74,7 +75,6 @@ def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder
 
 
 def _about_link(path: str) -> str:
-    """The fault of a symbolic link where a file was expected."""
     try:
         link_target(*os.path.split(path))
     except ReadError as error:
@@ -116,7 +116,7 @@ class LocalFiles:
     """
 
     made_reader: Callable[[], BulkReads] = BulkReads
-    """Makes what reads into host memory. A subclass may read in another way."""
+    """Makes reads into host memory. A subclass may read in another way."""
     drive_key: Callable[[ShardSource], Hashable] = staticmethod(file_system_of)
     """Tells apart the drives of shards, each of which has its own readers."""
 
@@ -142,13 +142,13 @@ class LocalFiles:
         self.reader = self.made_reader()
         self.drives = DriveOrder([self.drive_key(source) for source in self.sources])
         self._mappings = count, (np.zeros(0, np.int64), np.zeros(0, np.int64))
-        """How many files were not open when the ranges of those that were mapped were looked up, and those."""
+        """The number of files that were not open at the last look at the ranges of mapped files, and those ranges."""
         self._lock = threading.RLock()
         self._closed = False
 
     def ensure_open(self, files: IntArray) -> None:
         """See `Files.ensure_open`."""
-        if not self._unopened or self.opened[files].all():  # the first is known at once, and holds from then on
+        if not self._unopened or self.opened[files].all():  # the first is known at once, and stays true
             return
         for file in distinct(files, len(self.sources)):
             with self._lock:
@@ -178,7 +178,7 @@ class LocalFiles:
     def will_need(self, file: int, offset: int, nbytes: int) -> None:
         """See `Files.will_need`.
 
-        A touch of a page that is not there waits for all that the drive's read-ahead reads around it, megabytes.
+        A touch of a page that is not there waits for the drive's read-ahead around it, megabytes.
         """
         with self.descriptor(file) as fd:
             for low in range(offset, offset + nbytes, _AHEAD_BYTES):

@@ -45,7 +45,7 @@ def read_header(read: Callable[[int, memoryview], None], size: int, file: str) -
 
 
 def mismatch(shard: Shard, source: ShardSource, stored: StoredSchema) -> str | None:
-    """In what an opened shard is not the one that the dataset names; None if it is."""
+    """The difference between an opened shard and the one that the dataset names; None if there is none."""
     if source.sha256 is not None and shard.header.sha256 != source.sha256:
         return "its header is not the one that the index describes"
     if source.samples not in (-1, shard.samples):
@@ -63,7 +63,7 @@ def wrong_length(path: str, found: int, wanted: int, samples: tuple[int, int] | 
     Args:
         path: its file.
         found: how many bytes it has.
-        wanted: how many it should have; -1 if nobody knows.
+        wanted: how many it should have; -1 if that is not known.
         samples: those that it holds, as the dataset counts them.
     """
     if wanted in (-1, found):

@@ -1,10 +1,9 @@
-"""Are these bytes in the page cache? Asked by reads that must not wait.
+"""A look whether bytes are in the page cache, by reads that do not wait.
 
-mincore tells everything is there to a reader who neither owns the file nor may write it, and cachestat refuses such a
-reader; shared read-only datasets are the normal case. A read with RWF_NOWAIT answers everybody, one page at a time.
-
-It does not wait, but it has the page fetched (seen on Linux 6.18): at a place that was asked for before, the answer is
-yes for ever. So places are drawn again each time, and asking again and again does not make a cold shard look resident.
+For a reader that neither owns a file nor may write it, as is normal with shared datasets, mincore reports all pages as
+resident, and cachestat fails. A read with RWF_NOWAIT works for all readers, one page at a time. It does not wait, but
+starts to fetch the page (seen on Linux 6.18), so a second look at the same page says that it is there. So pages are
+drawn again for each look, and many looks do not make a cold shard look resident.
 
 A tmpfs has no such reads (Linux 6.18), and no drive either: its files are resident.
 """
@@ -67,7 +66,7 @@ def _lives_in_memory(fd: int) -> bool:
 
 
 def bytes_in_memory(sources: Iterable[ShardSource]) -> int:
-    """Bytes of the shards whose file system has its files in memory alone: to keep them there takes no more of it.
+    """Bytes of the shards whose file system has its files in memory alone: keeping them takes no more of it.
 
     All shards of a file system, or of a folder where that is not known yet, are taken for what the first one is.
     """
@@ -89,7 +88,7 @@ def bytes_in_memory(sources: Iterable[ShardSource]) -> int:
 def looks_resident(files: Files, wanted: Extents, probes: int = _PROBES_OF_A_READ) -> bool:
     """Return whether a few pages of open files' extents, drawn again each time, are in the page cache.
 
-    Every byte is as likely to be drawn as every other, so that a short extent does not speak for a long one.
+    All bytes are drawn with the same probability, so that short extents count less than long ones.
     """
     ends = wanted.nbytes.cumsum().data
 

@@ -1,4 +1,4 @@
-"""Images of Pillow's as arrays. Where nobody has imported Pillow there are none, and it is not imported for that."""
+"""Images of Pillow's as arrays. Pillow is not imported here: before a user imports it, there are none."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def what_is_lost(image: Any) -> Lost | None:
 
 
 def _pages(image: Any) -> int:
-    """The number of pictures in an image's file; 1 if the image is not the first: then somebody has chosen it.
+    """The number of pictures in an image's file; 1 if the image is not the first: then it was chosen.
 
     Smaller copies in a TIFF do not count, and neither do further pictures in the format MPO, whose first is the photo.
     """

@@ -1,4 +1,4 @@
-"""Reads of which everything is known before they are made: threads that make some of them have nothing to compute.
+"""Reads that are prepared before they are made: the threads that make them compute nothing.
 
 numpy releases the interpreter lock for any array of more than a few hundred elements. Among a dozen threads it takes
 longer to get it back than to compute what was wanted. So one thread works out a whole group of reads.
@@ -122,7 +122,7 @@ class PreparedReads:
         """Read what is left of reads that ended early; returns how many bytes had been read with O_DIRECT.
 
         A read around the page cache may end early, where the cache holds a part, or where the device wants another
-        alignment than ours. It could go on only from a page's begin. Of one that failed, it is said here why.
+        alignment than ours. It could go on only from a page's begin. The error of a read that failed is raised here.
         """
         reads = self.extents[low:high]
         done = np.minimum(np.maximum(done, 0), reads.nbytes)

@@ -62,7 +62,7 @@ def fsync_path(path: str) -> None:
 
 
 def write_error(what: str, error: OSError, path: str) -> WriteError:
-    """A failed write as an error of gdsload's, with what to do about it.
+    """A failed write as an error of gdsload's, with a remedy.
 
     Args:
         what: what cannot be done.
@@ -173,9 +173,9 @@ class Publication:
             )
 
     def publish(self) -> None:
-        """Make the folder appear at its place, and what was there before disappear.
+        """Make the folder appear at its path, in place of an older dataset there.
 
-        If that fails, the folder is removed, and what was there stays.
+        If that fails, the folder is removed, and the older dataset stays.
 
         Raises:
             DatasetExistsError: if something appeared there meanwhile.
@@ -183,7 +183,7 @@ class Publication:
         """
         try:
             for folder in self.shard_folders:
-                if folder not in self._used:  # no link would lead into it, so that nobody would find it any more
+                if folder not in self._used:  # no link would lead into it, so that it could not be found
                     remove_shard_folder(folder, self.folder)
                     continue
                 try:
@@ -219,11 +219,11 @@ class Publication:
         return True
 
     def abandon(self) -> None:
-        """Remove what is not, or no longer, at its place."""
+        """Remove the folder in the making, or the dataset that it has replaced."""
         if os.getpid() == self.owner:
             try:
                 _discard(self.folder, self.path)
-            finally:  # also if Ctrl-C ends it: or nobody could, as long as this process is there
+            finally:  # also if Ctrl-C ends it: no other process can take the lock while this one lives
                 os.close(self._lock)
 
 
@@ -283,7 +283,7 @@ def _make_folder(path: str) -> tuple[str, int]:
         name = folder + _LOCK_SUFFIX
         lock = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
         try:
-            # Where the file system has no locks, nobody can take one, so nothing is ever taken for abandoned.
+            # Without locks in the file system, no writer can take one, so nothing is taken for abandoned.
             lock_file(lock, wait=True)
             if os.path.lexists(name) and os.path.samestat(os.stat(name), os.fstat(lock)):
                 os.mkdir(folder)
@@ -301,7 +301,7 @@ def _prefix(path: str) -> str:
 
 
 def remove_left_behind(path: str) -> None:
-    """Remove what killed writers to `path` have left."""
+    """Remove the folders that killed writers to `path` have left."""
     parent, prefix = os.path.split(_prefix(path))
     pattern = re.compile(re.escape(prefix) + "[0-9a-f]{12}" + re.escape(_LOCK_SUFFIX))
     for name in os.listdir(parent):

@@ -1,4 +1,4 @@
-"""Python's numbers, and lists of them, as arrays: none of them is rounded on the way."""
+"""Python's numbers, and lists of them, as arrays: none of them is rounded."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _too_long(field: str) -> SchemaError:
 
 
 def _check_missing(value: object, field: str) -> None:
-    """Refuse what numpy makes NaN of: masked numbers in lists, and whole ones that pandas, polars or Arrow lack."""
+    """Refuse values that numpy makes NaN: masked ones in lists, and whole ones missing in pandas, polars or Arrow."""
     if isinstance(value, list | tuple):
         for one in value:
             _check_missing(one, field)

@@ -181,9 +181,9 @@ def coalesce(
 ) -> Reads:
     """Plan the reads that cover the wanted extents.
 
-    Neighbours are read together where the gap between them costs less than another read. A read takes extents that
-    begin within `max_read_bytes` of its begin, or, of extents without gaps between them, within twice that; it
-    grows further only for extents that overlap.
+    Neighbours are read together if the gap between them costs less than another read. A read contains extents that
+    begin within `max_read_bytes` of its begin, or within twice that if there are no gaps between them; it grows further
+    only for extents that overlap.
 
     Args:
         wanted: the extents, in any order; they may repeat and overlap.
@@ -228,7 +228,7 @@ def _coalesce(
     """See `coalesce`.
 
     Planning of many rows is bound by the number of passes over arrays. So files are laid out one after the other, as if
-    all were one, and what only long or nested extents need is worked out where there are any.
+    all were one, and long or nested extents are only considered if there are any.
     """
     turn = wanted.file if turns is None else turns[wanted.file]
     span = int(wanted.offset.max()) + int(wanted.nbytes.max()) + max_gap_bytes + 2 * alignment & -alignment

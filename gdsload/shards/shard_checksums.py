@@ -25,7 +25,7 @@ def pieces(read: Read, begin: int, end: int) -> Iterator[tuple[int, memoryview]]
 
 
 def wrong_blocks(piece: memoryview, first: int, digests: str) -> Iterator[tuple[int, int]]:
-    """The blocks that differ from what was written: where in the piece each begins, and its bytes.
+    """The blocks that differ from what was written: the place in the piece at which each begins, and its bytes.
 
     Args:
         piece: consecutive blocks of a tensor.

@@ -8,8 +8,8 @@
                                            they are; for people, its path is in the file
         shard-00000.safetensors
 
-Links are followed into such folders only. Their names cannot be guessed, so a dataset from a stranger, whose links may
-lead anywhere, has none that is followed. A copy of a folder of links has another inode, or the same one in another file
+Links are followed into such folders only. Their names cannot be guessed, so no link is followed in a dataset of unknown
+origin, whose links may lead anywhere. A copy of a folder of links has another inode, or the same one in another file
 system: removing it leaves the shards.
 """
 
@@ -83,7 +83,6 @@ def check_targets(spread_over: Iterable[str | os.PathLike[str]] | None, path: st
 
 
 def _check_target(folder: str) -> None:
-    """Refuse a folder to which nothing can be written."""
     what = remedy = None
     if not os.path.isdir(folder):
         what = "it is no folder" if os.path.lexists(folder) else "there is no such folder"
@@ -122,10 +121,10 @@ def make_shard_folder(folder: str, owner: str, path: str) -> None:
 
 
 def _mark(folder: str, owner: str) -> str:
-    """The file that says whose a folder of shards is.
+    """The file that names the owner of a folder of shards.
 
-    The inode alone would not do: two new file systems give out the same ones, so that a copy could pass for the owner.
-    Where a file system's number is another after a restart of the machine, the owner is not known, and shards stay.
+    The inode alone is not enough: two new file systems use the same ones, so that a copy could be taken for the owner.
+    If the number of a file system changes at a restart of the machine, the owner is unknown, and shards stay.
     """
     return os.path.join(folder, f"dataset-{os.lstat(owner).st_ino}-{os.statvfs(owner).f_fsid:x}")
 
@@ -207,6 +206,6 @@ def remove_shard_folder(folder: str, owner: str) -> None:
             for entry in entries:
                 if is_shard_name(entry.name) and entry.is_file(follow_symlinks=False):
                     os.unlink(entry.path)
-        os.unlink(mark)  # last: until then it is known whose they are
+        os.unlink(mark)  # last: until then the owner is known
     with suppress(OSError):
         os.rmdir(folder)

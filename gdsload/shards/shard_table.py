@@ -1,6 +1,6 @@
 """The table between positions and extents: the bytes, and their files, of each sample.
 
-It knows what the bytes of shards mean; the files beside it know nothing of that.
+It knows the meaning of the bytes of shards; the files do not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RANGES_BITS = 14
 _RUN_BYTES = 4 * 2**20
 """Bytes of consecutive samples that make one extent: so many that few extents are to be planned."""
 _MOST_LOOKS = 64
-"""Shards that are looked at after a group of samples, whether all of their offsets may be touched by now."""
+"""Shards for which it is checked, after a group of samples, whether all of their offsets may be touched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Located:
 class ShardTable:
     """The rows of some shards. Shards are opened on first use: the header is read and compared with the index.
 
-    It knows stored columns, by their names; which fields are in a packed one is nothing to it.
+    It knows stored columns by their names, and not the fields in a packed column.
 
     Args:
         files: the shards' bytes.
@@ -270,9 +270,9 @@ class ShardTable:
         return bounds[0], bounds[1]
 
     def _ensure_offsets(self, name: str, sure: NDArray[np.bool_], files: IntArray, at: IntArray) -> None:
-        """Make sure that offsets at these addresses may be touched: of shards whose offsets all may, nothing is asked.
+        """Make sure that offsets at these addresses may be touched.
 
-        To ask of each sample's takes as long as to look them up.
+        Shards whose offsets may all be touched are not checked: for each sample that takes as long as its lookup.
         """
         base, unsure = self.files.base, ~sure[files]
         if not unsure.any():
@@ -286,7 +286,7 @@ class ShardTable:
 
 
 class _FileOf:
-    """Finds the shards of samples: in a table of ranges of ids, where each of those meets two shards at the most.
+    """Finds the shards of samples: in a table of ranges of ids, if no range has samples of more than two shards.
 
     To search among the ends of shards takes five times as long.
 

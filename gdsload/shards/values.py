@@ -1,4 +1,4 @@
-"""Between tensors as users have them and bytes as shards hold them."""
+"""Conversions between the tensors of users and the bytes of shards."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any] | None:
 
 
 def no_inference() -> AbstractContextManager[object]:
-    """Leave torch's inference mode, for what may be used after it; where it is not on, nothing is done."""
+    """Leave torch's inference mode, so that results may be used after it; does nothing outside of it."""
     import torch
 
     return torch.inference_mode(mode=False) if torch.is_inference_mode_enabled() else nullcontext()
@@ -136,7 +136,7 @@ def memory_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
 
 
 def check_dense(value: torch.Tensor, field: str) -> None:
-    """Refuse a tensor whose elements are not what is in its memory; a `SchemaError`."""
+    """Raise a `SchemaError` for a tensor whose elements are not in its memory as they are."""
     import torch
 
     if value.is_nested:
@@ -150,7 +150,7 @@ def check_dense(value: torch.Tensor, field: str) -> None:
 
 
 def _stacked(value: object, field: str) -> object:
-    """A list of tensors or arrays as one of them, whose element type is then not a matter of choice; of pictures, too.
+    """A list of tensors or arrays as one of them, which has their element type; of pictures, too.
 
     All values come here first, so masked ones are refused here.
     """
@@ -210,7 +210,7 @@ def numbers_of(value: object, field: str) -> NDArray[Any]:
         return python_numbers(value, field)
     check_dense(value, field)
     plain = value.detach().cpu().resolve_conj().resolve_neg()
-    # What numpy does not have is narrower than float32.
+    # Types that numpy does not have are narrower than float32.
     found: NDArray[Any] = (plain if plain.dtype in _in_numpy() else plain.float()).numpy()
     return found
 
@@ -218,7 +218,7 @@ def numbers_of(value: object, field: str) -> NDArray[Any]:
 def unrounded(value: object, field: str) -> object:
     """A value whose Python floats, if it has any, have the type float64: a narrower field refuses them then.
 
-    For fields whose type other samples have decided. One that a schema names rounds them, and so does a cast.
+    For fields whose type is that of earlier samples. A type that a schema names rounds them, and so does a cast.
     """
     first = value
     while isinstance(first, list | tuple) and first:
@@ -247,7 +247,6 @@ def _is_whole(dtype: DType) -> bool:
 
 
 def _limits(dtype: DType) -> tuple[int, int]:
-    """The least and the largest value of a whole type."""
     if dtype.name == "bool":
         return 0, 1
     limits = np.iinfo(dtype.name)
@@ -255,7 +254,7 @@ def _limits(dtype: DType) -> tuple[int, int]:
 
 
 def checked(source: NDArray[Any], shown: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor:
-    """Numbers in another element type, which has to hold all of them; `shown` is what they were made of.
+    """Numbers in another element type, which has to hold all of them; `shown` is the user's value, for errors.
 
     Raises:
         SchemaError: if one is lost.
@@ -275,7 +274,7 @@ def checked(source: NDArray[Any], shown: object, dtype: DType, field: str) -> ND
 
 
 def fitted(source: NDArray[Any], dtype: DType) -> tuple[NDArray[Any] | torch.Tensor, NDArray[np.bool_] | None]:
-    """Real numbers in another element type, whatever becomes of them, and which of them are lost; None: none is."""
+    """Real numbers in another element type, and a mask of those that are lost; None: none is."""
     found = converted(source, dtype)
     if not source.size or _all_fit(source, dtype):
         return found, None
@@ -298,7 +297,7 @@ def bounds(dtype: DType) -> tuple[float, float]:
 
 
 def converted(source: NDArray[Any], dtype: DType) -> NDArray[Any] | torch.Tensor:
-    """The same numbers in another element type, whatever becomes of them."""
+    """The same numbers in another element type; some may be lost."""
     wanted = numpy_dtype(dtype)
     with np.errstate(all="ignore"):
         if wanted is not None:

@@ -54,8 +54,8 @@ class ShardWriter:
             ``()`` for none. In batches they are views of one memory then, and safetensors finds them as rows of bytes.
         spread_over: folders, one on each drive, over which the shards are spread in turn: each gets a folder of them,
             and `path` has links to them. They must exist. If there are none, the shards are in `path` itself.
-        metadata: what the dataset says of itself beside, as `ShardDataset.metadata` has it then: anything that JSON can
-            hold, at most 16 MiB. ``{"classes": {"label": ["cat", "dog"]}}`` names the classes of a field of labels.
+        metadata: metadata of the dataset, for `ShardDataset.metadata`: anything that JSON can hold, at most 16 MiB.
+            ``{"classes": {"label": ["cat", "dog"]}}`` names the classes of a field of labels.
 
     Raises:
         OptionError: if `pack_fields` is no list of names, a folder is named twice in `spread_over`, or JSON cannot hold
@@ -198,7 +198,7 @@ class ShardWriter:
         return packed_by(schema, self._pack_rule)
 
     def _append(self, stored: StoredSchema, rows: dict[str, EncodedField]) -> None:
-        """Keep samples; if that fails or is interrupted, nobody knows how far it came, so the writer is aborted."""
+        """Keep samples; if that fails or is interrupted, its state is unknown, so the writer is aborted."""
         self._stored = stored
         try:
             self._keep(stored, column_rows(stored, rows))
@@ -235,7 +235,7 @@ class ShardWriter:
                 self._write_shard()
 
     def _expected(self, stored: StoredSchema, field: Field) -> int:
-        """Bytes of a column in a shard, or 0 if that is not known. Memory that grows by and by is copied each time."""
+        """The expected bytes of a column in a shard, or 0 if unknown: memory that grows is copied each time."""
         if field.ragged or any(other.ragged for other in stored.columns.values()):
             return 0
         return self._shard_bytes // max(stored.schema.fixed_bytes, 1) * field.row_bytes + field.row_bytes

@@ -70,7 +70,7 @@ def map_file(fd: int, nbytes: int, file: str) -> int:
         raise ReadError(
             f"the file cannot be mapped: {os.strerror(code)}",
             file=file,
-            remedy="Pass mmap=False to read it with preadv instead.",
+            remedy="Pass `mmap=False` to read it with preadv instead.",
         )
     return int(address)
 
@@ -250,7 +250,7 @@ def _new_slab(size: int, *, pinned: bool) -> _Slab:
         why = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
         raise BudgetError(
             f"there is no memory for a batch, or a group of batches, of {format_bytes(size)}: {why}",
-            remedy="Lower `batch_size` or memory=gdsload.Memory(prefetch=...), or keep fewer batches.",
+            remedy="Lower `batch_size` or `memory=gdsload.Memory(prefetch=...)`, or keep fewer batches.",
         ) from None
     if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without huge pages is only slower

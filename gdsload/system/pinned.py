@@ -85,7 +85,7 @@ class PinnedRing:
     def _refused(self, why: str) -> BackendUnavailableError:
         return BackendUnavailableError(
             f"{format_bytes(self.nbytes)} of host memory cannot be pinned for {self.device}: {why}",
-            remedy="Lower backend=gdsload.Bounce(pinned=...), or free memory.",
+            remedy="Lower `backend=gdsload.Bounce(pinned=...)`, or free memory.",
         )
 
     def take(self) -> PinnedBlock:

@@ -220,7 +220,7 @@ def no_room(device: torch.device, what: str) -> BudgetError:
     available, total = (_xpu if device.type == "xpu" else torch.cuda).mem_get_info(device)
     return BudgetError(
         f"{device} has no memory left for {what}: {format_bytes(available)} of {format_bytes(total)} are free",
-        remedy="Lower `batch_size`, or memory=gdsload.Memory(prefetch=..., arena=...), or drop batches earlier.",
+        remedy="Lower `batch_size`, or `memory=gdsload.Memory(prefetch=..., arena=...)`, or drop batches earlier.",
     )
 
 

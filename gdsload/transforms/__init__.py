@@ -1,9 +1,8 @@
 """Transforms of whole batches, for a loader's `device_transform`; and how images are decoded, for its `decode`.
 
-Each transform is called with a batch and gives a new one, in which a field is replaced; the batch that it got stays as
-it was. What is random is drawn for each sample by itself, from the `generator` that is passed, or else from torch's
-global one.
-`DecodeImage` is no transform, but an option of a loader's `decode`.
+Each transform is called with a batch and returns a new one, in which a field is replaced; the old batch is not changed.
+Random numbers are drawn for each sample by itself, from the `generator` that is passed, or else from torch's global
+one. `DecodeImage` is no transform, but an option of a loader's `decode`.
 """
 
 from gdsload.transforms.color import ColorJitter

@@ -1,4 +1,4 @@
-"""Other colors, for each sample by itself."""
+"""Transforms of colors, for each sample by itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from gdsload.errors import OptionError
-from gdsload.transforms.fields import Batch, tensor_field
+from gdsload.transforms.fields import Batch, refused, tensor_field
 
 __all__ = ["ColorJitter"]
 
@@ -19,9 +19,9 @@ _GRAY = (0.2989, 0.587, 0.114)  # torchvision's shares of red, green and blue
 class ColorJitter:
     """Changes brightness, contrast, saturation and hue of each sample, by factors and in an order drawn for it.
 
-    As torchvision's, but that values are rounded once, at the end. A number `v` stands for factors from ``1 - v`` to
-    ``1 + v``, 0 for none; for the hue, for shifts from ``-v`` to `v` of a whole turn. The hue costs by far the most. Of
-    gray images only brightness and contrast change.
+    As torchvision's, but values are rounded once, at the end. A number `v` stands for factors from ``1 - v`` to ``1 +
+    v``, 0 for none; for the hue, for shifts from ``-v`` to `v` of a whole turn. The hue costs by far the most. Of gray
+    images only brightness and contrast change.
 
     Args:
         field: its name; ``[batch, 3, height, width]``: red, green and blue, or ``[batch, 1, height, width]``: gray; as
@@ -41,9 +41,9 @@ class ColorJitter:
     def __post_init__(self) -> None:
         low, high = self._ranges()
         if not all(0 <= least <= most for least, most in zip(low[:_HUE], high[:_HUE], strict=True)):
-            raise OptionError(f"{self}: factors are no less than 0, and go from a least to a largest one")
+            raise OptionError(f"{self}: factors must be at least 0, and go from a least to a largest one")
         if not -0.5 <= low[_HUE] <= high[_HUE] <= 0.5:
-            raise OptionError(f"{self}: the hue goes from a least to a largest one within -0.5 and 0.5")
+            raise refused(self, "hue", "which does not go from a least to a largest one within -0.5 and 0.5")
 
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """The batch with the colors of the field changed."""
@@ -56,9 +56,9 @@ class ColorJitter:
         return {**batch, self.field: made}
 
     def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of each sample the four factors, float32 ``[batch, 4]``, and in which order they come, int64 ``[batch, 4]``.
+        """The four factors of each sample, float32 ``[batch, 4]``, and their order, int64 ``[batch, 4]``.
 
-        They are those of brightness, contrast, saturation and hue, which the order counts from 0 to 3.
+        The order numbers brightness, contrast, saturation and hue from 0 to 3.
         """
         drawn = torch.rand(2, len(value), 4, generator=generator, dtype=torch.float32, device=value.device)
         low, high = (drawn.new_tensor(one) for one in self._ranges())
@@ -83,7 +83,6 @@ class ColorJitter:
         return (image * 255).round_().to(torch.uint8) if value.dtype == torch.uint8 else image.to(value.dtype)
 
     def _ranges(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The least and the largest of the four factors."""
         found = []
         for kind, one in enumerate((self.brightness, self.contrast, self.saturation, self.hue)):
             middle = 0.0 if kind == _HUE else 1.0

@@ -20,7 +20,7 @@ class Compose:
     """Transforms one after the other; those that take a `generator` share one.
 
     Args:
-        transforms: what is called with a batch, or with what the one before it made of it.
+        transforms: each is called with a batch, or with the result of the one before it.
 
     Raises:
         OptionError: if one cannot be called.
@@ -44,7 +44,7 @@ class Compose:
             try:
                 batch = transform(batch, generator=generator) if takes else transform(batch)
             except Exception as error:
-                with suppress(Exception):  # it is the transform's that is to be seen
+                with suppress(Exception):  # the error is the transform's
                     error.add_note(f"raised by the transform {repr(transform)[:_NOTE_CHARACTERS]}")
                 raise
         return batch
@@ -68,7 +68,7 @@ def callables(value: Any, name: str) -> tuple[Callable[..., Any], ...]:
     found = tuple(value) if isinstance(value, list | tuple) else (value,)
     for transform in found:
         if not callable(transform):
-            raise OptionError(f"{name} is {value!r}: {transform!r} cannot be called")
+            raise OptionError(f"is {value!r}: {transform!r} cannot be called", option=name)
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Literal, cast
 import torch
 
 from gdsload.errors import OptionError
-from gdsload.transforms.fields import element_type, height_and_width, numbers
+from gdsload.transforms.fields import element_type, height_and_width, numbers, refused
 
 __all__ = ["DecodeImage"]
 
@@ -39,9 +39,9 @@ class DecodeImage:
         dtype: of the result, as torch's or by its name: uint8 without `mean`, or a floating type, for which 255 counts
             as 1. None: uint8 without `mean`, float32 with it.
         channels_last: whether a pixel's channels are together in memory. The shape does not change.
-        max_pixels: an image that says it has more is not decoded. Pillow, which decodes all but JPEGs, has a limit of
-            its own above twice this default: ``PIL.Image.MAX_IMAGE_PIXELS``.
-        on_error: what becomes of an image that cannot be decoded. ``"raise"``: `FormatError`, which names sample and
+        max_pixels: an image with more pixels, by its header, is not decoded. Pillow, which decodes all except JPEGs,
+            has another limit, of twice this default: ``PIL.Image.MAX_IMAGE_PIXELS``.
+        on_error: the treatment of an image that cannot be decoded. ``"raise"``: `FormatError`, which names sample and
             shard; ``"zeros"``: it is all zeros (one pixel where sizes differ), and the batch has a bool tensor
             ``NAME.decoded``, shape ``[batch]``, on the CPU, which is False there. No other sample moves.
 
@@ -65,41 +65,41 @@ class DecodeImage:
     def __post_init__(self) -> None:
         for name, known in (("crop", ("random-resized", "center", "none")), ("on_error", ("raise", "zeros"))):
             if getattr(self, name) not in known:
-                raise OptionError(f"{self}: {name} is none of {', '.join(map(repr, known))}")
+                raise refused(self, name, f"none of {', '.join(map(repr, known))}")
         if self.rows_and_columns is None:
             if self.crop != "none":
-                raise OptionError(f'{self}: crop="{self.crop}" needs a size')
+                raise refused(self, "crop", "which needs a `size`")
         elif min(self.rows_and_columns) < 1:
-            raise OptionError(f"{self}: size is no height and width")
+            raise refused(self, "size", "which is no height and width")
         elif self.crop == "center" and self.short_side < max(self.rows_and_columns):
-            raise OptionError(f"{self}: resize is smaller than what is cut out")
+            raise refused(self, "resize", f"less than {self.size}, which is cut out")
         for name in ("scale", "ratio"):
             low, high = getattr(self, name)
             if not 0 < low <= high < math.inf:
-                raise OptionError(f"{self}: {name} is no range of positive numbers")
+                raise refused(self, name, "which is no range of positive numbers")
         if self.scale[1] > 1:
-            raise OptionError(f"{self}: scale goes beyond 1, all of an image")
+            raise refused(self, "scale", "which goes beyond 1, all of an image")
         if not 0 <= self.flip <= 1:
-            raise OptionError(f"{self}: flip is no probability")
+            raise refused(self, "flip", "which is no probability")
         self._check_values()
 
     def _check_values(self) -> None:
         if self.dtype is not None:
             object.__setattr__(self, "dtype", element_type(self, self.dtype))
         if (self.mean is None) != (self.std is None):
-            raise OptionError(f"{self}: mean and std go together")
+            raise OptionError("DecodeImage takes `mean` and `std` together")
         if self.mean is not None and self.std is not None:
             object.__setattr__(self, "mean", numbers(self, "mean", self.mean))
             object.__setattr__(self, "std", numbers(self, "std", self.std))
         if self.mean is not None and not (len(self.mean) == 3 == len(self.std or ()) and all(self.std or ())):
-            raise OptionError(f"{self}: mean and std have a number for each of 3 channels, and no std is 0")
+            raise OptionError("DecodeImage takes a `mean` and a `std` for each of 3 channels, and no `std` is 0")
         if self.result == torch.uint8:
             if self.mean is not None:
-                raise OptionError(f"{self}: what is normalized is not uint8")
+                raise refused(self, "dtype", "but normalized values are no whole numbers")
         elif self.result not in (torch.float32, torch.float16, torch.bfloat16):
-            raise OptionError(f"{self}: dtype is neither uint8, float32, float16 nor bfloat16")
+            raise refused(self, "dtype", "neither uint8, float32, float16 nor bfloat16")
         if self.max_pixels < 1:
-            raise OptionError(f"{self}: max_pixels is less than 1")
+            raise refused(self, "max_pixels", "less than 1")
 
     @property
     def rows_and_columns(self) -> tuple[int, int] | None:
@@ -120,7 +120,7 @@ class DecodeImage:
 
     @property
     def repeatable(self) -> bool:
-        """True if each epoch makes the same of an image, but for a flip, so that it can be kept."""
+        """True if an image is the same in each epoch, but for a flip, so that it can be kept."""
         return self.crop != "random-resized"
 
     def table(self) -> torch.Tensor | None:

@@ -10,9 +10,15 @@ import torch
 
 from gdsload.errors import OptionError
 
-__all__ = ["Batch", "element_type", "fitting", "height_and_width", "numbers", "tensor_field"]
+__all__ = ["Batch", "element_type", "fitting", "height_and_width", "numbers", "refused", "tensor_field"]
 
 Batch = dict[str, Any]
+
+
+def refused(transform: Any, option: str, why: str, remedy: str | None = None) -> OptionError:
+    """The error for an option of a transform: ``p of RandomFlip is 2, which is no probability``."""
+    said = f"of {type(transform).__name__} is {getattr(transform, option)!r:.80}, {why}"
+    return OptionError(said, option=option, remedy=remedy)
 
 
 def tensor_field(transform: Any, batch: Batch, dimensions: int) -> torch.Tensor:
@@ -54,7 +60,7 @@ def height_and_width(transform: Any, size: int | tuple[int, int]) -> tuple[int, 
     try:
         rows, columns = map(index, sides)
     except (TypeError, ValueError):
-        raise OptionError(f"{transform}: size is neither a whole number nor height and width") from None
+        raise refused(transform, "size", "neither a whole number nor height and width") from None
     return rows, columns
 
 
@@ -74,15 +80,13 @@ def element_type(transform: Any, given: object) -> torch.dtype:
             raise TypeError("no element type")
         torch.empty(0, device="cpu").to(found)
     except (TypeError, RuntimeError):
-        raise OptionError(
-            f"{transform}: dtype is {given!r:.80}, which is no element type",
-            remedy='Pass one of torch\'s, torch.int64, or its name, "int64".',
-        ) from None
+        remedy = "Pass one of torch's, `torch.int64`, or its name, `'int64'`."
+        raise refused(transform, "dtype", "which is no element type", remedy) from None
     return found
 
 
 def numbers(transform: Any, name: str, values: Iterable[SupportsFloat]) -> tuple[float, ...]:
-    """The numbers that a transform is given for the channels, as Python's: also those of an array or a tensor.
+    """A transform's numbers for the channels, as Python's; they may be given as an array or a tensor.
 
     Raises:
         OptionError: if these are no numbers.
@@ -90,4 +94,4 @@ def numbers(transform: Any, name: str, values: Iterable[SupportsFloat]) -> tuple
     try:
         return tuple(map(float, values))
     except (TypeError, ValueError):
-        raise OptionError(f"{transform}: {name} is no sequence of numbers") from None
+        raise refused(transform, name, "which is no sequence of numbers") from None

@@ -1,4 +1,4 @@
-"""Parts and mirror images of samples."""
+"""Crops and flips of samples."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from gdsload.errors import OptionError
-from gdsload.transforms.fields import Batch, fitting, tensor_field
+from gdsload.transforms.fields import Batch, fitting, refused, tensor_field
 
 __all__ = ["CenterCrop", "RandomCrop", "RandomFlip"]
 
@@ -41,18 +40,16 @@ class RandomFlip:
 
     def __post_init__(self) -> None:
         if not 0 <= self.p <= 1:
-            raise OptionError(f"{self}: p is no probability")
+            raise refused(self, "p", "which is no probability")
 
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """The batch with some samples of the field flipped."""
         value = tensor_field(self, batch, 2)
         dims = (self.dims,) if isinstance(self.dims, int) else self.dims
         if not all(-value.dim() < dim < value.dim() and dim for dim in dims):
-            raise OptionError(
-                f"{self}: dims are not all of a sample's own, as the field has shape {tuple(value.shape)}"
-            )
+            raise refused(self, "dims", f"not all in a sample, as the field has shape {tuple(value.shape)}")
         if len({dim % value.dim() for dim in dims}) < len(dims):
-            raise OptionError(f"{self}: dims name a dimension twice, as the field has shape {tuple(value.shape)}")
+            raise refused(self, "dims", f"twice the same dimension, as the field has shape {tuple(value.shape)}")
         # torch flips neither wide unsigned integers nor fp8; it flips integers of their size.
         bits = value.view(_AS_BITS.get(value.dtype, value.dtype))
         chosen = self.draw(value, generator)

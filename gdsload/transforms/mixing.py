@@ -1,4 +1,4 @@
-"""Samples mixed with others of their batch, and labels with theirs."""
+"""Transforms that mix samples of a batch, and their labels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from gdsload.errors import OptionError
-from gdsload.transforms.fields import Batch, tensor_field
+from gdsload.transforms.fields import Batch, refused, tensor_field
 
 __all__ = ["CutMix", "MixUp"]
 
@@ -26,7 +26,7 @@ class _Mixing:
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < math.inf or not 0 <= self.p <= 1:
-            raise OptionError(f"{self}: alpha is more than 0 and finite, and p a probability")
+            raise OptionError(f"{self}: `alpha` must be more than 0 and finite, and `p` a probability")
 
     def _shares(self, value: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
         """Draw the share of each sample that is kept: float32 ``[batch]``."""
@@ -38,7 +38,7 @@ class _Mixing:
         return torch.where(chosen, both[:, 0], 1)
 
     def _mixed(self, batch: Batch, value: torch.Tensor, labels: torch.Tensor, kept: torch.Tensor) -> Batch:
-        """The batch with a mixed field, and labels mixed by what share of each sample is kept."""
+        """The batch with a mixed field, and labels mixed by the share of each sample that is kept."""
         return {**batch, self.field: value, self.label: _mean(labels, kept)}
 
     def _probabilities(self, batch: Batch) -> torch.Tensor:
@@ -49,7 +49,7 @@ class _Mixing:
         """
         labels = batch.get(self.label)
         if not isinstance(labels, torch.Tensor):
-            raise OptionError(f"{self}: the batch has no such tensor {self.label!r}", remedy="Name the labels' field.")
+            raise refused(self, "label", "which is no tensor of the batch", remedy="Name the labels' field.")
         if labels.dim() == 2 and labels.dtype.is_floating_point:
             return labels
         if labels.dim() != 1 or labels.dtype.is_floating_point:
@@ -58,13 +58,13 @@ class _Mixing:
                 "probabilities [batch, classes]"
             )
         if self.num_classes is None:
-            raise OptionError(f"{self}: labels are numbers of classes", remedy="Pass num_classes.")
+            raise refused(self, "num_classes", "but labels are numbers of classes")
         labels = labels.long()
         if labels.device.type == "cpu" and not ((labels >= 0) & (labels < self.num_classes)).all():
             raise OptionError(
                 f"{self}: the batch has the labels {labels.min()} to {labels.max()}, "
                 f"and {self.num_classes} classes are 0 to {self.num_classes - 1}",
-                remedy="Pass the num_classes that the dataset has.",
+                remedy="Pass the `num_classes` that the dataset has.",
             )
         return functional.one_hot(labels, self.num_classes).to(torch.float32)
 
@@ -72,7 +72,7 @@ class _Mixing:
 def _mean(value: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
     """The mix of each sample, of which a share is kept, and the one before it."""
     share = kept.to(value.dtype).view(-1, *[1] * (value.dim() - 1))
-    # What is kept whole is not added to: a neighbour may hold what is infinite or no number.
+    # Nothing is added to samples that are kept whole: a neighbour may hold infinities or NaN.
     return torch.where(share == 1, value, value.roll(1, 0).mul_(1 - share).add_(value * share))
 
 
@@ -97,7 +97,7 @@ class MixUp(_Mixing):
         value = tensor_field(self, batch, 1)
         if not value.dtype.is_floating_point or value.dtype.itemsize == 1:
             raise OptionError(
-                f"{self}: the field is {value.dtype}, whose mixtures are no such numbers",
+                f"{self}: the field is {value.dtype}, which cannot hold mixtures",
                 remedy="Put Normalize or Cast before it.",
             )
         labels = self._probabilities(batch)

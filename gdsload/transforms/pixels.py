@@ -1,4 +1,4 @@
-"""Other values, or another layout, of the same pixels."""
+"""Transforms of the values or the layout of pixels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 import torch
 
 from gdsload.errors import OptionError
-from gdsload.transforms.fields import Batch, element_type, numbers, tensor_field
+from gdsload.transforms.fields import Batch, element_type, numbers, refused, tensor_field
 
 __all__ = ["Cast", "ChannelsLast", "Normalize"]
 
@@ -43,7 +43,7 @@ class Cast:
 class Normalize:
     """Subtracts a mean from each channel and divides it by a standard deviation. uint8 counts as value / 255.
 
-    It is computed in float32; in float64, if that is what comes.
+    It is computed in float32, or in float64 if the field is float64.
 
     Args:
         field: its name; ``[..., channels, height, width]``.
@@ -63,18 +63,18 @@ class Normalize:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", element_type(self, self.dtype))
         if not self.result.is_floating_point:
-            raise OptionError(f"{self}: normalized values are no whole numbers", remedy="Pass a floating dtype.")
+            raise refused(self, "dtype", "but normalized values are no whole numbers")
         for name in ("mean", "std"):
             object.__setattr__(self, name, numbers(self, name, getattr(self, name)))
         if len(self.mean) != len(self.std) or not all(self.std):
-            raise OptionError(f"{self}: mean and std must be of one length, and no std 0")
+            raise OptionError(f"{self}: `mean` and `std` must be of one length, and no `std` 0")
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with the field normalized."""
         value = tensor_field(self, batch, 3)
         if value.shape[-3] != len(self.mean) != 1:
             raise OptionError(
-                f"{self}: the field has {value.shape[-3]} channels", remedy="Pass a mean and std for each."
+                f"{self}: the field has {value.shape[-3]} channels", remedy="Pass a `mean` and `std` for each."
             )
         table = self.table(value.dtype)
         # From ordinary memory this is safe, and no stream is waited for.

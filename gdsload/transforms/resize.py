@@ -1,4 +1,4 @@
-"""Rectangles of samples, which differ in place and size, scaled to one size."""
+"""Random rectangles of samples, scaled to one size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from gdsload.errors import OptionError
-from gdsload.transforms.fields import Batch, height_and_width, tensor_field
+from gdsload.transforms.fields import Batch, height_and_width, refused, tensor_field
 
 __all__ = ["RandomResizedCrop", "resized_by_matrices", "resized_one_by_one"]
 
@@ -38,9 +38,11 @@ class RandomResizedCrop:
 
     def __post_init__(self) -> None:
         if not (0 < self.scale[0] <= self.scale[1] <= 1 and 0 < self.ratio[0] <= self.ratio[1]):
-            raise OptionError(f"{self}: scale and ratio go from a least to a largest one, and scale not beyond 1")
+            raise OptionError(
+                f"{self}: `scale` and `ratio` must go from a least to a largest number, and `scale` up to 1"
+            )
         if min(self._wanted()) < 1:
-            raise OptionError(f"{self}: size is no size")
+            raise refused(self, "size", "which is no size")
 
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """The batch with the field cropped and scaled."""
@@ -75,7 +77,7 @@ class RandomResizedCrop:
         return torch.where(fits.any(1)[:, None], chosen, chosen.new_tensor(self._middle(height, width)))
 
     def _middle(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """The rectangle where none of those drawn fits."""
+        """The rectangle if none of those drawn fits."""
         tall, wide = height, width
         if width / height < self.ratio[0]:
             tall = max(round(width / self.ratio[0]), 1)

@@ -97,7 +97,7 @@ class TestRegistered(OnDevice):
     @pytest.fixture
     def open_backend(self):
         def make(files):
-            tier = RegisteredTier(files, self.device, register_bytes=2**30)
+            tier = RegisteredTier(files, self.device, register_bytes=2**30, at_once=4)
             return Tiered("auto", files, tier, BounceBackend(files, self.device, pinned_bytes=2**22))
 
         return make
@@ -111,7 +111,7 @@ class TestRegisteredWithLittleRoom(OnDevice):
     @pytest.fixture
     def open_backend(self):
         def make(files):
-            tier = RegisteredTier(files, self.device, register_bytes=2 * 2**20)
+            tier = RegisteredTier(files, self.device, register_bytes=2 * 2**20, at_once=4)
             return Tiered("auto", files, tier, BounceBackend(files, self.device, pinned_bytes=2**22))
 
         return make

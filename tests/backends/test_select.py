@@ -99,7 +99,7 @@ NO_DMA = "cuFile works here, but not by DMA: a trial read took the path "
     [
         ("gds", CPU, None, "backend 'gds' needs a CUDA device, and the batches go to 'cpu'", [NO_GPU]),
         ("mapped", META, None, "backend 'mapped' needs a CUDA device, and the batches go to 'meta'", [NO_GPU]),
-        ("mapped", GPU, None, "'mapped' cannot be used: the files are not mapped", ["Leave mmap=False out."]),
+        ("mapped", GPU, None, "'mapped' cannot be used: the files are not mapped", ["Leave `mmap=False` out."]),
         ("gds", GPU, BROKEN, "cuFile cannot be used here: so it ended", ["gdsload doctor"]),
         ("gds", GPU, BY_CPU, f"{NO_DMA}cufile-posix", ["gdsload doctor", "Gds(compat=True)"]),
         ("gds", GPU, CufileProbe("ok"), f"{NO_DMA}unknown", ["gdsload doctor", "Gds(compat=True)"]),

@@ -222,9 +222,9 @@ def test_a_shuffle_compares_what_it_has_converted(sound, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(run_module, "put_in_order", damaging)
-        with pytest.raises(ChecksumError, match="what was converted is damaged.*restart=True"):
+        with pytest.raises(ChecksumError, match="the converted samples are damaged.*restart=True"):
             gdsload.convert(sound, tmp_path / "out", shuffle_seed=1, workers=1)
-    with pytest.raises(ChecksumError, match="what was converted is damaged"):
+    with pytest.raises(ChecksumError, match="the converted samples are damaged"):
         gdsload.convert(sound, tmp_path / "out", shuffle_seed=1, workers=1)
     assert not (tmp_path / "out").exists()
     gdsload.convert(sound, tmp_path / "out", shuffle_seed=1, workers=1, restart=True)

@@ -153,14 +153,20 @@ def test_errors_that_a_page_explains_are_raised(page):
 
 
 def texts(file):
-    """The texts in a module, each as what stands between its placeholders."""
-    tree = ast.parse(file.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield [node.value]
-        elif isinstance(node, ast.JoinedStr):
-            parts = [part.value if isinstance(part, ast.Constant) else "\0" for part in node.values]
-            yield "".join(parts).split("\0")
+    """The texts in a module, each as what is between its placeholders; those of errors begin with their option, too."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        yield from parts_of(node)
+        for given in node.keywords if isinstance(node, ast.Call) else ():
+            if given.arg == "option" and isinstance(given.value, ast.Constant):
+                for first, *others in parts_of(node.args[0]):
+                    yield [f"{given.value.value} {first}", *others]
+
+
+def parts_of(node):
+    """The parts of a text between its placeholders, in a list that is empty for what is no text."""
+    values = node.values if isinstance(node, ast.JoinedStr) else [node]
+    parts = [str(part.value) if isinstance(part, ast.Constant) else "\0" for part in values]
+    return ["".join(parts).split("\0")] if isinstance(node, ast.JoinedStr | ast.Constant) else []
 
 
 def begins(message, parts):

@@ -68,7 +68,7 @@ def registering(files):
 def half_registered(files):
     """A tier that has two of four shards, which are all that there is room for."""
     files.ensure_open(np.arange(4))
-    near = RegisteredTier(files, CPU, register_bytes=sum(map(files.length, (1, 3))))
+    near = RegisteredTier(files, CPU, register_bytes=sum(map(files.length, (1, 3))), at_once=1)
     assert [near.try_register(file) for file in (1, 3)] == ["", ""]
     near.trouble = "it is full"
     return Tiered("auto", files, near, HostBackend(files))

@@ -130,7 +130,7 @@ def test_saved_states_have_the_loaders_place(path, accelerator, tmp_path):
 def test_what_does_not_go_with_loaders_that_share_out_is_refused(path, name):
     made = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**{name: True}))
     try:
-        with pytest.raises(OptionError, match=f"{name}=True of the accelerator"):
+        with pytest.raises(OptionError, match=f"{name} of the accelerator is True"):
             prepare(made, load(path))
     finally:
         AcceleratorState._reset_state(reset_partial_state=True)

@@ -63,5 +63,5 @@ def test_a_bad_sector_in_offsets(on_a_bad_disk):
 
 def test_a_hole_on_a_full_file_system(on_a_bad_disk):
     said = on_a_bad_disk("full")
-    assert re.search(r"byte \d+: its bytes can be read, but its pages cannot be mapped.* mmap=False", said["epoch"])
+    assert re.search(r"byte \d+: its bytes can be read, but its pages cannot be mapped.* `mmap=False`", said["epoch"])
     assert said["unmapped"] == "1000"

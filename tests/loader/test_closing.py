@@ -267,7 +267,6 @@ def test_from_another_thread_at_any_moment(load, plain, wrap, threads, in_thread
 
 @pytest.mark.parametrize("seed", range(10))
 def test_an_iterator_from_another_thread_at_any_moment(load, plain, wrap, in_thread, mmap, seed):
-    """The epoch then simply ends."""
     chosen = random.Random(seed)
     wrap(lambda inner: SlowBackend(inner, 0.001))
     loader = load(plain, 10, mmap=mmap, with_index=True)

@@ -127,7 +127,7 @@ class TestErrors:
 
     @pytest.mark.parametrize(("other", "value"), [("backend", "bounce"), ("cache", "vram"), ("ragged", "padded")])
     def test_what_contradicts_it(self, load, plain, other, value):
-        with pytest.raises(OptionError, match=f"collate_fn cannot be used together with {other}='{value}'"):
+        with pytest.raises(OptionError, match=f"collate_fn cannot be used together with `{other}='{value}'"):
             load(plain, collate_fn=list, **{other: value})
 
 

@@ -62,7 +62,6 @@ def test_what_is_copied_is_pinned_and_not_from_the_consumers_thread_alone(number
 
 @pytest.mark.parametrize("own", [False, True])
 def test_samples_on_the_device_may_be_dropped_while_they_are_used(numbered, own):
-    """Also on the consumer's own stream."""
     found, stream = [], torch.cuda.Stream() if own else torch.cuda.current_stream()
     options = {"sample_transform": PerSample(dict, workers=2), "memory": Memory(prefetch="2MiB")}
     with DataLoader(numbered, 128, device="cuda", **options) as loader, torch.cuda.stream(stream):

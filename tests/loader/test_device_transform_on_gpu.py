@@ -190,7 +190,6 @@ def test_it_sees_what_was_queued_before_the_epoch(numbered, backend):
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("bad", [0, 1, 17])
 def test_an_error_comes_out_at_its_batch(numbered, way, bad):
-    """Also where batches are made directly, several at once."""
     armed = []
 
     def fail(batch):

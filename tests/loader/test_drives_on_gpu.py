@@ -99,7 +99,6 @@ def test_bounce_has_reads_of_both_drives_under_way_at_the_same_time(over_two):
 
 
 def test_threads_run_near_the_gpu(over_two):
-    """Or where they are, if nobody knows what is near."""
     device = torch.device("cuda", 0)
     near, allowed, seen = processors_near(device), os.sched_getaffinity(0), []
 

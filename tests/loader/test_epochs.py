@@ -178,7 +178,6 @@ def test_epochs_differ_and_two_loaders_agree(load, plain):
 
 
 def test_the_windows_in_memory_stay_within_arena_bytes(load, plain, wrap):
-    """And are given back, each once."""
     made = wrap(RecordingBackend)
     options = {
         "shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=5),

@@ -55,7 +55,6 @@ def test_refused(rich):
 
 
 def test_a_failed_call_leaves_nothing_behind(own_plain):
-    """The next one is not concerned."""
     dataset = ShardDataset(own_plain, mmap=False)
     shard = dataset.shards[1]
     with open(shard.file, "r+b") as file:

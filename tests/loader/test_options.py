@@ -148,7 +148,7 @@ class TestFields:
     def test_a_field_called_index_is_not_hidden(self, load, tmp_path):
         with gdsload.ShardWriter(tmp_path / "set") as writer:
             writer.write_batch({"index": np.arange(5), "x": np.arange(5)})
-        with pytest.raises(OptionError, match='with_index=True adds "index"'):
+        with pytest.raises(OptionError, match="with_index adds 'index'"):
             load(tmp_path / "set", with_index=True)
         assert next(iter(load(tmp_path / "set", 5)))["index"].tolist() == [0, 1, 2, 3, 4]
         assert list(next(iter(load(tmp_path / "set", with_index=True, fields=["x"])))) == ["x", "index"]
@@ -212,7 +212,7 @@ class TestEmpty:
 
 
 def test_a_tier_that_there_cannot_be_is_refused(plain):
-    with pytest.raises(gdsload.BackendUnavailableError, match='cache="vram"'):
+    with pytest.raises(gdsload.BackendUnavailableError, match="cache='vram'"):
         gdsload.DataLoader(plain, device="cpu", cache="vram")
     # The page cache serves the CPU anyway.
     with gdsload.DataLoader(plain, device="cpu", cache="pagecache") as loader:

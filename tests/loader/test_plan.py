@@ -176,7 +176,6 @@ def test_decoded_images_take_the_place_of_shards_in_vram(planned, tmp_path, cach
     [(0, GPU, 512), (10, GPU, 512), (24, GPU, 512), (40, GPU, 640), (80, GPU, 1024), (141, GPU, 1024), (80, CPU, 256)],
 )
 def test_budgets_are_shares_of_the_gpus_memory(planned, monkeypatch, gib, device, ahead_mib):
-    """None is asked of a GPU that is not there."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gib > 0)
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=gib * 2**30 * (device == GPU))
@@ -201,7 +200,6 @@ def test_budgets_are_shares_of_the_gpus_memory(planned, monkeypatch, gib, device
     ],
 )
 def test_groups_that_land_in_the_arena_are_a_quarter_of_the_budgets(planned, monkeypatch, given, landing_mib):
-    """A group is never less than any other."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # default budgets do not follow a GPU's memory
     found = planned(GPU, backend="bounce", **given)
     assert limits_of(found, Schedules(found.schedule).newest).landing_bytes == landing_mib * 2**20
@@ -233,7 +231,7 @@ def test_images_are_kept_where_batches_are_built(planned, tmp_path):
     given = {"decode": {"image": DecodeImage()}, "cache": "ram", "memory": gdsload.Memory(ram="2MiB")}
     found = planned(CPU, images(tmp_path / "d"), **given)
     assert (found.keeps_images, found.ram_bytes) == (True, 2**21)
-    with pytest.raises(gdsload.OptionError, match="is the GPU"):
+    with pytest.raises(gdsload.OptionError, match="cache is 'ram', but batches .* the GPU"):
         planned(GPU, tmp_path / "d", **given)
 
 

@@ -281,7 +281,7 @@ class TestMesh:
     @pytest.mark.parametrize("names", [("a", "b"), ("dp", "b"), ("a", "tp"), None], ids=str)
     def test_a_dimension_of_another_name_is_refused_where_there_are_several(self, load, plain, join, names):
         join(3, 8)
-        with pytest.raises(OptionError, match=r"get other samples is unknown.*(ranks=mesh\['name'\]|mesh_dim)"):
+        with pytest.raises(OptionError, match=r"get the same samples, or others.*(`ranks=mesh\['name'\]|`mesh_dim)"):
             load(plain, 10, ranks=init_device_mesh("cpu", (4, 2), mesh_dim_names=names))
 
     def test_and_taken_where_it_is_chosen(self, load, plain, join):
@@ -292,7 +292,7 @@ class TestMesh:
 
     def test_another_ranks_mesh_is_refused(self, load, plain, join):
         join(3, 8)
-        with pytest.raises(OptionError, match="this process is no rank of DeviceMesh"):
+        with pytest.raises(OptionError, match="ranks has no rank for this process: DeviceMesh"):
             load(plain, 10, ranks=DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",)))
 
 
@@ -305,11 +305,9 @@ class TestOptions:
     def test_a_part_of_a_mesh_has_no_peers_and_no_seed_of_all(self, load, plain, join):
         join(1, 4)
         part = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["dp"]
-        with pytest.raises(OptionError, match="check_peers=True .*Pass ranks= with the whole mesh"):
+        with pytest.raises(OptionError, match="check_peers is True.*Pass the whole mesh"):
             load(plain, ranks=part, check_peers=True)
-        with pytest.raises(
-            OptionError, match="by the 2 ranks of the mesh or group, and there are 4.*whole mesh, or a s"
-        ):
+        with pytest.raises(OptionError, match="the 2 ranks of the mesh or group .*there are 4.*whole mesh, or a s"):
             load(plain, ranks=part, seed=None)
 
     @pytest.mark.parametrize("name", ["mesh", "process_group"])
@@ -321,7 +319,7 @@ class TestOptions:
             for one in (found, other):
                 assert one.state_dict() == loader.state_dict()
                 assert len(one) == 50
-        with pytest.raises(OptionError, match="as its ranks cannot be pickled.*in each rank's process, or pass"):
+        with pytest.raises(OptionError, match="the loader cannot be pickled.*in each rank's process, or pass"):
             pickle.dumps(loader)
         if name == "process_group":
             dist.destroy_process_group()
@@ -329,7 +327,7 @@ class TestOptions:
             gc.collect()
             with (
                 copy.deepcopy(loader) as found,
-                pytest.raises(OptionError, match="process group that the loader was given has been destroyed"),
+                pytest.raises(OptionError, match="ranks names a process group that has been destroyed"),
             ):
                 next(iter(found))
 
@@ -338,5 +336,5 @@ class TestOptions:
         loader = load(plain, 10, ranks=dist.group.WORLD)
         assert len(loader) == 25
         dist.destroy_process_group()
-        with pytest.raises(OptionError, match="process group that the loader was given has been destroyed"):
+        with pytest.raises(OptionError, match="ranks names a process group that has been destroyed"):
             next(iter(loader))

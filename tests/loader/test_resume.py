@@ -102,7 +102,7 @@ class TestChangedBatchSize:
         state, _ = self.state(make, 3, batch_size=64)
         with make(48) as loader:
             with pytest.raises(
-                StateError, match=r"pass batch_size=64; or .*load_state_dict\(state, change_batch_size=T"
+                StateError, match=r"pass `batch_size=64`; or .*load_state_dict\(state, change_batch_size=T"
             ):
                 loader.load_state_dict(state)
             loader.load_state_dict(state, change_batch_size=True)
@@ -111,10 +111,18 @@ class TestChangedBatchSize:
     @pytest.mark.parametrize(
         ("steps", "options", "match"),
         [
-            (3, {}, "position 192 .*With 1 rank, pass batch_size=96 or 192, or a state at position 100 or 200"),
-            (3, {"ranks": (0, 2)}, "With 2 ranks, pass batch_size=96, or a state at position 0 or 200"),
-            (15, {}, "position 960 .*batch_size=96 or 120, or a state at position 900 or 1000"),
-            (15, {"tail": "drop"}, "position 960 .*batch_size=96 or 120, or a state at position 900 or 1000"),
+            (
+                3,
+                {},
+                "position 192 .*With 1 rank, pass `batch_size=96` or `batch_size=192`, or a state at position 100 or 200",
+            ),
+            (3, {"ranks": (0, 2)}, "With 2 ranks, pass `batch_size=96`, or a state at position 0 or 200"),
+            (15, {}, "position 960 .*`batch_size=96` or `batch_size=120`, or a state at position 900 or 1000"),
+            (
+                15,
+                {"tail": "drop"},
+                "position 960 .*`batch_size=96` or `batch_size=120`, or a state at position 900 or 1000",
+            ),
             (1, {"ranks": (0, 7)}, "a state at position 0 or 700; 7 ranks share out no multiple of 7"),
         ],
         ids=str,
@@ -323,8 +331,8 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("before", "after", "match"),
         [
-            ({"seed": 1}, {"seed": 2}, "seed differs: it was 1, here it is 2.*Pass the same seed"),
-            ({"shuffle": "full"}, {}, "order options differ.*'full'.*'sequential'.*Pass the same shuffle"),
+            ({"seed": 1}, {"seed": 2}, "seed differs: it was 1, here it is 2.*Pass the same `seed`"),
+            ({"shuffle": "full"}, {}, "order options differ.*'full'.*'sequential'.*Pass the same `shuffle`"),
             (
                 BLOCK,
                 {**BLOCK, "shuffle": gdsload.BlockShuffle(block=9, window=50, lanes=3)},
@@ -339,13 +347,13 @@ class TestRefused:
             (
                 {"drop_last": True},
                 {},
-                "tail differs: it was 'drop', here it is 'share'.*Pass the same tail, or drop_last",
+                "tail differs: it was 'drop', here it is 'share'.*Pass the same `tail`, or `drop_last",
             ),
-            ({"batch_size": 60}, {"batch_size": 30}, "global batch.*it was 60, here it is 30.*pass batch_size=60"),
+            ({"batch_size": 60}, {"batch_size": 30}, "global batch.*it was 60, here it is 30.*pass `batch_size=60"),
             (
                 {"batch_size": 60},
                 {"batch_size": 60, "ranks": (1, 4)},
-                "it was 60, here it is 240. With 4 ranks, pass batch_size=15",
+                "it was 60, here it is 240. With 4 ranks, pass `batch_size=15",
             ),
             ({"batch_size": 10}, {"batch_size": 10, "ranks": (0, 3)}, "world size that divides it"),
         ],

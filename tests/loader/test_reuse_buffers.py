@@ -129,7 +129,10 @@ class TestRefused:
         [
             (lambda x, _: {"x": [x, "text"]}, r"batch\['x'\]\[1\] is a str"),
             (lambda x, _: {"x": x.to_sparse()}, r"batch\['x'\] is a tensor of layout torch.sparse_coo"),
-            (lambda x, step: x[:, : 3 + step], r"batch is torch.int32 \(100, 4\) on cpu, which its buffer, .*100, 3"),
+            (
+                lambda x, step: x[:, : 3 + step],
+                r"batch is torch.int32 \(100, 4\) on cpu, which does not fit its buffer, .*100, 3",
+            ),
             (lambda x, step: x.to(torch.int64) if step else x, r"batch is torch.int64 .* its buffer, torch.int32"),
             (lambda x, step: torch.cat([x] * (1 + step)), r"batch is torch.int32 \(200, 8\) .* buffer, .*100, 8"),
             (lambda x, step: x.sum() if step else x, r"batch is torch.int64 \(\)"),
@@ -153,5 +156,5 @@ class TestRefused:
         loader = load(plain, batch_sampler=[[1, 2], [3], [4, 5, 6]], reuse_buffers=True)
         iterator = iter(loader)
         assert [next(iterator)["x"][:, 0].tolist() for _ in range(2)] == [[1, 2], [3]]
-        with pytest.raises(OptionError, match="a batch_sampler, its batch_size"):
+        with pytest.raises(OptionError, match="an attribute `batch_size`"):
             next(iterator)

@@ -327,7 +327,7 @@ class TestErrors:
 
     def test_a_process_that_is_killed_is_an_error_and_no_hang(self, load, plain, functions):
         iterator = begin(load(plain, 900, sample_transform=gdsload.PerSample(functions.die, processes=True, workers=1)))
-        with pytest.raises(ReadError, match=r"was lost: .*SIGKILL.*lower PerSample"):
+        with pytest.raises(ReadError, match=r"was lost: .*SIGKILL.*lower `PerSample"):
             next(iterator)
 
     @pytest.mark.parametrize(

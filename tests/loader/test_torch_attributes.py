@@ -25,7 +25,7 @@ def test_what_has_taken_effect_or_has_none_cannot_be_set(load, plain, name):
     if name == "worker_init_fn":  # Lightning sets it
         loader.worker_init_fn = print
         return
-    remedy = f"Make a new one with the {name}" if name in KEYWORDS else "Leave it out"
+    remedy = f"Make a new one with the `{name}`" if name in KEYWORDS else "Leave it out"
     with pytest.raises(OptionError, match=f"{name} cannot be set after the DataLoader was made.* {remedy}"):
         setattr(loader, name, 7)
     assert name == "cache" or getattr(loader, name, None) is before
@@ -133,6 +133,6 @@ def test_steps_that_there_are_not(load, plain):
         loader.set_epoch(0, 17)
     with pytest.raises(OptionError, match="step"):
         loader.set_epoch(0, -1)
-    with pytest.raises(OptionError, match="a sampler says which samples come before it"):
+    with pytest.raises(OptionError, match="step cannot be set with a sampler"):
         load(plain, 64, sampler=range(1000)).set_epoch(0, 1)
     assert (loader.epoch, loader.step) == (0, 0)

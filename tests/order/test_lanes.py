@@ -217,7 +217,7 @@ def test_step_at_inverts_position(schedule):
         if position in edges:
             assert schedule.step_at(position) == edges.index(position)
         else:
-            with pytest.raises(OptionError, match="batch_size x world_size"):
+            with pytest.raises(OptionError, match="`batch_size` x `world_size`"):
                 schedule.step_at(position)
 
 

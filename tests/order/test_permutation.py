@@ -42,7 +42,6 @@ def test_large_is_a_permutation(n):
 @given(st.integers(0, 12), st.lists(KEYS, min_size=1, max_size=3), st.integers(-2, 2))
 @example(16, [42], 0)
 def test_a_table_is_the_numbers_sorted_by_their_hashes(bits, keys, more):
-    """Few and many, of which some hashes begin alike."""
     n = max(2**bits + more, 0)
     tables = exact_tables(n, np.array(keys, np.uint64))
     assert tables.dtype == np.int64

@@ -59,15 +59,15 @@ CALLS = [
         for order in ORDERS
         for number in (-1, order.lanes)
     ),
-    (lambda: Mixture((1, 2), (1,), 5), "1 weights for 2 datasets"),
-    (lambda: Mixture((1, 2), (1, -1), 5), "a weight is -1"),
-    (lambda: Mixture((1, 2), (1, float("nan")), 5), "a weight is nan"),
-    (lambda: Mixture((1, 2), (1, float("inf")), 5), "a weight is inf"),
-    (lambda: Mixture((1, 2), (0, 0), 5), "no weight is more than 0"),
+    (lambda: Mixture((1, 2), (1,), 5), "weights has length 1, but there are 2 datasets"),
+    (lambda: Mixture((1, 2), (1, -1), 5), "weights has -1"),
+    (lambda: Mixture((1, 2), (1, float("nan")), 5), "weights has nan"),
+    (lambda: Mixture((1, 2), (1, float("inf")), 5), "weights has inf"),
+    (lambda: Mixture((1, 2), (0, 0), 5), "weights has nothing above 0"),
     (lambda: Mixture((1, 0), (1, 1), 5), "has no samples.*weight of 0"),
     (lambda: Mixture((1, 2), (1, 1), -1), "samples is -1"),
     (lambda: Mixture((1, 2), (1, 1), 1.5), "samples is 1.5"),
-    (lambda: OrderOptions("full", 10, 0, 1), "full order has no block"),
+    (lambda: OrderOptions("full", 10, 0, 1), "shuffle is 'full', which has no block"),
     (lambda: OrderOptions("random", 1, 1, 1), "no order"),
     (lambda: Permutation(-1, 0), "must be at"),
     (lambda: Permutation(MAX_SAMPLES + 1, 0), "must be at"),
@@ -94,7 +94,7 @@ CALLS = [
         for given, message in (((-1, 0), "seed is"), ((2**64, 0), "seed is"), ((0, -1), "epoch is"))
     ),
     *(
-        (lambda shuffle=shuffle: resolve(shuffle, FACTS), r'Pass shuffle=False, True, "full", "block" or gdsload.Block')
+        (lambda shuffle=shuffle: resolve(shuffle, FACTS), 'Pass `shuffle="full"`, "block", True, False or a `gdsload')
         for shuffle in ("sequential", "Full", 1, 0, None, "yes", 2.0)
     ),
     *((lambda name=name: BlockShuffle(**{name: 0}), f"{name} is 0") for name in ("block", "window", "lanes")),
@@ -109,5 +109,5 @@ def test_calls(call, message):
 
 def test_more_blocks_than_fit_in_memory(monkeypatch):
     monkeypatch.setattr(blocks_module, "MAX_BLOCKS", 10)
-    with pytest.raises(OptionError, match="block=100 makes 11 blocks.*larger block"):
+    with pytest.raises(OptionError, match="block is 100, which makes 11 blocks.*larger `block`"):
         blocks().lane_ids(0, 0, 1)

@@ -143,7 +143,7 @@ def test_pages_that_can_be_read_but_not_mapped(monkeypatch):
     """A hole on a full file system."""
     disk = Disk(SIZES)
     monkeypatch.setattr(guard, "populate", lambda *_: errno.EFAULT)
-    with pytest.raises(ReadError, match="file 3, byte 4096: its bytes can be read, but .* Pass mmap=False"):
+    with pytest.raises(ReadError, match="file 3, byte 4096: its bytes can be read, but .* Pass `mmap=False`"):
         disk.guard.ensure(extents((3, 5000, 9)))
 
 

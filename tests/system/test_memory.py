@@ -241,7 +241,7 @@ def test_a_page_behind_the_end_is_noticed_before_it_is_touched(mapped):
 
 def test_what_cannot_be_mapped(tmp_path):
     there, back = os.pipe()
-    with pytest.raises(ReadError, match="pipe: the file cannot be mapped: .* Pass mmap=False"):
+    with pytest.raises(ReadError, match="pipe: the file cannot be mapped: .* Pass `mmap=False`"):
         map_file(there, 4096, "pipe")
     os.close(there)
     os.close(back)

@@ -74,7 +74,7 @@ def test_memory_that_cannot_be_pinned(registered, monkeypatch):
     monkeypatch.setattr(pinned, "register_host", lambda *_: "no")
     with pytest.raises(
         BackendUnavailableError,
-        match="256 KiB of host memory cannot be pinned for cpu: no. Lower backend=gdsload.Bounce",
+        match="256 KiB of host memory cannot be pinned for cpu: no. Lower `backend=gdsload.Bounce",
     ):
         PinnedRing(CPU, 4, 2**16)
 

@@ -64,7 +64,6 @@ def test_one_kind_alone(kind):
 
 
 def test_gray_images_are_what_three_equal_channels_become():
-    """But for the hue, which these do not have either."""
     gray = images(6)[:, :1]
     found, wanted = (FULL({"x": value}, seeded(3))["x"] for value in (gray, gray.expand(-1, 3, -1, -1)))
     torch.testing.assert_close(found.expand(-1, 3, -1, -1), wanted, atol=1e-3, rtol=0)

@@ -21,7 +21,7 @@ from gdsload.system.units import format_bytes
 __all__ = ["KINDS", "SMALL", "Case", "Kind", "cases_of"]
 
 _SHARD_BYTES = 2**28
-"""As `ShardWriter` makes them, unless it is told otherwise."""
+"""As `ShardWriter` makes them by default."""
 _ORDERS = {"in-order": False, "full": "full", "block": "block"}
 _CHECKED_BATCHES = 3.5
 
@@ -132,7 +132,7 @@ class Case:
         backend: the backend.
         kind: what is loaded.
         order: in which order.
-        drives: how many simulated drives the shards lie on.
+        drives: the number of simulated drives with the shards.
         one_queue: whether the loader takes those for one.
     """
 

@@ -164,7 +164,7 @@ class Timeline:
 
 
 class _Drives:
-    """When reads of several drives end: shard i lies on drive i modulo their number, by the name of its file.
+    """The ends of reads of several drives: shard i is on drive i modulo their number, by the name of its file.
 
     Args:
         timelines: one for each drive; none: all reads end at once.
@@ -204,7 +204,7 @@ class _Drives:
 
 
 def drive_of(path: str, drives: int) -> int:
-    """The simulated drive on which a shard lies, by its number."""
+    """The simulated drive of a shard, by its number."""
     found = re.search(r"(\d+)\.safetensors$", path)
     return int(found[1]) % drives if found else 0
 
@@ -282,7 +282,7 @@ class _Engine:
 
 
 class _Copies:
-    """An engine that does bring the bytes, by the CPU: with it the bytes of `gds` can be compared without cuFile."""
+    """An engine that does read the bytes, by the CPU: with it the bytes of `gds` can be compared without cuFile."""
 
     name = "copies"
     most_bytes = 0
@@ -373,7 +373,7 @@ def simulated(
         speed: what it can do; None: all of it at once.
         clock: what waits for the ends of its reads.
         device: where batches go.
-        drives: how many there are; shard i lies on drive i modulo this.
+        drives: how many there are; shard i is on drive i modulo this.
         one_queue: whether the loader takes them for one, and does not give each a queue.
     """
 

@@ -86,7 +86,7 @@ class Measure:
         contender: who is asked.
         rows: which rows.
         every_round: whether it is done in every round, or once.
-        arguments: what it is told besides.
+        arguments: its further arguments.
     """
 
     name: str

@@ -200,7 +200,7 @@ class KvikioEngine:
             from kvikio import defaults
         except Exception as error:  # RuntimeError where libraries are missing
             raise BackendUnavailableError(
-                f"kvikio cannot be imported: {error}", remedy='pip install "gdsload[cu13]", or leave engine= out.'
+                f"kvikio cannot be imported: {error}", remedy='pip install "gdsload[cu13]", or leave `engine` out.'
             ) from None
         self._kvikio: Any = kvikio
         defaults.set({"compat_mode": kvikio.CompatMode.OFF})

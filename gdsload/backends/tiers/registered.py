@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend
-from gdsload.backends.keep import AFTER_S, AT_ONCE, keep, resides
+from gdsload.backends.keep import AFTER_S, keep, resides
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.tiered import Over
 from gdsload.shards.files import Files
@@ -38,7 +38,7 @@ class RegisteredTier(MappedBackend):
 
     thread = "gdsload-register"
 
-    def __init__(self, files: Files, device: torch.device, *, register_bytes: int, at_once: int = AT_ONCE) -> None:
+    def __init__(self, files: Files, device: torch.device, *, register_bytes: int, at_once: int) -> None:
         super().__init__(files, device, register_bytes=register_bytes)
         self.at_once = at_once
         self.ready = self.registered

@@ -47,7 +47,7 @@ def plain_rows(rows: Any) -> Any:
     """Rows as a field takes them: a tuple, and texts and bytes of an array, as a list, all else as it is."""
     if isinstance(rows, tuple):
         return list(rows)
-    if isinstance(rows, np.memmap):  # a type of its own
+    if isinstance(rows, np.memmap):  # a subclass
         rows = np.asarray(rows)
     if not isinstance(rows, np.ndarray) or rows.ndim != 1:
         return rows

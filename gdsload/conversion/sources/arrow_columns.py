@@ -56,7 +56,7 @@ def validate(table: Any, file: str) -> None:
 
 
 def leaf_array(table: Any, leaf: Leaf) -> Any:
-    """A column, or a part of a column of structs, in one piece. What has no struct has no part of it either."""
+    """A column, or a part of a column of structs, in one piece. A missing struct has no parts."""
     found = _whole(table.column(leaf.path[0]))
     for name in leaf.path[1:]:
         found = found.flatten()[found.type.get_field_index(name)]
@@ -214,7 +214,7 @@ def _decimals(array: Any, leaf: Leaf, file: str) -> NDArray[Any]:
         if any(value is None or not -(2**63) <= value < 2**63 for value in values):
             raise FormatError(f"column {leaf.name!r} has a decimal number that does not fit int64", file=file)
         return np.array(values, np.int64)
-    # Of two numbers that float64 has exactly the quotient is the nearest one.
+    # The quotient of two numbers that float64 has exactly is the nearest float64.
     exact = 0 <= scale <= _MAX_SCALE
     return np.array(
         [

@@ -1,6 +1,6 @@
-"""Samples as MDS shards and LitData chunks have them: their places, then of each the lengths of its values, and these.
+"""Samples of MDS shards and LitData chunks: their places, then for each one the lengths of its values, and the values.
 
-None of it is trusted. What is wrong is a `ValueError`, for those who know the file's name to hand on.
+None of it is trusted. Faults are `ValueError`s, to which callers add the file's name.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def value_bytes(content: bytes, sizes: Sequence[int]) -> list[bytes]:
 
     Args:
         content: the sample: lengths, uint32, of the values that have no fixed one, then all values.
-        sizes: the length of each value; 0 if it stands in the sample.
+        sizes: the length of each value; 0 if it is in the sample.
     """
     place = 4 * sum(not size for size in sizes)
     lengths = iter(np.frombuffer(content[:place], "<u4").tolist() if len(content) >= place else [])

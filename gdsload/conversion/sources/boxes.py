@@ -45,7 +45,7 @@ class BoxForm:
         if wanted not in BOX_FORMS:
             raise OptionError(f"is {wanted!r:.200}", option="boxes", remedy=f"Supported are {', '.join(BOX_FORMS)}.")
         if look.resize == "crop":
-            raise OptionError("`resize='crop'` would cut objects off", remedy="Pass `resize='squash'` with size.")
+            raise OptionError("`resize='crop'` would cut objects off", remedy="Pass `resize='squash'` with `size`.")
         self.wanted = wanted
         self._size = look.size
 

@@ -193,7 +193,6 @@ def _numbers(given: Any, dtype: np.dtype[Any]) -> list[Any]:
 
 
 def _text(given: Any) -> str:
-    """The text of an attribute."""
     if isinstance(given, np.ndarray) and given.size == 1:
         given = given.reshape(-1)[0]
     if isinstance(given, bytes):

@@ -73,7 +73,7 @@ def _read(file: str, stamp: tuple[str | int, ...]) -> CocoAnnotations:  # noqa: 
     try:
         return _checked(tree)
     except FormatError as error:
-        raise FormatError(error.message, file=file, remedy=error.remedy) from None
+        raise error.within(file) from None
 
 
 def _checked(tree: Any) -> CocoAnnotations:

@@ -209,7 +209,6 @@ class CocoSource(ImageSource):
         )
 
     def _places(self, file: str) -> list[str]:
-        """Folders where the images of a file may be."""
         if self.images is not None:
             return [os.path.join(self.path, self.images)]
         beside, base = os.path.split(file)

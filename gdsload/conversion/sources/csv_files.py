@@ -211,7 +211,6 @@ class CsvSource(FieldChoice, ImageSource):
         return self.files.find(_SUFFIXES, below=False)
 
     def _columns(self) -> list[Column]:
-        """The columns that are wanted."""
         self._known = self._known or self._wanted()
         return self._known
 

@@ -1,8 +1,8 @@
 """The text of CSV files, cut where rows end: so that Arrow can read any piece of it by itself.
 
 A row ends at a line's end that is in no quotes. A quote at the beginning of a cell opens quotes, the next one closes
-them and ends the cell, and two in between stand for one; other cells have quotes as characters. A row that is otherwise
-is a piece by itself, with the reason: Arrow would read it without an error.
+them and ends the cell, and two in between stand for one; other cells have quotes as characters. A row that breaks these
+rules is a piece by itself, with the reason: Arrow would read it without an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The first pictures of each field: what they say of its channels, and what users should know of them."""
+"""The first pictures of each field: the channels that they have, and notes for users."""
 
 from __future__ import annotations
 

@@ -221,7 +221,6 @@ class _Column:
 
 
 def _matrix(found: Any, dense: bool, file: str) -> _Cells:
-    """The rows of a matrix alone."""
     h5py = need("h5py")
     if isinstance(found, h5py.Dataset):
         if found.ndim != 2 or found.dtype.kind not in "biuf":
@@ -261,7 +260,7 @@ class _Sparse:
         h5py = need("h5py")
         for one, kinds in ((self.starts, "iu"), (self.indices, "iu"), (self.values, "biuf")):
             if not isinstance(one, h5py.Dataset) or one.ndim != 1 or one.dtype.kind not in kinds:
-                raise FormatError("the sparse matrix has not the arrays of one", file=self.file)
+                raise FormatError("the sparse matrix lacks an array", file=self.file)
         if count < 0 or len(self.starts) != count + 1 or len(self.indices) != len(self.values):
             raise FormatError("the arrays of the sparse matrix have other lengths than its shape", file=self.file)
 

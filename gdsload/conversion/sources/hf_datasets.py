@@ -15,6 +15,7 @@ from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_images import ImageColumns, image_modes, unlabelled_notes
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm, TableSource
 from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.many_images import USUAL_BYTES
 from gdsload.conversion.sources.parquet_files import TableFileOptions
 from gdsload.conversion.sources.pictures import ImageForm, ImageSource
 from gdsload.conversion.splits import ALL
@@ -24,7 +25,6 @@ __all__ = ["HuggingFaceSource"]
 
 _SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
 
-_USUAL_BYTES = 3 * 224 * 224
 _EMPTY = "there is not one row"
 
 
@@ -59,7 +59,6 @@ class HuggingFaceSource(TableSource, ImageSource):
         return self._together([given[name] for name in self._splits_of(list(given))])
 
     def _together(self, found: list[Any]) -> Any:
-        """Splits one after the other."""
         if len(found) == 1:
             return found[0]
         with reading("its splits do not go together", self.path, remedy="Convert each by itself."):
@@ -211,4 +210,4 @@ def _row_bytes(dataset: Any) -> int:
         else [row.column(name)[0].as_py() or {} for name in _images(dataset) if name in row.column_names]
     )
     paths = sum(1 for cell in cells if not cell.get("bytes"))
-    return max(int(dataset.data.nbytes) // max(int(dataset.data.num_rows), 1), 1) + paths * _USUAL_BYTES
+    return max(int(dataset.data.nbytes) // max(int(dataset.data.num_rows), 1), 1) + paths * USUAL_BYTES

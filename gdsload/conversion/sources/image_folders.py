@@ -182,7 +182,7 @@ class ImageFolderSource(ImageSource):
         folders = self.files.folders(self.path)
         if sum(bool(split_words(os.path.basename(folder))) for folder in folders) < 2:
             return None
-        # What has no image in it, as `annotations` of COCO, is not asked.
+        # Folders without an image, such as `annotations` of COCO, do not count.
         folders = [one for one in folders if self._has_image(one)]
         if self.files.split != ALL:
             return self.files.split_folders(folders)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file, stamps
-from gdsload.conversion.reasons import reading
+from gdsload.conversion.reasons import as_pasted, reading
 from gdsload.conversion.row_source import check_columns, filled
 from gdsload.conversion.source import Part
 from gdsload.conversion.sources.arrow_types import inner_type, is_list, is_text
@@ -128,11 +128,11 @@ class LeRobotSource(ParquetSource):
         videos = [name for name, one in described.items() if isinstance(one, dict) and one.get("dtype") == "video"]
         names = check_columns(self.fields, described, self.path)
         if wanted := [name for name in videos if name in names]:
-            others = ", ".join(repr(name) for name in described if name not in videos)
+            others = as_pasted([name for name in described if name not in videos])
             raise FormatError(
                 f"feature {wanted[0]!r} is video, which is not decoded",
                 file=self.path,
-                remedy=f"Choose the others, `fields=[{others[:500]}]`, or convert its LeRobotDataset, which decodes "
+                remedy=f"Choose the others, `fields={others}`, or convert its LeRobotDataset, which decodes "
                 "frames, as a torch dataset: 'package.module:name'.",
             )
         return [_feature(name, described[name], self.path) for name in names]

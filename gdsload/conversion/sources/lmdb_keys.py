@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from gdsload.conversion.reasons import as_pasted
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 
@@ -104,7 +105,7 @@ def _opened(file: str, database: str | None) -> Iterator[tuple[Any, Any, Any]]:
             raise OptionError(f"there is no database {database!r}", file=file) from None
         if found.flags(transaction)["dupsort"]:
             raise FormatError(
-                "its keys may have several values each (dupsort)", file=file, remedy="Copy it into one that has not."
+                "its keys may have several values each (dupsort)", file=file, remedy="Copy it into one without them."
             )
         yield environment, transaction, found
 
@@ -126,5 +127,5 @@ def _named(key: bytes, file: str) -> OptionError:
     return OptionError(
         f"it holds another database, {name!r:.200}",
         file=file,
-        remedy=f"Pass `database={name!r:.200}` to read that; `database=''` reads what has no name.",
+        remedy=f"Pass `database={as_pasted(name)}` to read that; `database=''` reads what has no name.",
     )

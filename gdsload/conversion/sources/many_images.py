@@ -13,12 +13,14 @@ from gdsload.conversion.row_source import spans
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import FormatError
 
-__all__ = ["image_parts", "mean_bytes", "some"]
+__all__ = ["USUAL_BYTES", "image_parts", "mean_bytes", "some"]
 
 One = TypeVar("One")
 
 _LOOKED_AT = 16
-_USUAL_BYTES = 3 * 640 * 480
+USUAL_BYTES = 3 * 640 * 480
+"""Bytes of an image of which nothing is known: about as large as a photograph of ImageNet or COCO. Parts of images that
+are smaller have fewer bytes than they should, which costs little; parts of larger ones would have more."""
 
 
 def image_parts(pairs: Sequence[tuple[str | int, str]], nbytes: int, target_bytes: int) -> list[Part]:
@@ -45,7 +47,7 @@ def mean_bytes(items: Iterable[Item], but: Container[str] = ()) -> int:
             fields = [value for name, value in item.make().items() if name not in but]
             values = (value[0] if isinstance(value, list | tuple) else value for value in fields)
             found.append(sum(len(one) if isinstance(one, bytes) else np.asarray(one).nbytes for one in values))
-    return max(sum(found) // len(found), 1) if found else _USUAL_BYTES
+    return max(sum(found) // len(found), 1) if found else USUAL_BYTES
 
 
 def some(items: Sequence[One]) -> Sequence[One]:

@@ -88,5 +88,5 @@ def _of_class(stored: Any, variable: MatVariable) -> NDArray[Any]:
             np.can_cast(stored.dtype, dtype) or dtype.kind == "b" or np.array_equal(found.astype(stored.dtype), stored)
         )
     if not same:
-        raise ValueError(f"{name} has values that its class has not")
+        raise ValueError(f"{name} has values beyond its class")
     return found

@@ -1,4 +1,4 @@
-"""The values of MDS shards: how each encoding is read. What is in them is not trusted."""
+"""The values of MDS shards: how each encoding is read. They are not trusted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gdsload.errors import FormatError
 __all__ = ["decoder"]
 
 _SCALARS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
-# What an array that names its own element type calls it.
+# The names of element types in arrays that name theirs.
 _TYPES = {
     8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32",
     64: "uint64", 65: "int64", 66: "float64",
@@ -74,7 +74,7 @@ def _array_decoder(details: str, field: str, file: str) -> Callable[[bytes], NDA
 
 
 def _array(kind: str | None, shape: tuple[int, ...] | None, content: bytes) -> NDArray[Any]:
-    """An array. What the index does not say stands before its values: type, number of dimensions, sizes."""
+    """An array. Before its values are those of type, number of dimensions and sizes that are not in the index."""
     stream = io.BytesIO(content)
     if kind is None:
         kind = _TYPES.get(_byte(stream))

@@ -98,7 +98,6 @@ class ParquetSource(TableSource, ImageSource):
 
     @property
     def _sounds(self) -> frozenset[str]:
-        """The columns of sounds that are decoded, of the first file."""
         return frozenset() if self.look.keep_encoded else sound_columns(self._first()[0])
 
     def _first(self) -> tuple[Any, list[Leaf]]:

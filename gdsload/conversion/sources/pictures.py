@@ -1,4 +1,4 @@
-"""Encoded images to fields: decoded by Pillow, or kept. What is in them is not trusted: formats, pixels are bounded."""
+"""Encoded images to fields: decoded by Pillow, or kept. They are not trusted: formats and pixels are bounded."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _kept(name: str, content: bytes, where: str) -> dict[str, Any]:
     try:
         header = read_image_header(content)
     except FormatError as error:
-        raise FormatError(error.message, file=where, remedy=error.remedy) from None
+        raise error.within(where) from None
     return {
         name: EncodedImage(content),
         f"{name}.width": np.int32(header.width),
@@ -219,7 +219,7 @@ class ImageSource:
     """The remedy for pictures of several sizes."""
 
     look: ImageForm
-    _decided: ImageForm | None = None
+    _known_form: ImageForm | None = None
 
     def __init__(self, path: str, **options: Unpack[ImageFileOptions]) -> None:
         self.path = path
@@ -240,9 +240,9 @@ class ImageSource:
 
         It is decided once, before workers get the source.
         """
-        if self._decided is None:
-            self._decided = self.look if self.look.keep_encoded or self.look.seen is not None else self._looked_at()
-        return self._decided
+        if self._known_form is None:
+            self._known_form = self.look if self.look.keep_encoded or self.look.seen else self._looked_at()
+        return self._known_form
 
     def named_modes(self) -> Mapping[str, str]:
         """The modes that the source itself names for fields; they count where the user names none."""
@@ -254,7 +254,7 @@ class ImageSource:
 
     def _with(self, look: ImageForm) -> ImageSource:
         other = copy.copy(self)
-        other.__dict__.update(look=look, _decided=None)
+        other.__dict__.update(look=look, _known_form=None)
         return other
 
     def _looked_at(self) -> ImageForm:
@@ -279,7 +279,7 @@ class ImageSource:
                 f"{name!r} has images of more than 8 bits a channel, of which a loader's decode takes the upper 8"
                 for name in sorted(self._kept_of_more_bits())
             )
-        return () if self._decided is None else self._decided.notes
+        return () if self._known_form is None else self._known_form.notes
 
     def _kept_of_more_bits(self) -> set[str]:
         found = set()

@@ -1,4 +1,4 @@
-"""Calls libraries in a process that a damaged file may kill, which is never the user's.
+"""Calls libraries in a process that a damaged file may kill, and never in the user's.
 
 A worker of a conversion may die, so it reads by itself. Any other process has one beside it that reads, to its end.
 """

@@ -50,7 +50,7 @@ def sound_fields(name: str, content: bytes, where: str, dtype: str | None = None
             rate, frames = int(file.samplerate), int(file.frames)
             kind = dtype or _TYPES.get(file.subtype, "float32")
             pieces = [np.empty((0, file.channels)[: file.channels], kind)]
-            # What a header promises is not believed before it is there.
+            # A length in a header counts only once the samples are there.
             while len(piece := file.read(_PIECE_FRAMES, dtype=kind)):
                 pieces.append(piece)
     found = sum(map(len, pieces))

@@ -1,4 +1,4 @@
-"""Streams of bytes, packed by gzip or not. What a file says of their length is not believed before they are there."""
+"""Streams of bytes, packed by gzip or not. A length in a file counts only once its bytes are there."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from gdsload.errors import FormatError
 
 __all__ = ["Member", "TarReader", "opened_tar"]
 
-# Long names and the like are read whole before anyone sees how long they are.
+# tarfile reads long names and the like whole, whatever their length.
 _EXTENDED = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
@@ -64,7 +64,7 @@ class TarReader:
 
     Args:
         stream: the file, unpacked.
-        nbytes: how long it is; -1 if it is packed, so that nobody knows.
+        nbytes: how long it is; -1 if it is packed, so that it is not known.
         file: its name.
 
     Attributes:
@@ -179,6 +179,5 @@ def opened_tar(file: str) -> Iterator[TarReader]:
         ):
             yield TarReader(*unpacked_by_magic(raw), file)
     except FormatError as error:
-        if error.file is None:
-            raise FormatError(error.message, file=file, remedy=error.remedy) from None
+        error.within(file)
         raise

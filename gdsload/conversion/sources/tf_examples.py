@@ -98,7 +98,7 @@ def sample_of_example(
     for name in found if not others else ():
         if name not in features and found[name].WhichOneof("kind"):
             raise FormatError(
-                f"it has a feature {name!r}, which the first records have not",
+                f"it has a feature {name!r}, which the first records do not have",
                 file=where,
                 remedy="Choose those that all have: `fields=[...]`.",
             )

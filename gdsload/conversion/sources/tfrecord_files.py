@@ -29,7 +29,7 @@ _MASK = 0xA282EAD8
 
 
 class TfRecordSource(FieldChoice, ImageSource):
-    """The records of TFRecord files, each a `tf.train.Example`. What is a SequenceExample is refused.
+    """The records of TFRecord files, each a `tf.train.Example`. A SequenceExample is refused.
 
     The first examples tell what each feature is: of int64 (int64) and float (float32) lists a single number, if all of
     those have one value, else an array, ragged where its length differs; of bytes, which must be single, an image,
@@ -99,7 +99,7 @@ class TfRecordSource(FieldChoice, ImageSource):
             try:
                 self._known = features_of(first, self.types, self.fields, self.path)
             except FormatError as error:
-                raise FormatError(error.message, file=self.path, remedy=error.remedy) from None
+                raise error.within(self.path) from None
         return self._known
 
     def _files(self) -> list[str]:
@@ -129,7 +129,7 @@ def _records(file: str) -> Iterator[bytes]:
             length = _length(header, place, checksum)
             content = _exactly(stream, length, place)
             if _masked(checksum(content)) != int.from_bytes(_exactly(stream, 4, place), "little"):
-                raise ValueError(f"the record at byte {place} has not the checksum that was written with it")
+                raise ValueError(f"the record at byte {place} does not match its checksum")
             place += length + 16
             yield content
 
@@ -138,7 +138,7 @@ def _length(header: bytes, place: int, checksum: Any) -> int:
     if len(header) != 12:
         raise ValueError(f"the record at byte {place} is cut short")
     if _masked(checksum(header[:8])) != int.from_bytes(header[8:], "little"):
-        raise ValueError(f"the length of the record at byte {place} has not the checksum that was written with it")
+        raise ValueError(f"the length of the record at byte {place} does not match its checksum")
     length = int.from_bytes(header[:8], "little")
     if length > _MAX_RECORD_BYTES:
         raise ValueError(f"the record at byte {place} has {length} bytes; the most is {_MAX_RECORD_BYTES}")

@@ -105,7 +105,6 @@ class TokenSource(OfDocuments):
         return self.end is None and not any(map(self._index, files))
 
     def _tokens(self, file: str, target_bytes: int) -> list[Part]:
-        """Runs of tokens."""
         row, name = self._flat(file), os.path.basename(file)
         size = row.dtype.itemsize
         return [

@@ -109,7 +109,7 @@ def _check_dtype(found: np.dtype[Any], asked: np.dtype[Any] | None, file: str) -
             f"is {asked}, but the file itself says {found}",
             option="dtype",
             file=file,
-            remedy="Leave dtype out: it is known.",
+            remedy="Leave `dtype` out: it is known.",
         )
 
 

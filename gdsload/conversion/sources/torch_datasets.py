@@ -27,7 +27,7 @@ class TorchSource:
 
     A sample that is a mapping has its keys as fields, a named tuple its names, another tuple or list ``"0"``, ``"1"``
     and so on, and anything else is the field ``"0"``. Of a mapping in it each value becomes a field, ``"meta.id"``.
-    Pillow images become uint8 ``[channels, height, width]``, as they are: who opened them may have turned them.
+    Pillow images become uint8 ``[channels, height, width]``, as they are: the dataset may have turned them.
 
     What a dataset reads cannot be seen from outside: a conversion that was interrupted is taken for the same if the
     dataset has the same name and length, and the options are the same.

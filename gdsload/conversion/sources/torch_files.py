@@ -95,7 +95,6 @@ class TorchFileSource(FieldChoice):
         return {name: _tensor(value, name, file) for name, value in self._entries(file).items()}
 
     def _entries(self, file: str) -> dict[str, Any]:
-        """The values of a file by name."""
         loaded = _loaded(file)
         if isinstance(loaded, torch.Tensor):
             found = {os.path.splitext(os.path.basename(file))[0]: loaded}
@@ -144,7 +143,7 @@ def _loaded(file: str) -> Any:
         raise FormatError(
             f"the file cannot be read: {reason}",
             file=file,
-            remedy="Save tensors, in a dictionary or list: torch.save({'x': x}, file). What is damaged, copy again.",
+            remedy="Save tensors, in a dictionary or list: `torch.save({'x': x}, file)`. Copy a damaged file again.",
         ) from None
 
 

@@ -209,7 +209,6 @@ class YoloLayout:
                     yield name
 
     def _lines(self, file: str, images: set[str]) -> Iterator[str]:
-        """The images that a list names."""
         lines = text_of(self.files.inside(self.base, file), _MAX_LIST_BYTES).splitlines()
         for number, line in enumerate(lines, 1):
             entry = line.strip().replace("\\", "/")

@@ -85,7 +85,7 @@ class ZarrSource(FieldChoice):
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: whole chunks, which would otherwise be decoded twice."""
-        self._files()  # zarr opens them by itself, and asks nobody
+        self._files()  # zarr opens them by itself, without a check of links
         arrays = self._open()
         lengths = {name: array.shape[0] if array.shape else -1 for name, array in arrays.items()}
         count = common_length(lengths, "arrays", self.path)
@@ -118,7 +118,7 @@ class ZarrSource(FieldChoice):
         """The arrays at the path, and the names of groups beside them."""
         zarr, folder = need("zarr", file=self.path), self._folder()
         with reading("the arrays cannot be opened", self.path):
-            # What arrays there are, the folders say: names in consolidated metadata may be of any place.
+            # Arrays are found by their folders: names in consolidated metadata may be of any place.
             found = zarr.open(folder, mode="r", use_consolidated=False)
             if isinstance(found, zarr.Array):
                 return {os.path.basename(absolute(folder)).removesuffix(".zarr"): found}, []

@@ -118,7 +118,7 @@ class Looked:
             f"the image of sample {index} in field {name!r} cannot be decoded: {first.message}",
             problems=problems,
             file=first.file,
-            remedy='Remove the sample, or pass DecodeImage(..., on_error="zeros") to go on with zeros and a mask. '
+            remedy='Remove the sample, or pass `DecodeImage(..., on_error="zeros")` to go on with zeros and a mask. '
             "ShardDataset.verify() tells whether the bytes are those that were written.",
         )
 

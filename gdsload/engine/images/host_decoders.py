@@ -31,7 +31,9 @@ def refuse_without_decoder() -> None:
     """
     if _pillow() is None:
         raise OptionError(
-            "decode= needs Pillow, which is not installed", remedy="Install it with: pip install 'gdsload[images]'."
+            "needs Pillow, which is not installed",
+            option="decode",
+            remedy="Install it with: pip install 'gdsload[images]'.",
         )
 
 

@@ -3,11 +3,11 @@
 Drawing runs Python for each index, so it is done for several batches at once, by the thread that plans.
 
 Invariants:
-    1. One thread at a time draws; how far the consumer is may be asked for from any other meanwhile.
-    2. What is known of a batch is kept until the one after it has been handed out: the consumer may step back by one.
+    1. One thread at a time draws; any other may ask meanwhile how far the consumer is.
+    2. A batch is kept until the one after it has been handed out: the consumer may step back by one.
     3. After an error nothing is drawn, whatever it was.
 
-What is drawn from one generator by several loaders, or by two iterators at once, is undefined.
+Draws of several loaders, or of two iterators at once, from one generator are undefined.
 """
 
 from __future__ import annotations
@@ -168,7 +168,6 @@ class Draws:
         return seed != self._seed or torch.equal(generator.get_state(), torch.Generator().manual_seed(seed).get_state())
 
     def _draw(self, count: int) -> None:
-        """Draw some more batches."""
         batches: list[IntArray] = []
         marks = [self._marks[-1]]
         error: BaseException | None = RuntimeError(f"the {self._source.name} was interrupted")

@@ -14,7 +14,7 @@ from gdsload.system.arrays import IntArray
 
 __all__ = ["IndexFunction", "is_function"]
 
-_REMEDY = "Return a one-dimensional int64 tensor or numpy array, as torch.randperm(n, generator=...) gives."
+_REMEDY = "Return a one-dimensional int64 tensor or numpy array, as `torch.randperm(n, generator=...)` gives."
 
 
 def is_function(sampler: object) -> TypeGuard[Callable[[int], Any]]:
@@ -63,19 +63,22 @@ class IndexFunction:
         return xxhash.xxh3_128_hexdigest(self.indices(epoch).data)
 
     def _checked(self, given: Any, epoch: int) -> IntArray:
-        where = f"the sampler gave, for epoch {epoch},"
+        where = f"gave, for epoch {epoch},"
         if not isinstance(given, torch.Tensor | np.ndarray):
-            raise OptionError(f"{where} a {type(given).__name__}, not indices in a tensor", remedy=_REMEDY)
+            message = f"{where} a {type(given).__name__}, not indices in a tensor"
+            raise OptionError(message, option="sampler", remedy=_REMEDY)
         if given.dtype in (torch.bool, np.bool_):
-            raise OptionError(f"{where} a mask", remedy="Return the indices of what is true: mask.nonzero().flatten().")
+            remedy = "Return the indices of what is true: `mask.nonzero().flatten()`."
+            raise OptionError(f"{where} a mask", option="sampler", remedy=remedy)
         values = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else given
         if values.ndim != 1 or (len(values) and values.dtype.kind not in "iu"):
             kind = f"a {type(given).__name__} of {given.dtype} and shape {tuple(given.shape)}"
-            raise OptionError(f"{where} {kind}, not a row of whole numbers", remedy=_REMEDY)
+            raise OptionError(f"{where} {kind}, not a row of whole numbers", option="sampler", remedy=_REMEDY)
         if len(values) and not (values.min() >= 0 and values.max() < self._samples):
             place = int(np.argmax((values < 0) | (values >= self._samples)))
             raise SampleIndexError(
                 f"{where} index {values[place]} at place {place}, but the dataset has samples 0 to {self._samples - 1}",
+                option="sampler",
                 remedy="Return indices of the dataset that the loader was given, counted from 0.",
             )
         found = values.astype(np.int64)  # a copy: the function may fill one tensor for each epoch

@@ -42,12 +42,13 @@ class IndexSource:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.given, Iterable) or hasattr(self.given, "__getitem__")):
-            remedy = "Pass a function as sampler=." if is_function(self.given) else "Pass what can be iterated."
-            raise OptionError(f"{self.name} is {self.given!r}", remedy=remedy)
+            remedy = "Pass a function as `sampler`." if is_function(self.given) else "Pass what can be iterated."
+            raise OptionError(f"is {self.given!r}", option=self.name, remedy=remedy)
         try:
             self.table()
         except TypeError:
-            raise OptionError(f"sampler is {_kind(self.given)}", remedy="Pass a vector of whole numbers.") from None
+            remedy = "Pass a vector of whole numbers."
+            raise OptionError(f"is {_kind(self.given)}", option="sampler", remedy=remedy) from None
         except OverflowError:
             raise self._outside(_farthest(self.given)) from None
 
@@ -79,8 +80,8 @@ class IndexSource:
         except TypeError:
             batches = self.batch_size is None
             raise OptionError(
-                f"the {self.name} gave {_culprit(values)}, which is no whole number"
-                + (" nor a batch of them" if batches else ""),
+                f"gave {_culprit(values)}, which is no whole number" + (" nor a batch of them" if batches else ""),
+                option=self.name,
                 remedy=f"Let it give {'lists of indices' if batches else 'indices'}.",
             ) from None
         except OverflowError:
@@ -92,7 +93,8 @@ class IndexSource:
     def _outside(self, index: int) -> SampleIndexError:
         last = self.samples - 1
         return SampleIndexError(
-            f"the {self.name} gave index {index}, but the dataset has samples 0 to {last}",
+            f"gave index {index}, but the dataset has samples 0 to {last}",
+            option=self.name,
             remedy="Negative indices are not counted from the end." if index < 0 else None,
         )
 

@@ -74,7 +74,7 @@ class PlannedSampler(Sampler[IntArray], ABC):
 
     @abstractmethod
     def plan(self, epoch: int, window: int, world_size: int) -> WindowPlan:
-        """The batches of a window: always the same ones, and all ranks have as many."""
+        """The batches of a window: always the same ones, and equally many for all ranks."""
 
     def steps(self, epoch: int, world_size: int) -> int:
         """Number of batches of a rank: all windows are planned to find it out."""

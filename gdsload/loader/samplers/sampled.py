@@ -2,8 +2,8 @@
 
 - By the place in its plan, if it has one (`PlannedSampler`): nothing is drawn again;
 - by its own `state_dict`, which is called after each batch that is drawn; or
-- by setting it back to where it stood when the epoch began (its generator's state, its epoch) and drawing again what
-  had been handed out. A digest of that shows whether it repeats itself.
+- by setting it back to the begin of the epoch (its generator's state, its epoch) and drawing again the indices that had
+  been handed out. A digest of these shows whether it repeats itself.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Sampled:
         while isinstance(inner := self._levels[-1], BatchSampler):
             self._levels.append(inner.sampler)
         self._resumed: dict[str, Any] | None = None
-        """Where the next epoch begins, if a state says so."""
+        """The mark where the next epoch begins, if a state was loaded."""
         self._begins: dict[str, Any] | None = None
-        """Where it was to begin, if it has drawn from the sampler already and could not begin since."""
+        """The mark where it was to begin, if it has drawn from the sampler already but has not begun."""
         self._next: Draws | None = None
         self._draws: Draws | None = None  # of the newest epoch that has begun
         self._begin_of_newest: dict[str, Any] | None = None
@@ -133,8 +133,8 @@ class Sampled:
             raise StateError(
                 f"the {self.source.name}, a {type(self._levels[-1]).__name__}, cannot be set back into the middle "
                 "of an epoch: it has no state_dict and load_state_dict, no generator, and no set_epoch and epoch",
-                remedy="Give it a seeded generator (generator=torch.Generator().manual_seed(0)) or a state_dict, pass "
-                "indices in a tensor, or ask between epochs.",
+                remedy="Give it a seeded generator (`generator=torch.Generator().manual_seed(0)`) or a state_dict, "
+                "pass indices in a tensor, or ask between epochs.",
             )
         return mark
 
@@ -152,12 +152,12 @@ class Sampled:
         return None if begin is None else {"begin": begin, "digest": 0}
 
     def shared(self) -> dict[str, Any]:
-        """The settings of a sampler that ranks share, which all of them must have alike; empty for a rank's own."""
+        """The settings of a sampler that ranks share, which must be the same in all of them; empty for a rank's own."""
         planned = self.source.planned
         return {} if planned is None else {f"the batch_sampler's {name}": it for name, it in planned.identity().items()}
 
     def refuse_others(self, state: Mapping[str, Any], step: int, world: tuple[int, int]) -> None:
-        """Refuse the state of another rank's sampler, where that says what its samples are.
+        """Refuse the state of another rank's sampler, if the samples depend on it.
 
         Args:
             state: the loader's.
@@ -170,7 +170,7 @@ class Sampled:
         mark, taken = state.get("sampler"), (state.get("rank"), state.get("world_size"))
         if self.source.planned is not None or taken in (world, (None, None)):
             return
-        # Between two epochs, where a sampler is a function of its epoch, nothing is known of a rank.
+        # Between two epochs of a sampler that is a function of its epoch, a state does not depend on the rank.
         begin = mark.get("begin") if isinstance(mark, dict) else None
         if step or (isinstance(mark, dict) and "state" in mark) or (isinstance(begin, dict) and "generator" in begin):
             raise StateError(
@@ -205,7 +205,7 @@ class Sampled:
         self._next = self._draws = None  # they are not what the sampler is set to now
 
     def draws(self, place: Place) -> Draws:
-        """Have an epoch begin, from `place` on. As long as `begun` does not follow, the next call begins there, too.
+        """Begin an epoch, from `place` on. Until `begun` is called, the next call begins there, too.
 
         Raises:
             StateError: if a resumed sampler does not repeat itself.
@@ -248,7 +248,6 @@ class Sampled:
             self._skip(step)
 
     def _skip(self, step: int) -> None:
-        """Draw so many batches for nothing."""
         deque(islice(self.source.given, step * (self.source.batch_size or 1)), maxlen=0)
 
     def _drawn_ahead(self) -> torch.Generator | None:
@@ -316,7 +315,7 @@ def _check(mine: dict[str, Any], begin: Any, step: int, name: str) -> None:
     if step and now is not None and begin.get("batches", now) != now:
         raise StateError(
             f"the {name} gives {now} batches, not {begin['batches']!r} as when the state was taken",
-            remedy="Pass the same one, with the same batch_size and drop_last, or go on between two epochs.",
+            remedy="Pass the same one, with the same `batch_size` and `drop_last`, or go on between two epochs.",
         )
     if type(begin.get("epoch", 0)) is not int:
         raise StateError(f"the sampler's epoch {begin['epoch']!r} is no number")
@@ -333,7 +332,6 @@ def _planned_draws(source: IndexSource, planned: PlannedSampler, state: object, 
 
 
 def _as_text(generator: torch.Generator) -> str:
-    """The state of a generator, for JSON."""
     return base64.b64encode(generator.get_state().numpy().tobytes()).decode()
 
 
@@ -360,7 +358,8 @@ def index_source(options: Options, samples: int) -> IndexSource | None:
         return None
     if isinstance(batches, PlannedSampler) and batches.samples != samples:
         raise OptionError(
-            f"the batch_sampler was made of {batches.samples} samples, but the loader's dataset has {samples}",
+            f"was made of {batches.samples} samples, but the loader's dataset has {samples}",
+            option="batch_sampler",
             remedy="Make both of the same dataset.",
         )
     return IndexSource(batches, None, False, samples)

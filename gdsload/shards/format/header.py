@@ -1,4 +1,4 @@
-"""Bytes to header: the safetensors header, validated as if the file were hostile.
+"""The safetensors header, parsed and validated as if the file were hostile.
 
 The format (https://github.com/huggingface/safetensors#format): eight bytes, little-endian, the length N of the header;
 N bytes of JSON; then the tensors' bytes without holes. Every problem of a header is reported, not only the first.
@@ -123,8 +123,6 @@ def _error(file: str, problems: list[Problem]) -> FormatError:
 
 
 class _Check:
-    """Collects the problems of one header."""
-
     def __init__(self, raw: bytes, file_bytes: int, file: str) -> None:
         self.raw, self.file_bytes, self.file = raw, file_bytes, file
         self.problems: list[Problem] = []

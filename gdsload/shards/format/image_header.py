@@ -1,8 +1,8 @@
 """The headers of encoded images: JPEG, PNG and WebP.
 
-Pure, and written for hostile bytes: whatever they are, the answer is a header or a `FormatError`, after one pass over
-the segments before the pixels (JPEG) or over all chunks (PNG, WebP). Pixels are not looked at: an image with a good
-header may still be damaged.
+Pure, and written for hostile bytes: any bytes give a header or a `FormatError`, after one pass over the segments before
+the pixels (JPEG) or over all chunks (PNG, WebP). Pixels are not looked at: an image with a good header may still be
+damaged.
 
 JPEG: ITU-T T.81, annex B. PNG: the W3C's recommendation, third edition. WebP: RFC 9649. Orientation: the EXIF standard
 (CIPA DC-008), tag 0x0112 of the first directory.
@@ -38,7 +38,7 @@ JpegCoding = Literal["baseline", "extended", "progressive", "other"]
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _MOST_PIECES = 2**16
-"""Segments or chunks; a real image has some, and 64 KiB each would be 4 GiB."""
+"""Segments or chunks; a real image has few, and of 64 KiB each they would be 4 GiB."""
 _ORIENTATION = 0x0112
 _WHOLE_BYTES = {3: 2, 4: 4}
 """Bytes of EXIF's whole numbers by type: it asks for the short one, and some write the long one."""
@@ -160,7 +160,7 @@ def _jpeg(data: memoryview) -> ImageHeader:
 
 
 def _marker(data: memoryview, at: int) -> tuple[int, int]:
-    """The marker at or after a byte, and where it ends; what is before it is skipped, as decoders do."""
+    """The marker at or after a byte, and where it ends; bytes before it are skipped, as decoders do."""
     found = _MARKER.search(data, at)
     return (data[found.end() - 1], found.end()) if found else (_END, len(data))
 
@@ -233,7 +233,7 @@ def _png_size(kind: bytes, chunk: memoryview, checked: memoryview) -> ImageHeade
 
 
 def _check_crc(chunk: memoryview) -> None:
-    """Raises unless a chunk, from its kind to its checksum, is what was written."""
+    """Raise an error unless the checksum of a chunk is right."""
     if zlib.crc32(chunk[:-4]) != _big(chunk, 4, len(chunk) - 4):
         _damaged(f"the checksum of its chunk {bytes(chunk[:4])!r} differs")
 

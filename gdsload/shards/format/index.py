@@ -57,7 +57,7 @@ class Index:
         schema: the fields.
         shards: the shards.
         packed: the fields of each packed column, as `StoredSchema` has them: the same in all shards.
-        metadata: what the dataset says of itself beside.
+        metadata: the metadata of the dataset.
     """
 
     schema: Schema

@@ -1,4 +1,4 @@
-"""Schema and sizes to header: where each tensor of a new shard goes, and the bytes that say so."""
+"""The layout of a new shard, from schema and sizes: the place of each tensor, and the header."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ class Field:
             and binary strings, ``"image"`` for encoded images. These have no shape.
         shape: the shape of one sample's tensor. ``None`` as the first dimension makes the field ragged: that
             dimension varies from sample to sample and may be 0.
-        codecs: for encoded images those that a sample may be encoded by: ``"jpeg"``, ``"png"`` and ``"webp"``, which
-            is also what they are if none is named.
+        codecs: for encoded images those that a sample may be encoded by: ``"jpeg"``, ``"png"`` and ``"webp"``; all
+            three if none is named.
 
     Raises:
         SchemaError: if the element type, shape or codecs cannot be stored.
@@ -45,7 +45,7 @@ class Field:
     kind: FieldKind
     shape: tuple[int | None, ...]
     row_shape: tuple[int, ...]
-    """Shape of a row: the whole sample of a fixed field, what follows the free dimension of a ragged one."""
+    """Shape of a row: the whole sample of a fixed field, the dimensions after the free one of a ragged field."""
     row_bytes: int
     """Bytes of a row."""
     codecs: tuple[str, ...]
@@ -117,7 +117,6 @@ class Field:
 
 
 def _checked_codecs(kind: FieldKind | None, given: str | Iterable[str] | None) -> tuple[str, ...]:
-    """The codecs of a field, sorted."""
     if kind != "image":
         if given is not None:
             raise SchemaError(f"codecs are those of encoded images, but {show(given)} was given for another field")

@@ -82,7 +82,7 @@ class Shard:
         stored: its fields, and how they are stored.
         samples: its number of samples.
         columns: where each stored column is located.
-        checksums: what its bytes should be; None for files that gdsload did not write.
+        checksums: of its tensors; None for files that gdsload did not write.
         header: the header it was read from.
     """
 
@@ -112,7 +112,7 @@ def read_shard(header: Header, file: str) -> Shard:
     problems: list[Problem] = []
     shard = _Own(header, file, problems).read() if is_gdsload(header) else _read_plain(header, file, problems)
     if shard is None or problems:
-        # Fields that share offsets meet the same fault once each.
+        # Fields that share offsets each report the same fault.
         unique = tuple(dict.fromkeys(problems))
         raise FormatError("the file cannot be read as a shard", problems=unique, file=file)
     return shard
@@ -217,7 +217,7 @@ class _Own:
         return (None, {}) if wrong or groups is None else (StoredSchema(schema, packed), groups)
 
     def _groups(self, schema: Schema, groups: Any) -> dict[str, str] | None:
-        """For each ragged field the field whose offsets it uses; None if that is not what `groups` says."""
+        """For each ragged field the field whose offsets it uses; None if `groups` is no such mapping."""
         ragged = {name for name, field in schema.items() if field.ragged}
         if not isinstance(groups, dict) or groups.keys() != ragged:
             wanted = sorted(ragged)

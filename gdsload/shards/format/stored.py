@@ -17,13 +17,13 @@ from gdsload.system.names import check_list
 __all__ = ["ROWS_PREFIX", "PackRule", "Packed", "StoredSchema", "pack_rule", "packed_by", "read_packed"]
 
 PackRule = Literal["auto"] | Sequence[str]
-"""Which fields are packed: by themselves those that gain by it, or those of these names."""
+"""The fields that are packed: ``"auto"``, those that gain by it; or those of these names."""
 Packed = tuple[tuple[str, ...], ...]
 
 ROWS_PREFIX = f"{RESERVED_PREFIX}rows:"
 _MOST_BYTES, _LEAST_FIELDS = 16, 4
-"""Fields of so many bytes, and from so many of them on, are packed by themselves. A read takes longer than to copy the
-bytes around it, which who loads some fields alone has to; with few fields there is little to be gained
+"""Fields of so many bytes, and from so many of them on, are packed by themselves. A read takes longer than a copy of
+the bytes around it, which a loader of few fields has to copy, too; with few fields there is little gain
 (docs/design/0012-packed-fields.md)."""
 
 
@@ -160,7 +160,7 @@ def _arranged(schema: Schema, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _complaint(schema: Schema, name: object) -> str | None:
-    """Why a field cannot be packed; None if it can be."""
+    """The reason why a field cannot be packed; None if it can be."""
     if not isinstance(name, str) or name not in schema:
         return f"the schema has no field {show(name)}"
     if schema[name].ragged:
@@ -177,7 +177,7 @@ def read_packed(schema: Schema, tree: Mapping[str, object], versions: Sequence[i
         versions: of the format, those that the fields and columns may need; version 2 is that of packed columns alone.
 
     Returns:
-        They, and all that is wrong with them, or with the version; if anything is, they are of no use.
+        They, and all that is wrong with them, or with the version; if anything is, they must not be used.
     """
     some = tuple(versions) == (2,) or (max(versions) > 2 and "packed" in tree)
     packed, problems = _columns(schema, tree.get("packed")) if some else ((), [])

@@ -1,4 +1,4 @@
-"""JSON in which every key counts: naming a key twice is refused, since readers differ in which they take."""
+"""JSON in which every key counts: a key that comes twice is refused, since readers differ in which value they take."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class VerifyReport:
 class _Found:
     """The findings on one shard: faults of its bytes, of the right to read them, and of their meaning.
 
-    A shard that may not be read does not show that anything is wrong with its samples.
+    If a shard may not be read, its samples are not known to be wrong.
     """
 
     damage: list[Problem] = field(default_factory=list)
@@ -101,7 +101,6 @@ def _forget_numbers(sources: Sequence[ShardSource], found: Sequence[_Found]) -> 
 
 
 def _raise(found: Sequence[_Found]) -> None:
-    """Raise what was found, if anything was."""
     damage = [problem for one in found for problem in one.damage]
     unread = [problem for one in found for problem in one.unread]
     problems = [*damage, *unread, *(problem for one in found for problem in one.nonsense)]
@@ -196,7 +195,7 @@ def _verify_opened(opened: OpenShard, meter: _Meter, *, deep: bool) -> _Found:
 
 
 def _verify_tensor(opened: OpenShard, entry: TensorEntry, found: _Found, meter: _Meter, *, deep: bool) -> None:
-    """Verify a tensor, one pass over its bytes for all that is asked of them."""
+    """Verify a tensor, with one pass over its bytes for all checks."""
     sums = opened.shard.checksums
     padding = entry.name.startswith(PADDING_PREFIX) and sums is not None
     stored = opened.shard.stored
@@ -218,7 +217,7 @@ def _verify_tensor(opened: OpenShard, entry: TensorEntry, found: _Found, meter: 
 
 
 def _look_into(opened: OpenShard, entry: TensorEntry, inside: FieldBytes, found: _Found) -> None:
-    """Note what bytes of a field, which are in a tensor, mean."""
+    """Note the faults in the meaning of a field's bytes, which are in a tensor."""
     if inside.dtype.code == "BOOL":
         found.nonsense += wrong_booleans(opened, entry, inside)
     for counts, count in zip((found.nan, found.infinite), not_finite(inside.data, inside.dtype), strict=True):

@@ -35,9 +35,9 @@ class FieldBytes:
         name: the field's.
         dtype: its element type.
         data: the bytes.
-        offset: where in the file the first of them is.
-        size: how many are together there; 0: all.
-        stride: bytes from where some are together to where the next are.
+        offset: the place of the first of them in the file.
+        size: how many of them are neighbours there; 0: all.
+        stride: bytes from the begin of one such group to the begin of the next.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A shard that is open for verification: its bytes piece by piece, and to which samples they belong."""
+"""A shard that is open for verification: its bytes piece by piece, and the samples that they belong to."""
 
 from __future__ import annotations
 

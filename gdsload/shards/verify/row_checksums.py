@@ -1,4 +1,4 @@
-"""Samples against their checksums before they are written again: what was damaged must not get a right checksum."""
+"""The check of samples before they are written again: damaged bytes must not get a right checksum."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class RowCheck:
         """Problems of the blocks of a tensor that contain runs of its rows."""
         nbytes = entry.end - entry.begin
         row_bytes = nbytes // max(entry.shape[0], 1)
-        # What a writer has made of offsets is for others to judge; blocks there are these.
+        # Other checks judge the offsets; these are the blocks.
         lows, highs = (np.clip(edges, 0, entry.shape[0]) for edges in rows)
         some = highs > lows
         if not nbytes or not some.any():

@@ -1,9 +1,9 @@
-"""`gdsload bench`: what a dataset's samples reach the device with, straight there and by way of RAM.
+"""`gdsload bench`: the rate at which a dataset's samples arrive on the device, directly and by way of RAM.
 
-plan      what is measured, and the machine it is measured on
+plan      the measurement and the machine
 routes    the contenders: how each opens a loader and gets a batch to the device
 check     their bytes against the dataset's, before anything is timed
-cache     dropping files from the page cache, filling it, and asking the kernel whether that worked
+cache     files out of the page cache and into it, checked by the kernel
 trial     one timed run
 run       all of it, in order
 """

@@ -36,14 +36,14 @@ class BenchPlan:
         files: its shards.
         samples: how many it has.
         num_bytes: bytes of its shards.
-        digest: what names its content.
+        digest: the digest of its content.
         device: where batches go.
         batch_size: samples of a batch.
         shuffle: as `gdsload.DataLoader` has it.
         backends: those of the direct contenders, one each.
         trials: timed runs of each contender, in each state of the cache.
-        seconds: a trial ends with the first batch after as many; None: with the epoch.
-        max_bytes: a trial ends with the batch that reaches as many; None: with the epoch.
+        seconds: a trial ends with the first batch after so many; None: with the epoch.
+        max_bytes: a trial ends with the batch that reaches so many; None: with the epoch.
     """
 
     path: str
@@ -144,7 +144,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of what the numbers depend on."""
+    """The versions of all that the numbers depend on."""
     return {
         "gdsload": __version__,
         "python": sys.version.split()[0],

@@ -1,8 +1,8 @@
-"""Files into the page cache and out of it, and whether they are there: asked of the kernel, never assumed.
+"""Files into the page cache and out of it, with a check of the kernel's whether they are there.
 
-Their owner asks mincore, which looks at every page and touches none; to others it says that everything is there. They
-ask by reads that must not wait, at some places of each file. Either could be blind on a file system, so it has to see a
-page that was just read before it is believed that there are none.
+The owner of files uses mincore, which looks at every page and touches none; for others it reports all pages as
+resident. They use reads that do not wait, at some places of each file. Either way may not work on a file system, so it
+must see a page that was just read before its answer "none" counts.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Residency:
     """The number of some files' pages that are in the page cache.
 
     Attributes:
-        places: how many pages were asked for.
+        places: how many pages were looked at.
         resident: how many of them are there.
-        asked: ``"mincore"``, about every page; ``"RWF_NOWAIT"``, about some; or both.
+        asked: ``"mincore"``, for every page; ``"RWF_NOWAIT"``, for some; or both.
     """
 
     places: int
@@ -71,7 +71,7 @@ class Residency:
 
 
 def look(files: Sequence[str]) -> Residency:
-    """Ask where the pages of some files are.
+    """Look which pages of some files are in the page cache.
 
     Raises:
         ReadError: if one cannot be opened.
@@ -90,7 +90,7 @@ def look(files: Sequence[str]) -> Residency:
 
 
 def why_blind(files: Sequence[str]) -> str:
-    """Why it cannot be found out whether a page is in the page cache; empty if it can."""
+    """The reason why it cannot be found out whether a page is in the page cache; empty if it can."""
     for file in {os.stat(file).st_dev: file for file in files}.values():
         fd = open_regular(file)
         try:
@@ -104,7 +104,7 @@ def why_blind(files: Sequence[str]) -> str:
 
 
 def drop(files: Sequence[str]) -> Residency:
-    """Drop files from the page cache, and say what is left. Pages that somebody maps or writes stay."""
+    """Drop files from the page cache, and return what is left. Pages that a process maps or writes stay."""
     for attempt in range(_ATTEMPTS):
         for file in files:
             _drop(file)
@@ -119,7 +119,7 @@ def drop(files: Sequence[str]) -> Residency:
 
 
 def fill(files: Sequence[str]) -> Residency:
-    """Read files whole, and say what of them is in the page cache then."""
+    """Read whole files, and return which of their pages are in the page cache then."""
     buffer = bytearray(_READ_BYTES)
     for file in files:
         with open(file, "rb", buffering=0) as stream:
@@ -154,7 +154,7 @@ def _drop(file: str) -> None:
 
 
 def _answers(fd: int, file: str, part: range) -> tuple[str, NDArray[np.bool_]]:
-    """Whom was asked, and for each page (or some) of a part of a file whether it is in the page cache."""
+    """The way that was used, and a mask of the pages (or some) of a range of a file that are in the page cache."""
     if not part:
         return "mincore", np.zeros(0, bool)
     if os.fstat(fd).st_uid == os.geteuid():

@@ -1,4 +1,4 @@
-"""Before anything is timed: does every contender hand out the dataset's bytes?"""
+"""The check, before anything is timed, that every contender hands out the dataset's bytes."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Reference:
 def check_route(route: Route, plan: BenchPlan, reference: Reference) -> dict[str, Any]:
     """Run an epoch, as far as a trial goes, and compare samples of it with the dataset's.
 
-    That is up to 512 of those that come, drawn with a fixed seed; of all it is checked that none comes twice and, in a
-    whole epoch, that none is missing.
+    Up to 512 samples are compared, drawn with a fixed seed; all are counted: none may come twice or, in a whole epoch,
+    be missing.
 
     Returns:
-        What was compared, for the record.
+        The comparison, for the record.
 
     Raises:
         ReadError: if a sample is not what the dataset holds, comes twice or is missing.
@@ -88,7 +88,6 @@ def check_route(route: Route, plan: BenchPlan, reference: Reference) -> dict[str
 
 
 def _positions(plan: BenchPlan) -> NDArray[np.int64]:
-    """Positions in the epoch whose samples are compared."""
     total = plan.samples
     if plan.max_bytes is not None:
         total = min(total, max(plan.max_bytes * plan.samples // max(plan.num_bytes, 1), 1))

@@ -1,4 +1,4 @@
-"""A measurement from begin to end; what comes out is its record."""
+"""A measurement from begin to end, and its record."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_bench(
 
     Returns:
         The record: plain dicts, lists, numbers and texts. ``cold`` and ``hot`` are None if not asked for; if that state
-        of the cache could not be had, they say so in ``state``, and have no contenders.
+        of the cache was not possible, they have no contenders, and ``state`` has the reason.
 
     Raises:
         ReadError: if a contender hands out wrong bytes, or a file cannot be read.
@@ -62,7 +62,6 @@ def run_bench(
 
 
 def _conditions(plan: BenchPlan) -> dict[str, Any]:
-    """The conditions of the trials, for the record."""
     notes = [
         "cold: not in this kernel's page cache; what caches drives and hosts below it have is not known",
         "cold: each trial has a new loader, and what it opens for its first batch is in the time",
@@ -84,7 +83,7 @@ def _conditions(plan: BenchPlan) -> dict[str, Any]:
 
 
 def turns(routes: Sequence[Route], trials: int) -> Iterator[tuple[int, Route]]:
-    """Every contender once a round; who comes first goes round."""
+    """Every contender once a round, each round beginning with the next one."""
     for number in range(trials):
         first = number % len(routes)
         for route in [*routes[first:], *routes[:first]]:
@@ -92,7 +91,7 @@ def turns(routes: Sequence[Route], trials: int) -> Iterator[tuple[int, Route]]:
 
 
 def _measure_cold(plan: BenchPlan, routes: Sequence[Route], file_system: str, steps: Steps) -> dict[str, Any]:
-    """Trials with the shards out of the page cache; no contenders, and why, if that could not be had."""
+    """Trials with the shards out of the page cache; no contenders, and the reason, if that was not possible."""
     steps.begin("cold", plan.trials * len(routes))
     if blind := why_blind(plan.files):
         return _refused(f"not cold: {blind}")
@@ -112,7 +111,7 @@ def _measure_cold(plan: BenchPlan, routes: Sequence[Route], file_system: str, st
 
 
 def _measure_hot(plan: BenchPlan, routes: Sequence[Route], file_system: str, steps: Steps) -> dict[str, Any]:
-    """Trials with the shards in the page cache; no contenders, and why, if that could not be had."""
+    """Trials with the shards in the page cache; no contenders, and the reason, if that was not possible."""
     steps.begin("hot", plan.trials * len(routes))
     room = memory_room(Tree()) or 0
     if plan.num_bytes > room and file_system not in IN_MEMORY:
@@ -148,7 +147,7 @@ def _refused(why: str) -> dict[str, Any]:
 
 
 def settle(route: Route, loader: DataLoader, plan: BenchPlan) -> int:
-    """Run epochs until bytes take the paths that they took the time before: registering shards takes a while."""
+    """Run epochs until bytes take the same paths as in the epoch before: registering shards takes a while."""
     before: dict[str, float] = {}
     for number in range(_MOST_UNTIMED):
         moved = run_trial(route, loader, plan, number, whole=not number)["bytes_by_path"]

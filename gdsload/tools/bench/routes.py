@@ -23,7 +23,7 @@ class Route:
 
     Attributes:
         name: what it is called.
-        way: what it is meant to be; which path bytes took, counters say.
+        way: the intended way; counters tell the path that bytes took.
         backend: how its batches reach the device; None: they are built in RAM, and the consumer copies them.
         settings: further options of its loader.
     """
@@ -34,7 +34,7 @@ class Route:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def open(self, plan: BenchPlan, *, shuffle: bool | str, with_index: bool = False) -> DataLoader:
-        """A new loader; nothing of the shards is mapped before its first batch is asked for, nor after its `close`.
+        """A new loader; no shard is mapped before its first batch, nor after `close`.
 
         Raises:
             BackendUnavailableError: if the backend cannot be used.
@@ -65,12 +65,12 @@ def make_routes(plan: BenchPlan) -> list[Route]:
 
 
 def sample_bytes(batch: Batch) -> int:
-    """Bytes of the samples of a batch, without what tells ragged ones apart."""
+    """Bytes of the samples of a batch, without the offsets of ragged ones."""
     return sum(_nbytes(value) for value in batch.values())
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has done all that it was given."""
+    """Wait until the device has finished all its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 __all__ = ["Progress", "Steps"]
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how many trials are through, and how many there are. An error that it raises ends the
-measurement."""
+"""Called with a text on the present step, the trials that are done, and the number of trials. An error that it raises
+ends the measurement."""
 
 
 class Steps:
@@ -16,7 +16,7 @@ class Steps:
 
     Args:
         trials: how many there are.
-        progress: called with each; None: nothing is.
+        progress: called for each; or None.
     """
 
     def __init__(self, trials: int, progress: Progress | None) -> None:
@@ -25,12 +25,12 @@ class Steps:
         self._state = ""
 
     def say(self, what: str) -> None:
-        """Tell what is being done that is no trial."""
+        """Report a step that is no trial."""
         if self._progress is not None:
             self._progress(what, self._done, self._of)
 
     def begin(self, state: str, trials: int) -> None:
-        """Begin with a number of trials; what is left of those before them is not made."""
+        """Begin with a number of trials; the rest of those before them is skipped."""
         self._done, self._end = self._end, self._end + trials
         self._state = state
         self.say(f"{state}, preparing")

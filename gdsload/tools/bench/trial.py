@@ -1,4 +1,4 @@
-"""One timed run, and what follows from several."""
+"""One timed run, and the summary of several."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["run_trial", "spread", "summarise"]
 def run_trial(route: Route, loader: DataLoader, plan: BenchPlan, epoch: int, *, whole: bool = False) -> dict[str, Any]:
     """Run an epoch, or as much of it as the plan allows, and take the time.
 
-    The clock runs from asking for the iterator until the last batch is on the device. What a loader opens for its first
-    batch is in it, if that has not been opened before. Bytes by path are what was moved meanwhile: with what was read
-    ahead, where a trial ends before its epoch, and without what was read between samples.
+    The clock runs from asking for the iterator until the last batch is on the device. That includes opening what a
+    loader needs for its first batch, unless it is open already. Bytes by path are those that were moved meanwhile: with
+    those read ahead, if a trial ends before its epoch, and without gaps between samples.
 
     Args:
         route: the contender.
         loader: its loader.
         plan: what is measured.
         epoch: which epoch, so that all contenders of a round have the same order.
-        whole: whether to run the whole epoch, whatever the plan says.
+        whole: run the whole epoch, even if the plan has a limit.
     """
     loader.set_epoch(epoch)
     moved, stats = loader.backend.bytes_by_path, loader.stats
@@ -74,7 +74,7 @@ def run_trial(route: Route, loader: DataLoader, plan: BenchPlan, epoch: int, *, 
 def _difference(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:
     """The bytes moved between two readings of the counters, by path."""
     if before.keys() - after.keys():
-        # cuFile's counters cannot tell bytes of several paths apart, so that the path of all of them has a new name.
+        # cuFile's counters do not separate bytes by path, so all of them have a common name.
         return {"+".join(after): sum(after.values()) - sum(before.values())}
     found = {path: count - before.get(path, 0) for path, count in after.items()}
     return {path: count for path, count in found.items() if count}

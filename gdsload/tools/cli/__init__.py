@@ -2,7 +2,7 @@
 
 Exit codes: 0, done; 1, a fault that gdsload names; 2, wrong usage; 130, interrupted; 143, the same by SIGTERM.
 
-What a command needs is imported when it runs, so that help and completion come without torch.
+Commands import what they need when they run, so that help and completion work without torch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def make_parser() -> tuple[Parser, Mapping[str, Parser]]:
     commands = parser.add_subparsers(prog="gdsload", metavar="COMMAND", dest="command", help=argparse.SUPPRESS)
     for module in _COMMANDS:
         module.add_to(commands)
-    helps = {action.dest: action.help for action in commands._choices_actions}  # noqa: SLF001 - argparse tells nobody else
+    helps = {action.dest: action.help for action in commands._choices_actions}  # noqa: SLF001 - there is no public way
     lines = [str(parser.description)]
     for title, names in _GROUPS.items():
         lines += ["", f"{title}:", *(f"  {name:<12}{helps[name]}" for name in names)]

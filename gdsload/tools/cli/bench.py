@@ -125,7 +125,6 @@ def render_text(record: dict[str, Any], width: int = _WIDTH) -> str:
 
 
 def _notes(record: dict[str, Any], width: int) -> Iterator[str]:
-    """Lines of the notes on the numbers."""
     yield ""
     for note in record["conditions"]["notes"]:
         yield from wrapped(plain(note), width, first="- ", rest="  ")
@@ -161,7 +160,7 @@ def _contenders(record: dict[str, Any], width: int) -> Iterator[str]:
 
 
 def _figures(entry: dict[str, Any]) -> tuple[str, ...]:
-    """A contender's cells: name, GB/s and their spread, first batch, share of time that it was waited for."""
+    """A contender's cells: name, GB/s and their spread, first batch, share of time spent waiting."""
     rate = entry["gb_per_s"]
     return (
         plain(entry["contender"]),
@@ -173,7 +172,7 @@ def _figures(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _figure(number: float) -> str:
-    """Three digits that count, and never an exponent."""
+    """A number with three significant digits and no exponent."""
     return f"{number:.0f}" if number >= 1000 else f"{number:.3g}" if number >= 1e-4 or not number else f"{number:.7f}"
 
 

@@ -1,4 +1,4 @@
-"""`gdsload completion SHELL`: what a shell needs to complete commands and options."""
+"""`gdsload completion SHELL`: the script with which a shell completes commands and options."""
 
 from __future__ import annotations
 

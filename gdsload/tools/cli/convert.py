@@ -7,6 +7,8 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE
@@ -73,7 +75,6 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def _add_samples(parser: Parser) -> None:
-    """Add the options that say what is made of samples."""
     samples = parser.add_argument_group("samples")
     add_list(samples, "--fields", metavar="NAME,...", help="keep these fields only (default: all)")
     samples.add_argument(
@@ -115,7 +116,7 @@ def _options(chosen: argparse.Namespace) -> ConvertKeywords:
             **({"keep_encoded": True} if chosen.keep_encoded else {})
         },
         "fields": chosen.fields,
-        "casts": dict(_pair(one) for given in chosen.cast for one in given.split(",")),
+        "casts": dict(pair for given in chosen.cast for pair in _casts(given)),
         "ragged": chosen.ragged,
         "fixed": chosen.fixed,
         "map": chosen.map,
@@ -181,7 +182,7 @@ def _convert(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
 
 
 def _check_report(report: str | None) -> None:
-    """Refuse a report that cannot be written before hours of work whose skipped samples it would list."""
+    """Refuse a report that cannot be written, before hours of work."""
     if report is None:
         return
     folder = os.path.dirname(report) or "."
@@ -210,7 +211,6 @@ def _tell(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
 
 
 def _write_report(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
-    """Name all skipped samples in the report, if one is wanted."""
     if chosen.report is None:
         return
     try:
@@ -234,6 +234,14 @@ def _packing(chosen: argparse.Namespace) -> dict[str, Any] | None:
         raise OptionError(f"--pack is {chosen.pack!r}, not FIELD:LENGTH")
     kind = {} if found["dtype"] is None else {"dtype": found["dtype"]}
     return {"field": found["field"], "length": int(found["length"]), "eos": chosen.eos, "pad": chosen.pad, **kind}
+
+
+def _casts(text: str) -> Iterable[tuple[str, str]]:
+    """Casts from ``a=int8,b=uint8``, or from JSON: a field may have a comma in its name."""
+    with suppress(ValueError):
+        if isinstance(found := json.loads(text), dict):
+            return [(name, str(kind)) for name, kind in found.items()]
+    return map(_pair, text.split(","))
 
 
 def _pair(text: str) -> tuple[str, str]:

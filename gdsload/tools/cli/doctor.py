@@ -27,7 +27,7 @@ _TITLES = {
 _MARKS = {"ok": "ok", "info": "--", "warning": "!", "error": "ERROR", "unknown": "?"}
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red", "unknown": "cyan"}
 _OF_A_GPU = ("gpu", "cufile")
-"""Groups whose findings are facts of no use where there is no GPU."""
+"""Groups whose findings do not matter without a GPU."""
 _NAME_WIDTH = 14
 _INDENT = " " * 8
 _WIDTH = 80
@@ -133,7 +133,7 @@ def render_text(report: Report, *, width: int = _WIDTH, everything: bool = False
 
 
 def _drives(report: Report, width: int) -> list[str]:
-    """Drive by drive what is there, and how far it is from each GPU; nothing if all is on one."""
+    """For each drive the shards on it, and its distance from each GPU; nothing if there is one drive."""
     found = next((finding.evidence for finding in report.findings if finding.check == "topology.drives"), {})
     mounts, gpus = found.get("mounts", []), found.get("gpus", [])
     if len(mounts) < 2:

@@ -1,7 +1,7 @@
-"""Errors as commands show them: what, why and what to do on their own lines, in the words of the command line.
+"""Errors as commands show them: what, why and what to do on separate lines, with options as they are typed.
 
-The library speaks Python, and marks it: `` `fields=['a', 'b']` ``. `as_typed` alone knows how that is typed:
-``--fields a,b``.
+Texts of the library have options as Python writes them, in backticks: `` `fields=['a', 'b']` ``. `as_typed` turns them
+into ``--fields a,b``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPTION = re.compile(r"`(\w+)(?:=([^`]*))?`")
 
 
 def as_typed(text: str, options: Mapping[str, str]) -> str:
-    """A sentence with its options as they are typed; what the command has no option for stays Python.
+    """A sentence with its options as they are typed; options that the command does not have stay Python.
 
     Args:
         text: the sentence, with options in backticks as Python writes them.
@@ -34,7 +34,6 @@ def as_typed(text: str, options: Mapping[str, str]) -> str:
 
 
 def _typed(flag: str, option: re.Match[str]) -> str:
-    """An option of a sentence as it is typed."""
     if option[2] in (None, "", "True"):
         return flag
     if option[2] == "False":
@@ -51,12 +50,22 @@ def _typed(flag: str, option: re.Match[str]) -> str:
 def _word(value: object) -> str:
     """A value as one word of a command line; "..." stands for any."""
     if isinstance(value, dict):
-        return "NAME=VALUE" if ... in value.values() else _word([f"{name}={one}" for name, one in value.items()])
+        if ... in (*value, *value.values()):
+            return "NAME=VALUE"
+        texts = [one if isinstance(one, str) else json.dumps(one, default=str) for one in value.values()]
+        words = [f"{name}={text}" for name, text in zip(value, texts, strict=True)]
+        return _listed(value, words, odd="=" in "".join(map(str, value)) or any("," in word for word in words))
     if isinstance(value, list):
-        words = [str(one) for one in value]
-        listed = json.dumps(words, ensure_ascii=False) if any("," in one for one in words) else ",".join(words)
-        return "NAME" if ... in value else shlex.quote(listed)
+        words = list(map(str, value))
+        return "NAME" if ... in value else _listed(words, words, odd=any("," in word or "=" in word for word in words))
+    if isinstance(value, str) and not value.isprintable():  # a tab would be shown as a blank
+        return shlex.quote(json.dumps(value))
     return "VALUE" if value in (..., "...") else shlex.quote(str(value))
+
+
+def _listed(value: object, words: list[str], *, odd: bool) -> str:
+    """Words with commas between them, or the value as JSON if they would be read as something else."""
+    return shlex.quote(json.dumps(value, ensure_ascii=False, default=str) if odd else ",".join(words))
 
 
 def typed_error(error: GdsloadError, options: Mapping[str, str]) -> GdsloadError:

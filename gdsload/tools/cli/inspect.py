@@ -166,7 +166,7 @@ def _size(field: Field) -> str:
 
 
 def _volumes(dataset: ShardDataset) -> tuple[Volume, ...]:
-    """The mounts that the shards are on; which folders there are is found out once for each link's."""
+    """The mounts that the shards are on; each folder that links lead to is looked up once."""
     from gdsload.tools.doctor.system import device_number
     from gdsload.tools.doctor.volumes import volumes_of
 

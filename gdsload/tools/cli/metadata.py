@@ -12,7 +12,7 @@ _SHOWN, _LONGEST = 10, 200
 
 
 def metadata_lines(metadata: Mapping[str, Any]) -> Iterator[str]:
-    """The metadata of a dataset, a line for each thing that they say. They may be anything that JSON can hold."""
+    """The metadata of a dataset, a line for each entry. They may be anything that JSON can hold."""
     for key, value in metadata.items():
         if key == "classes" and isinstance(value, Mapping):
             for field, names in value.items():

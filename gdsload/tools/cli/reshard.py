@@ -35,7 +35,7 @@ def add_to(commands: Commands[Parser]) -> None:
         parser, "--sizes", one=_size, required=True, metavar="SIZE,...",
         help="how many samples each gets (9000), or which share of them (0.9); the last one may be left out",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, metavar="N", help="draw who gets which samples (default: in order)")
+    parser.add_argument("--seed", type=int, metavar="N", help="draw the samples of each (default: in order)")
     add_writing(parser)
     parser.set_defaults(run=_split, names=NAMES)
     parser = commands.add_parser(

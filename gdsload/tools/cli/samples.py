@@ -1,4 +1,4 @@
-"""Samples as text: what their fields hold."""
+"""Samples as text: the values of their fields."""
 
 from __future__ import annotations
 

@@ -104,8 +104,8 @@ def save_sheet(
 
     Args:
         images: the images, perhaps of different sizes.
-        captions: what stands under each: its sample's number, say.
-        out: the file, and what it is written as: ``"PNG"``.
+        captions: the text under each: its sample's number, say.
+        out: the file, and its format: ``"PNG"``.
         first: see `channels_first`.
 
     Raises:
@@ -132,7 +132,7 @@ def save_sheet(
 
 
 def _cut(caption: str, width: int) -> str:
-    """As much of a caption as there is room for, in letters that every font of Pillow has."""
+    """A caption cut to the width, in letters that every font of Pillow has."""
     most = max(width // _LETTER, 1)
     short = caption if len(caption) <= most else caption[: most - 1] + "…"
     return short.replace("…", "...").encode("latin-1", "replace").decode("latin-1")[:most]

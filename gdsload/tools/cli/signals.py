@@ -19,8 +19,8 @@ def ended_by_signals() -> Iterator[Callable[[], None]]:
     """Have SIGTERM raise `Terminated` in here, as Ctrl-C raises KeyboardInterrupt; signals are the main thread's.
 
     Yields:
-        What raises it once more. Python only prints what is raised at the end of an object, by which an import or a
-        collection of garbage comes along at any time; so who is at work calls this now and then.
+        A function that raises it again. Python only prints errors that are raised while an object is finalised, as may
+        happen at any time; so the work calls this function now and then.
     """
     struck: list[KeyboardInterrupt] = []
 

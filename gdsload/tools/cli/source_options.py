@@ -11,6 +11,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ _ENTRY = re.compile(r"^(\*{0,2}\w+): ?(.*)$")
 
 
 def add_source_options(parser: Parser, wanted: Collection[str] | None = None) -> None:
-    """Add the options of kinds, as far as they are not there yet; which suit the source, the conversion says.
+    """Add the options of kinds, unless they are there already; the conversion checks which suit the source.
 
     Args:
         parser: where they are added.
@@ -56,10 +57,10 @@ def source_options(chosen: argparse.Namespace) -> dict[str, Any]:
 
 def _from_text(text: str, annotation: Any = Any) -> Any:
     """A value as JSON writes it, or else the text; where lists or mappings are wanted, `a,b` and `a=int,b=str`, too."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        pass
+    with suppress(ValueError):
+        found = json.loads(text)
+        if isinstance(found, str | list | dict) or not _is_of_words(annotation):
+            return found
     if _takes(annotation, Mapping) and "=" in text:
         pairs = (pair.split("=", 1) for pair in text.split(",") if "=" in pair)
         return {name: value if _of_texts(annotation) else _from_text(value) for name, value in pairs}
@@ -84,6 +85,11 @@ def option_value(name: str, text: str) -> Any:
         raise OptionError(f"--option {name}: {error}") from None
 
 
+def _is_of_words(annotation: Any) -> bool:
+    """Return whether an option is a text or several: ``--database 1`` is no number."""
+    return all(one in (str, type(None)) or _takes(one, Sequence) for one in _choices(annotation))
+
+
 def _of_texts(annotation: Any) -> bool:
     """Return whether an option may be a mapping from texts to texts: ``--types id=1`` is no number."""
     options = (annotation, *typing.get_args(annotation))
@@ -106,7 +112,7 @@ def _parameters(kind: str) -> dict[str, inspect.Parameter]:
 
 
 class HelpSource(argparse.Action):
-    """`--help-source KIND`: say what that kind is and which options it has; without KIND, which kinds there are."""
+    """`--help-source KIND`: describe that kind and its options; without KIND, list the kinds."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None

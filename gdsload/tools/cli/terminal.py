@@ -1,4 +1,4 @@
-"""Output of commands: text that does no harm to a terminal and fits it, and the progress of a run."""
+"""Output of commands: text that is safe for a terminal and fits it, and the progress of a run."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def plain(text: str) -> str:
 
 
 def safe_streams() -> None:
-    """Have streams that take all texts.
+    """Make the streams take all texts.
 
     Names of files and models, and arrows, need not be in a terminal's encoding. Streams that were closed when the
-    program began (a daemon, pythonw, ``2>&-``) take texts that nobody reads.
+    program began (a daemon, pythonw, ``2>&-``) drop all texts.
     """
     for fd in (0, 1, 2):
         try:
@@ -51,10 +51,10 @@ def safe_streams() -> None:
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print, whatever the stream's encoding, and at once, so that a fault is found while it can be reported.
+    """Print in any encoding, and at once, so that an error is raised while it can be reported.
 
-    What nobody reads any more (``gdsload inspect … | head``) is no fault. What cannot be written to the error stream is
-    lost: the exit code tells of an error then.
+    A closed pipe (``gdsload inspect … | head``) is no error. Text that cannot be written to the error stream is lost:
+    the exit code shows the error then.
 
     Raises:
         WriteError: if it cannot be written, as where it goes to a file on a full disk.
@@ -78,7 +78,7 @@ def say(text: str, stream: TextIO | None = None) -> None:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal whose lines can be written over."""
+    """Return whether a stream is a terminal whose lines can be overwritten."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -88,7 +88,7 @@ def terminal_width(stream: TextIO) -> int | None:
 
 
 def paint(text: str, colour: str, stream: TextIO) -> str:
-    """The text in a colour, where the stream shows colours and nobody has said NO_COLOR."""
+    """The text in a colour, if the stream shows colours and NO_COLOR is not set."""
     if not is_terminal(stream) or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
@@ -112,11 +112,11 @@ def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") ->
 
 
 class Bar:
-    """A line that shows how far something is; on a terminal it is written over, elsewhere it is left out.
+    """A line that shows the progress of something; on a terminal it is overwritten, elsewhere it is left out.
 
     Args:
         stream: where it is shown.
-        clock: what time it is, in seconds.
+        clock: returns the time in seconds.
         hidden: whether it is left out on a terminal, too.
     """
 
@@ -126,19 +126,19 @@ class Bar:
         self._last = -_EVERY_S
 
     def say(self, text: str) -> None:
-        """Show what is being done, at once."""
+        """Show the present step, at once."""
         if self._shown:
             self._write([plain(text)])
 
     def show(
         self, done: float, of: float, *, what: str = "", samples: int | None = None, nbytes: int | None = None
     ) -> None:
-        """Show how far it is, a few times a second at most, and always what is complete.
+        """Show the progress, a few times a second at most, and always at the end.
 
-        The time that is left comes first. What does not fit the terminal is left out, the last first.
+        The time that is left comes first. Parts that do not fit the terminal are left out, the last one first.
 
         Args:
-            done: how much is done, in whatever unit.
+            done: how much is done, in any unit.
             of: how much there is.
             what: what is being done.
             samples: how many samples that was, if it is known.
@@ -147,7 +147,7 @@ class Bar:
         now = self._clock()
         if not self._shown or (now - self._last < _EVERY_S and done < of):
             return
-        if self._before is None:  # what an earlier run has done tells nothing of the rate
+        if self._before is None:  # an earlier run's work does not count for the rate
             self._before = now, done, nbytes or 0
         self._last = now
         seconds, made = now - self._before[0], done - self._before[1]

@@ -1,6 +1,6 @@
-"""Parsers of command lines: errors that say what was meant, help that fits, lists that swallow no arguments.
+"""Parsers of command lines: errors with a hint, help that fits the terminal, lists that take no further arguments.
 
-Nothing here, nor what builds the parsers, imports torch: `gdsload --help` and completion must come at once.
+Neither this module nor the code that builds the parsers imports torch: `gdsload --help` and completion must be quick.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Commands", "Formatter", "Parser", "add_list", "as_count", "as_second
 T = TypeVar("T")
 Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no other name for what `add_subparsers` returns
 _WIDEST = 100
-# What argparse says, in words that say which argument, what it was, and what it may be.
+# Messages of argparse, which are worded again with the argument, its value, and possible values.
 _CHOICE = re.compile(r"argument (?:\S+/)?(\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
 _NUMBER = re.compile(r"argument (?:\S+/)?(\S+): invalid (int|float) value: '([^']*)'")
 _COLUMNS = re.compile(r" +\S.*? {2,}(?=\S)")
@@ -34,7 +34,7 @@ _MISSING = re.compile(r"the following arguments are required: (.*)")
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help that fits the terminal; lines of descriptions and examples begin where they were written to begin."""
+    """Help that fits the terminal; lines of descriptions and examples keep their indentation."""
 
     def __init__(self, prog: str) -> None:
         width = min(shutil.get_terminal_size().columns, _WIDEST)
@@ -52,7 +52,7 @@ def _second_column(line: str) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors have a hint, and whose options are never abbreviated: a new one would change their sense.
+    """A parser whose errors have a hint, and whose options are never abbreviated: new ones could change their meaning.
 
     Args:
         **options: see `argparse.ArgumentParser`; with `example`, command lines that the help ends with.
@@ -72,11 +72,11 @@ class Parser(argparse.ArgumentParser):
             say(paint(line, "bold", stream) if heading else line, stream)
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Say what argparse says by itself, such as the version, as everything else is said."""
+        """Print argparse's own messages, such as the version, like all others."""
         say(message.rstrip(), file)
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and where the options are listed; exit code 2."""
+        """Show the error, and the command that lists the options; exit code 2."""
         hint = ""
         if found := _CHOICE.fullmatch(message):
             name, word, listed = found.groups()
@@ -90,7 +90,7 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
     def refuse(self, extras: Sequence[str]) -> NoReturn:
-        """Say that it has no such option, and which one may be meant; exit code 2."""
+        """Show that there is no such option, and a similar one; exit code 2."""
         unknown = next((word for word in extras if word.startswith("-") and word != "-"), None)
         if unknown is None:
             self.error(f"there is an argument too many: {', '.join(map(repr, extras))}")
@@ -113,12 +113,12 @@ def meant(word: str, known: Iterable[str], *, quote: str = "'") -> str:
 
 
 class _Several(argparse.Action):
-    """An option that takes one word, with commas in it, and may be repeated: so it swallows no argument after it."""
+    """An option that takes one word, with commas in it, and may be repeated: so it takes no argument after it."""
 
     one: Callable[[str], Any] = str
 
     def knows(self, word: str) -> bool:
-        """Return whether a word is a value by its looks, as a number is one; a name may be anything."""
+        """Return whether a word looks like a value, as a number does; a name may be anything."""
         try:
             return self.one is not str and self.one(word) is not None
         except (ValueError, argparse.ArgumentTypeError):
@@ -222,7 +222,6 @@ def given_back(parser: Parser, chosen: argparse.Namespace, extras: list[str]) ->
 
 
 def _taken(parser: Parser, chosen: argparse.Namespace, word: str) -> str:
-    """For which argument a word was taken."""
     for action in parser._actions:  # noqa: SLF001 - see `flags`
         found = getattr(chosen, action.dest, None)
         if not action.option_strings and word in (found if isinstance(found, list) else [found]):
@@ -240,7 +239,7 @@ def _separated(flag: str, value: str, word: str, parser: Parser) -> str:
 
 
 def script_folder() -> None:
-    """Have modules of the current folder found, as by ``python -m gdsload``: `--map` and `module:name` name them."""
+    """Make modules of the current folder importable, as with ``python -m``: `--map` and `module:name` name them."""
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)

@@ -94,7 +94,7 @@ def _cluster(chosen: argparse.Namespace) -> AbstractContextManager[Cluster | Non
 
 
 def summarise(chosen: argparse.Namespace, reports: Sequence[ConvertReport]) -> None:
-    """Say what was written: in words, as JSON, or not at all."""
+    """Show the result: in words, as JSON, or not at all."""
     if chosen.json:
         trees = [as_tree(report, chosen.typed) for report in reports]
         say(json.dumps(trees[0] if len(trees) == 1 else {"ok": True, "datasets": trees}, indent=1))
@@ -109,14 +109,14 @@ def summarise(chosen: argparse.Namespace, reports: Sequence[ConvertReport]) -> N
 
 
 def show_notes(notes: Sequence[str], typed: Callable[[str], str]) -> None:
-    """Say what users should know of a source; `typed` says options as they are typed."""
+    """Show the notes on a source; `typed` writes options as they are typed."""
     for note in notes:
         for line in wrapped(plain(f"note: {typed(note)}"), terminal_width(sys.stdout), rest="      "):
             say(line)
 
 
 def as_tree(report: ConvertReport, typed: Callable[[str], str]) -> dict[str, Any]:
-    """A report, as JSON takes it; `typed` says options as they are typed."""
+    """A report, as JSON takes it; `typed` writes options as they are typed."""
     return {
         "ok": True,
         "path": report.path,

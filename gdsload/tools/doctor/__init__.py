@@ -1,4 +1,4 @@
-"""`gdsload doctor`: what keeps data at a path from the GPU on this machine, and what to do about it.
+"""`gdsload doctor`: the obstacles between data at a path and the GPU of this machine, with remedies.
 
 report = gdsload.tools.doctor.diagnose("shards/")
 report.verdict.backend, report.verdict.why, report.verdict.improvements

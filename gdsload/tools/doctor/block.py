@@ -1,4 +1,4 @@
-"""Block devices and where they sit, from sysfs.
+"""Block devices and their places on the bus, from sysfs.
 
 A file system's device is a partition, a drive, or a layer (device mapper, md RAID, loop); below layers are `slaves`.
 The layout is that of Linux' Documentation/ABI/stable/sysfs-block.
@@ -113,7 +113,7 @@ def _controller(tree: Tree, drive: str) -> tuple[str, str]:
 
 
 def stack_of(tree: Tree, block: BlockDevice) -> list[BlockDevice]:
-    """A device and all that is below it, from top to bottom; every device once."""
+    """A device and all devices below it, from top to bottom; every device once."""
     return list({found.name: found for found in _walk(tree, block, 0)}.values())
 
 

@@ -1,4 +1,4 @@
-"""Running the checks, in threads that nobody waits for longer than a limit.
+"""Running the checks, in threads that are waited for up to a limit.
 
 Threads are daemons: one that hangs in the kernel (a file system whose server is gone) ends with the process.
 """
@@ -87,7 +87,7 @@ def diagnose(
     probe: bool = True,
     timeout_s: float = 30.0,
 ) -> Report:
-    """Examine this machine for data at a path. Needs no root, leaves no file, never raises for what it finds.
+    """Examine this machine for data at a path. Needs no root, leaves no file, and raises no error for a finding.
 
     Args:
         path: where the data are or will be.
@@ -98,7 +98,7 @@ def diagnose(
     """
     system = system or System()
     start = time.monotonic()
-    asked = os.path.join(os.getcwd(), path)  # and no more: its file system may not answer
+    asked = os.path.join(os.getcwd(), path)  # and not longer: its file system may not answer
     place = _result(_start(lambda: locate(system, asked)), start + _FILES_S, DataPlace(asked, asked, None))
     build = _result(_start(system.calls.torch_build), start + _FILES_S, TorchBuild("", "", ""))
     gpu, files, found = _trials(system, place, build, _Wanted(device or "", probe, timeout_s))
@@ -163,14 +163,14 @@ def _try_file(calls: Calls, file: str) -> FileTrial:
 
 
 def _worst(probes: list[CufileProbe | None]) -> CufileProbe | None:
-    """The probe of the mount where cuFile did worst, which loaders go by; None without a probe."""
+    """The probe of the mount with cuFile's worst result, which loaders use; None without a probe."""
     return min(filter(None, probes), key=lambda probe: (probe.status == "ok", probe.proven), default=None)
 
 
 def _check(context: Context) -> tuple[Finding, ...]:
     """All findings. The checks run one after the other in one thread, which takes milliseconds.
 
-    Only if one of them hangs do those that are left get a thread each. Packages always do: trying them takes seconds.
+    If one of them hangs, the rest get a thread each. Packages always do: trying them takes seconds.
     """
     found: dict[str, Finding] = {}
     slow = {name: _start(partial(_attempt, check, context)) for name, check in CHECKS if name.startswith("packages.")}

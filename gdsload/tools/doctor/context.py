@@ -99,9 +99,9 @@ class Context:
         system: the machine.
         place: the place of the data.
         torch: the build of torch.
-        gpu: what torch says of the device.
-        files: what was tried on a file of each mount.
-        probe: what cuFile did, where it did worst; None if it was not to be asked.
+        gpu: the device as torch describes it.
+        files: the trial of a file of each mount.
+        probe: cuFile's worst result; None if it was not probed.
         device: the device as asked for, or empty.
     """
 

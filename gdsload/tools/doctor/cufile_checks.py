@@ -1,4 +1,4 @@
-"""Checks of cuFile: the library, its driver, its configuration, and what it really does."""
+"""Checks of cuFile: the library, its driver, its configuration, and its actual paths."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REMEDIES = {
 
 
 def _trouble(context: Context, message: str, remedy: str, **evidence: Any) -> Finding:
-    """A warning where there is a GPU; where there is none it does not matter."""
+    """A warning if there is a GPU; without one it does not matter."""
     return warning(message, remedy, **evidence) if context.has_gpu else info(message, **evidence)
 
 

@@ -84,7 +84,7 @@ def _nowait(file: str) -> tuple[bool | None, str]:
     try:
         os.preadv(fd, [bytearray(1)], 0, flag)
     except OSError as error:
-        # EAGAIN is the answer of a file system that supports it: the page is not there.
+        # EAGAIN: the file system supports it, and the page is not there.
         return (True, "") if error.errno == errno.EAGAIN else (False, error.strerror or str(error))
     finally:
         os.close(fd)

@@ -21,11 +21,11 @@ class Finding:
     Attributes:
         check: the check's name, ``group.what``; stable.
         severity: ``ok``, as it should be; ``info``, a fact that needs no action, or one that does not matter here;
-            ``warning``, it costs speed or a better backend; ``error``, something that is meant to work does not;
-            ``unknown``, it could not be found out.
+            ``warning``, it costs speed or a better backend; ``error``, a part that should work does not; ``unknown``,
+            it could not be found out.
         message: what was found, in one sentence.
         remedy: what to do about it; empty where there is nothing to do.
-        evidence: what the finding rests on: JSON types only, keys stable.
+        evidence: the facts of the finding: JSON types only, keys stable.
     """
 
     check: str
@@ -52,7 +52,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that the doctor has to say: facts about the machine, one finding for each check, and the verdict."""
+    """The doctor's report: facts about the machine, one finding for each check, and the verdict."""
 
     machine: dict[str, Any]
     findings: tuple[Finding, ...]
@@ -85,7 +85,7 @@ def unknown(message: str, remedy: str = "", **evidence: Any) -> Finding:
 
 
 def clip(text: object, length: int = 120) -> str:
-    """Text from elsewhere, fit for a message: one line, printable, not long."""
+    """Foreign text for a message: one line, printable, not long."""
     line = "".join(char if char.isprintable() else " " for char in str(text)[: 4 * length])
     line = " ".join(line.split())
     return line if len(line) <= length else line[: length - 1] + "…"

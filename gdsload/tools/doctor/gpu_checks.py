@@ -1,4 +1,4 @@
-"""Checks of the GPU, its driver, and what torch makes of them."""
+"""Checks of the GPU, its driver, and torch's use of them."""
 
 from __future__ import annotations
 

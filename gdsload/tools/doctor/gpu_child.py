@@ -1,4 +1,4 @@
-"""``python -m gdsload.tools.doctor.gpu_child FILE DEVICE``: what torch says of the GPU, and whether it maps a file.
+"""``python -m gdsload.tools.doctor.gpu_child FILE DEVICE``: a description of the GPU, and a trial of mapping a file.
 
 Runs in a separate process, because a sick driver hangs in the first call. Answers with a `GpuTrial`.
 """
@@ -52,7 +52,7 @@ def _address(found: Any) -> str:
 
 
 def _register(file: str) -> str:
-    """Register a page of the file as the `mapped` backend does, and give it back; what went wrong, or nothing."""
+    """Register a page of the file as the `mapped` backend does, and give it back; returns the error, or nothing."""
     try:
         with open(file, "rb") as opened:
             size = min(os.fstat(opened.fileno()).st_size, mmap.PAGESIZE)

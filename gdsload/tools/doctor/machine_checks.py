@@ -1,4 +1,4 @@
-"""Checks of what kind of machine this is."""
+"""Checks of the kind of machine."""
 
 from __future__ import annotations
 

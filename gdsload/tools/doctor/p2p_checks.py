@@ -27,7 +27,7 @@ _OPTION = re.compile(r"^CONFIG_PCI_P2PDMA=y\s*$", re.MULTILINE)
 
 
 def _fails(context: Context, message: str, remedy: str, **evidence: Any) -> Finding:
-    """A condition that fails: a warning where it decides something, a fact where nvidia-fs or no GPU makes it idle."""
+    """A condition that fails: a warning if it matters, a fact if there is nvidia-fs or no GPU."""
     evidence["fulfilled"] = False
     if context.nvfs or not context.has_gpu:
         return info(message, **evidence)

@@ -94,7 +94,7 @@ def filesystem(context: Context) -> Finding:
 
 
 def _ext4(context: Context, name: str, evidence: dict[str, Any]) -> Finding:
-    """Ext4 in ordered mode, and said so in the mount table.
+    """Ext4 in ordered mode, by the mount table.
 
     The table leaves the mode out where it is the default, and cuFile looks only there. By Linux' fs/ext4/super.c it is
     shown if it was given when the file system was mounted; a remount changes nothing.
@@ -150,7 +150,7 @@ def direct_io(context: Context) -> Finding:
 
 
 def nowait(context: Context) -> Finding:
-    """Reads that do not wait for the drive, by which the residency of other users' files is found out."""
+    """Reads that do not wait for the drive, which show the residency of other users' files."""
     trial = context.file
     evidence: dict[str, Any] = {"works": trial.nowait, "error": trial.nowait_error}
     if trial.nowait:

@@ -1,6 +1,6 @@
-"""The machine as the checks see it: a file tree whose root can be exchanged, and the few calls that reach beyond files.
+"""The machine as the checks see it: a file tree whose root can be exchanged, and the few calls besides reading files.
 
-Every call bounds its own time or is only made from a thread that nobody waits for longer than a limit.
+Every call has a time limit, or is made in a thread that is waited for up to a limit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gdsload.tools.doctor.gpu_trial import GpuTrial
 __all__ = ["MODULES", "Calls", "System", "TorchBuild", "device_number"]
 
 MODULES = {"cupy": "cupy", "kvikio": "kvikio", "cuda-bindings": "cuda.bindings"}
-"""Optional packages by the name that people know them by, with the module of each."""
+"""Optional packages by their common names, with the module of each."""
 _DISTRIBUTIONS = ("cupy", "kvikio", "cuda-bindings", "cuda_bindings", "nvidia-cufile", "libkvikio")
 _IMPORT_TIMEOUT_S = 20.0
 
@@ -113,7 +113,7 @@ class Calls:
         try_file: (file): tries reads.
         distributions: versions of the installed packages that matter.
         has_module: (module): whether it is installed, without importing it.
-        import_error: (module): what importing it in a process says; empty if it works.
+        import_error: (module): the error of importing it in a process; empty if it works.
         space: (folder): bytes in all and free on its file system; raises OSError.
         number: (path): ``major:minor`` of its device; raises OSError.
     """
@@ -138,7 +138,7 @@ class System:
         environ: the environment.
         site_folders: where Python packages are.
         architecture: of the processor, as uname has it.
-        calls: all that is more than reading a file.
+        calls: the calls besides reading files.
     """
 
     tree: Tree = field(default_factory=Tree)

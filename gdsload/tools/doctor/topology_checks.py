@@ -1,4 +1,4 @@
-"""Checks of how drive and GPU are joined.
+"""Checks of the connection between drive and GPU.
 
 On a DGX-2, NVIDIA measured 6.52 GiB/s from a drive near the GPU and 3.89 from one far from it: the right pair is worth
 more than any tuning (GPUDirect Storage benchmarking guide). `gdscheck -p` shows IOMMU and BAR1, `lspci -vv` links and

@@ -1,4 +1,4 @@
-"""From findings to the backend: a pure function."""
+"""The choice of the backend from the findings: a pure function."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _choose(known: dict[str, Finding]) -> tuple[BackendName, str]:
 
 
 def _improvements(known: dict[str, Finding], backend: str) -> list[str]:
-    """Remedies, those for errors first; for the CPU only what stands between it and a GPU."""
+    """Remedies, those for errors first; for the CPU only the obstacles to a GPU."""
     order = {"error": 0, "warning": 1}
     bad = [finding for finding in known.values() if finding.severity in order and finding.remedy]
     if backend == "host":

@@ -18,7 +18,7 @@ _MOST_FILES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A mount, and what of the data is on it.
+    """A mount, and the data on it.
 
     Attributes:
         folder: a folder of it that data are in, or one file, without links.
@@ -111,7 +111,7 @@ def shard_files(tree: Tree, real: str) -> Iterator[tuple[str, int] | None]:
 
 
 def _linked(entry: os.DirEntry[str], folder: str | None) -> tuple[str, int] | None:
-    """See `shard_files`; a link that cannot be looked at leads nowhere, and says nothing of the others."""
+    """See `shard_files`; a link that cannot be looked at leads nowhere, without effect on the others."""
     try:
         return (folder, entry.stat().st_size) if folder and entry.is_file() else None
     except OSError:

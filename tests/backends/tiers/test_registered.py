@@ -40,7 +40,7 @@ class Registrar(RegisteredTier):
     """
 
     def __init__(self, files, room=100):
-        super().__init__(files, torch.device("cpu"), register_bytes=2**40)
+        super().__init__(files, torch.device("cpu"), register_bytes=2**40, at_once=4)
         self.room = room
         self.asked, self.released, self.closed = [], 0, 0
         self.completion = done

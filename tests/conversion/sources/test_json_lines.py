@@ -154,6 +154,12 @@ def test_a_key_of_several_types_is_named(tmp_path, value, other, key, late):
     assert gdsload.convert(path, tmp_path / "out", workers=1, as_json=[key]).samples == late + 1
 
 
+def test_what_is_too_long_to_be_pasted_is_left_out_of_hints(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"k" * 1000: 1}, {"k" * 1000: "x"}])
+    with pytest.raises(FormatError, match=r"as a text of JSON, `as_json=\[\.\.\.\]`; or choose"):
+        JsonLinesSource(path).parts(1)
+
+
 @pytest.mark.parametrize(
     ("late", "kind", "said"),
     [

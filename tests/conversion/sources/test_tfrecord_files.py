@@ -180,7 +180,7 @@ GOOD = {"x": ints(1), "y": floats(1, 2)}
         ({"x": ints(1, 2), "y": floats(1)}, """feature 'x' has 2 values, not one. Pass `types={"x": "list"}`"""),
         ({"y": floats(1)}, "feature 'x' has 0 values"),
         ({"x": floats(1)}, "feature 'x' is a float_list, but was a int64_list"),
-        ({**GOOD, "z": ints(1)}, "feature 'z', which the first records have not"),
+        ({**GOOD, "z": ints(1)}, "feature 'z', which the first records do not have"),
     ],
 )
 def test_a_later_record_that_differs_is_at_fault_alone(tmp_path, left_out, bad, reason):

@@ -13,9 +13,9 @@ class TestLarge:
     @pytest.mark.parametrize("number", [2**64 - 1, 2**63])
     @pytest.mark.parametrize("form", [lambda given: np.array(given, "u8"), lambda given: torch.tensor(given, dtype=torch.uint64)])  # fmt: skip
     def test_the_error_names_the_number_that_was_given(self, load, plain, form, number):
-        with pytest.raises(SampleIndexError, match=f"the sampler gave index {number}, but"):
+        with pytest.raises(SampleIndexError, match=f"sampler gave index {number}, but"):
             load(plain, 2, sampler=form([3, number]))
-        with pytest.raises(SampleIndexError, match=f"the batch_sampler gave index {number}, but"):
+        with pytest.raises(SampleIndexError, match=f"batch_sampler gave index {number}, but"):
             list(load(plain, batch_sampler=[form([3, number])]))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 
 import numpy as np
 import pyarrow as pa
@@ -149,6 +151,26 @@ def test_what_fills_and_what_should_be_known(tmp_path, capsys):
     assert [sample["age"].item() for sample in gdsload.ShardDataset(tmp_path / "out")] == [3, -1]
     assert main(["convert", str(tmp_path / "t.csv"), str(tmp_path / "a"), "--fields", "age", "--fill", "age=x"]) == 2
     assert "fill has 'x' for column 'age', which is int" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a,b", "a=b", "a b", "it's"])
+def test_hints_are_pasted_whatever_the_column_is_called(name, tmp_path, capsys):
+    (tmp_path / "t.csv").write_text(f'"{name}",c\n1,1\n,2\n')
+    arguments = ["convert", str(tmp_path / "t.csv"), str(tmp_path / "out"), "--workers", "1", "--quiet"]
+    assert main(arguments) == 1
+    cause = " ".join(capsys.readouterr().err.partition("cause: ")[2].partition("hint: ")[0].split())
+    hint = re.search(r"--fill .*(?=, say)", cause)
+    casts = ["--cast", json.dumps({name: "int8"})]
+    assert main([*arguments, *shlex.split(hint[0]), *casts]) == 0
+    assert gdsload.ShardDataset(tmp_path / "out").column(name).tolist() == [1, 0]
+
+
+def test_a_text_that_looks_like_a_number_stays_a_text(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("a1b\n517\n")
+    arguments = ["convert", str(tmp_path / "t.csv"), str(tmp_path / "out"), "--delimiter", "1", "--workers", "1"]
+    assert main([*arguments, "--quiet"]) == 0
+    assert gdsload.ShardDataset(tmp_path / "out").column("a").tolist() == [5]
+    assert capsys.readouterr().err == ""
 
 
 def test_what_fills_a_table_is_a_number_where_the_column_is(tmp_path):

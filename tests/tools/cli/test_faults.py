@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import gdsload
+from gdsload import errors
 from gdsload.errors import FormatError, OptionError, Problem, SchemaError
 from gdsload.tools.cli import make_parser
 from gdsload.tools.cli.faults import as_typed, show_fault
@@ -39,7 +40,13 @@ OPTIONS = {
         ("Pass `dtype='uint16'`, say.", "Pass --dtype uint16, say."),
         ("`fields=['a b', 'c']`.", "--fields 'a b,c'."),
         ("`fields=['a,b', 'c']`.", """--fields '["a,b", "c"]'."""),
+        ("`fields=['a=b']`.", """--fields '["a=b"]'."""),
         ("`casts={'a': 'int8', 'b': 'uint8'}`, say", "--cast a=int8,b=uint8, say"),
+        ("`casts={'a,b': 'int8'}`.", """--cast '{"a,b": "int8"}'."""),
+        ("`casts={'a=b': 0, 'c': False}`.", """--cast '{"a=b": 0, "c": false}'."""),
+        ("`casts={'a': 'x=y', 'b': False}`.", "--cast a=x=y,b=false."),
+        ("`casts={...: 'int8'}`.", "--cast NAME=VALUE."),
+        ("pass `size='\\t'`.", """pass --size '"\\t"'."""),
         ('Pass values: `casts={"x": ...}`.', "Pass values: --cast NAME=VALUE."),
         ("Pass a larger `workers`.", "Pass a larger --workers."),
         ("pass `ragged=['ids']`.", "pass --ragged ids."),
@@ -115,3 +122,26 @@ def test_options_are_marked():
         and "tar --" not in node.value  # a command of another program
     ]
     assert not found
+
+
+def test_name_and_value_of_an_option_are_marked_in_errors():
+    folder = Path(gdsload.__file__).parent
+    found = [
+        f"{file.relative_to(folder)}:{call.lineno}: {text}"
+        for file in folder.rglob("*.py")
+        if file.relative_to(folder).parts[0] not in ("tools", "testing")
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and hasattr(errors, call.func.id)
+        for text in texts_in(call)
+        if re.search(r"(?<![\w./-])[a-z_]+=(?!=)", re.sub("`[^`]*`", "", text))
+    ]
+    assert not found
+
+
+def texts_in(call):
+    """The texts in a call, whatever is put into them as dots."""
+    for node in [*call.args, *(one.value for one in call.keywords)]:
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(one.value) if isinstance(one, ast.Constant) else "..." for one in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value

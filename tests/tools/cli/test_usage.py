@@ -107,7 +107,6 @@ def test_what_was_meant_is_said(capsys, arguments, said):
     "words", [["--fields", "a,c"], ["--fields", "a", "--fields", "c"], ["--fields=a,c"], ["--fields", '["a", "c"]']]
 )
 def test_lists_swallow_no_arguments(source, words):
-    """Wherever they stand."""
     for number, order in enumerate(itertools.permutations([words, ["x.npz"], [f"out{len(words)}"]])):
         line = [word for one in order for word in one]
         if line.index("x.npz") < line.index(f"out{len(words)}"):
