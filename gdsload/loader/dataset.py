@@ -32,8 +32,6 @@ from gdsload.system.dropped import Closer
 
 __all__ = ["ShardDataset", "ShardInfo"]
 
-_opening = threading.RLock()  # of all readers: a fork waits until none is being opened
-os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)
 _MOST_MAPPED = 32_768
 """Linux lets a process have 65 530 mappings (vm.max_map_count); half of them are the user's."""
 
@@ -80,6 +78,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self._catalog: Catalog = open_catalog(dataset_path(path))
         self._mmap = mmap
         self._readers: dict[torch.device, SampleReader] = {}
+        self._opening: dict[int, threading.RLock] = {}  # of each process: a fork may copy one that a thread holds
 
     @property
     def path(self) -> str:
@@ -329,7 +328,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """This process's reader for a device. After a fork, threads and locks of the parent's must not be used."""
         reader = self._readers.get(device)
         if reader is None or reader.owner != os.getpid():
-            with _opening:
+            with self._opening.setdefault(os.getpid(), threading.RLock()):
                 reader = self._readers.get(device)
                 if reader is None or reader.owner != os.getpid():
                     reader = SampleReader(self._catalog, self.open_files, mapped=self.mmap, device=device)

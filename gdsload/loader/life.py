@@ -183,16 +183,17 @@ class Life:
 
     def _close_resources(self) -> None:
         """Give files and memory back. If Ctrl-C interrupts it, the next `close` does what is left."""
-        if not self._closing.acquire(blocking=False):
-            return  # another thread is at it, or this one, whose signal handler calls this
+        mine = False
         try:
-            if (resources := self._resources) is not None:
+            mine = self._closing.acquire(blocking=False)
+            if mine and (resources := self._resources) is not None:
                 self._status = self.backend
                 _release(resources.backend, resources.maker, self._samples)
                 self._resources = None
                 self._dropped.detach()
         finally:
-            self._closing.release()
+            if mine:  # else another thread is at it, or this one, whose signal handler calls this
+                self._closing.release()
 
     def check_usable(self) -> None:
         """For `Epoch`: raise an error if it cannot go on. See `EpochOwner`."""

@@ -180,10 +180,14 @@ def _runtime(device: torch.device, name: str, *arguments: int) -> str:
             found.append(f"{name}: {error}")
 
     try:
-        with closing(Pool(1, "gdsload-cuda")) as pool:  # Ctrl-C waits for it: what the caller undoes has been done
+        with closing(Pool(1, "gdsload-cuda")) as pool:  # Ctrl-C waits for it: the caller may undo it
             pool.run([call]).wait()
     except RuntimeError:  # at the interpreter's end there are no new threads; nor are there kernels that could fail
         call()
+    except BaseException:
+        if not found:  # Ctrl-C came before it had begun
+            call()
+        raise
     return found[0]
 
 

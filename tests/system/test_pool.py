@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -256,15 +257,42 @@ def test_threads_that_could_not_be_started_leave_no_work_undone(pool, begun):
     assert running() == []
 
 
-@pytest.mark.parametrize("begun", [0, 1])
-def test_a_pool_whose_start_was_interrupted_is_closed(begun):
-    pool, ran = Pool(2, "gdsload-test"), []
-    with no_threads(KeyboardInterrupt(), begun), pytest.raises(KeyboardInterrupt):
+def test_a_pool_whose_start_was_interrupted_has_its_threads_for_the_next_work(monkeypatch):
+    pool, ran, go_on, plain = Pool(2, "gdsload-test"), [], threading.Event(), threading.Thread.start
+
+    def slow(thread):
+        if not go_on.is_set():
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            assert go_on.wait(10)
+        plain(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", slow)
+    with pytest.raises(KeyboardInterrupt):
         pool.run([lambda: ran.append(1)])
-    with pytest.raises(LoaderClosedError, match="closed"):
-        pool.run([lambda: ran.append(1)])
+    go_on.set()
+    pool.run([lambda: ran.append(2)] * 2).wait()
+    assert (ran, len(running())) == ([2, 2], 2)
     pool.close()
-    assert (ran, running()) == ([], [])
+    assert running() == []
+
+
+def test_a_pool_is_closed_while_its_threads_are_being_started(monkeypatch):
+    pool, ran, go_on, plain = Pool(2, "gdsload-test"), [], threading.Event(), threading.Thread.start
+
+    def slow(thread):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        assert go_on.wait(10)
+        plain(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", slow)
+        with pytest.raises(KeyboardInterrupt):
+            pool.run([lambda: ran.append(1)])
+    pool.close()
+    go_on.set()
+    while running():
+        time.sleep(0.001)
+    assert not ran
 
 
 # --- closing ---

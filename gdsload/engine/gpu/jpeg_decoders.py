@@ -71,7 +71,7 @@ class HardwareDecoder:
 
     Args:
         first: nvJPEG, for one call at a time.
-        another: opens it for a second call, when two are to be made at once for the first time; it may return None.
+        another: opens it for a second call, the first time that two are to be made at once; it may return None.
         instead: what decodes what they refuse, before the processors have to; None: nothing does.
     """
 
@@ -81,7 +81,7 @@ class HardwareDecoder:
         self, first: NvJpeg, another: Callable[[], NvJpeg | None] = lambda: None, instead: JpegDecoder | None = None
     ) -> None:
         self._decoders, self._another, self._instead, self._warned = [first], another, instead, False
-        self._alone = threading.Lock()  # held by the thread that opens another one, and from then on
+        self._alone, self._opener = threading.Lock(), threading.Thread(target=self._open, name="gdsload-nvjpeg")
         self._free = SimpleQueue[NvJpeg]()
         self._free.put(first)
 
@@ -121,13 +121,22 @@ class HardwareDecoder:
         return found
 
     def _take(self) -> NvJpeg:
-        """A decoder that is free: the first one, or another one for a second call at once."""
+        """A decoder that is free. If none is for the first time, another one is opened, in a thread that ends then.
+
+        CUDA remembers a failure for each thread, and torch would raise it at this thread's next kernel.
+        """
         with suppress(Empty):
             return self._free.get_nowait()
-        if self._alone.acquire(blocking=False) and (decoder := self._another()) is not None:
-            self._decoders.append(decoder)
-            return decoder
+        if self._alone.acquire(blocking=False):  # for good
+            with suppress(RuntimeError):  # no thread is left
+                self._opener.start()
         return self._free.get()
+
+    def _open(self) -> None:
+        with suppress(Exception):  # the first one is enough
+            if (decoder := self._another()) is not None:
+                self._decoders.append(decoder)
+                self._free.put(decoder)
 
     def _warn(self, error: RuntimeError) -> None:
         if not self._warned:
@@ -137,6 +146,8 @@ class HardwareDecoder:
 
     def close(self) -> None:
         """See `JpegDecoder.close`."""
+        if self._opener.ident is not None:
+            self._opener.join()
         for decoder in self._decoders:
             decoder.close()
 
