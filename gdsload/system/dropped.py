@@ -5,23 +5,33 @@ from __future__ import annotations
 import _thread
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from itertools import count
+from operator import methodcaller
+from typing import Any
 
-from gdsload.system.pool import Pool, done, end_at_exit
+from gdsload.system.pool import Pool, end_at_exit
 
 __all__ = ["Closer", "settle_dropped"]
 
 _log = logging.getLogger("gdsload")
 
 
+class _Ref(weakref.ref[Any]):
+    """A reference whose `begin` is called when the object is freed: by `methodcaller`, in C."""
+
+    __slots__ = ("begin",)
+    begin: Callable[[], int]
+
+
 class Closer:
     """Closes what an owner has left open, in a separate thread, once the owner has been dropped.
 
     An owner may be dropped in any thread at any point, which may hold any lock. So nothing is done there but to start a
-    thread.
+    thread; and that in C, as Python forgets a Ctrl-C that is raised there.
 
     Args:
         owner: once it is dropped, what it left is no longer wanted.
@@ -32,62 +42,56 @@ class Closer:
         for closer in _closers.copy():
             if closer.over:
                 _closers.discard(closer)
-        self._close: Callable[[], None] | None = close
-        self._pool, self._closing = Pool(1, f"gdsload-closer-{next(_numbers)}"), done
-        self._lock = threading.RLock()
-        # Not `self._begin` alone: `Thread.start`, in it, waits for locks.
-        self._owner = weakref.finalize(owner, _thread.start_new_thread, self._begin, ())
-        self._owner.atexit = False
+        self._left = [close]  # taken by whichever thread closes
+        self._pool = Pool(1, f"gdsload-closer-{next(_numbers)}")
+        self._owner = _Ref(owner, methodcaller("begin"))
+        # Not `self._begin` alone: `Thread.start`, in it, is Python, and waits for locks.
+        self._owner.begin = partial(_thread.start_new_thread, self._begin, ())
         _closers.add(self)
         end_at_exit(self)
 
     @property
     def dropped(self) -> bool:
         """True if the owner was dropped."""
-        return not self._owner.alive
+        return self._owner() is None
 
     @property
     def over(self) -> bool:
         """True if all is closed, and no thread is still closing."""
-        return self._close is None and self._pool.ended
+        return not self._left and self._pool.ended
 
     def settle(self) -> None:
         """If the owner was dropped, ensure that all is closed when this returns."""
-        if self.over or not self.dropped:
-            return
-        try:
-            self._begin()
-        except RuntimeError:  # the system has no further thread, or the program ends (Python 3.12)
+        if self.dropped:
             self.close()
-        self._closing.wait()
-        self._pool.close()
+            self._pool.close()
 
     def _begin(self) -> None:
-        with self._lock:
-            if self._closing is done:
-                self._closing = self._pool.run([self._close_and_end])
+        with suppress(RuntimeError):  # settled meanwhile; or the system has no further thread
+            self._pool.run([self._close_and_end])
 
     def _close_and_end(self) -> None:
-        try:
-            self.close()
-        except Exception:
-            _log.exception("what was dropped cannot be closed")
-        finally:
-            self._pool.stop()
+        self.close()
+        self._pool.stop()
 
     def close(self) -> None:
-        """Close, in this thread."""
-        close = self._close  # `detach` may remove it meanwhile
+        """Close, in this thread, unless another one does or has done it."""
         try:
-            if close is not None:
-                close()
-        finally:
-            self._close = None
+            close = self._left.pop()
+        except IndexError:
+            return
+        try:
+            close()
+        except KeyboardInterrupt:
+            self._left.append(close)
+            raise
+        except Exception:
+            _log.exception("what was dropped cannot be closed")
 
     def detach(self) -> None:
         """Forget what was to be closed; no thread is started then when the owner is dropped."""
-        self._owner.detach()
-        self._close = None
+        self._owner.begin = int
+        self._left.clear()
         _closers.discard(self)
 
     def end(self) -> None:
@@ -96,7 +100,7 @@ class Closer:
         self.detach()
 
 
-_closers: set[Closer] = set()
+_closers: set[Closer] = set()  # until all is closed, which nothing else may refer to
 _numbers = count()
 
 

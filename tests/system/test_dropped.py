@@ -29,16 +29,18 @@ def test_it_closes_when_the_owner_is_dropped_and_not_before():
 
 
 def test_in_a_thread_of_the_librarys_that_whoever_goes_on_waits_for():
-    names, out, owner = [], threading.Event(), Owner()
+    names, begun, out, owner = [], threading.Event(), threading.Event(), Owner()
 
     def close():
+        begun.set()
         out.wait(10)
         names.append((threading.current_thread().name, pool.own_thread()))
 
     closer = dropped.Closer(owner, close)
     del owner
+    assert begun.wait(10)
     assert not closer.over
-    out.set()
+    threading.Timer(0.05, out.set).start()
     closer.settle()
     assert closer.over
     assert [own for _, own in names] == [True]
@@ -94,6 +96,23 @@ def test_one_that_fails_is_not_tried_for_ever(caplog):
         dropped.settle_dropped()
     assert "what was dropped cannot be closed" in caplog.text
     assert caplog.text.count("ValueError: it cannot be closed") == 1
+
+
+def test_one_that_ctrl_c_interrupts_is_closed_again():
+    calls, owner = [], Owner()
+
+    def close():
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    closer = dropped.Closer(owner, close)
+    with pytest.raises(KeyboardInterrupt):
+        closer.close()
+    assert not closer.over
+    del owner
+    dropped.settle_dropped()
+    assert (calls, closer.over) == ([1, 1], True)
 
 
 def test_the_programs_end_closes_what_was_dropped_and_nothing_after_that():
