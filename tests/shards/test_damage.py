@@ -91,20 +91,6 @@ def test_dataset_overwritten_while_in_use(small, write_small):
                 dataset[index]
 
 
-def test_a_change_is_found_by_the_very_next_read(opened):
-    dataset, path = opened
-    before = os.stat(path)
-    for _ in range(3):
-        dataset[0]
-    later()
-    with open(path, "r+b") as file:
-        file.seek(8192)
-        file.write(b"\1" * 40_000)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(FileChangedError, match="the shard was written to"):
-        dataset[50]
-
-
 # --- damage on disk that no check of the file's times can notice ---
 
 

@@ -20,7 +20,6 @@ from gdsload.shards.catalog import open_catalog
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.local_files import LocalFiles, open_regular, pread_exact
 from tests.page_cache import open_paths
-from tests.shards.threads import in_threads
 
 
 def table_of(folder, *, mapped=False):
@@ -52,22 +51,6 @@ def test_descriptors_in_use_are_not_closed(folder, monkeypatch):
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(first)
     assert before == descriptors()
-
-
-def test_many_threads_share_few_descriptors(folder, monkeypatch):
-    table = table_of(folder)
-    monkeypatch.setattr(table.through, "most", 2)
-
-    def work(seed):
-        rng = np.random.default_rng(seed)
-        for file in rng.integers(0, 10, 200).tolist():
-            into = bytearray(4)
-            with table.descriptor(file) as fd:
-                pread_exact(fd, memoryview(into), os.fstat(fd).st_size - 4, "x")
-            assert int.from_bytes(into, "little") == file
-
-    in_threads(work, range(6))
-    table.close()
 
 
 @pytest.mark.parametrize("mapped", [True, False])

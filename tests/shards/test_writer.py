@@ -148,16 +148,11 @@ BAD = [
     ({"x": torch.zeros(2, dtype=torch.float64)}, "field 'x': it is float64, but the schema says float32"),
     ({"x": np.zeros(2, np.float16)}, "field 'x': it is float16, but the schema says float32"),
     ({"x": [[1.0], [2.0, 3.0]]}, "field 'x': nested lists of different lengths have no shape"),
-    ({"x": [1e300, 0.0]}, "field 'x': 1e+300 at [0] does not fit float32"),
     ({"x": [1j, 0]}, "field 'x': [1j, 0] is complex, but float32 was expected"),
-    ({"x": "no"}, "field 'x': 'no' is no number or list of numbers"),
     ({"x": np.array(["a", "b"])}, "field 'x': element type 'str32' cannot be stored"),
-    ({"x": torch.zeros(2).to_sparse()}, "field 'x': a tensor of layout torch.sparse_coo cannot be stored"),
     ({"x": torch.zeros(2, device="meta")}, "field 'x': a tensor on the meta device has no data"),
-    ({"x": [torch.zeros(1), torch.zeros(2)]}, "field 'x': the list cannot be made one tensor"),
     ({"n": 256}, "field 'n': 256 does not fit uint8"),
     ({"n": 1.5}, "field 'n': 1.5 does not fit uint8"),
-    ({"n": float("nan")}, "field 'n': nan does not fit uint8"),
     ({"n": 2**70}, "field 'n': '1180591620717411303424' is no number"),
     ({"r": np.ones((3, 3), np.int16)}, "field 'r': a sample has shape [3, 3], but [any, 2] was expected"),
     ({"s": b"raw"}, "field 's': it is bytes, but str was expected"),
@@ -254,15 +249,6 @@ def test_whole_numbers_are_stored_exactly_or_refused(dtype, numbers):
         assert min(numbers) < info.min or max(numbers) > info.max
     else:
         assert numbers == data.view(dtype)[0].tolist()
-
-
-def test_numbers_that_an_fp8_type_cannot_hold_are_refused(tmp_path):
-    with ShardWriter(tmp_path / "d", {"x": Field("float8_e4m3fn")}) as writer:
-        writer.write({"x": 448})
-        for number in (500.0, float("inf"), 1e6):
-            with pytest.raises(SchemaError, match="field 'x': .* does not fit float8_e4m3fn"):
-                writer.write({"x": number})
-    assert [float(sample["x"]) for sample in ShardDataset(tmp_path / "d")] == [448.0]
 
 
 @pytest.mark.parametrize(("shape", "other"), [((3,), (4,)), ((3, 2, 5), (1, 2, 5))])
