@@ -39,8 +39,8 @@ LONG_SIGNATURES = {
 QUESTIONS = ("What ", "Who ", "Whether ")
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
-    "lines in gdsload": 55_800,
-    "lines in tests": 60_200,
+    "lines in gdsload": 55_000,
+    "lines in tests": 59_900,
     "keywords of DataLoader": 28,
     "classes in loader, engine and backends": 193,
     "pools of threads": 2,
