@@ -152,8 +152,8 @@ class TarReader:
         file = shlex.quote(self._file)
         return (
             f"a link to {member.linkname!r:.100}, which is not followed; to make files of links: mkdir files && "
-            f"tar -xif {file} -C files && tar -h --hard-dereference --sort=name --transform='s,^[.]/,,' -cf whole.tar "
-            "-C files ."
+            f"tar -xif {file} -C files && tar --dereference --hard-dereference --sort=name --transform='s,^[.]/,,' "
+            "-cf whole.tar -C files ."
         )
 
     def content(self, member: Member) -> bytes:
