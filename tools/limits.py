@@ -39,10 +39,10 @@ LONG_SIGNATURES = {
 QUESTIONS = ("What ", "Who ", "Whether ")
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
-    "lines in gdsload": 55_400,
+    "lines in gdsload": 54_600,
     "lines in tests": 60_000,
     "keywords of DataLoader": 28,
-    "classes in loader, engine and backends": 165,
+    "classes in loader, engine and backends": 163,
     "pools of threads": 1,
     "futures": 1,
     "bytes of CHANGELOG.md": 6_000,

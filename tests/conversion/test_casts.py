@@ -226,14 +226,14 @@ def test_a_conversion_names_the_sample_and_may_leave_it_out(tmp_path, left_out, 
     if ragged:
         for number, row in enumerate(ROWS_OF_TOKENS):
             np.save(tmp_path / f"{number}.npy", np.array(row))
-        place, options, key = tmp_path, {"kind": "tokens"}, str(tmp_path / "1.npy")
+        place, options, key, name = tmp_path, {"each": "file"}, str(tmp_path / "1.npy"), "array"
     else:
         np.save(tmp_path / "tokens.npy", np.array(ROWS_OF_TOKENS))
-        place, options, key = tmp_path / "tokens.npy", {}, "sample 1 of rows 0 to 2"
-    reasons = {key: "field 'tokens': 65536 at [1] does not fit uint16 (whole numbers from 0 to 65535)"}
-    dataset = left_out(place, reasons, casts={"tokens": "uint16"}, **options)
-    assert [dataset[n]["tokens"].tolist() for n in range(2)] == [[1, 2], [1, 65535]]
-    assert dataset.schema["tokens"].dtype.name == "uint16"
+        place, options, key, name = tmp_path / "tokens.npy", {}, "sample 1 of rows 0 to 2", "tokens"
+    reasons = {key: f"field {name!r}: 65536 at [1] does not fit uint16 (whole numbers from 0 to 65535)"}
+    dataset = left_out(place, reasons, casts={name: "uint16"}, **options)
+    assert [dataset[n][name].tolist() for n in range(2)] == [[1, 2], [1, 65535]]
+    assert dataset.schema[name].dtype.name == "uint16"
 
 
 MASKED = np.ma.masked_array([1.0, 2.0, 3.0], [False, True, False])

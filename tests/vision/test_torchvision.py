@@ -107,7 +107,9 @@ class TestWarning:
     def test_where_a_random_transform_gets_whole_batches(self, images, given, option):
         if option == "transform" and isinstance(given, list):
             given = given[1]
-        with pytest.warns(UserWarning, match=f"^`{option}` gets whole batches.*draws once.*`sample_transform`") as caught:
+        with pytest.warns(
+            UserWarning, match=f"^`{option}` gets whole batches.*draws once.*`sample_transform`"
+        ) as caught:
             gdsload.DataLoader(images, device="cpu", **{option: given})
         assert len(caught) == 1
         assert caught[0].filename == __file__

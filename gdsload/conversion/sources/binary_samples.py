@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from gdsload.conversion.reasons import in_words
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageForm, put
+from gdsload.conversion.sources.streams import exactly
 from gdsload.errors import FormatError, GdsloadError
 
-__all__ = ["decoded", "encoded_image", "exactly", "raw_image", "sample_bytes", "scalar", "shaped", "value_bytes"]
+__all__ = ["decoded", "encoded_image", "raw_image", "sample_bytes", "scalar", "shaped", "value_bytes"]
 
 # Bytes of a pixel in the modes of Pillow whose rows have no padding.
 _PIXEL_BYTES = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "LAB": 3, "RGBA": 4, "CMYK": 4}
@@ -86,14 +87,6 @@ def shaped(content: bytes, offset: int, dtype: np.dtype[Any], shape: Sequence[in
     if wanted != left:
         raise ValueError(f"an array of shape {list(shape)} has {wanted} bytes, but {left} are there")
     return np.frombuffer(content[offset:], dtype.newbyteorder("<")).astype(dtype).reshape(shape)
-
-
-def exactly(stream: IO[bytes], count: int) -> bytes:
-    """As many bytes, and no fewer."""
-    found = stream.read(count)
-    if len(found) != count:
-        raise ValueError("it ends too early")
-    return found
 
 
 def encoded_image(content: bytes, look: ImageForm, field: str, file: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from typing import IO, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import filled
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
-from gdsload.conversion.sources.streams import DAMAGED, read_pieces, unpacked_by_magic
+from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked_by_magic
 from gdsload.conversion.splits import split_words
 from gdsload.errors import FormatError, OptionError
 
@@ -121,10 +121,10 @@ def _array(file: str) -> NDArray[Any]:
     """The array of a file, mapped if it is not packed."""
     with reading("the IDX file cannot be read", file, *DAMAGED, ValueError), open_file(file) as raw:
         stream, nbytes = unpacked_by_magic(raw)
-        magic = _exactly(stream, 4)
+        magic = exactly(stream, 4)
         if magic[:2] != b"\0\0" or magic[2] not in _TYPES or not 1 <= magic[3] <= 8:
             raise ValueError("it does not begin as an IDX file")
-        shape = tuple(np.frombuffer(_exactly(stream, 4 * magic[3]), ">u4").tolist())
+        shape = tuple(np.frombuffer(exactly(stream, 4 * magic[3]), ">u4").tolist())
         dtype, header = np.dtype(_TYPES[magic[2]][1]), 4 + 4 * magic[3]
         wanted = math.prod(shape) * dtype.itemsize
         if nbytes >= 0 and wanted != nbytes - header:
@@ -133,14 +133,7 @@ def _array(file: str) -> NDArray[Any]:
             raise ValueError(f"its header promises {wanted} bytes; unpack it before")
         if nbytes >= 0 and wanted:
             return np.memmap(file, dtype, "r", header, shape)
-        content = _exactly(stream, wanted)
+        content = exactly(stream, wanted)
         if stream.read(1):  # to the checksum at the very end
             raise ValueError(f"it has more than the {wanted} bytes that its header promises")
         return np.frombuffer(content, dtype).reshape(shape)
-
-
-def _exactly(stream: IO[bytes], count: int) -> bytes:
-    found = read_pieces(stream, count)
-    if len(found) < count:
-        raise ValueError("it ends too early")
-    return found

@@ -22,7 +22,6 @@ from gdsload.conversion.sources.arrow_types import TableForm
 from gdsload.conversion.sources.binary_samples import (
     decoded,
     encoded_image,
-    exactly,
     raw_image,
     sample_bytes,
     scalar,
@@ -31,6 +30,7 @@ from gdsload.conversion.sources.binary_samples import (
 )
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageForm, ImageSource
+from gdsload.conversion.sources.streams import exactly
 from gdsload.errors import FormatError
 
 __all__ = ["LitDataSource"]

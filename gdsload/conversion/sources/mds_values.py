@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.sources.binary_samples import encoded_image, exactly, raw_image, scalar, shaped
+from gdsload.conversion.sources.binary_samples import encoded_image, raw_image, scalar, shaped
 from gdsload.conversion.sources.pictures import ImageForm
+from gdsload.conversion.sources.streams import exactly
 from gdsload.errors import FormatError
 
 __all__ = ["decoder"]

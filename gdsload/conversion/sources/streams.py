@@ -9,7 +9,7 @@ from typing import IO, cast
 
 from gdsload.errors import FormatError
 
-__all__ = ["DAMAGED", "MAX_LINE_BYTES", "go_to_line", "read_line", "read_pieces", "unpacked", "unpacked_by_magic"]
+__all__ = ["DAMAGED", "MAX_LINE_BYTES", "exactly", "go_to_line", "read_line", "unpacked", "unpacked_by_magic"]
 
 DAMAGED = (OSError, EOFError, zlib.error)
 """Errors of a stream that cannot be read or unpacked."""
@@ -31,12 +31,18 @@ def unpacked_by_magic(raw: IO[bytes]) -> tuple[IO[bytes], int]:
     return unpacked(raw, packed=packed), -1 if packed else os.fstat(raw.fileno()).st_size
 
 
-def read_pieces(stream: IO[bytes], count: int) -> bytes:
-    """As many bytes, or fewer at the end, without memory for more than are there."""
-    pieces = []
-    while count and (piece := stream.read(min(count, _PIECE_BYTES))):
+def exactly(stream: IO[bytes], count: int, failed: str = "it ends too early") -> bytes:
+    """As many bytes, without memory for more than are there.
+
+    Raises:
+        ValueError: if there are fewer; its text is what `failed` says.
+    """
+    pieces, left = [], count
+    while left and (piece := stream.read(min(left, _PIECE_BYTES))):
         pieces.append(piece)
-        count -= len(piece)
+        left -= len(piece)
+    if left:
+        raise ValueError(failed)
     return b"".join(pieces)
 
 

@@ -11,7 +11,7 @@ from typing import IO, cast
 
 from gdsload.conversion.input_files import open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.sources.streams import DAMAGED, read_pieces, unpacked_by_magic
+from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked_by_magic
 from gdsload.errors import FormatError
 
 __all__ = ["Member", "TarReader", "opened_tar"]
@@ -152,16 +152,13 @@ class TarReader:
         file = shlex.quote(self._file)
         return (
             f"a link to {member.linkname!r:.100}, which is not followed; to make files of links: mkdir files && "
-            f"tar -xif {file} -C files && tar -h --hard-dereference --sort=name --transform='s,^[.]/,,' -cf whole.tar "
-            "-C files ."
+            f"tar -xif {file} -C files && tar --dereference --hard-dereference --sort=name --transform='s,^[.]/,,' "
+            "-cf whole.tar -C files ."
         )
 
     def content(self, member: Member) -> bytes:
         """The content of the member that was given last."""
-        found = read_pieces(self._stream, member.size)
-        if len(found) < member.size:
-            raise tarfile.ReadError(f"a member has {member.size} bytes, but {len(found)} are there")
-        return found
+        return exactly(self._stream, member.size, f"it ends within {member.name!r:.200}, of {member.size} bytes")
 
 
 @contextmanager

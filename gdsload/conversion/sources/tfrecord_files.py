@@ -15,7 +15,7 @@ from gdsload.conversion.reasons import reading
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
-from gdsload.conversion.sources.streams import DAMAGED, read_pieces, unpacked
+from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked
 from gdsload.conversion.sources.tf_examples import KNOWN_TYPES, Feature, features_of, sample_of_example
 from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.dtypes import DTYPES
@@ -127,8 +127,9 @@ def _records(file: str) -> Iterator[bytes]:
     with _opened(file) as stream:
         while header := stream.read(12):
             length = _length(header, place, checksum)
-            content = _exactly(stream, length, place)
-            if _masked(checksum(content)) != int.from_bytes(_exactly(stream, 4, place), "little"):
+            cut = f"the record at byte {place} is cut short"
+            content = exactly(stream, length, cut)
+            if _masked(checksum(content)) != int.from_bytes(exactly(stream, 4, cut), "little"):
                 raise ValueError(f"the record at byte {place} does not match its checksum")
             place += length + 16
             yield content
@@ -147,13 +148,6 @@ def _length(header: bytes, place: int, checksum: Any) -> int:
 
 def _masked(checksum: int) -> int:
     return ((checksum >> 15 | checksum << 17) + _MASK) & 0xFFFFFFFF
-
-
-def _exactly(stream: IO[bytes], count: int, place: int) -> bytes:
-    found = read_pieces(stream, count)
-    if len(found) < count:
-        raise ValueError(f"the record at byte {place} is cut short")
-    return found
 
 
 def _is_packed(file: str) -> bool:
