@@ -95,8 +95,9 @@ def interrupted():
 
 @pytest.fixture
 def own_end(monkeypatch):
-    """Whatever is said of the interpreter's end, it is not said to later tests."""
+    """Whatever is said of the interpreter's end, it is not said to later tests, nor are their threads ended."""
     monkeypatch.setattr(pool, "program_end", pool.ProgramEnd())
+    monkeypatch.setattr(pool, "_endless", pool.WeakList())
 
 
 @pytest.fixture

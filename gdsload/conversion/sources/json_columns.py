@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gdsload.conversion.reasons import as_pasted
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 
@@ -156,11 +157,11 @@ def _wider(value: Any, kind: Any) -> str | None:
 
 
 def _mixed(key: str, kind: str | None, reason: str, where: str) -> FormatError:
-    name = f"{key!r:.100}"
+    name = as_pasted(key)
     rounds = ", which rounds whole numbers beyond 2**53" if kind == "float64" else ""
     way = f"Say of what type it is, `types={{{name}: {kind!r}}}`{rounds}; or keep it" if kind else "Keep it"
     return FormatError(
-        f"the key {name} has values of several types: {reason}",
+        f"the key {key!r:.100} has values of several types: {reason}",
         file=where,
         remedy=f"{way} as a text of JSON, `as_json=[{name}]`; or choose other fields: `fields=[...]`.",
     )
@@ -168,11 +169,11 @@ def _mixed(key: str, kind: str | None, reason: str, where: str) -> FormatError:
 
 def late_key(key: str, value: Any, where: str) -> FormatError:
     """The error of a line with a key that the first lines do not have."""
-    name = f"{key!r:.100}"
+    name = as_pasted(key)
     kind, usual = next((how for what, how in _USUAL.items() if isinstance(value, what)), ("float64", 0))
     text = f" and `as_json=[{name}]`" if isinstance(value, list | dict) else ""
     return FormatError(
-        f"the first lines have no key {name}",
+        f"the first lines have no key {key!r:.100}",
         file=where,
         remedy="Say of what type it is and what stands for it where it is missing, "
         f"`types={{{name}: {kind!r}}}` and `fill={{{name}: {usual!r}}}`{text}, say; "
@@ -189,8 +190,8 @@ def _would_be_rounded(key: str, number: int | None) -> str:
 
 def _kept_or_rounded(key: str) -> str:
     return (
-        f"Keep it as a text, `as_json=[{key!r:.100}]`; or say of what type it is, which may round it, "
-        f"`types={{{key!r:.100}: 'float64'}}`, say."
+        f"Keep it as a text, `as_json=[{as_pasted(key)}]`; or say of what type it is, which may round it, "
+        f"`types={{{as_pasted(key)}: 'float64'}}`, say."
     )
 
 

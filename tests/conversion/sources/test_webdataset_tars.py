@@ -258,6 +258,7 @@ def test_members_that_nobody_wants_are_not_looked_at(tmp_path, monkeypatch):
     assert [item.make() for item in items_of(source.only(["cls"]))] == [{"key": str(n), "cls": n} for n in range(3)]
     with pytest.raises(FormatError, match="more than 3 bytes"):
         items_of(source)[0].make()
+    monkeypatch.undo()
     Image.new("1", (2, 2)).save(tmp_path / "0.png")
     pictures = TarSource(pack(tmp_path / "b.tar", [("0.png", (tmp_path / "0.png").read_bytes()), ("0.cls", b"1")]))
     assert pictures.form.notes != pictures.only(["cls"]).form.notes == ()
