@@ -262,6 +262,7 @@ def test_a_pool_whose_start_was_interrupted_has_its_threads_for_the_next_work(mo
 
     def slow(thread):
         if not go_on.is_set():
+            time.sleep(0.05)  # by then the main thread waits
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             assert go_on.wait(10)
         plain(thread)
@@ -280,6 +281,7 @@ def test_a_pool_is_closed_while_its_threads_are_being_started(monkeypatch):
     pool, ran, go_on, plain = Pool(2, "gdsload-test"), [], threading.Event(), threading.Thread.start
 
     def slow(thread):
+        time.sleep(0.05)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         assert go_on.wait(10)
         plain(thread)
