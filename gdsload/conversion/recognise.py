@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
-from gdsload.conversion.box_texts import base_of
+from gdsload.conversion.box_texts import base_of, has_boxes
 from gdsload.conversion.brace_patterns import expanded
 from gdsload.conversion.folders import names_below, names_in
 from gdsload.conversion.input_files import check_file, open_file
@@ -82,8 +82,8 @@ _IDX = re.compile(r"idx\d-(?:u?byte|short|int|float|double)(?:\.gz)?$", re.ASCII
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$", re.ASCII)
 _BRACES = "Patterns are written with braces: 'part-{0..9}.csv', '{a,b}.csv'. Of a folder all files are taken."
 _ANNOTATIONS = re.compile(r"(^(instances|lvis|image_info)_.+|_annotations\.coco)\.json$", re.IGNORECASE)
-_CLASSES = re.compile(rb"^names\s*:", re.MULTILINE)
 _LOOKED_AT = 1000
+_TEXTS_LOOKED_AT = 4
 _NAMES_LOOKED_AT = 20_000
 _LOOKED_AT_BYTES = 2**16
 
@@ -241,21 +241,20 @@ def _of_objects(path: str, names: list[str]) -> set[str]:
     below = [name for name in names if name == "annotations" or split_words(name)]
     inner = {name: names_in(folder) for name in below if os.path.isdir(folder := os.path.join(path, name))}
     found = {"coco" for listed in (names, *inner.values()) if any(_ANNOTATIONS.search(name) for name in listed)}
-    base = base_of(path)  # of a folder of images, whose labels are in the folder beside it
-    folders = {path: names, **{os.path.join(path, name): listed for name, listed in inner.items()}}
-    folders |= {} if base == path else {base: names_in(base)}
-    if any(_lacks_pictures_in_labels(folder, listed) for folder, listed in folders.items()):
+    described = any(name.lower().endswith((".yaml", ".yml")) for name in names)
+    for name, listed in ("", names), *inner.items():
+        folder = os.path.join(path, name)
+        texts = (
+            _in_labels(folder)
+            if (layout := {"images", "labels"} <= set(map(str.lower, listed)))
+            else _beside(folder, listed)
+        )
+        if (layout and (described or _lacks_pictures_in_labels(folder, listed))) or _are_boxes(texts):
+            found.add("yolo")
+    base = base_of(path)
+    if base != path and _are_boxes(_in_labels(base)):  # a folder of images, whose labels are in the folder beside it
         found.add("yolo")
-    files = (os.path.join(base, name) for name in folders.get(base, names))
-    return found | {"yolo"} if any(map(_names_classes, files)) else found
-
-
-def _names_classes(file: str) -> bool:
-    """Return whether a file is a YAML file that names classes, as YOLO has one."""
-    if file.lower().endswith((".yaml", ".yml")):
-        with suppress(OSError, FormatError), open_file(file) as opened:
-            return _CLASSES.search(opened.read(_LOOKED_AT_BYTES)) is not None
-    return False
+    return found
 
 
 def _lacks_pictures_in_labels(folder: str, listed: list[str]) -> bool:
@@ -266,6 +265,38 @@ def _lacks_pictures_in_labels(folder: str, listed: list[str]) -> bool:
             below = islice(names_below(place), _NAMES_LOOKED_AT)
             found[name.lower()] = any(_is_picture(one) for _, one in below)
     return found == {"images": True, "labels": False}
+
+
+def _in_labels(folder: str) -> Iterator[tuple[str, str]]:
+    """The texts below `labels` of a folder, each with the path of its image below `images`, less the ending."""
+    labels = os.path.join(folder, "labels")
+    for place, name in names_below(labels) if os.path.isdir(labels) else ():
+        if name.lower().endswith(".txt"):
+            images = os.path.join(folder, "images", os.path.relpath(place, labels))
+            yield os.path.join(place, name), os.path.join(images, os.path.splitext(name)[0])
+
+
+def _beside(folder: str, names: list[str]) -> Iterator[tuple[str, str]]:
+    """The same of texts that are beside their images: in the folder, and below its `images`."""
+    images = os.path.join(folder, "images")
+    below = islice(names_below(images), _NAMES_LOOKED_AT) if os.path.isdir(images) else ()
+    for place, name in chain(((folder, name) for name in names), below):
+        if name.lower().endswith(".txt"):
+            yield os.path.join(place, name), os.path.join(place, os.path.splitext(name)[0])
+
+
+def _are_boxes(texts: Iterable[tuple[str, str]]) -> bool:
+    """Return whether some of these texts are called as images are, and their first lines are boxes."""
+    seen = 0
+    for text, image in islice(texts, _LOOKED_AT):
+        if any(os.path.exists(image + ending) for one in PICTURES for ending in (one, one.upper())):
+            boxes = has_boxes(text)  # None: an image without objects has an empty text
+            if boxes is False:
+                return False
+            seen += boxes is True
+        if seen == _TEXTS_LOOKED_AT:
+            break
+    return seen > 0
 
 
 def _names_pictures(table: str) -> bool:
