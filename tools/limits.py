@@ -39,8 +39,8 @@ LONG_SIGNATURES = {
 QUESTIONS = ("What ", "Who ", "Whether ")
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
-    "lines in gdsload": 54_600,
-    "lines in tests": 60_000,
+    "lines in gdsload": 54_700,
+    "lines in tests": 60_100,
     "keywords of DataLoader": 28,
     "classes in loader, engine and backends": 163,
     "pools of threads": 1,

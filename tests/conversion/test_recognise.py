@@ -129,6 +129,15 @@ def test_pictures_that_are_read_are_recognised(tmp_path, ending, place):
     assert recognise(str(tmp_path)) == "images"
 
 
+@pytest.mark.parametrize("folder", [".", "images", "train"])
+def test_pictures_with_texts_of_boxes_beside_them(tmp_path, folder):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    for number in range(3):
+        (tmp_path / folder / f"{number}.png").write_text("x")
+        (tmp_path / folder / f"{number}.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    assert recognise(str(tmp_path)) == "yolo"
+
+
 @pytest.mark.parametrize(
     ("names", "kind"),
     [

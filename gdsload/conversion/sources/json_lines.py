@@ -121,7 +121,8 @@ class JsonLinesSource(TableSource):
             return
         where = f"{file}, row {row}"
         try:
-            table = self._table([_object(line, where) for line in lines], where)
+            tokens = _TOKENS in self._columns()[0].names
+            table = self._table([_object(line, where, tokens=tokens) for line in lines], where)
             items = list(table_items(table, self._columns()[1], row, file))
         except FormatError as error:
             if len(lines) == 1:
@@ -140,16 +141,17 @@ class JsonLinesSource(TableSource):
                 raise late_key(min(late), found[min(late)], where)
         return need("pyarrow").table({
             one.name: column_of(
-                self._values(objects, one.name), one.type, one.name, where, rounds=one.name in self.types
+                self._values(objects, one.name, where), one.type, one.name, where, rounds=one.name in self.types
             )
             for one in schema
         })  # fmt: skip
 
-    def _values(self, objects: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+    def _values(self, objects: Sequence[Mapping[str, Any]], key: str, where: str) -> list[Any]:
         """The values of a key, as texts of JSON if it is kept as such."""
         if key not in self.table_form.as_json:
             return [found.get(key) for found in objects]
-        return [json.dumps(found[key], ensure_ascii=False) if key in found else None for found in objects]
+        with reading(f"the key {key!r:.100} cannot be kept as a text of JSON", where, RecursionError):
+            return [json.dumps(found[key], ensure_ascii=False) if key in found else None for found in objects]
 
     def _columns(self) -> tuple[Any, list[Leaf]]:
         """Arrow's schema of the lines, and what fields are made of: by the first lines of the first file."""
@@ -171,7 +173,7 @@ class JsonLinesSource(TableSource):
         wanted = [key for key in [*keys, *late] if self.fields is None or self._is_wanted(key)]
         if not wanted:
             check_fields(self.fields, keys, file)
-        types = (named.get(key) or inferred_type(self._values(objects, key), key, file) for key in wanted)
+        types = (named.get(key) or inferred_type(self._values(objects, key, file), key, file) for key in wanted)
         return arrow.schema(list(zip(wanted, types, strict=True)))
 
     def _is_wanted(self, key: str) -> bool:
@@ -200,10 +202,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=CONSTANTS.__getitem__)
 
 
-def _object(line: bytes, where: str) -> dict[str, Any]:
+def _object(line: bytes, where: str, *, tokens: bool = True) -> dict[str, Any]:
+    """The object of a line; a line that is a list is one with the key `tokens`, where that is wanted."""
     with reading("the line is no JSON", where, ValueError, RecursionError):
         found = _DECODER.decode(line.decode("utf-8-sig"))
-    if isinstance(found, list):
+    if tokens and isinstance(found, list):
         return {_TOKENS: found}
     if not isinstance(found, dict):
         raise FormatError(f"the line is no JSON object: {line!r:.100}", file=where)

@@ -16,6 +16,7 @@ from gdsload.conversion.input_files import open_file, stamps
 from gdsload.conversion.reasons import as_pasted, reading
 from gdsload.conversion.row_source import check_columns, filled
 from gdsload.conversion.source import Part
+from gdsload.conversion.sources.arrow_images import image_columns
 from gdsload.conversion.sources.arrow_types import inner_type, is_list, is_text
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.parquet_files import ParquetSource, opened_table
@@ -106,9 +107,13 @@ class LeRobotSource(ParquetSource):
     def _schema(self, table: Any, file: str) -> Any:
         """The columns of a file that are features, of the shapes that these have."""
         found = table.schema_arrow
+        images = image_columns(found)
         for one in self._features():
             if found.names.count(one.name) != 1:
                 raise FormatError(f"there is no column {one.name!r}, or two", file=file)
+            if one.dtype == "image" and one.name not in images:
+                kind = found.field(one.name).type
+                raise FormatError(f"feature {one.name!r} has no images: its column is of type {kind!s:.100}", file=file)
         features = [one.shaped(found.field(one.name), file) for one in self._features()]
         return need("pyarrow").schema(features, found.metadata)
 

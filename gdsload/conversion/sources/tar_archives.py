@@ -149,11 +149,13 @@ class TarReader:
             return None
         if not member.islnk() and not member.issym():
             return _KINDS.get(member.type, f"of type {member.type!r}, which is not known")
-        file = shlex.quote(self._file)
+        file, steps = shlex.quote(self._file), member.linkname.split("/")
+        if ".." in steps or member.linkname.startswith("/"):
+            return f"a link to {member.linkname!r:.100}, which is not followed"
         return (
             f"a link to {member.linkname!r:.100}, which is not followed; to make files of links: mkdir files && "
             f"tar -xif {file} -C files && tar --dereference --hard-dereference --sort=name --transform='s,^[.]/,,' "
-            "-cf whole.tar -C files ."
+            "-cf whole.tar -C files ./"
         )
 
     def content(self, member: Member) -> bytes:

@@ -10,12 +10,14 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import BATCH_BYTES, filled, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
 from gdsload.conversion.sources.token_formats import IndexedTokens, TokenRow, indexed_tokens, is_index, token_row
 from gdsload.errors import OptionError
+from gdsload.system.units import counted
 
 __all__ = ["TokenSource"]
 
@@ -83,10 +85,16 @@ class TokenSource(OfDocuments):
             )
 
     def notes(self) -> list[str]:
-        """Notes for users: that tokens are samples."""
+        """Notes for users: that tokens are samples, and on documents in files of other kinds."""
+        found = []
         if self._one_by_one(self.files.find(_SUFFIXES)):
-            return ["each token is a sample: gdsload.Windows takes stretches, `each='document'` makes documents"]
-        return []
+            found.append("each token is a sample: gdsload.Windows takes stretches, `each='document'` makes documents")
+        names = names_in(self.path) if os.path.isdir(self.path) else []
+        for ending, kind in ((".npy", "numpy"), (".jsonl", "jsonl")):
+            if others := [name for name in names if name.lower().endswith(ending)]:
+                are = f"{counted(len(others), 'file')} {'is' if len(others) == 1 else 'are'}"
+                found.append(f"{are} left out, {others[0]!r} first: convert them apart, `kind={kind!r}`")
+        return found
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of tokens, of documents, or of bytes, in which documents begin."""

@@ -116,7 +116,7 @@ def test_a_whole_number_among_floats_is_refused(tmp_path, samples_in, wrap, befo
 
 WRONG = {
     "nope": "no JSON: ",
-    "[1]": "no key 'tokens'",
+    "[1]": "no JSON object: b'[1]",
     "null": "no JSON object: b'null",
     '{"n": "a"}': "the key 'n' has values of several types: ",
     '{"n": 1, "m": 2}': "the first lines have no key 'm'",
@@ -136,6 +136,29 @@ def test_a_bad_line_is_at_fault_alone(tmp_path, left_out):
 def test_a_key_that_is_not_wanted_is_no_bad_line(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n' * 1100 + '{"n": 1, "m": 2}\n')
     assert gdsload.convert(tmp_path / "a.jsonl", tmp_path / "all", workers=1, fields=["n"]).samples == 1101
+
+
+def test_a_list_among_objects_is_no_object_that_lacks_the_key(tmp_path, left_out):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"n": 1}\n[5]\n{"n": 2}\n')
+    dataset = left_out(path, {"row 1": "no JSON object: b'[5]"}, fields=["n"], fill={"n": -1})
+    assert dataset.column("n").tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "said"),
+    [
+        ('{"n": ' + "9" * 400 + "}", {"types": {"n": "float64"}}, "key 'n' has"),
+        ('{"n": ' + "[" * 985 + "]" * 985 + "}", {"as_json": ["n"]}, "nested too deeply|none"),
+    ],
+    ids=["digits", "nested"],
+)
+def test_what_python_cannot_hold_is_an_error_of_gdsload(tmp_path, line, options, said):
+    (tmp_path / "a.jsonl").write_text(line + "\n")
+    try:
+        gdsload.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=1, **options)
+    except gdsload.GdsloadError as error:
+        assert re.search(said, str(error))
 
 
 @pytest.mark.parametrize(

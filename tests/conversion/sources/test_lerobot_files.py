@@ -164,6 +164,8 @@ def _replaced(name, values):
         (_replaced("observation.state", lambda n: [None] * n), "no value|no numbers|of type null"),
         (_replaced("observation.images.top", lambda n: [{"bytes": None, "path": "a.png"}] * n), "has no image"),
         (_replaced("observation.images.top", lambda n: [{"bytes": b"x", "path": ""}] * n), "cannot be decoded"),
+        (_replaced("observation.images.top", lambda n: [{"bytes": png(0)}] * n), "feature .* has no images"),
+        (_replaced("observation.images.top", lambda n: ["a.png"] * n), "feature .* has no images"),
         (_replaced("note", lambda n: list(range(n))), "no text"),
     ],
 )  # fmt: skip

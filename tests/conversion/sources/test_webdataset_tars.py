@@ -99,6 +99,9 @@ def test_what_has_no_content_spoils_its_sample_and_nothing_is_put_on_disk(tmp_pa
     reasons = {f"{number}": f"'{number}.txt' is {why}" for number, (_, why) in enumerate(WITHOUT_CONTENT)}
     assert list(left_out(tmp_path / "a.tar", reasons)) == [{"key": "../../evil", "txt": "ok"}]
     assert os.listdir(tmp_path) == ["a.tar"]
+    with pytest.raises(FormatError, match="a link to '/etc/passwd', which is not followed") as caught:
+        items_of(TarSource(str(tmp_path / "a.tar")))[0].make()
+    assert "tar -x" not in str(caught.value)  # that would pack the file that the link leads to
 
 
 class Evil:
