@@ -14,7 +14,7 @@ from benchmarks.images import jpegs
 
 @pytest.fixture
 def trials_here(monkeypatch):
-    """Trials are done in this process: to start one takes longer. Only the check has a process of its own."""
+    """Trials are done in this process: to start one takes longer. Only the check has a separate process."""
     in_a_process = subprocess.run
 
     def run(command, **options):

@@ -121,7 +121,7 @@ def made():
 
 @pytest.fixture(scope="module")
 def shown(made):
-    """What one program has shown in terminals of these widths, each time in a folder of its own."""
+    """What one program has shown in terminals of these widths, each time in a new folder."""
     folders = [Path(tempfile.mkdtemp(prefix="golden-", dir="/tmp")) for _ in SHOWN]
     for folder in folders:
         for path in made.iterdir():
