@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gdsload.errors import FormatError, GdsloadError
+from gdsload.system.units import counted
 
-__all__ = ["as_pasted", "in_words", "of_user", "reading", "reason_of"]
+__all__ = ["as_pasted", "counted_are", "in_words", "of_user", "reading", "reason_of"]
 
 _BARE = (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, ZeroDivisionError, struct.error)
 _RAISE = dis.opmap["RAISE_VARARGS"]
@@ -45,6 +46,11 @@ def as_pasted(value: str | list[str]) -> str:
     """A value as an option in a sentence has it: as Python writes it, or dots for one that is too long."""
     found = repr(value)
     return found if len(found) <= _LONGEST_VALUE else "[...]" if isinstance(value, list) else "..."
+
+
+def counted_are(count: int, what: str) -> str:
+    """The beginning of a sentence on so many things: "1 file is", "2 files are"."""
+    return f"{counted(count, what)} {'is' if count == 1 else 'are'}"
 
 
 def reason_of(trouble: Exception) -> str:

@@ -188,7 +188,7 @@ class Progress:
             self.sampled.set_epoch(number, resumed=self._cursor.position > 0)
 
     def stand(self, number: int) -> None:
-        """Go to the place before an epoch. The sampler is not told: its copy has the same number."""
+        """Go to the place before an epoch. The sampler needs no call: its copy has the same number."""
         self._cursor = Cursor(number, 0)
 
     @property

@@ -9,14 +9,13 @@ from itertools import chain, groupby
 from typing import Any, Unpack
 
 from gdsload.conversion.input_files import digest_of, open_file, stamps
-from gdsload.conversion.reasons import reading
+from gdsload.conversion.reasons import counted_are, reading
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.many_images import image_parts, mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import ALL, level_splits, split_words
 from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError
-from gdsload.system.units import counted
 
 __all__ = ["ImageFolderSource"]
 
@@ -87,12 +86,11 @@ class ImageFolderSource(ImageSource):
                 "has the paths of a pair in each row, `kind='csv'`."
             )
         if others := self._left_out(bool(folders)):
-            are = f"{counted(len(others), 'file')} {'is' if len(others) == 1 else 'are'}"
             endings = ", ".join(sorted({os.path.splitext(name)[1].lower() for name in others}))
             found.append(
-                f"{are} left out, {others[0]!r} first ({endings}). Pictures are read in the folders of their classes, "
-                "and as PNG, say. A CSV table that names files in a column is converted with these, `kind='csv'`; in "
-                "Python so is what datasets.load_dataset('imagefolder', data_dir=...) gives."
+                f"{counted_are(len(others), 'file')} left out, {others[0]!r} first ({endings}). "
+                "Pictures are read in the folders of their classes, and as PNG, say. A CSV table that names files in a "
+                "column is converted with these, `kind='csv'`; in Python so is what datasets.load_dataset('imagefolder', data_dir=...) gives."
             )
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -109,7 +110,7 @@ def _check(values: Sequence[Any], kind: Any, key: str, where: str, *, rounds: bo
             _check([value.get(one.name) for value in there], one.type, key, where, rounds=rounds)
     elif int in kinds and types.is_floating(kind) and not rounds and (beyond := _rounded(there)) is not None:
         raise FormatError(_would_be_rounded(key, beyond), file=where, remedy=_kept_or_rounded(key))
-    elif types.is_floating(kind) and not all(_is_known(one) for one in there if one in (math.inf, -math.inf)):
+    elif types.is_floating(kind) and not all(_is_known(one) for one in there if abs(one) > sys.float_info.max):
         raise FormatError(f"the key {key!r:.100} has a number beyond those of float64", file=where)
 
 

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
-from gdsload.conversion.reasons import reading
+from gdsload.conversion.reasons import counted_are, reading
 from gdsload.conversion.row_source import BATCH_BYTES, filled, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
 from gdsload.conversion.sources.token_formats import IndexedTokens, TokenRow, indexed_tokens, is_index, token_row
 from gdsload.errors import OptionError
-from gdsload.system.units import counted
 
 __all__ = ["TokenSource"]
 
@@ -92,7 +91,7 @@ class TokenSource(OfDocuments):
         names = names_in(self.path) if os.path.isdir(self.path) else []
         for ending, kind in ((".npy", "numpy"), (".jsonl", "jsonl")):
             if others := [name for name in names if name.lower().endswith(ending)]:
-                are = f"{counted(len(others), 'file')} {'is' if len(others) == 1 else 'are'}"
+                are = counted_are(len(others), "file")
                 found.append(f"{are} left out, {others[0]!r} first: convert them apart, `kind={kind!r}`")
         return found
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from gdsload.conversion.box_texts import base_of, has_boxes
 from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import SourceFiles, open_file
-from gdsload.conversion.reasons import reading
+from gdsload.conversion.reasons import counted_are, reading
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.splits import ALL, split_words
 from gdsload.conversion.suffixes import PICTURES
@@ -101,11 +101,12 @@ class YoloLayout:
         if len(bare) == len(found):
             self._refuse_bare(bare)
         used = {label for _, label in pairs}
-        notes = [] if not bare else [f"{_are(len(bare), 'image')} without a label file: taken for images of no object"]
+        are = counted_are(len(bare), "image")
+        notes = [f"{are} without a label file: taken for images of no object"] if bare else []
         notes += self._unused(found, every, [text for text in texts if text not in used])
         if others := len(every) - len(set().union(*named.values()) if named else inside):
             where = "no split that the YAML file names" if named else f"no folder {_IMAGES!r}"
-            notes.append(f"{_are(others, 'image')} in {where}, and left out")
+            notes.append(f"{counted_are(others, 'image')} in {where}, and left out")
         return pairs, notes
 
     def _walked(self) -> tuple[list[str], list[str]]:
@@ -142,7 +143,7 @@ class YoloLayout:
 
     def _refuse_bare(self, images: list[str]) -> NoReturn:
         raise FormatError(
-            f"{_are(len(images), 'image')} there, and no label file fits: {images[0]!r} has none at "
+            f"{counted_are(len(images), 'image')} there, and no label file fits: {images[0]!r} has none at "
             f"{' or '.join(repr(stem + _TEXT) for stem in _stems(images[0]))}",
             file=self.base,
             remedy="Put label files there, an empty one for an image without objects; or pass `kind='images'`, which "
@@ -163,10 +164,12 @@ class YoloLayout:
                 remedy="Put an image of the same name where each belongs, or remove them.",
             )
         far = [text for text in left if _LABELS in text.split(os.sep)[:-1] and os.path.dirname(text) not in places]
-        notes = [f"{_are(len(far), 'label file')} left out: {far[0]!r} has no folder of images"] if far else []
+        notes = [f"{counted_are(len(far), 'label file')} left out: {far[0]!r} has no folder of images"] if far else []
         second = [text for text in texts if os.path.splitext(text)[0] in stems]
         if second := [text for text in second if has_boxes(os.path.join(self.base, text))]:
-            notes.append(f"{_are(len(second), 'label file')} left out: the image of {second[0]!r} has another one")
+            notes.append(
+                f"{counted_are(len(second), 'label file')} left out: the image of {second[0]!r} has another one"
+            )
         return notes
 
     def _named(self, images: list[str], texts: list[str]) -> dict[str, list[str]]:
@@ -272,7 +275,3 @@ def _below(base: str, name: str) -> str | None:
 
 def _is_in(name: str, folder: str) -> bool:
     return folder == "." or name.startswith(os.path.join(folder, ""))
-
-
-def _are(count: int, what: str) -> str:
-    return f"{counted(count, what)} {'is' if count == 1 else 'are'}"

@@ -148,17 +148,15 @@ def test_a_list_among_objects_is_no_object_that_lacks_the_key(tmp_path, left_out
 @pytest.mark.parametrize(
     ("line", "options", "said"),
     [
-        ('{"n": ' + "9" * 400 + "}", {"types": {"n": "float64"}}, "key 'n' has"),
-        ('{"n": ' + "[" * 985 + "]" * 985 + "}", {"as_json": ["n"]}, "nested too deeply|none"),
+        ('{"n": ' + "9" * 400 + "}", {"types": {"n": "float64"}}, "key 'n' has a number beyond those of float64"),
+        ('{"n": ' + "[" * 985 + "]" * 985 + "}", {"as_json": ["n"]}, "nested too deeply"),
     ],
     ids=["digits", "nested"],
 )
 def test_what_python_cannot_hold_is_an_error_of_gdsload(tmp_path, line, options, said):
     (tmp_path / "a.jsonl").write_text(line + "\n")
-    try:
+    with pytest.raises(gdsload.GdsloadError, match=said):
         gdsload.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=1, **options)
-    except gdsload.GdsloadError as error:
-        assert re.search(said, str(error))
 
 
 @pytest.mark.parametrize(
