@@ -90,7 +90,8 @@ class ImageFolderSource(ImageSource):
             found.append(
                 f"{counted_are(len(others), 'file')} left out, {others[0]!r} first ({endings}). "
                 "Pictures are read in the folders of their classes, and as PNG, say. A CSV table that names files in a "
-                "column is converted with these, `kind='csv'`; in Python so is what datasets.load_dataset('imagefolder', data_dir=...) gives."
+                "column is converted with these, `kind='csv'`; in Python so is what "
+                "datasets.load_dataset('imagefolder', data_dir=...) gives."
             )
         return found
 
