@@ -10,7 +10,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,9 +19,9 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.backends.bounce import fill_threads, resident_rows
-from gdsload.backends.bounce.fill_threads import BouncePath, DirectIOPolicy, ThreadFill
+from gdsload.backends.bounce.fill_threads import ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
-from gdsload.backends.bounce.slot_layout import BlockFill, Layout, lay_out
+from gdsload.backends.bounce.slot_layout import lay_out
 from gdsload.errors import FileChangedError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.shards import guard as guard_module
 from gdsload.shards.local_files import LocalFiles
@@ -98,14 +97,10 @@ class Site:
         self.whole = [(file, 0, len(data)) for file, data in enumerate(self.bytes)]
         with monkeypatch.context() as patched:
             patched.setattr(pinned, "register_host", lambda *_: "")
-            patched.setattr(pinned, "node_of", lambda _device: -1)
             patched.setattr(pinned, "processors_near", lambda _device: None)
             self.ring = pinned.PinnedRing(torch.device("cpu"), BLOCKS, BLOCK)
         self.copier, self.counted, self._lock = Copier(), [0, 0], threading.Lock()
-        self.means, self.cold = (
-            BouncePath(self.files, self.ring, self.copier, self._count),
-            DirectIOPolicy(self.files, direct),
-        )
+        self.means, self.direct = (self.files, self.ring, self.copier, self._count), direct
         self.fill = None
 
     def _count(self, direct, buffered):
@@ -114,7 +109,7 @@ class Site:
             self.counted[1] += buffered
 
     def open(self):
-        self.fill = ThreadFill(self.means, 3, None)
+        self.fill = ThreadFill(*self.means, 3, None, self.direct)
         return self
 
     def extents(self, wanted):
@@ -125,7 +120,7 @@ class Site:
         """The slot, where each extent lies in it, and the reading."""
         layout = lay_out(wanted, self.files.sizes, BLOCK, lambda _nbytes: BLOCK, self.files.drives)
         slot = torch.full((layout.nbytes,), 170, dtype=torch.uint8)
-        return slot, layout.places, self.fill.run(layout, self.cold(layout), slot)
+        return slot, layout.places, self.fill.run(layout, slot)
 
     def holds(self, slot, places, wanted):
         """Whether the slot has the files' bytes."""
@@ -197,10 +192,10 @@ def test_slots_hold_the_files_bytes(sites, direct, open_files):
     assert sum(site.counted) > 0
 
 
-def test_a_drive_whose_blocks_are_cold_has_threads_of_its_own(sites):
+def test_a_drive_whose_blocks_are_cold_has_threads_of_its_own(sites, monkeypatch):
     """Whatever lies in the page cache of the other drive, whose copies take a processor each."""
     site, seen = sites(direct=None, open_files=files_of(where=parity)), set()
-    copy = site.copier.copy
+    copy, now = site.copier.copy, itertools.count(100)
 
     def note(block, slot, low, nbytes):
         seen.add(threading.current_thread().name.rpartition("-")[0])
@@ -208,13 +203,13 @@ def test_a_drive_whose_blocks_are_cold_has_threads_of_its_own(sites):
 
     site.copier.copy = note
     wanted = extents_of(site.whole[:4])
-    layout = lay_out(wanted, site.files.sizes, BLOCK, lambda _nbytes: BLOCK, site.files.drives)
+    monkeypatch.setattr(fill_threads.time, "monotonic", lambda: next(now))  # no answer is believed twice
+    monkeypatch.setattr(fill_threads, "looks_resident", lambda _files, reads, _probes: not cold[reads.file[0] % 2])
     for cold in itertools.product([True, False], repeat=2):
         seen.clear()
-        chosen = np.array([cold[int(layout.reads.file[part.first]) % 2] for part in layout.parts])
-        slot = torch.full((layout.nbytes,), 170, dtype=torch.uint8)
-        site.fill.run(layout, chosen, slot).wait()
-        assert site.holds(slot, layout.places, wanted)
+        slot, places, reading = site.read(wanted)
+        reading.wait()
+        assert site.holds(slot, places, wanted)
         assert seen == {f"gdsload-bounce{'-direct' * one}-{number}" for number, one in enumerate(cold)}
 
 
@@ -328,7 +323,7 @@ class TestResidentRows:
     @pytest.fixture
     def site(self, sites, monkeypatch):
         site = sites(mapped=True)
-        site.fill = ResidentRows(site.means, 2, None)
+        site.fill = ResidentRows(*site.means, 2, None)
         return site
 
     def read(self, site, wanted):
@@ -429,34 +424,30 @@ def test_reads_that_fail(sites, monkeypatch, direct):
         reading.wait()
 
 
-def test_the_answer_for_a_block_is_believed_for_a_moment(monkeypatch):
-    """Whatever it is; each shard has an answer of its own, and somebody who says so beforehand is not asked."""
+def test_the_answer_for_a_block_is_believed_for_a_moment(sites, monkeypatch):
+    """Whatever it is; each shard has an answer of its own, and what the page cache keeps is read through it."""
     answers, asked, now = {0: False, 1: True}, [], [100.0]
 
     def look(_files, reads, _probes):
         asked.append(int(reads.file[0]))
         return answers[asked[-1]]
 
-    def found(policy, *blocks):
-        """What is said of blocks of these shards."""
-        wanted = extents_of([(file, 0, PAGE_BYTES) for file in blocks])
-        parts = [BlockFill(number, number + 1, number * PAGE_BYTES, PAGE_BYTES) for number in range(len(blocks))]
-        return policy(Layout(wanted, np.zeros(len(blocks), np.int64), parts, wanted.offset, 0)).tolist()
+    def read(*shards):
+        """The shards that are asked about, and whether all is read with O_DIRECT, when a page of each is read."""
+        asked.clear()
+        before = list(site.counted)
+        assert site.reads(extents_of([(file, 0, PAGE_BYTES) for file in shards]))
+        return [*asked], [after - count for after, count in zip(site.counted, before, strict=True)]
 
     monkeypatch.setattr(fill_threads, "looks_resident", look)
     monkeypatch.setattr(fill_threads.time, "monotonic", lambda: now[0])
-    files = SimpleNamespace(kept=np.zeros(3, bool))
-    cold = DirectIOPolicy(files, None)
-    assert found(cold, 0, 1, 0, 1) == [True, False, True, False]
-    assert asked == [0, 1]
+    site = sites(direct=None)
+    assert read(0) == ([0], [PAGE_BYTES, 0])
+    assert read(1) == ([1], [0, PAGE_BYTES])
     answers.update({0: True, 1: False})
+    assert read(0) == ([], [PAGE_BYTES, 0])
     now[0] += 1.0
-    assert found(cold, 0, 1, 0) == [False, True, False]
-    assert asked == [0, 1, 0, 1]
-    assert [found(DirectIOPolicy(files, always), 0) for always in (True, False)] == [[True], [False]]
-    assert len(asked) == 4
-    # What the page cache keeps is read through it.
-    files.kept[:2] = True
-    answers[2], now[0] = False, now[0] + 1.0
-    assert found(cold, 0, 2, 1) == [False, True, False]
-    assert asked[4:] == [2]
+    assert read(0) == ([0], [0, PAGE_BYTES])
+    assert read(1) == ([1], [PAGE_BYTES, 0])
+    site.files.kept[1] = True
+    assert read(1) == ([], [0, PAGE_BYTES])
