@@ -38,8 +38,6 @@ _opened_by: list[int] = []
 class Engine(Protocol):
     """One way to call cuFile."""
 
-    name: str
-
     @property
     def most_bytes(self) -> int:
         """Mean bytes of reads up to which `read_many` has many of them under way at once, without threads."""
@@ -65,6 +63,7 @@ class Engine(Protocol):
         Raises:
             ReadsUnderWayError: if it cannot tell that they have ended, so that their memory is lost.
         """
+        return one_by_one(self, handles, bases, positions, nbytes, offsets)
 
     def end(self) -> None:
         """Release what is kept. No read may be under way; may be called twice."""
@@ -80,15 +79,13 @@ class Engine(Protocol):
         """Deregister a slot."""
 
 
-class CufileEngine:
+class CufileEngine(Engine):
     """cuFile's own API.
 
     Args:
         device: the GPU.
         batches: whether cuFile is known to make many reads by one call.
     """
-
-    name = "cufile"
 
     def __init__(self, device: torch.device, *, batches: bool = False) -> None:
         self._cufile, self._device = _open_driver(device), device
@@ -181,7 +178,7 @@ class CufileEngine:
             self._cufile.buf_deregister(base)
 
 
-class KvikioEngine:
+class KvikioEngine(Engine):
     """kvikio, which calls cuFile; its own compat mode is switched off, so that it fails where cuFile does.
 
     Args:
@@ -189,7 +186,6 @@ class KvikioEngine:
         batches: not used, as kvikio has no call for many reads.
     """
 
-    name = "kvikio"
     most_bytes = 0
 
     def __init__(self, device: torch.device, *, batches: bool = False) -> None:
@@ -222,15 +218,6 @@ class KvikioEngine:
         into = DeviceBytes(base + position, nbytes)
         future = self._files[handle].pread(into, nbytes, offset, nbytes)
         return int(future.get())
-
-    def read_many(
-        self, handles: IntArray, bases: IntArray, positions: IntArray, nbytes: IntArray, offsets: IntArray
-    ) -> IntArray:
-        """See `Engine.read_many`."""
-        return one_by_one(self, handles, bases, positions, nbytes, offsets)
-
-    def end(self) -> None:
-        """See `Engine.end`."""
 
     def register(self, base: int, nbytes: int) -> None:
         """See `Engine.register`."""
