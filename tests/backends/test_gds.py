@@ -92,7 +92,7 @@ some = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 300_000), st.integer
 @pytest.mark.parametrize("most_bytes", [0, 1 << 20], ids=["threads", "one call"])
 @pytest.mark.parametrize("at_once", [1 << 30, 1000])
 @pytest.mark.parametrize("drive_key", [file_system_of, lambda source: "1.safe" in source.path], ids=["one", "two"])
-@settings(derandomize=True, deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(derandomize=True, deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some)
 def test_every_wanted_byte_is_read_to_its_place(opened, drive_key, at_once, most_bytes, wanted):
     """Also where reads end early."""
@@ -196,11 +196,9 @@ def test_a_batch_of_reads_has_reads_of_all_drives(opened):
         calls.append(handles.tolist())
         return one_by_one(engine, handles, *columns)
 
-    of = {"0.safetensors": "a", "1.safetensors": "a", "2.safetensors": "b"}
-    backend, _ = opened(drive_key=lambda source: of[source.path[-13:]], most_bytes=1 << 20, read_many=read_many)
+    backend, _ = opened(drive_key=lambda source: "2.safe" in source.path, most_bytes=1 << 20, read_many=read_many)
     wanted = extents_of([(file, page * 24_576, 100) for file in (0, 2) for page in range(SIZES[file] // 24_576)])
     backend.read(wanted).completion.wait()
-    [handles] = calls
-    first, second = handles[:2]
+    [[first, second, *rest]] = calls
     assert first != second
-    assert handles == [first, second] * 2 + [handles[-1]] * 10
+    assert rest == [first, second] + [rest[-1]] * 10

@@ -178,7 +178,7 @@ def parity(source):
 def test_slots_hold_the_files_bytes(sites, direct, open_files):
     site = sites(direct=direct, open_files=open_files)
 
-    @settings(derandomize=True, deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+    @settings(derandomize=True, deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
     @given(st.lists(anything, min_size=1, max_size=4))
     def hold(several):
         several = [site.extents(wanted) for wanted in several]
@@ -211,16 +211,6 @@ def test_a_drive_whose_blocks_are_cold_has_threads_of_its_own(sites, monkeypatch
         reading.wait()
         assert site.holds(slot, places, wanted)
         assert seen == {f"gdsload-bounce{'-direct' * one}-{number}" for number, one in enumerate(cold)}
-
-
-def test_many_landings_at_once_share_few_blocks(sites):
-    site = sites()
-    every = [extents_of([one]) for one in site.whole] * 10
-    under_way = [site.read(wanted) for wanted in every]
-    for wanted, (slot, places, reading) in zip(every, under_way, strict=True):
-        reading.wait()
-        assert site.holds(slot, places, wanted)
-    assert sum(site.counted) == 10 * sum(len(data) for data in site.bytes)
 
 
 @pytest.mark.parametrize("guard", [True, False])
@@ -262,48 +252,11 @@ def test_a_copy_that_fails_is_the_landings_error(sites):
     assert site.reads(extents_of([(0, 0, 100_000)]))
 
 
-def turned_away(site, wanted, several):
-    """How many readings were turned away, as it was closed; what the others have read is right."""
-    count = 0
-    for slot, places, reading in several:
-        try:
-            reading.wait()
-        except LoaderClosedError:
-            count += 1
-        else:
-            assert site.holds(slot, places, wanted)
-    return count
-
-
 def test_close_waits_for_what_is_under_way_and_turns_the_rest_away(sites):
+    """Also what other threads go on reading meanwhile."""
     site = sites()
     site.copier.delay_s = 0.01
-    wanted = extents_of(site.whole[:4])
-    several = [site.read(wanted) for _ in range(5)]
-    site.fill.close()
-    site.copier.drain()
-    assert all(reading.landed for *_, reading in several)
-    assert turned_away(site, wanted, several)
-    site.fill.close()
-    with pytest.raises(LoaderClosedError, match="closed"):
-        site.read(wanted)
-
-
-def test_descriptors_that_threads_keep_are_given_back(sites):
-    site = sites()
-    for _ in range(3):
-        for one in site.whole[:4]:
-            site.read(extents_of([one]))[2].wait()
-    paths = {os.path.realpath(source.path) for source in site.files.sources}
-    assert open_paths() & paths
-    site.fill.close()
-    site.files.close()  # which leaves open what somebody uses
-    assert not open_paths() & paths
-
-
-def test_work_that_comes_while_it_is_closed_is_not_waited_for_for_ever(sites):
-    site = sites()
-    wanted, several = extents_of([(0, 0, 100_000)]), []
+    wanted, several = extents_of(site.whole[:4]), []
 
     def read(_number):
         with suppress(LoaderClosedError):
@@ -312,11 +265,35 @@ def test_work_that_comes_while_it_is_closed_is_not_waited_for_for_ever(sites):
 
     with ThreadPoolExecutor(4) as threads:
         reading = threads.map(read, range(4))
-        time.sleep(0.02)
+        while len(several) < 5:
+            time.sleep(0.001)
         site.fill.close()
         list(reading)
-    assert several
-    turned_away(site, wanted, several)
+    site.copier.drain()
+    turned_away = 0
+    for slot, places, one in several:
+        assert one.landed
+        try:
+            one.wait()
+        except LoaderClosedError:
+            turned_away += 1
+        else:
+            assert site.holds(slot, places, wanted)
+    assert turned_away
+    site.fill.close()
+    with pytest.raises(LoaderClosedError, match="closed"):
+        site.read(wanted)
+
+
+def test_descriptors_that_threads_keep_are_given_back(sites):
+    site = sites()
+    for one in site.whole[:4]:
+        site.read(extents_of([one]))[2].wait()
+    paths = {os.path.realpath(source.path) for source in site.files.sources}
+    assert open_paths() & paths
+    site.fill.close()
+    site.files.close()  # which leaves open what somebody uses
+    assert not open_paths() & paths
 
 
 class TestResidentRows:
@@ -340,7 +317,7 @@ class TestResidentRows:
     def test_slots_hold_the_rows(self, site):
         """Fields of several lengths, in any order, over the edges of blocks."""
 
-        @settings(derandomize=True, deadline=None, max_examples=80)
+        @settings(derandomize=True, deadline=None, max_examples=40)
         @given(
             st.lists(st.tuples(st.sampled_from([0, 1, 8, 1000, 4096, BLOCK]), st.integers(1, 60)), max_size=4),
             st.integers(0, 2**32),
@@ -363,24 +340,19 @@ class TestResidentRows:
 
         hold()
 
-    def test_ragged_and_huge_rows_go_another_way(self, site):
-        ragged = extents_of([(0, 0, number) for number in range(1, 30)])
-        assert not site.fill.takes(ragged, surely=True)
-        assert not site.fill.takes(extents_of([(0, 0, BLOCK + 1)]), surely=True)
-        assert site.fill.takes(extents_of([(0, 0, BLOCK)]), surely=True)
-
-    def test_long_runs_are_better_read(self, site):
-        """Rows one behind the other are one read; the same rows in another order are not."""
-        rows = [(0, number * 1000, 1000) for number in range(140)]
-        assert not site.fill.takes(extents_of(rows), surely=True)
-        assert site.fill.takes(extents_of(rows[::-1]), surely=True)
-
-    def test_the_page_cache_is_asked_where_it_is_not_known(self, site, monkeypatch):
-        answers = []
-        monkeypatch.setattr(resident_rows, "looks_resident", lambda *_: answers.pop())
-        answers[:] = [True, False]
-        wanted = extents_of([(0, 0, 100)])
-        assert [site.fill.takes(wanted, surely=False) for _ in range(2)] == [False, True]
+    def test_what_is_better_read_goes_another_way(self, site, monkeypatch):
+        rows, asked = [(0, number * 1000, 1000) for number in range(140)], [True, False]
+        monkeypatch.setattr(resident_rows, "looks_resident", lambda *_: asked.pop())
+        for wanted, surely, takes in [
+            ([(0, 0, number) for number in range(1, 30)], True, False),  # ragged
+            ([(0, 0, BLOCK + 1)], True, False),
+            ([(0, 0, BLOCK)], True, True),
+            (rows, True, False),  # one run of them is one read; the same rows in another order are not
+            (rows[::-1], True, True),
+            (rows[:1], False, False),  # the page cache is asked where it is not known
+            (rows[:1], False, True),
+        ]:
+            assert site.fill.takes(extents_of(wanted), surely=surely) is takes
 
     def test_a_file_that_changed_is_an_error_before_it_is_touched(self, site, monkeypatch):
         """However long it took until there was a block."""

@@ -25,7 +25,7 @@ def lay(wanted, sizes, *, few, block=BLOCK):
         return lay_out(extents_of(wanted), np.array(sizes, np.int64), BLOCK, lambda _nbytes: block)
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(1, 9)), max_size=30),
     st.lists(st.integers(0, 2), min_size=6, max_size=6),
@@ -97,14 +97,14 @@ anything = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 500_000), st.int
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(anything, st.integers(1, 16), st.booleans())
 def test_every_wanted_byte_is_read_to_its_place(wanted, block_pages, few):
     found = lay(wanted, SIZES, few=few, block=block_pages * PAGE_BYTES)
     hold(found, wanted, SIZES, block_pages * PAGE_BYTES)
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(anything, st.integers(1, 16))
 def test_extents_in_order_are_laid_out_one_by_one_as_by_numpy(wanted, block_pages):
     """Byte for byte; only that gaps are not read along."""
