@@ -170,24 +170,6 @@ def test_all_is_released_though_the_engine_cannot_end(opened, monkeypatch):
     assert (freed, closed) == (pending.begins.tolist(), [True])
 
 
-@pytest.mark.parametrize(("free", "registered"), [(None, 8), (5 * 2 * CHUNK, 5), (0, 0), (2**40, 12)])
-def test_slots_are_registered_as_far_as_half_of_the_free_bar1_goes(monkeypatch, free, registered):
-    """Or up to 128 MiB, where nobody knows it."""
-    noted, gone, numbers = [], [], count(1)
-    engine = SimpleNamespace(register=lambda base, _nbytes: noted.append(base), deregister=gone.append)
-    monkeypatch.setattr(slots, "free_bar1", lambda _device: free)
-    monkeypatch.setattr(slots, "allocate", lambda _device, nbytes: next(numbers) * nbytes)
-    monkeypatch.setattr(slots, "free", lambda *_: None)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
-    made = slots.Slots(torch.device("cpu"), engine)
-    leases = [made.lease(np.array([CHUNK])) for _ in range(12)]
-    assert len(noted) == registered
-    for lease in leases:
-        lease.release()
-    made.close()
-    assert sorted(gone) == sorted(noted)
-
-
 def test_a_batch_of_reads_has_reads_of_all_drives(opened):
     """One batch is under way at a time, in a whole process: of one drive only, it would leave the others idle."""
     calls = []

@@ -23,7 +23,7 @@ class Device:
 
     def __init__(self, nbytes, cached=0):
         self.left, self.cached, self.next, self.emptied = nbytes, cached, 0, 0
-        self.held, self.registered = {}, set()
+        self.held, self.registered, self.room = {}, set(), -1
 
     def allocate(self, _device, nbytes):
         if nbytes > self.left:
@@ -40,6 +40,8 @@ class Device:
         self.left, self.cached, self.emptied = self.left + self.cached, 0, self.emptied + 1
 
     def register(self, address, _nbytes):
+        if len(self.registered) == self.room:
+            raise RuntimeError("GPU_MEMORY_PINNING_FAILED")
         self.registered.add(address)
 
     def deregister(self, address):
@@ -54,7 +56,6 @@ def put_in(monkeypatch):
         device = device or Device(nbytes, cached)
         monkeypatch.setattr(slots, "allocate", device.allocate)
         monkeypatch.setattr(slots, "free", device.free)
-        monkeypatch.setattr(slots, "free_bar1", lambda _device: 1 << 40)
         monkeypatch.setattr(torch.cuda, "empty_cache", device.empty_cache)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (device.left, nbytes))
@@ -123,6 +124,16 @@ def test_what_torch_keeps_of_freed_memory_makes_room_after_idle_chunks(put_in):
     assert (kept.nbytes, it.device.emptied) == (8 * CHUNK, 1)
     with pytest.raises(BudgetError, match="no memory left for a slot of 16 MiB beside 128 MiB of slots"):
         lease(it, CHUNK)
+
+
+def test_chunks_are_registered_as_far_as_the_gpu_has_room_and_used_all_the_same(put_in):
+    it = put_in()
+    it.device.room = 2
+    leases = [lease(it, CHUNK) for _ in range(4)]
+    assert it.device.registered == set(np.concatenate([one.begins for one in leases[:2]]).tolist())
+    del leases
+    it.slots.close()
+    assert (it.device.held, it.device.registered) == ({}, set())
 
 
 def test_a_lease_that_finds_no_room_keeps_no_chunk(put_in):
