@@ -33,45 +33,20 @@ class OnDevice(BackendTests):
 
 
 class TestBounce(OnDevice):
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: BounceBackend(files, self.device)
+    """What is read with O_DIRECT, what is not, and what is gathered out of mappings: by what the page cache has."""
+
+    @pytest.fixture(params=["asked", "hot", "cold", "few small blocks"])
+    def open_backend(self, request, monkeypatch):
+        if request.param in ("hot", "cold"):
+            for module in ("fill_threads", "resident_rows"):
+                is_hot = request.param == "hot"
+                monkeypatch.setattr(f"gdsload.backends.bounce.{module}.looks_resident", lambda *_: is_hot)
+        few = {"threads": 3, "pinned_bytes": 6 * 64 * 1024} if request.param == "few small blocks" else {}
+        return lambda files: BounceBackend(files, self.device, **few)
 
 
-class TestBounceDirect(OnDevice):
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: BounceBackend(files, self.device, direct=True)
-
-
-class TestBounceBuffered(OnDevice):
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: BounceBackend(files, self.device, direct=False)
-
-
-class TestBounceWithFewSmallBlocks(OnDevice):
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: BounceBackend(files, self.device, threads=3, pinned_bytes=6 * 64 * 1024)
-
-
-class TestBounceOutOfMappings(OnDevice):
-    """What is in the page cache is gathered from there."""
-
+class TestBounceOutOfMappings(TestBounce):
     mapped = True
-
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: BounceBackend(files, self.device)
-
-
-class TestBounceOutOfMappingsWithFewSmallBlocks(OnDevice):
-    mapped = True
-
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: BounceBackend(files, self.device, threads=3, pinned_bytes=6 * 64 * 1024, direct=False)
 
 
 class TestBounceWithTorchsCopies(OnDevice):

@@ -50,7 +50,6 @@ class BounceBackend(FileBackend):
         threads: how many blocks are filled at once, and how many processors gather; None for as many as keep up with
             the link.
         pinned_bytes: bytes of the ring.
-        direct: when to read with O_DIRECT: True, wherever possible; False, never; None, what is not in the page cache.
     """
 
     name = "bounce"
@@ -62,7 +61,6 @@ class BounceBackend(FileBackend):
         *,
         threads: int | None = None,
         pinned_bytes: int = PINNED_BYTES,
-        direct: bool | None = None,
     ) -> None:
         super().__init__(files)
         self.device, self._host = device, host_side(files, threads)
@@ -76,11 +74,10 @@ class BounceBackend(FileBackend):
         self._copier = Copier(device)
         self._moved = {"bounce-direct": 0, "bounce-buffered": 0}
         self._lock = threading.Lock()
-        self._direct = direct
         means = files, self._ring, self._copier, self._count
-        self._by_threads = ThreadFill(*means, threads, where, direct)
+        self._by_threads = ThreadFill(*means, threads, where)
         self._resident: ResidentRows | None = None
-        if files.mapped and direct is not True:
+        if files.mapped:
             processors = max(min(processors, len(where or os.sched_getaffinity(0)) - 1), 1)
             self._resident = ResidentRows(*means, processors, where)
 
@@ -89,7 +86,7 @@ class BounceBackend(FileBackend):
         if to == "host" and self._host is not None:
             return self._host.read(wanted)
         self.files.ensure_open(wanted.file)
-        if self._resident is not None and self._resident.takes(wanted, surely=self._direct is False):
+        if self._resident is not None and self._resident.takes(wanted):
             return self._resident.read(wanted, self._slot)
         layout = lay_out(wanted, self.files.sizes, self._ring.block_bytes, self._block_of, self.files.drives)
         slot = self._slot(layout.nbytes)

@@ -44,8 +44,6 @@ class ThreadFill:
         count: called with how many bytes were read with O_DIRECT and how many through the page cache.
         threads: how many blocks are filled at once out of the page cache, by a processor each.
         where: the processors to run on; None for any.
-        direct: whether blocks are read with O_DIRECT; None: those of files that the page cache does not keep and of
-            which some bytes are not there.
     """
 
     def __init__(
@@ -56,9 +54,8 @@ class ThreadFill:
         count: Callable[[int, int], None],
         threads: int,
         where: Collection[int] | None,
-        direct: bool | None,
     ) -> None:
-        self._files, self._ring, self._copier, self._count, self._direct = files, ring, copier, count, direct
+        self._files, self._ring, self._copier, self._count = files, ring, copier, count
         self._believed: dict[int, tuple[float, bool]] = {}
         drives = files.drives.count
         # Reads out of the page cache take a processor each, so all drives share those; a drive takes none.
@@ -96,12 +93,10 @@ class ThreadFill:
         return reading
 
     def _is_cold(self, reads: Extents, part: BlockFill) -> bool:
-        """Return whether a block is to be read with O_DIRECT.
+        """Return whether a block is to be read with O_DIRECT: the page cache neither keeps its file nor has all of it.
 
         The answer is kept for a moment. If it is wrong by then, all bytes are still read, only not as fast.
         """
-        if self._direct is not None:
-            return self._direct
         first, now = int(reads.file[part.first]), time.monotonic()
         if self._files.kept[first]:
             return False

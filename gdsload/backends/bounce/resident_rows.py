@@ -67,19 +67,16 @@ class ResidentRows:
         self._readers = Pool(threads, "gdsload-bounce-gather", partial(stay_on, where))
         self._limited = threading.local()
 
-    def takes(self, wanted: Extents, *, surely: bool) -> bool:
-        """Return whether these extents should be read by `read`.
+    def takes(self, wanted: Extents) -> bool:
+        """Return whether these extents, of open shards, should be read by `read`.
 
-        Args:
-            wanted: the extents, of open shards.
-            surely: whether they are known to be in the page cache, or should be read through it. Otherwise a few of
-                their pages are looked at; if the answer is wrong, they are still read.
+        A few of their pages are looked at; if they are not all in the page cache after all, they are still read.
         """
         if not len(wanted) or wanted.nbytes.max() > self._ring.block_bytes:
             return False
         if wanted.total_bytes >= len(wanted) * _GATHERED_BELOW_BYTES:
             return False
-        if not (surely or looks_resident(self._files, wanted)):  # a look takes less than what follows
+        if not looks_resident(self._files, wanted):  # a look takes less than what follows
             return False
         if np.count_nonzero(wanted.nbytes[1:] != wanted.nbytes[:-1]) >= _MOST_LENGTHS:
             return False
