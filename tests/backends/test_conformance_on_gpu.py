@@ -35,12 +35,11 @@ class OnDevice(BackendTests):
 class TestBounce(OnDevice):
     """What is read with O_DIRECT, what is not, and what is gathered out of mappings: by what the page cache has."""
 
-    @pytest.fixture(params=["asked", "hot", "cold", "few small blocks"])
+    @pytest.fixture(params=["hot", "cold", "few small blocks"])
     def open_backend(self, request, monkeypatch):
-        if request.param in ("hot", "cold"):
+        if request.param == "cold":
             for module in ("fill_threads", "resident_rows"):
-                is_hot = request.param == "hot"
-                monkeypatch.setattr(f"gdsload.backends.bounce.{module}.looks_resident", lambda *_: is_hot)
+                monkeypatch.setattr(f"gdsload.backends.bounce.{module}.looks_resident", lambda *_: False)
         few = {"threads": 3, "pinned_bytes": 6 * 64 * 1024} if request.param == "few small blocks" else {}
         return lambda files: BounceBackend(files, self.device, **few)
 
