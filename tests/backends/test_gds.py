@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from itertools import count
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
