@@ -22,7 +22,7 @@ import gdsload
 from gdsload import LoaderClosedError
 from gdsload.system import pool as pool_module
 from gdsload.system.numa import stay_on
-from gdsload.system.pool import Future, Pool, WeakList, done, end_all, end_at_exit, park_at_exit
+from gdsload.system.pool import Future, Pool, WeakList, done, end_all, end_at_exit
 from tests.pools import Held, no_threads, running
 
 
@@ -472,47 +472,23 @@ def test_the_end_ends_all_whatever_strikes(monkeypatch, own_end, error):
 # --- consumers in daemon threads, while the interpreter is taken down ---
 
 
-@pytest.fixture
-def ending(own_end):
-    pool_module.program_end.began = time.monotonic()
-
-
-@pytest.fixture
-def loader(tmp_path):
+@pytest.mark.usefixtures("own_end")
+@pytest.mark.parametrize("ending", [True, False])
+def test_others_stay_where_they_ask_for_a_batch_and_not_longer_than_somebody_can_wait(tmp_path, monkeypatch, ending):
     with gdsload.ShardWriter(tmp_path / "shards") as writer:
         writer.write_batch({"x": np.arange(100)})
-    with gdsload.DataLoader(tmp_path / "shards", 10, device="cpu") as found:
-        yield found
-
-
-@pytest.mark.usefixtures("own_end")
-def test_nobody_is_kept_before():
-    began = time.monotonic()
-    thread = threading.Thread(target=park_at_exit)
-    thread.start()
-    thread.join()
-    assert time.monotonic() - began < 1
-
-
-@pytest.mark.usefixtures("ending")
-def test_who_takes_it_down_is_not_kept(loader):
-    assert sum(len(batch["x"]) for batch in loader) == 100
-    loader.close()
-    with pytest.raises(LoaderClosedError, match="closed"):
-        next(iter(loader))
-
-
-@pytest.mark.usefixtures("ending")
-def test_others_stay_where_they_ask_for_a_batch_and_not_longer_than_somebody_can_wait(loader, monkeypatch):
     taken = []
-    monkeypatch.setattr(pool_module, "_TAKEN_DOWN_S", 0.4)
-    thread = threading.Thread(target=lambda: taken.append(next(iter(loader))), daemon=True)
-    thread.start()
-    thread.join(0.2)
-    assert thread.is_alive()
-    assert not taken
-    thread.join(10)
-    assert len(taken) == 1
+    with gdsload.DataLoader(tmp_path / "shards", 10, device="cpu") as loader:
+        if ending:
+            pool_module.program_end.began = time.monotonic()
+        monkeypatch.setattr(pool_module, "_TAKEN_DOWN_S", 0.4)
+        thread = threading.Thread(target=lambda: taken.append(next(iter(loader))), daemon=True)
+        thread.start()
+        thread.join(0.2 if ending else 10)
+        assert (thread.is_alive(), len(taken)) == (ending, not ending)
+        thread.join(10)
+        assert len(taken) == 1
+        assert sum(len(batch["x"]) for batch in loader) == 100  # who takes it down is not kept
 
 
 # --- weak lists ---
