@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 
-from gdsload.system.probe.library import find_libraries
 from gdsload.system.probe.process import Ran, answer_of, module_command, module_environment, run_bounded
 from gdsload.system.probe.result import CufileProbe, Status
 from gdsload.system.probe.tree import Tree
@@ -53,8 +51,6 @@ def ask_cufile(
         command: makes the probing process's command from file and device; for tests.
     """
     start = time.monotonic()
-    if command is _child and not find_libraries(Tree(), os.environ, sys.path):
-        return CufileProbe("missing", "libcufile.so.0 is in none of the places where libraries are", "library")
     try:
         with tempfile.TemporaryDirectory(prefix="gdsload-", ignore_cleanup_errors=True) as folder:
             log = os.path.join(folder, "cufile.log")
