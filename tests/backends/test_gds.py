@@ -149,25 +149,6 @@ def test_memory_of_reads_that_may_be_under_way_is_neither_used_again_nor_freed(o
     assert freed == after.begins.tolist()
 
 
-def test_all_is_released_though_the_engine_cannot_end(opened, monkeypatch):
-    freed, ends = [], iter([RuntimeError("boom")])
-
-    def end(_engine):
-        for error in ends:
-            raise error
-
-    backend, _ = opened(end=end)
-    monkeypatch.setattr(slots, "free", lambda _device, address: freed.append(address))
-    pending = backend.read(extents_of([(0, 0, 50)]))
-    pending.completion.wait()
-    pending.release()
-    closed = []
-    monkeypatch.setattr(backend.files, "close", lambda: closed.append(True))
-    with pytest.raises(RuntimeError, match="boom"):
-        backend.close()
-    assert (freed, closed) == (pending.begins.tolist(), [True])
-
-
 def test_a_batch_of_reads_has_reads_of_all_drives(opened):
     """One batch is under way at a time, in a whole process: of one drive only, it would leave the others idle."""
     calls = []

@@ -143,19 +143,13 @@ def test_a_lease_that_finds_no_room_keeps_no_chunk(put_in):
     assert lease(it, CHUNK, CHUNK).nbytes == 2 * CHUNK
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_chunks_that_cannot_be_deregistered_are_freed_once(put_in, error):
-    """What interrupts closing is raised, and closing goes on when it is asked for again."""
-
+def test_chunks_that_cannot_be_deregistered_are_freed_once(put_in):
     class Refusing(Device):
         def deregister(self, address):
             self.registered.remove(address)
-            raise error
+            raise RuntimeError
 
     it = put_in(device=Refusing(1 << 40))
     lease(it, *[CHUNK] * 3).release()
-    for _ in range(3 if error is KeyboardInterrupt else 0):
-        with pytest.raises(KeyboardInterrupt):
-            it.slots.close()
     it.slots.close()
     assert it.device.held == {}

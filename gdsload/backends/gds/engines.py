@@ -13,6 +13,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
@@ -159,7 +160,8 @@ class CufileEngine(Engine):
     def end(self) -> None:
         """See `Engine.end`."""
         if self._batches is not None:
-            self._batches.close()
+            with suppress(Exception):  # nothing is read any more
+                self._batches.close()
 
     def register(self, base: int, nbytes: int) -> None:
         """See `Engine.register`."""

@@ -196,13 +196,10 @@ class GdsBackend(FileBackend):
         """See `Backend.close`."""
         self._readers.close()
         self._handles.close()
-        # No read is under way: an error keeps back nothing of the rest.
+        self.engine.end()
         try:
-            self.engine.end()
+            self._slots.close()
         finally:
-            try:
-                self._slots.close()
-            finally:
-                if self._host is not None:
-                    self._host.close()
-                self.files.close()
+            if self._host is not None:
+                self._host.close()
+            self.files.close()
