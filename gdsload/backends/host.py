@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from gdsload.backends.base import Destination, FileBackend, PendingRead
-from gdsload.backends.readers import DriveReaders, one_each, threads_of_each
+from gdsload.backends.readers import close_all, one_each, run_on, threads_of_each
 from gdsload.shards.files import Files, ReadBatch
 from gdsload.shards.page_cache import looks_resident
 from gdsload.shards.reads import MAX_GAP_BYTES, Extents, Reads, coalesce, cut
@@ -66,7 +66,7 @@ class HostBackend(FileBackend):
         super().__init__(files)
         self.in_place = files.mapped
         drives = files.drives.count
-        self._readers = DriveReaders(one_each(drives, threads_of_each(drives, _THREADS, threads), "gdsload-host"))
+        self._readers = one_each(drives, threads_of_each(drives, _THREADS, threads), "gdsload-host")
         self._arena = BatchPool(keep_bytes=2**28)
         self._lock = threading.Lock()
         self._trust = self._trusted = 0
@@ -88,7 +88,7 @@ class HostBackend(FileBackend):
             return PendingRead(addresses, ready, count=self.counts(wanted))
         parts = self.files.drives.shares(missing, _MAX_READ_BYTES)
         works = [(drive, partial(self._populate, missing, part, wanted)) for drive, part in parts]
-        return PendingRead(addresses, self._readers.run(works), count=self.counts(wanted))
+        return PendingRead(addresses, run_on(self._readers, works), count=self.counts(wanted))
 
     def _resident(self, wanted: Extents, *, trust: bool) -> bool:
         """Return whether a few places of the extents are in the page cache.
@@ -125,7 +125,7 @@ class HostBackend(FileBackend):
         reading = Future(len(parts), prepared.close)
         try:
             works = [(drive, partial(self._fill, prepared, part, into, lease)) for drive, part in parts]
-            self._readers.run(works, reading)
+            run_on(self._readers, works, reading)
         except BaseException:
             prepared.close()
             raise
@@ -147,6 +147,6 @@ class HostBackend(FileBackend):
 
     def close(self) -> None:
         """See `Backend.close`."""
-        self._readers.close()
+        close_all(self._readers)
         self._arena.clear()
         self.files.close()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gdsload.backends.bounce.copier import Copier
 from gdsload.backends.bounce.slot_layout import BlockFill, Layout
-from gdsload.backends.readers import DriveReaders, one_each, threads_of_each
+from gdsload.backends.readers import close_all, one_each, run_on, threads_of_each
 from gdsload.shards.files import Files, ReadBatch
 from gdsload.shards.page_cache import PROBES_OF_A_BLOCK, looks_resident
 from gdsload.shards.reads import Extents
@@ -63,7 +63,7 @@ class ThreadFill:
         submitters = one_each(
             drives, threads_of_each(drives, min(threads, SUBMITTERS), None), "gdsload-bounce-direct", where
         )
-        self._readers = DriveReaders([*copiers, *submitters])
+        self._readers = [*copiers, *submitters]
 
     def run(self, layout: Layout, slot: torch.Tensor) -> Future:
         """Have a slot filled.
@@ -86,7 +86,7 @@ class ThreadFill:
                 (number, partial(self._fill, part, layout.within, reads, slot))
                 for number, part in zip(self._whose(layout, cold), layout.parts, strict=True)
             ]
-            self._readers.run(works, reading)
+            run_on(self._readers, works, reading)
         except BaseException:
             reads.close()
             raise
@@ -117,7 +117,7 @@ class ThreadFill:
 
     def close(self) -> None:
         """Cancel blocks that were not begun, and wait for the rest; may be called twice."""
-        self._readers.close()
+        close_all(self._readers)
 
     def _fill(self, part: BlockFill, within: IntArray, reads: ReadBatch, slot: torch.Tensor) -> None:
         block = self._ring.take()

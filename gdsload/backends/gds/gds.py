@@ -18,7 +18,7 @@ from gdsload.backends.base import Destination, FileBackend, PendingRead
 from gdsload.backends.gds.engines import ENGINES, Engine, path_counts
 from gdsload.backends.gds.slots import SlotLease, Slots
 from gdsload.backends.host import host_side
-from gdsload.backends.readers import DriveReaders, one_each, threads_of_each
+from gdsload.backends.readers import close_all, one_each, run_on, threads_of_each
 from gdsload.errors import GdsloadError, ReadError, ShortReadError
 from gdsload.shards.files import Files
 from gdsload.shards.handles import HandleTable, lent_once
@@ -70,7 +70,7 @@ class GdsBackend(FileBackend):
         drives = files.drives.count
         each, near = threads_of_each(drives, _THREADS, threads), processors_near(device)
         self._threads = drives * each
-        self._readers = DriveReaders(one_each(drives, each, "gdsload-gds", near))
+        self._readers = one_each(drives, each, "gdsload-gds", near)
         self._handles = HandleTable(len(files.sources), self._open, self._end)
         self._host = host_side(files, threads)
         self._before = path_counts()
@@ -110,7 +110,7 @@ class GdsBackend(FileBackend):
         reading = Future(len(parts), partial(self._handles.give, lent))
         try:
             works = [(drive, partial(self._read_all, reads.file, columns, part, lease)) for drive, part in parts]
-            return self._readers.run(works, reading)
+            return run_on(self._readers, works, reading)
         except BaseException:
             self._handles.give(lent)
             raise
@@ -194,7 +194,7 @@ class GdsBackend(FileBackend):
 
     def close(self) -> None:
         """See `Backend.close`."""
-        self._readers.close()
+        close_all(self._readers)
         self._handles.close()
         self.engine.end()
         try:
