@@ -53,7 +53,7 @@ _MOST_GROUPS, _MOST_ONE_BY_ONE = LEAST, 16
 """Full groups ahead of the consumer, however small their batches are: as many as keep the readers of a cold disk busy;
 and batches, where each takes long to make. More would hide nothing from the consumer, would take the processor and the
 interpreter lock from it, and would be made for nothing if the epoch is left early."""
-_ENCODED_GROUPS = 12
+_ENCODED_GROUPS = 24
 """Groups of encoded images that are read ahead of the decoder, whether they have landed or not."""
 _LAST_BYTES = 16 * 2**20
 """Groups that taper are not made smaller than this: a third of a millisecond over PCIe 5 x16."""

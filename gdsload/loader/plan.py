@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from gdsload.backends.choices import requested
-from gdsload.backends.keep import AT_ONCE
 from gdsload.backends.request import BackendRequest, Placement
 from gdsload.backends.select import preflight, reads_in_place
 from gdsload.engine.assemble import BatchForm
@@ -231,7 +230,7 @@ def _backend_request(options: Options) -> BackendRequest:
         device=resolve_device(options.device),
         register_bytes=options.memory.nbytes("registered") or 0,
         per_sample=per_sample,
-        keep=AT_ONCE if options.cache in ("pagecache", "auto") else 0,
+        keep=options.cache in ("pagecache", "auto"),
     )
     _refuse_cache(options.cache, request)
     return request

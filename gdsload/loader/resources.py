@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import Backend, TierStatus
-from gdsload.backends.keep import AT_ONCE_BESIDE_DECODING, default_register_bytes
+from gdsload.backends.keep import AT_ONCE, default_register_bytes
 from gdsload.backends.request import BackendRequest, OpenedBackend
 from gdsload.backends.select import choose
 from gdsload.backends.tiers.tiered import Tiered
@@ -102,9 +102,9 @@ def _with_defaults(plan: LoaderPlan, sources: Sequence[ShardSource]) -> BackendR
     """The request for a backend, with default budgets as shares of the memory that is free now."""
     request = plan.backend
     if request.keep and not _wants_most(plan, sources):
-        request = replace(request, keep=0)
-    elif request.keep and plan.form.decode:
-        request = replace(request, keep=AT_ONCE_BESIDE_DECODING)
+        request = replace(request, keep=False)
+    elif request.keep and not plan.form.decode:  # images would be decoded while the drive is idle
+        request = replace(request, whole=AT_ONCE)
     if not plan.registers_by_default:
         return request
     # Registering what is in memory whatever happens takes no more of it.

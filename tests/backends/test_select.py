@@ -379,7 +379,7 @@ def test_auto_keeps_the_first_shards_that_fit(files, room, kept):
     room += sum(source.length() for source in files.sources)
     choose(BackendRequest("auto", GPU, register_bytes=room), files, probe=Probing(BY_CPU)).backend.close()
     assert not files.kept.any()
-    choose(BackendRequest("auto", GPU, register_bytes=room, keep=4), files, probe=Probing(BY_CPU)).backend.close()
+    choose(BackendRequest("auto", GPU, register_bytes=room, keep=True), files, probe=Probing(BY_CPU)).backend.close()
     assert files.kept.tolist() == [number < kept for number in range(3)]
 
 
@@ -387,7 +387,7 @@ def test_auto_keeps_the_first_shards_that_fit(files, room, kept):
 @pytest.mark.parametrize("asked", [BackendRequest("bounce", GPU), BackendRequest("auto", GPU), BackendRequest("host")])
 def test_nothing_is_kept_where_no_page_can_be_registered(files, asked):
     register_bytes = 10**9 * (asked.backend != "auto")
-    choose(replace(asked, keep=4, register_bytes=register_bytes), files, probe=Probing(BY_CPU)).backend.close()
+    choose(replace(asked, keep=True, register_bytes=register_bytes), files, probe=Probing(BY_CPU)).backend.close()
     assert not files.kept.any()
 
 
