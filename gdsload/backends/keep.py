@@ -22,13 +22,14 @@ from gdsload.system.pool import Future, Pool
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import memory_room
 
-__all__ = ["AFTER_S", "AT_ONCE", "default_register_bytes", "keep", "resides"]
+__all__ = ["AFTER_S", "AT_ONCE", "AT_ONCE_BESIDE_DECODING", "default_register_bytes", "keep", "resides"]
 
 AFTER_S = 0.3
 """Seconds before the first shard is read whole: a loader's first batches should not wait for that."""
 _READ_BYTES = 4 * 2**20
-AT_ONCE = 4
-"""Shards that are read at once: each in order, as the kernel reads ahead of that."""
+AT_ONCE, AT_ONCE_BESIDE_DECODING = 4, 2
+"""Shards that are read at once: each in order, as the kernel reads ahead of that. Fewer where the drive is not much
+faster than the decoder: images that are read only after the drive is done are decoded while it is idle."""
 _SHARE, _SPARE = 0.5, 0.1
 """Shares of the memory that may be taken: what is kept at most; and what is left free, in any case."""
 
