@@ -133,7 +133,7 @@ def _ours(crew: Crew, noted: Callable[[int, int], None], *, threads: bool) -> It
     except Exception:
         raise
     except BaseException:
-        crew.stop()
+        crew.end()
         raise
 
 

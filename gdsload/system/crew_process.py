@@ -57,14 +57,13 @@ def _serve(connection: Connection) -> None:
 def _to_send(error: Exception) -> Exception:
     """The error, or one with its name, message and notes if the process that waits for it could not read it."""
     try:
-        if type(ForkingPickler.loads(ForkingPickler.dumps(error))) is type(error):
-            return error
-    except Exception as wrong:
-        why = f"{type(error).__name__} cannot be sent from a worker process: {type(wrong).__name__}: {wrong}"
-    else:
-        why = f"{type(error).__name__} becomes another one when it is pickled"
+        same = type(ForkingPickler.loads(ForkingPickler.dumps(error))) is type(error)
+    except Exception:
+        same = False
+    if same:
+        return error
     found = RuntimeError(f"{type(error).__name__}: {error}")
-    for note in (*getattr(error, "__notes__", ()), why):
+    for note in (*getattr(error, "__notes__", ()), f"{type(error).__name__} cannot be pickled"):
         found.add_note(note)
     return found
 
