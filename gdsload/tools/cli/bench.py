@@ -47,7 +47,7 @@ def add_to(commands: Commands[Parser]) -> None:
     )
     ways = "; ".join(f"{name}: {summary}" for name, summary in SUMMARIES.items())
     add_list(
-        parser, "--backends", one=_backend, default=["auto"], metavar="NAME,...",
+        parser, "--backends", one=_backend, metavar="NAME,...",
         help=f"one contender each (default: auto). {ways}",
     )  # fmt: skip
     parser.add_argument(
@@ -92,7 +92,7 @@ def _run(chosen: argparse.Namespace) -> int:
             batch_size=chosen.batch_size,
             shuffle=False if chosen.shuffle == "none" else chosen.shuffle,
             device=chosen.device,
-            backends=tuple(chosen.backends),
+            backends=tuple(chosen.backends or ["auto"]),
             trials=chosen.trials,
             seconds=chosen.seconds,
             max_bytes=chosen.max_bytes,

@@ -267,7 +267,7 @@ def test_turns_go_round():
 
 
 def test_a_backend_that_cannot_be_used_is_refused(dataset, capsys):
-    assert main(["bench", str(dataset), "--device", "cpu", "--backends", "auto", "bounce"]) == 1
+    assert main(["bench", str(dataset), "--device", "cpu", "--backends", "auto,bounce"]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert "needs a CUDA device" in err
