@@ -12,7 +12,6 @@ from gdsload.tools.doctor.finding import Finding, clip, info, ok, unknown, warni
 
 __all__ = ["CHECKS"]
 
-_STRICT = "CUFILE_ALLOW_COMPAT_MODE"
 _REMEDIES = {
     "HANDLE_NOT_REGISTERED": "Most often the udev record is missing: see cufile.udev.",
     "INTERNAL_ERROR": "The file system is none that cuFile knows: see storage.filesystem.",
@@ -68,18 +67,9 @@ def probe(context: Context) -> Finding:
     message = f"cuFile was asked ({found.status}): {clip(found.reason, 200)}"
     remedy = _REMEDIES.get(found.error, "See the evidence (--json) for cuFile's own log.")
     if found.status == "timeout" and found.stage == "driver-open" and not context.system.tree.exists("/proc/modules"):
-        remedy = "Use an older libcufile (1.15 opens here), or a kernel with modules: see cufile.modules."
+        # Without /proc/modules (gVisor, kernels without modules) 1.19 and 1.20 were seen to spin in cuFileDriverOpen.
+        remedy = "Use an older libcufile (1.15 opens where there is no /proc/modules), or a kernel with modules."
     return _trouble(context, message, remedy, **evidence)
-
-
-def modules(context: Context) -> Finding:
-    """The presence of /proc/modules, without which libcufile 1.19 and 1.20 were seen to spin in cuFileDriverOpen."""
-    if context.system.tree.exists("/proc/modules"):
-        return ok("/proc/modules is there", exists=True)
-    return info(
-        "/proc/modules is missing (a kernel without modules, or a sandbox): some versions of libcufile then hang",
-        exists=False,
-    )
 
 
 def nvidia_fs(context: Context) -> Finding:
@@ -131,17 +121,9 @@ def config(context: Context) -> Finding:
             remedy,
             **evidence,
         )
-    if settings.get("force_compat_mode") or environ.get("CUFILE_FORCE_COMPAT_MODE", "").lower() in (
-        "1",
-        "true",
-    ):
+    forced = environ.get("CUFILE_FORCE_COMPAT_MODE", "").lower() in ("1", "true")
+    if settings.get("force_compat_mode") or forced:
         return _trouble(context, "cuFile's compat mode is forced: no DMA", "Take force_compat_mode out.", **evidence)
-    if _STRICT in environ:
-        return info(
-            f"{_STRICT} is set, but cuFile has no such variable",
-            "Set allow_compat_mode in cufile.json.",
-            **evidence,
-        )
     if found.text is None:
         return ok(
             "there is no cufile.json, so cuFile uses its defaults (compat mode allowed, no P2PDMA)",
@@ -185,7 +167,6 @@ CHECKS = (
     ("cufile.library", library),
     ("cufile.probe", probe),
     ("cufile.nvidia-fs", nvidia_fs),
-    ("cufile.modules", modules),
     ("cufile.config", config),
     ("cufile.udev", on_each(udev)),
 )
