@@ -166,19 +166,11 @@ def _size(field: Field) -> str:
 
 
 def _volumes(dataset: ShardDataset) -> tuple[Volume, ...]:
-    """The mounts that the shards are on; each folder that links lead to is looked up once."""
-    from gdsload.tools.doctor.system import device_number
-    from gdsload.tools.doctor.volumes import volumes_of
+    """The mounts that the shards are on."""
+    from gdsload.tools.doctor.context import locate
+    from gdsload.tools.doctor.system import System
 
-    folders: dict[str, str] = {}
-
-    def folder_of(path: str) -> str:
-        link = os.path.dirname(os.path.join(os.path.dirname(path), os.readlink(path) if os.path.islink(path) else path))
-        if link not in folders:
-            folders[link] = os.path.realpath(link)
-        return folders[link]
-
-    return volumes_of(((folder_of(shard.file), shard.bytes) for shard in dataset.shards), device_number)
+    return locate(System(), dataset.path).volumes
 
 
 def _drive(volume: Volume) -> tuple[str, str, str, str]:

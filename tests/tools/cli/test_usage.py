@@ -82,7 +82,6 @@ def test_every_option_says_what_it_does_and_its_default(command):
         (["inspect", "a", "b"], "error: there is an argument too many: 'b'\n"),
         (["split", "a", "b", "--sizes", "x"], "error: --sizes: invalid list value: 'x'\n"),
         (["bench", "a", "--backends", "bounc"], "error: --backends: there is no backend 'bounc'. Did you mean 'bounce'?"),
-        (["bench", "a", "--max-bytes", "many"], "error: --max-bytes: it is 'many', which is no size\n"),
         (["inspect", "a", "--shards", "-1"], "error: --shards: -1 is no whole number from 0\n"),
         (["doctor", "a", "--timeout", "-1"], "error: --timeout: -1 is no time\n"),
         (["demo", "--epochs", "two"], "error: --epochs: invalid int value: 'two'\n"),
