@@ -1,7 +1,7 @@
 """Files into the page cache and out of it, with a check by mincore, which looks at every page and touches none.
 
-It tells only those who may write a file: to others all pages are resident. Nor does it work on every file system, so it
-must see a page that was just read before its answer "none" counts.
+The kernel answers those who may write a file; to others all pages are resident. Nor does it work on every file system,
+so it must see a page that was just read before its answer "none" counts.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def why_blind(files: Sequence[str]) -> str:
     """The reason why it cannot be found out which pages are in the page cache; empty if it can."""
     for file in files:
         if not (os.access(file, os.W_OK) or os.stat(file).st_uid == os.geteuid()):
-            return f"the kernel does not show the page cache to who may not write {file}"
+            return f"the kernel shows the page cache of {file} only to users who may write it"
     for file in {os.stat(file).st_dev: file for file in files}.values():
         with open(file, "rb", buffering=0) as stream:
             stream.read(1)
