@@ -132,7 +132,7 @@ def test_what_cannot_be_packed_is_refused_before_any_part_is_made(tmp_path, rule
 @pytest.mark.parametrize("before", [(), ["d", "x"]])
 @pytest.mark.parametrize(
     ("arguments", "packed"),
-    [([], None), (["--pack-fields", "c", "a"], NAMED), (["--no-pack-fields"], ()), (["--pack-fields", "auto"], AUTO)],
+    [([], None), (["--pack-fields", "c,a"], NAMED), (["--no-pack-fields"], ()), (["--pack-fields", "auto"], AUTO)],
 )
 def test_command(tmp_path, before, arguments, packed):
     dataset = write(tmp_path / "all", pack_fields=before)
