@@ -29,77 +29,33 @@ def mmap(request):
 
 
 class TestClose:
-    def test_batches_stay_and_nothing_goes_on(self, load, plain, threads, mmap):
-        loader = load(plain, 10, mmap=mmap, memory=gdsload.Memory(prefetch=1))
-        iterator = iter(loader)
-        batch = next(iterator)
-        assert threads()
-        loader.close()
-        assert threads() == []
-        assert batch["x"][:, 0].tolist() == list(range(10))
-        for _ in range(2):
-            with pytest.raises(LoaderClosedError, match="the loader was closed. Make a new one"):
-                next(iterator)
-        with pytest.raises(LoaderClosedError, match="closed"):
-            iter(loader)
-
-    def test_twice_and_before_anything(self, load, plain):
-        loader = load(plain)
-        loader.close()
-        loader.close()
-        loader = load(plain)
-        list(loader)
-        loader.close()
-        loader.close()
-        assert len(loader) == 1000
-        assert "host: 32000 bytes" in str(loader.backend)
-
-    def test_before_and_behind_their_epochs_iterators_stay_what_they_are(self, load, plain):
-        loader = load(plain, 100)
-        through, unbegun = iter(loader), iter(loader)
-        assert len(list(through)) == 10
-        loader.close()
-        assert list(through) == []
-        with pytest.raises(LoaderClosedError, match="closed"):
-            next(unbegun)
-
-    def test_inside_a_loop_it_is_not_taken_for_the_end(self, load, plain, threads):
-        loader, seen = load(plain, 10), []
-
-        def consume():
-            for batch in loader:
-                seen.append(batch)
-                if len(seen) == 5:
-                    loader.close()
-
-        with pytest.raises(LoaderClosedError, match="closed"):
-            consume()
-        assert len(seen) == 5
-        assert threads() == []
-
-    def test_the_context_closes(self, plain, threads):
-        with gdsload.DataLoader(plain, 10, device="cpu", memory=gdsload.Memory(prefetch=1)) as loader:
-            iterator = begin(loader)
-        assert threads() == []
-        with pytest.raises(LoaderClosedError, match="closed"):
-            next(iterator)
-
-    def test_all_iterators_of_the_loader(self, load, plain, wrap, threads, mmap):
+    def test_batches_stay_and_all_iterators_end(self, load, plain, wrap, threads, mmap):
         """Whatever the loader thinks of them: it must not take memory away that one still reads."""
         wrap(lambda inner: SlowBackend(inner, 0.002))
         loader = load(plain, 10, mmap=mmap)
-        iterators = [iter(loader) for _ in range(4)]
-        for iterator in iterators:
-            next(iterator)
+        through, iterators = iter(loader), [iter(loader) for _ in range(4)]
+        assert len(list(through)) == 100
+        batch, *_ = map(next, iterators)
         loader.set_epoch(0)
-        iterators.append(iter(loader))
-        next(iterators[-1])
+        iterators += begin(loader), iter(loader)
         loader.load_state_dict(loader.state_dict())
-        loader.close()
-        assert threads() == []
-        for iterator in iterators:
-            with pytest.raises(LoaderClosedError, match="closed"):
+        assert threads()
+        for _ in range(2):
+            loader.close()
+            assert threads() == []
+        assert batch["x"][:, 0].tolist() == list(range(10))
+        for iterator in iterators * 2:
+            with pytest.raises(LoaderClosedError, match="the loader was closed. Make a new one"):
                 next(iterator)
+        assert list(through) == []
+        with pytest.raises(LoaderClosedError, match="closed"):
+            iter(loader)
+        assert len(loader) == 100
+        assert loader.backend.bytes_by_path["host"] >= 32_000
+
+    def test_before_anything(self, plain):
+        with gdsload.DataLoader(plain, device="cpu") as loader:
+            loader.close()
 
     def test_closing_an_iterator_ends_that_epoch_alone(self, load, plain):
         loader = load(plain, 10, with_index=True)
@@ -132,23 +88,18 @@ def test_whoever_was_interrupted_while_closing_closes_again(load, plain, wrap, t
     assert threads() == []
 
 
-@pytest.fixture
-def begun(load, plain, wrap, mmap):
-    """A loader in the middle of an epoch, its iterator, and its backend."""
+def test_struck_by_signals_while_files_are_closed(load, plain, wrap, mmap, threads):
+    """By Ctrl-C, and by a handler that closes the loader."""
     made = wrap(RecordingBackend)
     loader = load(plain, 10, mmap=mmap, **BLOCK)
-    iterator = begin(loader)
-    return loader, iterator, made[0]
-
-
-def test_interrupted_while_files_are_closed(begun, threads):
-    loader, _iterator, backend = begun
+    _iterator, (backend,) = begin(loader), made
     strikes, close = [1, 2], backend.close
 
     def struck():
         if strikes:
             strikes.pop()
             raise KeyboardInterrupt
+        loader.close()
         close()
 
     backend.close = struck
@@ -158,24 +109,8 @@ def test_interrupted_while_files_are_closed(begun, threads):
     assert backend.closed == 0
     loader.close()
     loader.close()
-    assert backend.closed == 1
-    assert threads() == []
-    assert backend.held_bytes == 0
+    assert (backend.closed, backend.held_bytes, threads()) == (1, 0, [])
     assert loader.backend.bytes_by_path["host"] > 0
-
-
-def test_closed_by_a_signal_while_it_is_being_closed(begun, threads):
-    loader, _iterator, backend = begun
-    close = backend.close
-
-    def struck():
-        loader.close()
-        close()
-
-    backend.close = struck
-    loader.close()
-    assert backend.closed == 1
-    assert threads() == []
 
 
 def test_closed_by_a_signal_while_files_are_opened(load, plain, wrap, threads, mmap, monkeypatch):
@@ -224,24 +159,7 @@ def test_an_epoch_whose_threads_cannot_be_started_is_not_over(load, plain, threa
     assert loader.epoch == 1
 
 
-def test_interrupted_between_the_making_of_a_prefetcher_and_its_noting(load, plain, threads, mmap, monkeypatch):
-    def struck(*args, **named):
-        made.append(prefetch(*args, **named))
-        raise KeyboardInterrupt
-
-    loader, made = load(plain, 10, mmap=mmap), []
-    prefetch = life_module.prefetch
-    with monkeypatch.context() as patch:
-        patch.setattr(life_module, "prefetch", struck)
-        with pytest.raises(KeyboardInterrupt):
-            next(iter(loader))
-    assert len(made) == 1
-    assert threads() == []
-    assert loader.state_dict()["position"] == 0
-    assert [batch["x"][0, 0].item() for batch in loader] == list(range(0, 1000, 10))
-
-
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(24))
 def test_from_another_thread_at_any_moment(load, plain, wrap, threads, in_thread, soon, seed):
     chosen, mmap = random.Random(seed // 2), seed % 2 == 0
     delay = chosen.choice([0, 0.001, 0.01])
@@ -265,7 +183,7 @@ def test_from_another_thread_at_any_moment(load, plain, wrap, threads, in_thread
     assert loader.state_dict()["position"] % 10 == 0
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_an_iterator_from_another_thread_at_any_moment(load, plain, wrap, in_thread, mmap, seed):
     chosen = random.Random(seed)
     wrap(lambda inner: SlowBackend(inner, 0.001))
@@ -288,14 +206,6 @@ def no_collection():
 
 
 class TestAbandoned:
-    def test_by_break(self, load, plain, threads, soon, mmap, no_collection):
-        loader = load(plain, 10, mmap=mmap, memory=gdsload.Memory(prefetch=1))
-        for _ in loader:
-            assert [name for name in threads() if "host" not in name]
-            break
-        soon(lambda: not [name for name in threads() if "host" not in name])
-        assert loader.state_dict()["position"] == 10
-
     def test_a_loader_and_its_iterator_are_no_circle(self, plain, threads, soon, mmap, no_collection):
         loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap, memory=gdsload.Memory(prefetch=1))
         iterator = begin(loader)
@@ -337,18 +247,6 @@ class TestAbandoned:
         del iterator, loader, circle
         gc.collect()
         soon(lambda: threads() == [])
-
-    def test_a_loader_without_close(self, plain, threads, soon, mmap):
-        loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap)
-        batches = list(loader)
-        iterator = iter(loader)
-        batches.append(next(iterator))
-        del loader
-        batches.append(next(iterator))
-        del iterator
-        gc.collect()
-        soon(lambda: threads() == [])
-        assert batches[-1]["x"][:, 0].tolist() == list(range(10, 20))
 
     def test_collected_in_one_of_the_librarys_own_threads(self, load, plain, wrap, threads, soon):
         """Garbage is collected anywhere, also where waiting for the threads is waiting for oneself."""
@@ -461,7 +359,7 @@ class TestIterators:
         iterator = iter(load(plain, 500))
         assert iter(iterator) is iterator
         assert len(list(iterator)) == 2
-        assert [next(iterator, "none") for _ in range(3)] == ["none"] * 3
+        assert next(iterator, "none") == "none"
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Subset
-from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Subset
 
 import gdsload
 from gdsload import Field, FileChangedError, FormatError, SampleIndexError
@@ -76,12 +75,6 @@ class TestColumn:
         values, offsets = dataset.column("r")
         assert (values.shape, offsets.tolist(), dataset.lengths("r").shape) == ((0, 3), [0], (0,))
         assert len(dataset.filter(lambda _: pytest.fail("there is nothing"))) == 0
-
-    def test_files_of_somebody_else(self, tmp_path):
-        save_file = pytest.importorskip("safetensors.torch").save_file
-        for number in range(2):
-            save_file({"x": torch.full((3, 2), number)}, tmp_path / f"{number}.safetensors")
-        assert gdsload.ShardDataset(tmp_path).column("x").tolist() == [[0, 0]] * 3 + [[1, 1]] * 3
 
     def test_it_may_be_written_to_and_used_behind_inference_mode(self, opened):
         dataset = opened()
@@ -215,14 +208,3 @@ class TestParts:
         assert sizes == [16_384, 16_384, 7232]
         long = dataset.filter(lambda batch: batch["tokens"][1].diff() > 3, fields=["tokens"])
         assert long.indices.tolist() == np.flatnonzero(rows > 3).tolist()
-
-    def test_parts_of_parts_and_concatenations(self, load, opened):
-        dataset = opened()
-        odd = dataset.filter(lambda batch: batch["label"] % 2 == 1, fields=["label"])
-        both = ConcatDataset([Subset(odd, range(3)), dataset.select([140])])
-        assert next(iter(load(both, 9, fields=["label"])))["label"].tolist() == [1, 3, 5, 140]
-
-    def test_torchs_loader_takes_them(self, opened):
-        dataset = opened()
-        loader = TorchDataLoader(dataset.select(torch.tensor([4, 2])), batch_size=2, collate_fn=list)
-        assert [sample["label"].item() for sample in next(iter(loader))] == [4, 2]

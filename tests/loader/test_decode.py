@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -107,13 +106,6 @@ def test_images_that_keep_their_size_may_have_channels_last(path, images):
     assert 15 < len(flipped) < 45
 
 
-def test_what_is_normalized_is_what_is_not(path):
-    with loader(path) as plain, loader(path, DecodeImage(**{**vars(RANDOM), "mean": MEAN, "std": STD})) as normalized:
-        for one, other in zip(plain, normalized, strict=True):
-            mean, std = torch.tensor([MEAN, STD])[..., None, None]
-            assert torch.allclose(other["image"], (one["image"] / 255 - mean) / std, atol=1e-5)
-
-
 def test_a_sample_is_cut_out_the_same_by_any_number_of_processors(path):
     before = os.sched_getaffinity(0)
     found = []
@@ -173,24 +165,6 @@ def test_datasets_may_be_joined_and_mixed(path):
     assert not same(*runs)  # in another place a sample is cut out otherwise
 
 
-def test_transforms_get_what_was_decoded(path):
-    def seen(batch):
-        return {**batch, "image": batch["image"].float() + 1}
-
-    with loader(path) as plain, loader(path, device_transform=seen) as transformed:
-        for one, other in zip(plain, transformed, strict=True):
-            assert torch.equal(one["image"] + 1.0, other["image"])
-
-
-def test_buffers_are_used_again(path):
-    with loader(path) as plain, loader(path, reuse_buffers=True, drop_last=True) as reused:
-        addresses = set()
-        for one, other in zip(plain, reused, strict=False):
-            assert torch.equal(one["image"], other["image"])
-            addresses.add(other["image"].data_ptr())
-        assert len(addresses) == 1
-
-
 @pytest.fixture
 def bad(images, tmp_path):
     """Some are cut short, and one is of a kind that is not decoded."""
@@ -247,15 +221,6 @@ def test_a_bomb_is_not_decoded(path):
         pytest.raises(FormatError, match=r"it says \d+ × \d+ pixels, more than the 100 of max_pixels"),
     ):
         next(iter(batches))
-
-
-def test_no_thread_is_left(path):
-    before = threading.active_count()
-    batches = loader(path)
-    next(iter(batches))
-    assert any("gdsload-decode" in thread.name for thread in threading.enumerate())
-    batches.close()
-    assert threading.active_count() <= before
 
 
 def test_fields_that_are_not_read_are_not_decoded(path):

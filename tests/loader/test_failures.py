@@ -12,7 +12,7 @@ import pytest
 
 import gdsload
 from gdsload import FileChangedError, FormatError, LoaderClosedError, ReadError, ShortReadError
-from gdsload.testing import Fault, FaultyBackend, SlowBackend
+from gdsload.testing import Fault, FaultyBackend
 from tests.loader.taking import begin, collect, numbers
 
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
@@ -120,27 +120,6 @@ def test_errors_of_any_class_come_out(load, plain, wrap, make, when):
     found, error = collect(iter(load(plain, 32, with_index=True)))
     assert found == [list(range(32 * step, 32 * step + 32)) for step in range(16)]
     assert isinstance(error, RuntimeError if isinstance(make(), StopIteration) else type(make()))
-
-
-def test_an_error_is_raised_in_the_consumers_thread(load, plain, wrap):
-    wrap(lambda inner: FaultyBackend(inner, Fault(lambda: ReadError("reading failed"), calls=range(10**6))))
-    hooked = []
-    threading.excepthook, before = hooked.append, threading.excepthook
-    try:
-        with pytest.raises(ReadError, match="reading failed"):
-            next(iter(load(plain, 10)))
-    finally:
-        threading.excepthook = before
-    assert hooked == []
-
-
-def test_errors_come_in_their_place_when_reads_are_slow(load, plain, reference, wrap):
-    wanted = reference({})[:50]
-    file, offset, _ = data_offset(plain, 500)
-    fault = Fault(lambda: ReadError("reading failed"), places=[(file, offset)], when="completion")
-    wrap(lambda inner: SlowBackend(FaultyBackend(inner, fault), 0.003))
-    found, error = collect(load(plain, 10, with_index=True, mmap=False))
-    assert (found, type(error)) == (wanted, ReadError)
 
 
 def test_with_two_errors_the_first_batch_counts(load, plain, wrap):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gdsload import BlockShuffle, DataLoader, Field, FormatError, Memory, OptionError, ShardDataset, ShardWriter
+from gdsload import BlockShuffle, DataLoader, Field, FormatError, Memory, OptionError, ShardWriter
 from gdsload.engine.images import decode
 from gdsload.loader import resources
 from gdsload.transforms import DecodeImage
@@ -153,14 +153,6 @@ def test_what_is_cut_out_at_random_is_decoded_every_time(path, decodes):
     counts = Counter(decodes[encoded(number)] for number in range(COUNT))
     others = Counter(decodes[encoded(number + 100)] for number in range(COUNT))
     assert (counts, others) == ({3: COUNT}, {4: COUNT})  # one of them decodes twice, the other once
-
-
-def test_a_part_of_a_dataset(path):
-    part = torch.utils.data.Subset(ShardDataset(path), [5, 9, 9, 30, 44])
-    with loader(part, OPTIONS["center"], 3) as plain, loader(part, OPTIONS["center"], 3, cache="ram") as kept:
-        for _ in range(2):
-            assert all(map(same, kept, plain))
-        assert kept.cache.tiers["decoded"].images == 4
 
 
 @pytest.mark.parametrize("kind", ["center", "any size, channels last"])

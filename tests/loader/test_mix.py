@@ -70,14 +70,6 @@ def test_samples_of_a_dataset_come_equally_often(make, shuffle, mmap):
         assert (first == sorted(first)) == (shuffle is False)
 
 
-def test_weights_hold_exactly_after_each_turn(make):
-    with make(256, samples=3 * 4096) as loader:
-        found = taken(loader)
-    for turns in (1, 2, 3):
-        shares = Counter(name for name, _ in found[: turns * 4096])
-        assert all(abs(shares[name] - turns * 4096 * weight) <= 2 for name, weight in WEIGHTS.items())
-
-
 @pytest.mark.parametrize("world_size", [2, 3, 7])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_all_ranks_together_are_a_world_of_one(make, world_size, drop_last):
@@ -189,8 +181,3 @@ class TestRefused:
         large = writers[1](tmp_path / "large", 2, width=600_000)
         with pytest.raises(OptionError, match="a Mix cannot be shuffled in blocks"):
             gdsload.DataLoader(Mix([large], [1]), 1, "block", device="cpu")
-
-    def test_other_fields(self, load, parts, writers, tmp_path):
-        other = writers[1](tmp_path / "other", 10, width=3)
-        with pytest.raises(OptionError, match="have different fields"):
-            load(Mix([parts["a"], other], [1, 1]))

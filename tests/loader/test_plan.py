@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from types import SimpleNamespace
 
@@ -135,11 +134,6 @@ def test_a_loader_as_text_says_where_later_epochs_come_from(planned, device, giv
     assert re.search(rf", later epochs from {text}\)$", shown(planned(device, **given), 8))
 
 
-def test_a_plan_cannot_be_changed(planned):
-    with pytest.raises(dataclasses.FrozenInstanceError, match="seed"):
-        planned().seed = 3
-
-
 def test_options_are_refused_before_the_dataset_is_looked_at(tmp_path):
     with pytest.raises(gdsload.OptionError, match="arena is"):
         gdsload.DataLoader(tmp_path / "nothing", device="cpu", memory=gdsload.Memory(arena="many"))
@@ -233,8 +227,3 @@ def test_images_are_kept_where_batches_are_built(planned, tmp_path):
     assert (found.keeps_images, found.ram_bytes) == (True, 2**21)
     with pytest.raises(gdsload.OptionError, match="cache is 'ram', but batches .* the GPU"):
         planned(GPU, tmp_path / "d", **given)
-
-
-def test_a_plan_has_the_workers_of_samples(planned):
-    assert planned(sample_transform=lambda sample: sample).per_sample.workers is None
-    assert planned(sample_transform=gdsload.PerSample(lambda sample: sample, workers=3)).per_sample.workers == 3
