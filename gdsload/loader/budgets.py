@@ -62,14 +62,14 @@ def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
         window_bytes,
         int(plan.batch_sample_bytes) if sizes_vary else 0,
         landing_bytes=_landing_bytes(plan),
-        one_by_one=plan.per_sample is not None,  # its samples are shared out among threads
+        one_by_one=plan.options.sample_transform is not None,  # its samples are shared out among threads
         read_bytes=min(int(mean * schedule.batch_size), nbytes) if plan.form.decode else 0,
     )
 
 
 def _landing_bytes(plan: LoaderPlan) -> int:
     """Bytes of a group for a GPU whose bytes land in its memory; 0: as of any other group."""
-    if plan.placement != "gpu" or plan.per_sample is not None or plan.form.decode:
+    if plan.placement != "gpu" or plan.options.sample_transform is not None or plan.form.decode:
         return 0
     return max(min(plan.prefetch_bytes // 4, plan.arena_bytes // 4, _MOST_LANDING_BYTES), _GROUP_BYTES_ON_GPU)
 

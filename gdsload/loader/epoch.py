@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import get_ident
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._autograd import _profiler_enabled
@@ -24,42 +24,19 @@ from torch.autograd.profiler import record_function
 
 from gdsload.engine.batch_source import identity
 from gdsload.engine.prefetch import Prefetcher
-from gdsload.engine.stats import LoaderStats
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.loader.state import Place
 from gdsload.system.dropped import Closer
 from gdsload.system.failed import Failed
 from gdsload.system.pool import park_at_exit, program_end
 
-__all__ = ["Epoch", "EpochOwner"]
+if TYPE_CHECKING:
+    from gdsload.loader.life import Life
+
+__all__ = ["Epoch"]
 
 _SPAN = "enumerate(DataLoader)#Epoch.__next__"
 """The span of torch's iterators, but for the class: profilers know loaders by it."""
-
-
-class EpochOwner(Protocol):
-    """The part of a loader that its epochs use."""
-
-    stats: LoaderStats
-
-    def check_usable(self) -> None:
-        """Raise LoaderClosedError if the loader was closed, or belongs to another process."""
-
-    def check_world(self, place: Place) -> None:
-        """Raise OptionError if rank or world size are others than when the epoch at `place` began."""
-
-    def begin(self, epoch: Epoch) -> None:
-        """Note that `epoch` asks for its first batch; set its place, and the pipeline that reads from there."""
-
-    def batches(self, place: Place | None = None) -> int:
-        """Number of batches of the epoch at a place; None: of one that begins now."""
-
-    def ended(self, epoch: Epoch) -> None:
-        """Note that `epoch` has handed out its last batch.
-
-        Raises:
-            FileChangedError: if a shard that some of its batches are made from has changed meanwhile.
-        """
 
 
 class Epoch(Iterator[Any]):
@@ -74,7 +51,7 @@ class Epoch(Iterator[Any]):
     _goes_on = True
     """True if the epoch goes on after an error of a transform."""
 
-    def __init__(self, owner: EpochOwner, finish: Callable[[Any, Place, int], Any] | None) -> None:
+    def __init__(self, owner: Life, finish: Callable[[Any, Place, int], Any] | None) -> None:
         self._owner, self._finish = owner, finish
         self._turn = threading.RLock()
         self.pipeline: Prefetcher | None = None

@@ -32,7 +32,8 @@ def hand_over_steps(
     Returns:
         It takes the batch, its place, and its number of samples.
     """
-    buffers = Buffers(plan.schedule.batch_size) if plan.reuse_buffers else None
+    options, names = plan.options, plan.options.tuple_names
+    buffers = Buffers(plan.schedule.batch_size) if options.reuse_buffers else None
 
     def finish(batch: Any, place: Place, size: int) -> Any:
         if plan.copies:
@@ -40,15 +41,15 @@ def hand_over_steps(
             batch = on_device(batch, plan.form, lambda tensor: tensor.to(plan.device))
             if device_transform is not None:
                 batch = device_transform(place.epoch, place.step, batch)
-        if plan.with_real:
+        if options.with_real:
             _add_real(batch, place, size, plan.device)
-        if plan.transform is not None:
-            batch = plan.transform(batch)
-        if plan.as_tuple:
-            batch = as_tuple(batch, plan.as_tuple)
+        if options.transform is not None:
+            batch = options.transform(batch)
+        if names:
+            batch = as_tuple(batch, names)
         return batch if buffers is None else buffers(batch, size)
 
-    needed = plan.copies or plan.transform is not None or plan.with_real or plan.as_tuple or plan.reuse_buffers
+    needed = plan.copies or options.transform is not None or options.with_real or names or options.reuse_buffers
     return finish if needed else None
 
 

@@ -176,7 +176,7 @@ class DataLoader(TorchAttributes):
         cache: Literal["pagecache", "none", "auto", "vram", "ram"] = "pagecache",
         **unneeded: Unpack[TorchKeywords],
     ) -> None:
-        check_torch_keywords(unneeded, self._keywords, backend)
+        check_torch_keywords(unneeded, self._keywords)
         options = Options(
             batch_size=check_whole(batch_size, "batch_size", 1),
             shuffle=False if shuffle is None else shuffle,
@@ -212,7 +212,6 @@ class DataLoader(TorchAttributes):
     def _set_up(self, dataset: object, options: Options) -> None:
         before = vars(self).keys() | {"_own", "_made"}
         self._plan = plan = plan_loader(dataset, options)
-        self._options = options
         # As with torch's loader, `len(loader.dataset)` is the number of samples.
         self.dataset, self.device, self.order_options = plan.dataset, plan.device, plan.order
         self.batch_size = plan.schedule.batch_size if options.batch_sampler is None else None
@@ -221,7 +220,7 @@ class DataLoader(TorchAttributes):
         self._life = Life(plan, self._progress)
         self.stats = self._life.stats
         view = (SequentialView if plan.order.shuffle == "sequential" else OrderView)(self._life, len(plan.selected))
-        self.sampler: Any = view if options.sampler is None or plan.function is not None else options.sampler
+        self.sampler: Any = view if options.sampler is None or options.function is not None else options.sampler
         self.batch_sampler: Any = options.batch_sampler
         if options.batch_sampler is None:
             self.batch_sampler = BatchView(self._life, view, plan.schedule.batch_size, self.drop_last)
@@ -358,7 +357,7 @@ class DataLoader(TorchAttributes):
             OptionError: if a loader with a mesh or a process group is pickled.
         """
         state = {name: value for name, value in vars(self).items() if name not in self._own}
-        options = self._options
+        options = self._plan.options
         if self.seed is not None:  # one that was drawn, too
             options = replace(options, seed=self.seed, generator=None)
         return _remade, (type(self), self.dataset, options), (self._life.luggage(), state)

@@ -19,11 +19,7 @@ SEVERAL = (
 
 
 def dataset_path(path: object) -> str:
-    """The path of a dataset.
-
-    Raises:
-        OptionError: if it is no path, or several.
-    """
+    """The path of a dataset. Raises OptionError if it is no path, or several."""
     if isinstance(path, str | os.PathLike):
         return os.fspath(path)
     raise OptionError(f"a dataset's path is a text or an os.PathLike, not {path!r:.200}", remedy=SEVERAL)

@@ -131,7 +131,7 @@ def _batch_maker(
     )
     queue = DeviceQueue(plan.device, pending_bytes=limits.prefetch_bytes, budget=budget)
     if plan.placement == "host":
-        copies = plan.per_sample is None
+        copies = plan.options.sample_transform is None
         # The device's memory holds what is ahead: here are the groups that are being made and copied.
         pool = BatchPool(limits.prefetch_bytes, pinned=copies)
         return Assembler(plan.form, pool, keep, queue, copies=copies)
@@ -155,7 +155,7 @@ def _keep(plan: LoaderPlan, table: ShardTable) -> Keep | None:
 def _vram_bytes(plan: LoaderPlan) -> int:
     if plan.vram_bytes is not None:
         return plan.vram_bytes
-    return int(torch.cuda.mem_get_info(plan.device)[0] * SHARE_OF_VRAM[plan.cache])
+    return int(torch.cuda.mem_get_info(plan.device)[0] * SHARE_OF_VRAM[plan.options.cache])
 
 
 def _with_vram(plan: LoaderPlan, table: ShardTable, opened: OpenedBackend) -> OpenedBackend:

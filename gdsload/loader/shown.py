@@ -46,7 +46,7 @@ def _later(plan: LoaderPlan) -> str:
 
 def _way(plan: LoaderPlan) -> str:
     """The backend in use, where another one was asked for, as samples are made in CPU memory; else nothing."""
-    why = "collate_fn" if plan.collate_fn else "sample_transform"
+    why = "collate_fn" if plan.options.collate_fn else "sample_transform"
     return "" if plan.asked == str(plan.backend.backend) else f" ({plan.backend.backend}, for {why})"
 
 

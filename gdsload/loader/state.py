@@ -15,7 +15,7 @@ from gdsload.order import Mixture, OrderOptions, Schedule
 from gdsload.system.arrays import Numbers
 from gdsload.system.units import counted
 
-__all__ = ["Cursor", "OrderIdentity", "Place", "Run", "dataset_digest"]
+__all__ = ["Cursor", "OrderIdentity", "Place", "dataset_digest"]
 
 _VERSION = 1
 
@@ -34,17 +34,6 @@ class Cursor:
 
 
 @dataclass(slots=True, eq=False)
-class Run:
-    """The epochs of a loader since the number of the next one was last set.
-
-    Attributes:
-        left: how many of those that have begun are not finished.
-    """
-
-    left: int = 0
-
-
-@dataclass(slots=True, eq=False)
 class Place:
     """The place of an iterator: its epoch and step.
 
@@ -52,14 +41,15 @@ class Place:
         epoch: the number of its epoch.
         step: how many steps of it have been handed out.
         schedule: the steps of that epoch.
-        run: what counts the epoch as one that is not finished; None before it begins and after it ends.
+        run: number of the run that counts its epoch as not finished; None before it begins and after it ends.
+            A run ends where the number of the next epoch is set.
         first: the step that it began with.
     """
 
     epoch: int
     step: int
     schedule: Schedule
-    run: Run | None = None
+    run: int | None = None
     first: int = 0
 
 

@@ -9,43 +9,36 @@ error, which says what to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Sampler, SequentialSampler
 
 from gdsload.errors import OptionError
 from gdsload.order.checks import check_epoch
 
-__all__ = ["BatchView", "EpochKeeper", "OrderView", "SequentialView", "TorchAttributes"]
+if TYPE_CHECKING:
+    from gdsload.loader.life import Life
+
+__all__ = ["BatchView", "OrderView", "SequentialView", "TorchAttributes"]
 
 _SET_BY_FRAMEWORKS = "worker_init_fn"
 """Lightning sets it after `seed_everything(workers=True)`."""
-
-
-class EpochKeeper(Protocol):
-    """The owner of a loader's epochs."""
-
-    def set_epoch(self, number: int) -> None:
-        """As `DataLoader.set_epoch`."""
-
-    def batches(self) -> int:
-        """As ``len(loader)``."""
 
 
 class _View:
     """The loader's stand-in for a sampler: it knows the epoch, and its order stays the loader's.
 
     Args:
-        keeper: what knows the loader's epochs. Not the loader itself, which holds this: it must be freed when it is
-            dropped.
+        life: the loader's. Not the loader itself, which holds this: it must be freed when it is dropped.
+        samples: samples of the dataset.
     """
 
-    def __init__(self, keeper: EpochKeeper, samples: int) -> None:
-        self._keeper, self._samples = keeper, samples
+    def __init__(self, life: Life, samples: int) -> None:
+        self._life, self._samples = life, samples
 
     def set_epoch(self, epoch: int) -> None:
         """As `DataLoader.set_epoch`."""
-        self._keeper.set_epoch(check_epoch(epoch))
+        self._life.set_epoch(check_epoch(epoch))
 
     def __iter__(self) -> Iterator[Any]:
         raise _remade_by_torch()
@@ -72,13 +65,13 @@ class BatchView(_View, Sampler[list[int]]):
         drop_last: whether a last batch that is not full is left out.
     """
 
-    def __init__(self, keeper: EpochKeeper, sampler: OrderView, batch_size: int, drop_last: bool) -> None:
-        super().__init__(keeper, len(sampler))
+    def __init__(self, life: Life, sampler: OrderView, batch_size: int, drop_last: bool) -> None:
+        super().__init__(life, len(sampler))
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
 
     def __len__(self) -> int:
         """As ``len(loader)``."""
-        return self._keeper.batches()
+        return self._life.batches()
 
 
 def _refuse_to_collate(_: object) -> Any:

@@ -87,7 +87,8 @@ class BlockOrder:
     position and not between blocks, so that their sizes never depend on how full blocks are.
 
     The block sequence is built on first use, and the ids of the windows used last are kept: at most two pieces
-    of 512 KiB for each lane. Safe to share between threads.
+    of 512 KiB for each lane. Safe to share between threads. Methods raise OptionError for positions that a lane, or for
+    `sorted_ids` one window of it, does not have.
 
     Args:
         run_lengths: samples of each shard, in dataset order.
@@ -99,18 +100,6 @@ class BlockOrder:
     Raises:
         OptionError: if an argument is out of range.
     """
-
-    __slots__ = (
-        "_block",
-        "_key",
-        "_lanes",
-        "_lock",
-        "_pieces",
-        "_run_lengths",
-        "_samples",
-        "_sequence",
-        "_window",
-    )
 
     def __init__(self, run_lengths: Sequence[int], *, block: int, window: int, lanes: int, key: int) -> None:
         self._run_lengths = check_run_lengths(run_lengths)
@@ -154,11 +143,7 @@ class BlockOrder:
         return lane_share(self._samples, lane, self._lanes)
 
     def window_at(self, lane: int, position: int) -> tuple[int, int]:
-        """Return the positions [start, stop) of the window of `lane` that holds `position`.
-
-        Raises:
-            OptionError: if the lane has no such position.
-        """
+        """Return the positions [start, stop) of the window of `lane` that holds `position`."""
         check_whole(position, f"position of lane {lane}", 0, self.lane_length(lane) - 1)
         return self._window_bounds(lane, self._window_number(lane, position))
 
@@ -179,11 +164,7 @@ class BlockOrder:
         return max(stop - self._window, 0) if window else 0, min(stop, self.lane_length(lane))
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions [start, stop) of `lane`, read-only, shape [stop - start].
-
-        Raises:
-            OptionError: if the lane has no such positions.
-        """
+        """Return the sample ids at positions [start, stop) of `lane`, read-only, shape [stop - start]."""
         check_range(start, stop, self.lane_length(lane), f"lane {lane}")
         parts = []
         while start < stop:
@@ -207,9 +188,6 @@ class BlockOrder:
 
         Returns:
             The ids, and for each position, in the order of the runs, the index of its id among them.
-
-        Raises:
-            OptionError: if the lane has no such positions, or they are not of one window.
         """
         low, high = runs[0].start, runs[-1].stop
         window = self._window_number(lane, low)
@@ -239,9 +217,6 @@ class BlockOrder:
 
         Returns:
             First id of each, and the one after its last; int64, shape [runs, 2], in rising order.
-
-        Raises:
-            OptionError: if the lane has no such positions.
         """
         check_range(start, stop, self.lane_length(lane), f"lane {lane}")
         base = lane_offset(self._samples, lane, self._lanes)

@@ -18,11 +18,7 @@ MAX_SAMPLES: Final = 1 << 48
 
 
 def check_whole(value: int, name: str, at_least: int, at_most: int | None = None) -> int:
-    """Return `value` as an int, if it is a whole number in [at_least, at_most].
-
-    Raises:
-        OptionError: if it is not.
-    """
+    """Return `value` as an int, if it is a whole number in [at_least, at_most]. Raises OptionError if it is not."""
     try:
         whole = operator.index(value)
     except TypeError:
@@ -39,11 +35,7 @@ def check_whole(value: int, name: str, at_least: int, at_most: int | None = None
 
 
 def check_epoch(value: object) -> int:
-    """Return the number of an epoch as an int.
-
-    Raises:
-        OptionError: if it is no whole number from 0 to 2**64 - 1.
-    """
+    """Return the number of an epoch as an int. Raises OptionError if it is no whole number from 0 to 2**64 - 1."""
     try:
         number = -1 if isinstance(value, bool) else operator.index(cast("int", value))
     except TypeError:

@@ -75,6 +75,8 @@ class LanePieces:
 class Schedule:
     """The lane positions that a rank gets at each step: a pure function of its arguments.
 
+    Methods that take a step raise OptionError if it is not in [0, steps).
+
     Attributes:
         samples: samples of the epoch, M.
         batch_size: samples of a batch of one rank.
@@ -163,9 +165,6 @@ class Schedule:
         All full batches have batch_size of them, and so has one that is filled up. Of a last, partial batch each rank
         gets as many as every other, and at least one: if the ranks do not divide the samples, neighbouring ranks share
         some.
-
-        Raises:
-            OptionError: if `step` is not in [0, steps).
         """
         if 0 <= step < self.samples // self.global_batch:
             return self.batch_size
@@ -173,11 +172,7 @@ class Schedule:
         return stop - start
 
     def sizes(self, steps: range) -> list[int]:
-        """Return the samples of this rank at each of some consecutive steps.
-
-        Raises:
-            OptionError: if a step is not in [0, steps).
-        """
+        """Return the samples of this rank at each of some consecutive steps."""
         full = max(min(len(steps), self.samples // self.global_batch - steps.start), 0)
         return [self.batch_size] * full + [self.size(step) for step in steps[full:]]
 
@@ -190,9 +185,6 @@ class Schedule:
         Args:
             step: the step.
             size: samples of this rank's batch at it.
-
-        Raises:
-            OptionError: if `step` is not in [0, steps).
         """
         before, after, start, _ = self._slice(step)
         if self.tail == "pad":
@@ -204,9 +196,6 @@ class Schedule:
         """Return which samples [start, stop) this rank gets at `step`, in the order in which all are delivered.
 
         Where there is one lane only, these are their positions; those beyond the last are the first ones again.
-
-        Raises:
-            OptionError: if `step` is not in [0, steps).
         """
         before, _, start, stop = self._slice(step)
         return before + start, before + stop
@@ -216,9 +205,6 @@ class Schedule:
 
         The global batch takes its share of every lane, lane by lane, and a rank gets a slice of it. So a rank reads
         from few lanes. Empty runs are left out.
-
-        Raises:
-            OptionError: if `step` is not in [0, steps).
         """
         before, after, start, stop = self._slice(step)
         runs = self._between(before, after, start, stop)
@@ -245,11 +231,7 @@ class Schedule:
         return runs
 
     def pieces(self, steps: range) -> LanePieces:
-        """Return `runs` of some consecutive steps, all at once: with many lanes that takes a fraction of the time.
-
-        Raises:
-            OptionError: if a step is not in [0, steps).
-        """
+        """Return `runs` of some consecutive steps, all at once: with many lanes that takes a fraction of the time."""
         for step in {*steps[:1], *steps[-1:]}:
             self._slice(step)
         if self._padded(steps):
@@ -272,11 +254,7 @@ class Schedule:
         return LanePieces(at[row], column, (first + lower)[row, column], (first + upper)[row, column])
 
     def ranges(self, steps: range) -> list[LaneRun] | None:
-        """Return the lane positions of consecutive steps, of each lane one run; None if they are not such runs.
-
-        Raises:
-            OptionError: if a step is not in [0, steps).
-        """
+        """Return the lane positions of consecutive steps, of each lane one run; None if they are not such runs."""
         if self.world_size > 1 or not steps or self._padded(steps):
             return None
         before, after = self._slice(steps[0])[0], self._slice(steps[-1])[1]
@@ -310,15 +288,9 @@ class Schedule:
         return found
 
     def runs_of(self, steps: range) -> list[LaneRun]:
-        """Return the lane positions of this rank at consecutive steps, in the order in which they are delivered.
-
-        Raises:
-            OptionError: if a step is not in [0, steps).
-        """
-        if self.lanes > 1 or self.world_size > 1 or not steps or self._padded(steps):
-            return [run for step in steps for run in self.runs(step)]
-        start, (_, stop, _, _) = self._slice(steps[0])[0], self._slice(steps[-1])
-        return [LaneRun(0, start, stop)]
+        """Return the lane positions of this rank at consecutive steps, in the order in which they are delivered."""
+        whole = self.ranges(steps) if self.lanes == 1 else None
+        return [run for step in steps for run in self.runs(step)] if whole is None else whole
 
     def _padded(self, steps: range) -> bool:
         """Return whether the last of some steps is filled up with samples that the epoch began with."""

@@ -141,11 +141,7 @@ class MixOrder(OneLane):
         return self._mixture.samples
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions [start, stop), read-only, shape [stop - start].
-
-        Raises:
-            OptionError: if there are no such positions.
-        """
+        """See `Order`."""
         check_range(start, stop, self.lane_length(lane), "the epoch")
         ids = np.empty(stop - start, dtype=np.int64)
         for turn in range(start // TURN, -(-stop // TURN)):

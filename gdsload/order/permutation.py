@@ -87,8 +87,7 @@ class Permutation:
     def __call__(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the images of positions [start, stop), read-only, shape [stop - start].
 
-        Raises:
-            OptionError: unless 0 <= start <= stop <= n.
+        Raises OptionError unless 0 <= start <= stop <= n.
         """
         check_range(start, stop, self._n, "the permutation")
         each = self._each

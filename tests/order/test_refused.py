@@ -67,8 +67,6 @@ CALLS = [
     (lambda: Mixture((1, 0), (1, 1), 5), "has no samples.*weight of 0"),
     (lambda: Mixture((1, 2), (1, 1), -1), "samples is -1"),
     (lambda: Mixture((1, 2), (1, 1), 1.5), "samples is 1.5"),
-    (lambda: OrderOptions("full", 10, 0, 1), "shuffle is 'full', which has no block"),
-    (lambda: OrderOptions("random", 1, 1, 1), "no order"),
     (lambda: Permutation(-1, 0), "must be at"),
     (lambda: Permutation(MAX_SAMPLES + 1, 0), "must be at"),
     (lambda: Permutation(10, 0)(-1, 3), "the permutation"),

@@ -3,7 +3,7 @@
 from gdsload.loader.samplers.draws import Draws
 from gdsload.loader.samplers.function import IndexFunction
 from gdsload.loader.samplers.indices import IndexSource
-from gdsload.loader.samplers.planned import PlannedSampler, WindowPlan
+from gdsload.loader.samplers.planned import PlannedSampler
 from gdsload.loader.samplers.sampled import Sampled, expected_batch, index_source
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "IndexSource",
     "PlannedSampler",
     "Sampled",
-    "WindowPlan",
     "expected_batch",
     "index_source",
 ]

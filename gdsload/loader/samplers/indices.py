@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from gdsload.errors import OptionError, SampleIndexError
-from gdsload.loader.indices import is_mask
 from gdsload.loader.samplers.function import is_function
 from gdsload.loader.samplers.planned import PlannedSampler
+from gdsload.loader.wanted import is_mask
 from gdsload.system.arrays import IntArray
 
 __all__ = ["IndexSource"]

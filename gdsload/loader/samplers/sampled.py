@@ -302,11 +302,7 @@ class Sampled:
 
 
 def _check(mine: dict[str, Any], begin: Any, step: int, name: str) -> None:
-    """Refuse the begin of an epoch of another sampler.
-
-    Raises:
-        StateError: if it is one.
-    """
+    """Refuse the begin of an epoch of another sampler. Raises StateError if it is one."""
     if not isinstance(begin, dict) or (begin.keys() ^ mine.keys()) - {"batches"}:
         raise _another()
     if begin.get("indices") != mine.get("indices"):
