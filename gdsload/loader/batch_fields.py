@@ -65,13 +65,12 @@ class Padded:
 def field_names(schema: Schema, options: Options) -> tuple[str, ...]:
     """The fields that are read, in the schema's order: those that are named, else those of `as_tuple`, else all.
 
-    Raises:
-        OptionError: if one does not exist, or has the name of one that `with_index` or `with_real` adds.
+    Raises OptionError if one does not exist, or has the name of one that `with_index` or `with_real` adds.
     """
     fields, handed_out = options.fields, options.tuple_names
+    added = [name for name, is_added in (("index", options.with_index), ("real", options.with_real)) if is_added]
     if handed_out and not (options.transform or options.device_transform or options.sample_transform):
         # Nothing can add a field, or needs one that is not handed out.
-        added = {name for name, is_added in (("index", options.with_index), ("real", options.with_real)) if is_added}
         own = [name for name in handed_out if name not in added]
         wanted = known_fields(schema, (own or None) if fields is None else fields)
         for name in own:
@@ -80,8 +79,8 @@ def field_names(schema: Schema, options: Options) -> tuple[str, ...]:
                 raise OptionError(f"names {name!r}, which `fields={fields!r}` leaves out", option="as_tuple")
     else:
         wanted = known_fields(schema, fields)
-    for name, is_added in (("index", options.with_index), ("real", options.with_real)):
-        if is_added and name in wanted:
+    for name in added:
+        if name in wanted:
             message = f"adds {name!r} to each batch, but the dataset has a field of that name"
             raise OptionError(message, option=f"with_{name}", remedy="Leave the field out: `fields=[...]`.")
     return wanted
@@ -90,17 +89,7 @@ def field_names(schema: Schema, options: Options) -> tuple[str, ...]:
 def batch_form(
     selected: Selected, fields: Sequence[str], options: Options, decode: Mapping[str, DecodeImage]
 ) -> BatchForm:
-    """The form of a batch: its columns' codecs, its index and its fields.
-
-    Args:
-        selected: the samples.
-        fields: the fields that are read.
-        options: the loader's.
-        decode: of the fields whose images are decoded, how.
-
-    Raises:
-        OptionError: if a field cannot be padded as asked, or cannot be in windows.
-    """
+    """The form of a batch; OptionError if a field cannot be padded as asked, or cannot be in windows."""
     stored, offsets = selected.stored, selected.offsets
     selected.refuse_ragged_windows(fields)
     asked = Padded() if options.ragged == "padded" else options.ragged
@@ -121,8 +110,7 @@ def batch_form(
 def _padding(schema: Schema, fields: Sequence[str], value: float | Mapping[str, float]) -> dict[str, NDArray[np.uint8]]:
     """For each field that is padded, the bytes of the element that it is filled up with; shape ``[itemsize]``.
 
-    Raises:
-        OptionError: if a field's element type cannot hold its value, or a field is named that there is not.
+    Raises OptionError if a field's element type cannot hold its value, or a field is named that there is not.
     """
     ragged = [name for name in schema if schema[name].kind == "ragged"]
     values = value if isinstance(value, Mapping) else dict.fromkeys(ragged, value)
@@ -176,16 +164,7 @@ def mean_sample_bytes(selected: Selected, fields: Sequence[str]) -> float:
 
 
 def decoded_fields(schema: Schema, fields: Sequence[str], given: object) -> dict[str, DecodeImage]:
-    """The decoding of images in each field that is read, by the field's name.
-
-    Args:
-        schema: all fields.
-        fields: those that are read.
-        given: the option.
-
-    Raises:
-        OptionError: if it cannot be done.
-    """
+    """How images are decoded in each field that is read, by its name; OptionError if the option cannot be used."""
     if given is None:
         return {}
     remedy = 'Pass `decode={"image": gdsload.transforms.DecodeImage(...)}`.'
@@ -220,12 +199,6 @@ def image_draws(seed: int, epoch: int, steps: Steps, rank: int) -> Callable[[int
 
     They depend on seed, epoch, and the position of each sample in the order that all ranks share: not on which batch or
     rank it comes to. With a sampler, on step, rank and place in the batch.
-
-    Args:
-        seed: the loader's.
-        epoch: the epoch's number.
-        steps: its steps.
-        rank: this rank.
     """
     if isinstance(steps, Ordered):
         key, schedule = derive_key(seed, epoch, Purpose.IMAGES), steps.schedule

@@ -34,11 +34,7 @@ one that the consumer has: one is decoded while the bytes of the next one are ga
 
 
 def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
-    """The limits of an epoch with these steps.
-
-    Raises:
-        BudgetError: if the windows that must be in memory at once do not fit the arena.
-    """
+    """The limits of an epoch; BudgetError if the windows that must be in memory at once do not fit the arena."""
     order, mean, arena_bytes = plan.order, plan.sample_bytes, plan.arena_bytes
     # A window ends with its lane.
     window_bytes = int(mean * min(order.window, -(-schedule.samples // order.lanes)))
@@ -58,7 +54,7 @@ def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
         plan.prefetch_bytes,
         arena_bytes,
         _group_bytes(plan),
-        nbytes if nbytes >= _SMALL_BYTES else nbytes + _OBJECTS_BYTES + _FIELD_BYTES * len(plan.fields),
+        nbytes if nbytes >= _SMALL_BYTES else nbytes + _OBJECTS_BYTES + _FIELD_BYTES * len(plan.form.fields),
         window_bytes,
         int(plan.batch_sample_bytes) if sizes_vary else 0,
         landing_bytes=_landing_bytes(plan),

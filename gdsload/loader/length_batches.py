@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gdsload.errors import OptionError
-from gdsload.loader.samplers import PlannedSampler
+from gdsload.loader.samplers.planned import PlannedSampler
 from gdsload.order.checks import check_whole
 from gdsload.system.arrays import IntArray
 

@@ -29,7 +29,7 @@ from gdsload.loader.hand_over import hand_over_steps, on_device
 from gdsload.loader.peer_check import PeerCheckedEpoch
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.progress import Progress
-from gdsload.loader.resources import OpenResources, open_resources, release
+from gdsload.loader.resources import OpenResources, open_resources
 from gdsload.loader.state import Place
 from gdsload.system.dropped import Closer, settle_dropped
 from gdsload.system.pool import WeakList, own_thread
@@ -38,12 +38,7 @@ __all__ = ["Life"]
 
 
 class Life:
-    """The running parts of a loader: its pipelines, resources and counts.
-
-    Args:
-        plan: the loader's.
-        progress: its epochs.
-    """
+    """The running parts of a loader: its pipelines, resources and counts."""
 
     def __init__(self, plan: LoaderPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
@@ -266,11 +261,7 @@ class Life:
                 pipeline.close()
 
     def ended(self, epoch: Epoch) -> None:
-        """Note that an epoch has handed out its last batch.
-
-        Raises:
-            FileChangedError: if a shard that some of its batches are made from has changed meanwhile.
-        """
+        """Note that an epoch is over; FileChangedError if a shard of some of its batches has changed meanwhile."""
         if (resources := self._resources) is not None:
             resources.table.files.check_passed()
         with self._lock:
@@ -309,7 +300,11 @@ def _in_turn(transforms: Sequence[Callable[[int, int, Any], Any]], epoch: int, s
 
 
 def _release(backend: Backend, maker: BatchMaker, samples: SampleTransform | None) -> None:
-    """Give back what the resources hold, and end the workers that transform samples; may be called again."""
+    """Close and unmap the files, free memory, and end the workers of samples; may be called again, after Ctrl-C.
+
+    It does not take the resources themselves: it waits until the last reader drops them.
+    """
     if samples is not None:
         samples.close()
-    release(backend, maker)
+    backend.close()
+    maker.close()

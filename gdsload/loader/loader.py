@@ -25,8 +25,7 @@ from gdsload.loader.progress import Progress
 from gdsload.loader.rank_groups import ranks_of
 from gdsload.loader.shown import shown
 from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView, TorchAttributes
-from gdsload.loader.torch_keywords import TorchKeywords, check_torch_keywords
-from gdsload.loader.whole_batches import warn_of_shared_draws
+from gdsload.loader.torch_keywords import TorchKeywords, check_torch_keywords, warn_of_shared_draws
 from gdsload.order import BlockShuffle
 from gdsload.order.checks import check_epoch, check_whole
 from gdsload.transforms import DecodeImage
@@ -240,7 +239,7 @@ class DataLoader(TorchAttributes):
         return self._life.batches()
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch. Nothing is read before its first batch is asked for."""
+        """One epoch, for one thread at a time. Nothing is read before its first batch is asked for."""
         if torch.compiler.is_compiling():
             return cast("Iterator[Any]", torch.compiler.disable(self._life.epoch)())
         return self._life.epoch()

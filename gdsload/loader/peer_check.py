@@ -25,12 +25,8 @@ __all__ = ["PeerCheckedEpoch", "batch_digest"]
 class PeerCheckedEpoch(Epoch):
     """An epoch whose batches are compared with those of the peers, which all have to ask for theirs.
 
-    An error of one of them is raised by all, so that none waits for another.
-
-    Args:
-        owner: see `Epoch`.
-        finish: see `Epoch`.
-        peers: gives the process groups that reach them.
+    An error of one of them is raised by all, so that none waits for another. `peers` gives the process groups that
+    reach them.
     """
 
     _goes_on = False  # the peers need each batch

@@ -34,7 +34,8 @@ from gdsload.loader.options import Options, default_budgets
 from gdsload.loader.paths_and_devices import resolve_device
 from gdsload.loader.rank_groups import RankGroups, check_ranks
 from gdsload.loader.ranks import ScheduleRule
-from gdsload.loader.samplers import IndexSource, expected_batch, index_source
+from gdsload.loader.samplers.indices import IndexSource
+from gdsload.loader.samplers.sampled import expected_batch, index_source
 from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
 from gdsload.order import DatasetFacts, OrderOptions, ShuffleName, resolve
 from gdsload.shards.drive_order import DriveOrder, file_system_of
@@ -58,8 +59,7 @@ class LoaderPlan:
         source: gives the indices of this rank's samples; None if the order does.
         seed: seed of the order, or beside a sampler of the random numbers of transforms; None if one is drawn.
         order: the order options.
-        fields: the fields that are read, in the schema's order.
-        form: the form of a batch.
+        form: the form of a batch, of the fields that are read.
         mapped: whether shards are mapped into memory.
         asked: the backend that was asked for; that of `backend`, but where samples are transformed one by one.
         backend: which backend is opened, with which budgets.
@@ -84,7 +84,6 @@ class LoaderPlan:
     source: IndexSource | None
     seed: int | None
     order: OrderOptions
-    fields: tuple[str, ...]
     form: BatchForm
     mapped: bool
     asked: str
@@ -124,18 +123,14 @@ class LoaderPlan:
 def plan_loader(dataset: object, options: Options) -> LoaderPlan:
     """Decide what a loader does.
 
-    Args:
-        dataset: what its samples are in.
-        options: all else.
-
-    Raises:
-        OptionError: if one cannot be used.
-        BackendUnavailableError: if the backend or the tier that was asked for cannot be used.
-        DatasetNotFoundError, FormatError: see `ShardDataset`.
+    Raises OptionError if an option cannot be used; BackendUnavailableError if the backend or the tier that was asked
+    for cannot; DatasetNotFoundError and FormatError as of `ShardDataset`.
     """
     request, memory = _backend_request(options), options.memory
     prefetch_bytes, arena_bytes = default_budgets(request.placement, request.device)
-    dataset, selected = _selected(dataset)
+    dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
+    selected = select(dataset)
+    selected.refuse_different_columns()
     mapped = selected.mapped(options.mmap)
     source = index_source(options, len(selected))
     fields = field_names(selected.schema, options)
@@ -157,7 +152,6 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
         source=source,
         seed=options.order_seed,
         order=order,
-        fields=fields,
         form=batch_form(selected, fields, options, decode),
         mapped=mapped,
         asked=str(requested(options.backend).backend),
@@ -173,13 +167,6 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
         sample_bytes=mean_sample_bytes(selected, fields),
         batch_sample_bytes=decoded_sample_bytes(selected, fields, decode),
     )
-
-
-def _selected(dataset: object) -> tuple[object, Selected]:
-    dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
-    selected = select(dataset)
-    selected.refuse_different_columns()
-    return dataset, selected
 
 
 def _schedule_rule(
@@ -215,11 +202,7 @@ def _backend_request(options: Options) -> BackendRequest:
 
 
 def _refuse_cache(cache: str, request: BackendRequest) -> None:
-    """Refuse a tier that was asked for by name and that there cannot be.
-
-    Raises:
-        BackendUnavailableError: if it cannot be used.
-    """
+    """Raise BackendUnavailableError if a tier was asked for by name that there cannot be."""
     if cache == "vram" and request.placement == "host":
         raise BackendUnavailableError(
             f"`cache='vram'` keeps samples for a GPU that gathers them, but batches for {str(request.device)!r} are "
@@ -229,11 +212,7 @@ def _refuse_cache(cache: str, request: BackendRequest) -> None:
 
 
 def _keeps_images(cache: str, request: BackendRequest, decode: Mapping[str, DecodeImage]) -> bool:
-    """Return whether decoded images are kept for later epochs.
-
-    Raises:
-        OptionError: if they were asked for, and none can be kept.
-    """
+    """Return whether decoded images are kept for later epochs; OptionError if they were asked for, and none can be."""
     some = any(one.repeatable for one in decode.values())
     if cache != "ram":
         return some and cache in ("vram", "auto") and request.placement == "gpu"

@@ -10,7 +10,8 @@ from gdsload.errors import OptionError, StateError
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.rank_groups import agree, everyone_there, warn_of_others
 from gdsload.loader.ranks import Schedules
-from gdsload.loader.samplers import IndexFunction, Sampled
+from gdsload.loader.samplers.function import IndexFunction
+from gdsload.loader.samplers.sampled import Sampled
 from gdsload.loader.state import Cursor, OrderIdentity, Place
 from gdsload.order import GivenOrder, Purpose, Schedule, derive_key
 
@@ -26,7 +27,6 @@ class _Resumed:
         cursor: its place.
         change_batch_size: whether its batch size may be another one.
         kept: whether that epoch has been asked for since, even if nothing is left of it.
-        over: whether nothing is left of it; None if that is not known yet.
         place: the epoch that went on there; `set_epoch` goes back there until it is finished. None: it has not begun.
     """
 
@@ -34,7 +34,6 @@ class _Resumed:
     cursor: Cursor
     change_batch_size: bool = False
     kept: bool = False
-    over: bool | None = None
     place: Place | None = None
 
 
@@ -42,9 +41,6 @@ class Progress:
     """The epochs of a loader: which is next, how far the newest one is, and the state of both.
 
     Not for several threads at once: the loader has the lock.
-
-    Args:
-        plan: the loader's.
     """
 
     def __init__(self, plan: LoaderPlan) -> None:
@@ -127,9 +123,7 @@ class Progress:
         resumed = self._resumed
         if resumed is None or resumed.kept or not self._cursor.position:
             return self._cursor.epoch
-        if resumed.over is None:
-            resumed.over = self._nothing_left()
-        return self._cursor.epoch + resumed.over
+        return self._cursor.epoch + self._nothing_left()
 
     def _nothing_left(self) -> bool:
         """Return whether the epoch that is resumed has no batch left, as far as that is known before it begins."""
@@ -157,8 +151,7 @@ class Progress:
     def set_epoch(self, number: int, step: int | None = None) -> None:
         """Set the number of the epoch that is begun next, and its first batch; None: as it was, in the same epoch.
 
-        Raises:
-            OptionError: if the epoch has no such batch, or there is a sampler.
+        Raises OptionError if the epoch has no such batch, or there is a sampler.
         """
         if step is not None and self.sampled is not None:
             raise OptionError(
@@ -194,13 +187,9 @@ class Progress:
         return self._resumed is not None and self._resumed.kept
 
     def state(self, *, opened: bool) -> dict[str, Any]:
-        """The state of the loader, after the last batch handed out.
+        """The state of the loader, after the last batch handed out; if `opened`, the ranks of the newest epoch count.
 
-        Args:
-            opened: whether an epoch has begun, whose ranks count then.
-
-        Raises:
-            StateError: in the middle of an epoch of a sampler that cannot be resumed there.
+        Raises StateError in the middle of an epoch of a sampler that cannot be resumed there.
         """
         place, cursor = self._newest, self._cursor
         if place is not None:
@@ -222,12 +211,7 @@ class Progress:
     def resume(self, state: dict[str, Any], *, change_batch_size: bool = False) -> None:
         """Go on where a state was taken.
 
-        Args:
-            state: the state.
-            change_batch_size: whether it may be of another batch size.
-
-        Raises:
-            StateError: if it was taken of another order, or is none; nothing is changed then.
+        Raises StateError if it was taken of another order, or is none; nothing is changed then.
         """
         mark = None
         whole, schedule = state, self.schedules.now()
@@ -372,7 +356,7 @@ class Progress:
         return self.seed
 
     def _resumed_at(self, schedule: Schedule, state: dict[str, Any], change_batch_size: bool) -> Cursor:
-        """The cursor of a state. Raises StateError if it was taken of another order, or is none."""
+        """The cursor of a state; StateError if it was taken of another order, or is none."""
         steps_of = None if self._function is None else self._schedule
         return self._identity(schedule, state).resume(state, change_batch_size=change_batch_size, steps_of=steps_of)
 

@@ -71,11 +71,7 @@ class RankGroups:
         return self.world_size if self.mesh is None else int(self.mesh.size())
 
     def everyone(self) -> list[Any]:
-        """The process groups along which all processes are reached, one after the other.
-
-        Raises:
-            OptionError: if what was given has been destroyed.
-        """
+        """The process groups along which all processes are reached, one after the other; OptionError if one is gone."""
         try:
             if self.mesh is not None:
                 return [self.mesh.get_group(dim) for dim in range(self.mesh.ndim)]
@@ -106,11 +102,7 @@ class RankGroups:
 
 
 def ranks_of(given: object) -> RankGroups | tuple[int, int] | None:
-    """The ranks that share samples out, as the option `ranks` has them.
-
-    Raises:
-        OptionError: if it says no ranks, or none that are this process's.
-    """
+    """The ranks that share samples out, as the option `ranks` has them; OptionError if none of them is this process."""
     if given is None:
         return None
     if isinstance(given, tuple | list) and len(given) == 2:
@@ -134,13 +126,23 @@ def ranks_of(given: object) -> RankGroups | tuple[int, int] | None:
 def check_ranks(
     ranks: RankGroups | tuple[int, int] | None, *, check_peers: bool, seed: int | None
 ) -> RankGroups | tuple[int, int] | None:
-    """The ranks, with whether peers compare their batches.
+    """The ranks, with whether peers compare their batches, and a seed that is to be drawn can be agreed upon.
 
-    Raises:
-        OptionError: if they cannot, or if a seed that is to be drawn cannot be agreed upon.
+    Raises OptionError if that is not so.
     """
-    if seed is None:
-        _check_drawn_seed(ranks)
+    if seed is None and isinstance(ranks, tuple) and ranks[1] > 1:
+        raise OptionError(
+            "is None, so all ranks must agree upon one, but `ranks=(rank, world_size)` does not connect them",
+            option="seed",
+            remedy="Pass a seed, or a mesh or process group as `ranks`.",
+        )
+    if seed is None and isinstance(ranks, RankGroups) and ranks.members < torch.distributed.get_world_size():
+        raise OptionError(
+            f"is None, so the {ranks.members} ranks of the mesh or group agree upon one, but there are "
+            f"{torch.distributed.get_world_size()}, and others may need the same batches",
+            option="seed",
+            remedy="Pass the whole mesh, or a seed.",
+        )
     if not check_peers:
         return ranks
     if not isinstance(ranks, RankGroups) or not ranks.peer_dims:
@@ -195,22 +197,6 @@ def _of_mesh(mesh: Any) -> RankGroups:
     return RankGroups(rank, prod(shape[dim] for dim in data), mesh, peers)
 
 
-def _check_drawn_seed(ranks: RankGroups | tuple[int, int] | None) -> None:
-    if isinstance(ranks, tuple) and ranks[1] > 1:
-        raise OptionError(
-            "is None, so all ranks must agree upon one, but `ranks=(rank, world_size)` does not connect them",
-            option="seed",
-            remedy="Pass a seed, or a mesh or process group as `ranks`.",
-        )
-    if isinstance(ranks, RankGroups) and ranks.members < torch.distributed.get_world_size():
-        raise OptionError(
-            f"is None, so the {ranks.members} ranks of the mesh or group agree upon one, but there are "
-            f"{torch.distributed.get_world_size()}, and others may need the same batches",
-            option="seed",
-            remedy="Pass the whole mesh, or a seed.",
-        )
-
-
 def everyone_there() -> list[Any]:
     """The process groups of all processes of torch.distributed; none if it is not initialised."""
     there = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -218,13 +204,9 @@ def everyone_there() -> list[Any]:
 
 
 def gather_texts(values: object, groups: Sequence[Any]) -> list[Any]:
-    """The values of all ranks that the groups reach, gathered to each of them.
+    """The plain values of all ranks, which travel as JSON along the groups, one after the other, to each of them.
 
-    All of them have to call it. The values travel as JSON.
-
-    Args:
-        values: plain values of this rank.
-        groups: process groups, along which they are passed on one after the other.
+    All of them have to call it.
     """
     found = [values]
     for group in groups:
@@ -256,19 +238,10 @@ def drawn_seed() -> int:
 
 
 def agree(state: Mapping[str, Any], groups: Sequence[Any]) -> int:
-    """Make sure that all ranks have the same state, and agree on a seed if none has one.
+    """Make sure that all ranks have the same state, and give their seed: a drawn one if they have none.
 
-    All of them have to call it.
-
-    Args:
-        state: this rank's, as `DataLoader.state_dict` gives it; its seed is None if it has none yet.
-        groups: process groups that reach all ranks; none if this is the only one.
-
-    Returns:
-        The seed.
-
-    Raises:
-        OptionError: if ranks differ; all of them raise it.
+    All of them have to call it, and all raise OptionError if they differ. The groups reach them; there are none if this
+    is the only rank. The state is that of `DataLoader.state_dict`.
     """
     # Each rank draws one, so that their generators stay alike, and that of the first rank counts.
     drawn = drawn_seed() if state["seed"] is None else 0
@@ -303,16 +276,10 @@ def _by_rank(name: str, answers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def warn_of_others(kind: Mapping[str, Any], name: str, value: int | str, *, remedy: str) -> None:
-    """Warn if another rank has begun the same loader with another seed, or with other indices.
+    """Warn if another rank has begun the same loader with another seed, or with other indices: with another `value`.
 
-    No rank waits: the first one to begin leaves its seed in the store of torch.distributed, where the others find it.
-    Without such a store, nothing is compared.
-
-    Args:
-        kind: what the loader's order depends on besides: plain values.
-        name: the name of a value that must be the same in all ranks.
-        value: this rank's.
-        remedy: what to do if they differ.
+    No rank waits: the first one to begin leaves its seed in the store of torch.distributed, where the others find it,
+    by `kind`, the plain values that the loader's order depends on besides. Without such a store, nothing is compared.
     """
     key = hashlib.sha256(json.dumps(kind, sort_keys=True).encode()).hexdigest()
     mine = json.dumps([torch.distributed.get_rank(), value])

@@ -97,14 +97,7 @@ def _process_group() -> Any:
 
 
 class Schedules:
-    """The steps of epochs, and which part of them is this rank's.
-
-    Args:
-        rule: what they follow from.
-
-    Raises:
-        OptionError: if there is no such rank.
-    """
+    """The steps of epochs, and which part of them is this rank's; OptionError if there is no such rank."""
 
     def __init__(self, rule: ScheduleRule) -> None:
         self._rule = rule
@@ -120,13 +113,10 @@ class Schedules:
         return self._group is None if group is None else self._group is not None and self._group() is group
 
     def now(self, samples: int | None = None) -> Schedule:
-        """The steps of an epoch that begins now. They do not change while the process group is the same.
+        """The steps of an epoch of so many samples that begins now; None: of the rule's.
 
-        Args:
-            samples: samples of the epoch of all ranks; None for the rule's.
-
-        Raises:
-            OptionError: if there are several processes, and the rank of this one is unknown.
+        They do not change while the process group is the same. Raises OptionError if there are several processes, and
+        the rank of this one is unknown.
         """
         self._renew()
         if samples is not None and samples != self.newest.samples:

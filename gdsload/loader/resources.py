@@ -29,7 +29,7 @@ from gdsload.system.memory import BatchPool
 from gdsload.system.share import local_ranks
 from gdsload.system.units import format_bytes
 
-__all__ = ["SHARE_OF_VRAM", "OpenResources", "open_resources", "release"]
+__all__ = ["SHARE_OF_VRAM", "OpenResources", "open_resources"]
 
 _log = logging.getLogger("gdsload")
 SHARE_OF_VRAM = {"vram": 0.5, "auto": 0.25}
@@ -38,13 +38,7 @@ SHARE_OF_VRAM = {"vram": 0.5, "auto": 0.25}
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class OpenResources:
-    """Everything that epochs share.
-
-    Attributes:
-        table: the samples, and the files that they are in.
-        opened: the backend, and why it is this one.
-        maker: what makes batches.
-    """
+    """Everything that epochs share: the samples, the backend with the reason for it, and what makes batches."""
 
     table: ShardTable
     opened: OpenedBackend
@@ -61,25 +55,8 @@ class OpenResources:
         return self.backend.tiers() | ({} if kept is None else {"decoded": kept.tier()})
 
 
-def release(backend: Backend, maker: BatchMaker) -> None:
-    """Close and unmap the files, and free memory; may be called again, if Ctrl-C interrupted it.
-
-    It does not take the resources themselves: it waits until the last reader drops them.
-    """
-    backend.close()
-    maker.close()
-
-
 def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
-    """Open files and backend.
-
-    Args:
-        plan: which.
-        limits: what may be used.
-
-    Raises:
-        BackendUnavailableError: if the backend that was asked for cannot be used.
-    """
+    """Open files and backend; BackendUnavailableError if the backend that was asked for cannot be used."""
     datasets, shards = plan.selected.datasets, plan.space.shards
     sources = [source for dataset in datasets for source in dataset.sources]
     counts = np.concatenate([dataset.counts for dataset in datasets])

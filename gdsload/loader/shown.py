@@ -12,12 +12,7 @@ __all__ = ["shown"]
 
 
 def shown(plan: LoaderPlan, batch_size: int | None) -> str:
-    """A loader as text: dataset, order, device, backend and budgets.
-
-    Args:
-        plan: the loader's.
-        batch_size: as the loader has it.
-    """
+    """A loader as text: dataset, order, device, backend and budgets."""
     order = plan.order
     return (
         f"DataLoader({_dataset(plan.dataset)}, batch_size={batch_size}, {order.shuffle} order ({order.reason}), "

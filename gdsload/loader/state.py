@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,14 +20,8 @@ __all__ = ["Cursor", "OrderIdentity", "Place", "dataset_digest"]
 _VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """The position of all ranks in an epoch.
-
-    Attributes:
-        epoch: its number.
-        position: samples that all ranks together have got.
-    """
+class Cursor(NamedTuple):
+    """The position of all ranks in an epoch: samples that all together have got."""
 
     epoch: int
     position: int
@@ -87,15 +81,10 @@ class OrderIdentity:
         change_batch_size: bool = False,
         steps_of: Callable[[int], Schedule] | None = None,
     ) -> Cursor:
-        """The cursor of a state that `state` made.
+        """The cursor of a state that `state` made; StateError if it was made for another order, or is none.
 
-        Args:
-            state: the state.
-            change_batch_size: whether its global batch may be another one, if one of ours begins at its position.
-            steps_of: gives the steps of an epoch, where each has another number of samples.
-
-        Raises:
-            StateError: if it was made for another order, or is none.
+        With `change_batch_size` its global batch may be another one, if one of ours begins at its position. `steps_of`
+        gives the steps of an epoch, where each has another number of samples.
         """
         if not _is_plain(state) or state.get("version") != _VERSION:
             raise StateError(
@@ -145,12 +134,9 @@ class OrderIdentity:
 
 
 def dataset_digest(digests: Sequence[str], ids: Numbers | None, offsets: object = None) -> str:
-    """The digest that names the samples of a loader.
+    """The digest that names the samples of a loader, from those of its datasets.
 
-    Args:
-        digests: what names the content of each dataset.
-        ids: the samples selected of them, in order; None for all.
-        offsets: of windows, which samples of each field they have; None if samples are in no windows.
+    The samples have these ids, in order, or are all; windows have these offsets of each field.
     """
     if len(digests) == 1 and ids is None:
         return digests[0]

@@ -23,8 +23,7 @@ _OF_A_MASK = "Pass the indices of what is true, as mask.nonzero().flatten() or n
 def whole_numbers(indices: Indices) -> NDArray[np.int64]:
     """Whole numbers of whatever kind; as objects if int64 cannot hold one, which is outside of any dataset then.
 
-    Raises:
-        OptionError: if they are a mask, no whole numbers, or of another shape than a vector.
+    Raises OptionError if they are a mask, no whole numbers, or of another shape than a vector.
     """
     if isinstance(indices, torch.Tensor | np.ndarray):
         if indices.dtype in (torch.bool, np.bool_):
@@ -77,8 +76,7 @@ def _no_numbers(indices: object) -> OptionError:
 def known_fields(schema: Schema, fields: Sequence[str] | None) -> tuple[str, ...]:
     """The fields that are wanted, in the schema's order; all of them if none are named.
 
-    Raises:
-        OptionError: if it is no list of names, names one that there is not, or is empty.
+    Raises OptionError if it is no list of names, names one that there is not, or is empty.
     """
     check_list("fields", fields)
     try:
@@ -93,7 +91,7 @@ def known_fields(schema: Schema, fields: Sequence[str] | None) -> tuple[str, ...
 
 
 def known_field(schema: Schema, name: object) -> Field:
-    """The field of a name. Raises OptionError if there is none."""
+    """The field of a name; OptionError if there is none."""
     if not isinstance(name, str) or name not in schema:
         raise OptionError(f"the dataset has no field {name!r}", remedy=f"It has {', '.join(map(repr, schema))}.")
     return schema[name]

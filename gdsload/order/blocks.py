@@ -46,8 +46,7 @@ class BlockSequence:
     def permuted(cls, run_lengths: NDArray[np.int64], block: int, key: int) -> BlockSequence:
         """Cut each run (a shard's samples) into blocks, its last one maybe shorter, and permute all blocks.
 
-        Raises:
-            OptionError: if that makes more than MAX_BLOCKS blocks.
+        Raises OptionError if that makes more than MAX_BLOCKS blocks.
         """
         counts = -(-run_lengths // block)
         blocks = int(counts.sum())
@@ -69,8 +68,7 @@ class BlockSequence:
     def extents(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the runs of consecutive ids at positions [start, stop), a non-empty range, in order.
 
-        Returns:
-            First id and length of each run, int64, shape [runs]. A block cut by an edge gives a part.
+        They are given by first id and length, int64, shape [runs]. A block cut by an edge gives a part.
         """
         first = int(self.cuts.searchsorted(start, side="right")) - 1
         last = int(self.cuts.searchsorted(stop, side="left"))
@@ -182,12 +180,8 @@ class BlockOrder:
     def sorted_ids(self, lane: int, runs: Sequence[LaneRun]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the sample ids at positions of one window, in rising order, without sorting them.
 
-        Args:
-            lane: the lane.
-            runs: the positions; at least one, none of them twice.
-
-        Returns:
-            The ids, and for each position, in the order of the runs, the index of its id among them.
+        The runs are the positions: one at least, none of them twice. Beside the ids comes, for each position in the
+        order of the runs, the index of its id among them.
         """
         low, high = runs[0].start, runs[-1].stop
         window = self._window_number(lane, low)
@@ -215,8 +209,7 @@ class BlockOrder:
     def runs_between(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return the runs of consecutive ids that are at positions [start, stop) of `lane`, if those are whole windows.
 
-        Returns:
-            First id of each, and the one after its last; int64, shape [runs, 2], in rising order.
+        They are given by first id and the one after the last; int64, shape [runs, 2], in rising order.
         """
         check_range(start, stop, self.lane_length(lane), f"lane {lane}")
         base = lane_offset(self._samples, lane, self._lanes)
@@ -253,11 +246,7 @@ class BlockOrder:
         return ids
 
     def sequence(self) -> BlockSequence:
-        """Return all blocks in permuted order; made once.
-
-        Raises:
-            OptionError: if there are more than MAX_BLOCKS of them.
-        """
+        """Return all blocks in permuted order; made once. Raises OptionError if there are more than MAX_BLOCKS."""
         with self._lock:
             if self._sequence is None:
                 self._sequence = BlockSequence.permuted(self._run_lengths, self._block, self._key)

@@ -37,13 +37,10 @@ def lane_offset(samples: int, lane: int, lanes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LaneRun:
-    """Consecutive positions of one lane.
+    """Consecutive positions of one lane: [start, stop), counted from the start of the lane.
 
-    Attributes:
-        lane: number of the lane. Repeated samples of lane l of L have the number l + L, and l + 2 * L the second time:
-            they are those of the same positions, but do not follow the others there.
-        start: first position, counted from the start of the lane.
-        stop: the position after the last.
+    Repeated samples of lane l of L have the number l + L, and l + 2 * L the second time: they are those of the same
+    positions, but do not follow the others there.
     """
 
     lane: int
@@ -56,14 +53,7 @@ class LaneRun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanePieces:
-    """Consecutive lane positions of steps, in the order in which they are delivered; int64 arrays of one length.
-
-    Attributes:
-        step: the step of each piece.
-        lane: its lane; see `LaneRun`.
-        start: its first position.
-        stop: the position after its last.
-    """
+    """Consecutive lane positions of steps, in the order in which they are delivered; int64 arrays of one length."""
 
     step: NDArray[np.int64]
     lane: NDArray[np.int64]
@@ -136,21 +126,13 @@ class Schedule:
         return -self.samples % self.global_batch if self.tail == "pad" else 0
 
     def position(self, step: int) -> int:
-        """Return how many samples all ranks have got before `step`; `steps` itself is allowed.
-
-        Raises:
-            OptionError: if `step` is not in [0, steps].
-        """
+        """Return how many samples all ranks have got before `step`; `steps` itself is allowed."""
         if not 0 <= step <= self.steps:
             raise OptionError(f"is {step}, but the epoch has {self.steps} steps", option="step")
         return min(step * self.global_batch, self.samples)
 
     def step_at(self, position: int) -> int:
-        """Return the step that begins at `position`: the inverse of `position`.
-
-        Raises:
-            OptionError: if no step begins or ends there.
-        """
+        """Return the step that begins at `position`: the inverse of `position`. Raises OptionError if none does."""
         step = -(-position // self.global_batch)
         if not 0 <= step <= self.steps or self.position(step) != position:
             raise OptionError(
@@ -177,14 +159,10 @@ class Schedule:
         return [self.batch_size] * full + [self.size(step) for step in steps[full:]]
 
     def counted(self, step: int, size: int) -> range:
-        """Return which places of this rank's batch at `step` count if each sample is to count once.
+        """Return which places of this rank's batch of so many samples count if each sample is to count once.
 
         A sample that several ranks have counts at the first of them; a sample that fills up the last batch does not
         count. All ranks together have as many such places as the step has samples.
-
-        Args:
-            step: the step.
-            size: samples of this rank's batch at it.
         """
         before, after, start, _ = self._slice(step)
         if self.tail == "pad":
@@ -266,11 +244,7 @@ class Schedule:
     def runs_within(self, lane: int, step: int, start: int, stop: int) -> list[LaneRun]:
         """Return which of the positions [start, stop) of a lane this rank gets, in rising order.
 
-        Args:
-            lane: number of the lane, or of what is repeated of it.
-            step: a step before which no rank gets any of them.
-            start: the first position.
-            stop: the one after the last.
+        The number of the lane may be of what is repeated of it. No rank gets any of them before `step`.
         """
         if lane >= self.lanes:
             step = max(step, self.steps - 1)  # at no other is anything repeated

@@ -117,14 +117,8 @@ class Mixture:
 class MixOrder(OneLane):
     """The order of one epoch of a mixture, in one lane. Its ids count through the datasets one after the other.
 
-    Args:
-        mixture: what is mixed.
-        shuffled: whether each pass through a dataset is its own permutation, else in dataset order.
-        seed: seed of both permutations, in [0, 2**64).
-        epoch: number of the epoch, in [0, 2**64).
-
-    Raises:
-        OptionError: if seed or epoch is out of range.
+    Each pass through a dataset is its own permutation if `shuffled`, else in dataset order. Raises OptionError if seed
+    or epoch are not in [0, 2**64).
     """
 
     def __init__(self, mixture: Mixture, *, shuffled: bool, seed: int, epoch: int) -> None:

@@ -115,15 +115,10 @@ class OrderOptions:
 def resolve(shuffle: bool | str | BlockShuffle, facts: DatasetFacts) -> OrderOptions:
     """Fill in the defaults, from the dataset and the arguments alone.
 
-    Args:
-        shuffle: False for dataset order, "full" or "block" for that shuffle. True chooses: full where samples average
-            64 KiB or more, or the dataset is at most 1 GiB; else block. Blocks of one sample, which samples of more
-            than 2 MiB have by default, are permuted one by one: that is a full shuffle, and "block" is "full" then,
-            unless a `BlockShuffle` gives one.
-        facts: the dataset.
-
-    Raises:
-        OptionError: if `shuffle` is anything else.
+    `shuffle` is False for dataset order, "full" or "block" for that shuffle. True chooses: full where samples average
+    64 KiB or more, or the dataset is at most 1 GiB; else block. Blocks of one sample, which samples of more than 2 MiB
+    have by default, are permuted one by one: that is a full shuffle, and "block" is "full" then, unless a
+    `BlockShuffle` gives one. Raises OptionError if `shuffle` is anything else.
     """
     name, reason = _choose(shuffle, facts)
     if name != "block":

@@ -135,17 +135,7 @@ class GivenOrder(OneLane):
 
 
 def make_order(options: OrderOptions, run_lengths: Sequence[int], seed: int, epoch: int) -> Order:
-    """Make the order of one epoch.
-
-    Args:
-        options: which order, from `resolve` or a saved state.
-        run_lengths: samples of each shard, in dataset order.
-        seed: seed of the shuffle, in [0, 2**64).
-        epoch: number of the epoch, in [0, 2**64).
-
-    Raises:
-        OptionError: if an argument is out of range.
-    """
+    """Make the order of one epoch, of shards with so many samples each; OptionError if an argument is out of range."""
     check_whole(seed, "seed", 0, MASK64)
     check_whole(epoch, "epoch", 0, MASK64)
     if options.shuffle == "block":

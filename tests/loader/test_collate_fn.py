@@ -73,10 +73,6 @@ class TestItRuns:
         assert (False, False) in seen
         assert {grad for _, grad in seen} == {False}
 
-    def test_beside_processes_that_make_the_samples(self, load, plain):
-        loader = load(plain, 500, sample_transform=gdsload.PerSample(len, 1, processes=True), collate_fn=sum)
-        assert list(loader) == [500, 500]  # of samples of one field
-
 
 class TestRandomNumbers:
     def test_they_follow_from_the_batch(self, load, plain):
@@ -100,21 +96,6 @@ class TestRandomNumbers:
 
 
 class TestErrors:
-    def test_it_comes_out_at_its_batch_and_the_epoch_goes_on(self, load, plain):
-        def collate(samples):
-            if int(samples[0]["x"][0]) == 300:
-                raise KeyError("missing")
-            return len(samples)
-
-        batches, found = iter(load(plain, 100, collate_fn=collate)), []
-        for _ in range(10):
-            try:
-                found.append(next(batches))
-            except KeyError as error:
-                found.append(" ".join(error.__notes__))
-        assert found[:3] + found[4:] == [100] * 9
-        assert found[3] == "in collate_fn, for 100 samples in the batch of step 3 of epoch 0"
-
     @pytest.mark.parametrize("hook", ["collate_fn", "sample_transform"])
     def test_stop_iteration_does_not_end_the_epoch(self, load, plain, hook):
         with pytest.raises(RuntimeError, match=f"{hook} raised StopIteration, which would have ended the epoch"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import os
 import pickle
 
@@ -111,23 +110,6 @@ def test_a_subclass_keeps_its_own_attributes(plain):
         made.name += "ing"
         assert (type(made), made.name, made.before, loader.name) == (Named, "training", "TRAIN", "train")
         assert firsts(made) == firsts(loader)
-
-
-def report(loader, connection):
-    connection.send(firsts(loader))
-
-
-def test_a_loader_is_handed_to_a_spawned_process(load, plain):
-    loader = load(plain, 64, True)
-    batches = iter(loader)
-    some(batches, 3)
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=report, args=(loader, theirs), daemon=True)
-    process.start()
-    found = ours.recv() if ours.poll(40) else None
-    process.join(10)
-    assert (process.exitcode, found) == (0, firsts(batches))
 
 
 def in_a_fork(function):

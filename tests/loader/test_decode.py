@@ -88,14 +88,6 @@ def test_batches_of_one_size_are_tensors(path):
                 assert batch["image"].is_contiguous()
 
 
-def test_channels_may_be_last(path):
-    options = DecodeImage(size=9, crop="center", mean=MEAN, std=STD, dtype=torch.bfloat16)
-    with loader(path, options) as plain, loader(path, DecodeImage(**{**vars(options), "channels_last": True})) as last:
-        for one, other in zip(plain, last, strict=True):
-            assert torch.equal(one["image"], other["image"])
-            assert other["image"].is_contiguous(memory_format=torch.channels_last)
-
-
 def test_images_that_keep_their_size_may_have_channels_last(path, images):
     with loader(path, DecodeImage(channels_last=True, flip=0.5)) as batches:
         found = by_label(batches)

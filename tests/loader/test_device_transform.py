@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import threading
 import time
 
@@ -100,11 +98,6 @@ class TestRandomNumbers:
         assert prints(load(plain, 10, device_transform=noisy)) == wanted
         assert made[0].struck
 
-    def test_a_generator_of_the_users_own_is_left_to_him(self, load, plain):
-        own = torch.Generator().manual_seed(1)
-        loader = load(plain, 1000, device_transform=functools.partial(noisy, generator=own))
-        assert torch.equal(next(iter(loader))["noise"], torch.rand(1000, generator=torch.Generator().manual_seed(1)))
-
 
 class TestCalls:
     def test_functions_modules_and_lists(self, load, plain):
@@ -186,46 +179,8 @@ class TestCalls:
         assert caught.value.__notes__[-1] == "in device_transform, for the batch of step 5 of epoch 0"
         assert threads == {threading.current_thread()}
 
-    @pytest.mark.parametrize("none", [None, [], ()])
-    def test_none(self, load, plain, none):
-        assert prints(load(plain, 100, device_transform=none)) == prints(load(plain, 100))
-
 
 class TestErrors:
-    @pytest.mark.parametrize("bad", [0, 37, 99])
-    @pytest.mark.parametrize("count", [1, 4])
-    def test_it_comes_out_once_at_its_batch_and_says_where(self, load, plain, workers, bad, count):
-        workers(count)
-        calls = []
-
-        def fail(batch):
-            calls.append(int(batch["x"][0, 0]))
-            if calls[-1] == 10 * bad:
-                raise ZeroDivisionError("bad luck")
-            return calls[-1]
-
-        loader = load(plain, 10, device_transform=fail)
-        iterator = iter(loader)
-        assert [next(iterator) for _ in range(bad)] == list(range(0, 10 * bad, 10))
-        with pytest.raises(ZeroDivisionError, match="bad luck") as caught:
-            next(iterator)
-        assert "fail" in caught.value.__notes__[0]
-        assert caught.value.__notes__[1:] == [f"in device_transform, for the batch of step {bad} of epoch 0"]
-        assert loader.state_dict()["position"] == 10 * bad, "a resumed run tries it again"
-        assert list(iterator) == list(range(10 * bad + 10, 1000, 10)), "the epoch goes on with the batch after it"
-        assert len(calls) == len(set(calls)), "no batch is transformed twice"
-
-    def test_errors_that_cannot_be_changed(self, load, plain):
-        @dataclasses.dataclass(frozen=True)
-        class Frozen(Exception):  # noqa: N818
-            code: int
-
-        def fail(batch):
-            raise Frozen(7)
-
-        with pytest.raises(Frozen, match="7"):
-            list(load(plain, 10, device_transform=fail))
-
     def test_closing_its_own_loader_is_refused(self, load, plain):
         loader = load(plain, 10, device_transform=lambda _: loader.close())
         with pytest.raises(RuntimeError, match="closed its loader"):

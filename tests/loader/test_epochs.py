@@ -157,17 +157,6 @@ class TestNothingElseDecidesTheOrder:
         self.same(load(rich, 6, seed=3, mmap=mmap, with_index=True, **order), reference)
 
 
-def test_epochs_differ_and_two_loaders_agree(load, plain):
-    def three(**options):
-        loader = load(plain, 100, "full", with_index=True, **options)
-        return [numbers(loader) for _ in range(3)]
-
-    first = three(seed=5)
-    assert first == three(seed=5)
-    assert all(first[a] != first[b] for a, b in ((0, 1), (0, 2), (1, 2)))
-    assert first[0] != three(seed=6)[0]
-
-
 def test_the_windows_in_memory_stay_within_arena_bytes(load, plain, wrap):
     made = wrap(RecordingBackend)
     options = {

@@ -59,18 +59,6 @@ class TestRagged:
                 assert packed[name].max_seqlen == offsets.diff().max()
             assert packed["points"].cu_seqlens is packed["normals"].cu_seqlens
 
-    def test_varlen_is_what_torchs_attention_takes(self, load, tmp_path):
-        """By its meaning, since its kernel is for GPUs: each sample attends to itself alone."""
-        with gdsload.ShardWriter(tmp_path / "set", {"x": Field("float32", (None, 4))}) as writer:
-            writer.write_batch({"x": [torch.randn(rows, 4) for rows in (3, 1, 5)]})
-        jagged = next(iter(load(tmp_path / "set", 3)))["x"]
-        packed = next(iter(load(tmp_path / "set", 3, ragged="varlen")))["x"]
-        same = torch.bucketize(torch.arange(9), packed.cu_seqlens[1:], right=True)
-        mask = same[:, None] == same
-        found = torch.nn.functional.scaled_dot_product_attention(*[packed.values[None]] * 3, attn_mask=mask)[0]
-        alone = [torch.nn.functional.scaled_dot_product_attention(*[one[None]] * 3)[0] for one in jagged.unbind()]
-        torch.testing.assert_close(found, torch.cat(alone))
-
     @pytest.mark.parametrize(
         ("batch_size", "padding"),
         [

@@ -13,6 +13,7 @@ from PIL import Image
 from gdsload import BlockShuffle, DataLoader, Field, FormatError, Memory, OptionError, ShardWriter
 from gdsload.engine.images import decode
 from gdsload.loader import resources
+from gdsload.testing import assert_resumes_everywhere
 from gdsload.transforms import DecodeImage
 
 COUNT = 45
@@ -109,19 +110,7 @@ def test_epochs_are_those_of_a_loader_that_keeps_nothing(path, decodes, kind, bu
 
 
 def test_a_resumed_epoch_goes_on_as_it_would_have(path):
-    wanted = OPTIONS["center"]
-    with loader(path, wanted, cache="ram") as kept:
-        list(kept)
-        batches = iter(kept)
-        [next(batches) for _ in range(2)]
-        state = kept.state_dict()
-        rest = [*batches]
-    with loader(path, wanted, cache="ram") as again:
-        again.load_state_dict(state)
-        assert all(map(same, again, rest))
-        list(again)
-        again.load_state_dict(state)  # what was decoded before is kept
-        assert all(map(same, again, rest))
+    assert_resumes_everywhere(lambda: loader(path, OPTIONS["center"], cache="ram"))
 
 
 def test_ranks_together_make_what_one_makes(path):

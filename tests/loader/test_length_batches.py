@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import gdsload
 from gdsload import Field, LengthBuckets, OptionError, StateError, TokenBudget
-from gdsload.loader.samplers import PlannedSampler
+from gdsload.loader.samplers.planned import PlannedSampler
 from gdsload.testing import assert_resumes_everywhere
 from tests.loader.taking import begin
 

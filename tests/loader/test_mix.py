@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, Subset
 import gdsload
 from gdsload import Mix, OptionError, SampleIndexError, StateError
 from gdsload.testing import assert_resumes_everywhere
-from tests.loader.taking import begin, numbers
+from tests.loader.taking import numbers
 
 WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
 SIZES = {"a": 1000, "b": 77, "c": 5}
@@ -91,22 +91,6 @@ def test_it_resumes_at_every_step(make, shuffle, drop_last):
     assert_resumes_everywhere(
         lambda: make(**options), lambda: make(**options, mmap=False, memory=gdsload.Memory(prefetch=900))
     )
-
-
-def test_it_resumes_on_another_number_of_ranks_in_a_later_epoch(make):
-    with make(60) as loader:
-        loader.set_epoch(4)
-        iterator = begin(loader)
-        state = loader.state_dict()
-        wanted = numbers(iterator)
-    ranks = []
-    for rank in range(3):
-        with make(20, ranks=(rank, 3)) as loader:
-            loader.load_state_dict(state)
-            ranks.append(numbers(loader))
-    *found, last = [list(itertools.chain(*step)) for step in zip(*ranks, strict=True)]
-    assert found == wanted[:-1]
-    assert set(last) == set(wanted[-1])
 
 
 @pytest.mark.parametrize(

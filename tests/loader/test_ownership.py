@@ -228,13 +228,3 @@ def descriptors(folder):
         with suppress(FileNotFoundError):  # closed by another thread meanwhile
             found.append(os.readlink(f"/proc/self/fd/{name}"))
     return [target for target in found if target.startswith(str(folder))]
-
-
-def test_batches_are_plain_tensors_whatever_mode_their_consumer_is_in(plain):
-    """One that helps to make batches would hand inference tensors to a loop that has left that mode."""
-    with (
-        gdsload.DataLoader(plain, 10, device="cpu", memory=gdsload.Memory(prefetch=1)) as loader,
-        torch.inference_mode(),
-    ):
-        batches = list(loader)
-    assert not any(batch["x"].is_inference() for batch in batches)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch.utils.data import ConcatDataset
 
 import gdsload
-from gdsload import DataLoader, Field, OptionError, SchemaError, ShardDataset, ShardWriter
+from gdsload import DataLoader, Field, OptionError, ShardDataset, ShardWriter
 from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.testing import fingerprint
@@ -192,19 +192,3 @@ def test_safetensors_opens_the_shards(narrow):
             rows = found["gdsload:rows:0"][:, begin : begin + nbytes].contiguous().view(batch[name].dtype)
             assert torch.equal(rows.view(batch[name].shape), batch[name])
         first += shard.samples
-
-
-@pytest.mark.parametrize("given_schema", [True, False])
-def test_fields_that_cannot_be_packed_are_refused_before_anything_is_written(tmp_path, given_schema):
-    fields = {"x": Field("int32"), "r": Field("int32", (None,))}
-    if given_schema:
-        with pytest.raises(SchemaError, match="field 'r': it cannot be packed"):
-            ShardWriter(tmp_path / "d", fields, pack_fields=["x", "r"])
-    else:
-        with ShardWriter(tmp_path / "d", pack_fields=["x", "z"]) as writer:
-            with pytest.raises(SchemaError, match="field 'z': it cannot be packed: the schema has no field 'z'"):
-                writer.write({"x": 1})
-            writer.write({"x": 1, "z": 2})
-        assert ShardDataset(tmp_path / "d").stored.packed == (("x", "z"),)
-    with pytest.raises(OptionError, match="pack_fields is the text 'x'"):
-        ShardWriter(tmp_path / "e", pack_fields="x")

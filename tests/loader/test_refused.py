@@ -128,8 +128,6 @@ GROUPS = [
     *((lambda value=value: Memory(arena=value), "arena is") for value in (0, -1, 1.5, "many", "", True)),
     *((lambda value=value: Memory(prefetch=value), "prefetch is") for value in (0, -1, 1.5, "many", "", True)),
     *((lambda name=name: Memory(**{name: "x"}), f"{name} is 'x'") for name in ("registered", "vram", "ram")),
-    *((lambda value=value: BlockShuffle(value), "block is") for value in (0, -1, 1.5, "8")),
-    *((lambda name=name: BlockShuffle(**{name: 0}), f"{name} is 0") for name in ("window", "lanes")),
     *((lambda value=value: Padded(value), "which is no number") for value in ("0", None, {"points": "0"})),
     *(
         (lambda kind=kind, value=value: kind(threads=value), "threads is")
@@ -330,12 +328,10 @@ CALLS = [
         (lambda data, odd=odd: Mix([data], [1]).locate(odd), "no tensor of whole numbers. Pass `torch.as_tensor")
         for odd in (np.array([0]), [0], torch.tensor([0.5]), torch.tensor([True]))
     ),
-    (lambda data: Mix([data], [1, 2]), "weights has length 2, but there are 1 datasets"),
     (lambda _: Mix([], []), "no datasets to mix"),
     (lambda data: Mix([data, data], {"a": 1, "b": 2}), "2 without names and 'a', 'b'.*two lists .*, or two dicts"),
     (lambda data: Mix({"a": data}, {"b": 1}), "'a' and 'b'"),
     (lambda data: Mix([data], ["much"]), r"weights is \['much'\], which are no numbers"),
-    (lambda data: Mix([data], [-1]), "weights has -1"),
     (lambda data: Mix([data], [1], samples="half"), "samples is 'half'.*first_exhausted"),
     (lambda data: Mix([data], [1], samples=-5), "samples is -5"),
     (lambda data: TokenBudget(data, "image", 9), "all samples of the field 'image' have the shape"),

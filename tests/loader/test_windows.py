@@ -206,17 +206,6 @@ def test_resumed_at_every_step(steps, shape, shuffle):
             loader.load_state_dict(state)
 
 
-@SHAPED
-def test_mixed(steps, shape):
-    rare, rest = Subset(Windows(steps, **shape), range(40)), Windows(gdsload.ShardDataset(steps), **shape, stride=5)
-    with DataLoader(gdsload.Mix([rare, rest], [1, 3]), 10, "full", with_index=True, device="cpu") as loader:
-        for batch in loader:
-            index = batch.pop("index").tolist()
-            both = [rare[number] if number < 40 else rest[number - 40] for number in index]
-            assert_same(batch, torch.utils.data.default_collate(both))
-        assert loader.stats.samples == 40 + len(rest)
-
-
 def test_windows_of_one_run_take_no_memory(tmp_path):
     """Of a row of billions of tokens, a table of begins would not fit."""
     with gdsload.ShardWriter(tmp_path / "row", shard_bytes="1MiB") as writer:
@@ -231,21 +220,6 @@ def test_windows_of_one_run_take_no_memory(tmp_path):
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 8 * len(windows) / 2
-
-
-def test_begins_drawn_with_replacement(steps):
-    """Windows with a stride of 1 are numbered by the samples that they begin with."""
-    windows = Windows(steps, 8)
-    random = torch.utils.data.RandomSampler(windows, True, 100, torch.Generator().manual_seed(3))
-    state, drawn = {}, list(torch.utils.data.RandomSampler(windows, True, 100, torch.Generator().manual_seed(3)))
-    assert len(set(drawn)) < 100
-    with DataLoader(windows, 5, sampler=random, device="cpu") as loader:
-        for step, batch in enumerate(loader):
-            assert_same(batch, expected(windows, drawn[step * 5 : step * 5 + 5]))
-            state = loader.state_dict() if step == 6 else state
-    with DataLoader(windows, 5, sampler=random, device="cpu") as loader:
-        loader.load_state_dict(state)
-        assert torch.equal(torch.cat([batch["reward"][:, 0] for batch in loader]), torch.tensor(drawn[35:]).float())
 
 
 def test_no_such_window(steps):

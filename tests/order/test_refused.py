@@ -95,7 +95,10 @@ CALLS = [
         (lambda shuffle=shuffle: resolve(shuffle, FACTS), 'Pass `shuffle="full"`, "block", True, False or a `gdsload')
         for shuffle in ("sequential", "Full", 1, 0, None, "yes", 2.0)
     ),
-    *((lambda name=name: BlockShuffle(**{name: 0}), f"{name} is 0") for name in ("block", "window", "lanes")),
+    *(
+        (lambda name=name, odd=odd: BlockShuffle(**{name: odd}), f"{name} is")
+        for name, odd in (("block", 1.5), ("block", "8"), ("block", -1), ("window", 0), ("lanes", 0))
+    ),
 ]
 
 

@@ -108,11 +108,7 @@ class PlannedSampler(Sampler[IntArray], ABC):
 
     @abstractmethod
     def _next(self, lengths: IntArray) -> IntArray:
-        """For each sample of a window, the first sample of the next batch if a batch begins with it.
-
-        Args:
-            lengths: of the samples, longest first.
-        """
+        """For each sample of a window, longest first, the first sample of the next batch if a batch begins with it."""
 
     def identity(self) -> dict[str, Any]:
         """The values that batches depend on besides epoch, rank and world size: plain, as a state has them."""
@@ -194,14 +190,7 @@ def _shared(batches: IntArray, world_size: int) -> IntArray:
 
 
 class PlannedEpoch(Iterator[IntArray]):
-    """The batches of a rank in an epoch.
-
-    Args:
-        sampler: what plans them.
-        epoch: number of the epoch.
-        rank: the rank.
-        world_size: number of ranks.
-    """
+    """The batches of a rank in an epoch."""
 
     def __init__(self, sampler: PlannedSampler, epoch: int, rank: int, world_size: int) -> None:
         self._sampler, self._epoch, self._rank, self._world_size = sampler, epoch, rank, world_size
@@ -237,16 +226,9 @@ def state_of(sampler: PlannedSampler, place: dict[str, Any] | None) -> dict[str,
 
 
 def place_in(state: object, sampler: PlannedSampler, world_size: int, step: int) -> dict[str, Any] | None:
-    """The place of a state that `state_of` made.
+    """The place of a state that `state_of` made, after `step` batches; None at an epoch's begin.
 
-    Args:
-        state: the state.
-        sampler: what it is to go on with.
-        world_size: the number of ranks now; at an epoch's begin it may be another one.
-        step: how many batches have been handed out.
-
-    Raises:
-        StateError: if it was made of another sampler, or with another number of ranks, or is none.
+    Raises StateError if it was made of another sampler, in an epoch with another number of ranks, or is none.
     """
     if not isinstance(state, dict) or state.keys() != {"plan", "place"} or not isinstance(state["plan"], dict):
         raise StateError(

@@ -7,7 +7,7 @@ import json
 import pickle
 import threading
 import time
-from itertools import chain, islice
+from itertools import islice
 
 import pytest
 import torch
@@ -85,18 +85,6 @@ def test_the_epoch_behind_a_resumed_one_that_is_left_is_that_of_the_run_that_wen
         other.load_state_dict(again)
         assert numbers(other) == wanted[0]
         assert wanted[0][: len(first)] != first
-
-
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_two_iterators_at_once_get_samples_of_their_own(make, name):
-    """Which is undefined where both draw from one generator as they go on; of a permutation each gets all."""
-    with make(100, sampler=SAMPLERS[name]()) as loader:
-        both = [numbers(batches) for batches in zip(*zip(loader, loader, strict=True), strict=True)]
-        assert [len(one) for one in both] == [len(loader)] * 2
-        if name in ("random", "subset"):
-            wanted = sorted(ALL if name == "random" else range(100, 400))
-            assert [sorted(chain(*one)) for one in both] == [wanted, wanted]
-            assert both[0] != both[1]
 
 
 def travelled(loader):
