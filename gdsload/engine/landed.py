@@ -1,4 +1,11 @@
-"""Batches whose bytes a backend reads: extents are read, and batches are gathered from their addresses."""
+"""Batches whose bytes a backend reads: extents are read, and batches are gathered from their addresses.
+
+Where bytes are used in place, or the order has no window, a group of batches is read at once. Where bytes are read into
+an arena and the order shuffles within windows, a whole window is read at once: its blocks are read once, in large
+pieces, and its samples are handed out over many batches. Where the GPU works out which samples batches have, nothing is
+known here of single ones: a window is the runs of consecutive samples that its blocks are, in which the GPU finds the
+address of each sample.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +19,19 @@ import numpy as np
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import Batch, BatchMaker
 from gdsload.engine.batch_source import PendingBatches, Ready
+from gdsload.engine.column_reads import ColumnReads, of_runs, of_samples, of_windows, read_columns
 from gdsload.engine.images.decode import ImageBatch
-from gdsload.engine.loaded_rows import LoadedRows, Slices
-from gdsload.engine.read_planner import ReadPlanner
+from gdsload.engine.lane_windows import LaneWindows
+from gdsload.engine.loaded_rows import LoadedRows, RowSlice, Slices
+from gdsload.engine.runs import runs_of
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job
+from gdsload.engine.steps import Job, Ordered
+from gdsload.order import BlockOrder
+from gdsload.system.arrays import IntArray
 
 __all__ = ["LandedSource"]
 
+_NONE = np.zeros(0, np.int64)
 _Gather = Callable[[Slices, list[int]], list[Batch]]
 """Gathers batches of so many samples each, which have landed; the gather has ended when it returns."""
 
@@ -32,24 +44,32 @@ class LandedSource:
         backend: what reads.
         maker: what gathers.
         stats: where time is counted.
-        planner: what starts the reads; None: the one that knows every sample.
     """
 
-    def __init__(
-        self, job: Job, backend: Backend, maker: BatchMaker, stats: LoaderStats, planner: ReadPlanner | None = None
-    ) -> None:
+    by_id = False
+    """True if rows are found by their samples' ids, in windows whose samples the host does not know: of columns of one
+    shape, some of them with bytes, of samples that are the order's."""
+
+    def __init__(self, job: Job, backend: Backend, maker: BatchMaker, stats: LoaderStats) -> None:
         self.job, self.backend, self.maker, self.stats = job, backend, maker, stats
-        self.takes_processor = maker.takes_processor
-        held, for_device = None if maker.kept is None else maker.kept.holds, not maker.takes_processor
-        self._planner = planner or ReadPlanner(job, backend, maker.form, held, for_device=for_device)
+        self.takes_processor, form = maker.takes_processor, maker.form
+        self._columns, self._offsets = form.columns, form.offsets
+        self._held = None if maker.kept is None else maker.kept.holds
+        self._on_host = [not maker.takes_processor and name in form.on_host for name in form.columns]
+        fields = [codec.stored for codec in form.codecs.values()]
+        self._sample_bytes = 0 if any(field.ragged for field in fields) else sum(field.row_bytes for field in fields)
+        self._windows: LaneWindows | None = None
+        steps = job.steps
+        if isinstance(steps, Ordered) and isinstance(steps.order, BlockOrder) and not backend.in_place:
+            self._windows = LaneWindows(steps.order, steps.schedule, by_id=self.by_id)
         self._loaded: list[LoadedRows] = []  # those that hold arena memory
         self._batch_bytes = 0  # of a batch in the arena, the maximum so far: reads are larger than what is wanted
 
     def start(self, steps: range) -> PendingBatches:
         """See `BatchSource.start`."""
-        slices = self._planner.slices(steps)
+        slices = self.slices(steps)
         loaded = slices.loaded()
-        if not self._planner.windowed:
+        if self._windows is None:
             self._batch_bytes = max(self._batch_bytes, sum(rows.nbytes for rows in loaded) // len(steps))
         known = {id(rows) for rows in self._loaded}
         self._loaded += [rows for rows in loaded if rows.nbytes and id(rows) not in known]
@@ -59,6 +79,15 @@ class LandedSource:
             slices.drop()
             raise
         return PendingBatches(slices.landed, partial(self._made, steps, slices, gather), slices.drop)
+
+    def slices(self, steps: range) -> Slices:
+        """The loaded rows of some steps, whose reads are under way. If it fails, nothing is held for any step."""
+        if self._windows is not None:
+            return self._windows.take(steps, self._read_window)
+        positions = self.job.steps.positions(steps)
+        if not len(positions):
+            return Slices([])
+        return Slices([RowSlice(self._read(positions), slice(None), len(positions))])
 
     def _gathering(self, _steps: range) -> _Gather:
         """A function that gathers the batches of some steps, whose reads were started."""
@@ -83,10 +112,34 @@ class LandedSource:
         transform, ready = self.job.transform, Ready(batches, sizes)
         return ready if transform is None else self.maker.transformed(transform, ready, steps, stopped)
 
+    def _read_window(self, wanted: IntArray, count: int) -> LoadedRows:
+        """Start reading windows: see `LaneWindows`."""
+        if not self.by_id:
+            return self._read(wanted)
+        return self._started(of_runs(self.job.table, self._columns, wanted, by_id=True), _NONE, count)
+
+    def _read(self, positions: IntArray) -> LoadedRows:
+        """Start reading the samples at these positions."""
+        table, ids = self.job.table, self.job.samples(positions)
+        if self._offsets:
+            reads = of_windows(table, self._offsets, ids)
+        elif self._sample_bytes and (bounds := runs_of(ids, self._sample_bytes)) is not None:
+            reads = of_runs(table, self._columns, bounds, by_id=False)
+        else:
+            reads = of_samples(table, self._columns, ids, self._held)
+        return self._started(reads, self.job.indices(positions), len(positions))
+
+    def _started(self, reads: ColumnReads, index: IntArray, count: int) -> LoadedRows:
+        """So many samples, of which the user's indices are given, whose read is started."""
+        files, extents, rows = reads
+        pending, parts = read_columns(self.backend, extents, self._on_host)
+        fields = {name: rows_of(part) for name, rows_of, part in zip(self._columns, rows, parts, strict=True)}
+        return LoadedRows(fields, index, files, pending, count)
+
     def arena_bytes(self, steps: range, window_bytes: int) -> int:
         """See `BatchSource.arena_bytes`."""
-        planner = self._planner
-        wanted = planner.opens(steps) * window_bytes if planner.windowed else len(steps) * self._batch_bytes
+        windows = self._windows
+        wanted = len(steps) * self._batch_bytes if windows is None else windows.opens(steps) * window_bytes
         if not wanted:
             return 0
         self._loaded = [rows for rows in self._loaded if rows.nbytes]
@@ -102,4 +155,5 @@ class LandedSource:
 
     def close(self) -> None:
         """See `BatchSource.close`. It may be used again: windows that are wanted are read again."""
-        self._planner.let_go()
+        if self._windows is not None:
+            self._windows.let_go()

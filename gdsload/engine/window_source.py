@@ -18,7 +18,6 @@ from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.gpu.gather_positions import DeviceRows, PositionGather, word_of
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.loaded_rows import RowMap, Slices
-from gdsload.engine.read_planner import ReadPlanner
 from gdsload.engine.resident import evaluated_by_gpu, filled, in_parts, makes_plain_rows
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
@@ -47,6 +46,8 @@ class WindowSource(LandedSource):
         torch.OutOfMemoryError: if the GPU has no room for the order's blocks.
     """
 
+    by_id = True
+
     def __init__(
         self,
         job: Job,
@@ -56,7 +57,7 @@ class WindowSource(LandedSource):
         maker: DeviceAssembler,
         stats: LoaderStats,
     ) -> None:
-        super().__init__(job, backend, maker, stats, ReadPlanner(job, backend, maker.form, by_id=True))
+        super().__init__(job, backend, maker, stats)
         self.assembler = maker
         self._schedule, self._ids = schedule, BlockIds(maker.device, order, schedule)
         self._ahead = range(0), torch.empty(0)
