@@ -41,13 +41,9 @@ def of_samples(table: ShardTable, columns: Iterable[str], ids: IntArray, held: H
 
 
 def of_runs(table: ShardTable, columns: Iterable[str], bounds: IntArray, *, by_id: bool) -> ColumnReads:
-    """The reads of runs of consecutive samples: planning each sample by itself takes time.
+    """The reads of runs of consecutive samples, which may be found by their ids: planning single ones takes time.
 
-    Args:
-        table: the samples.
-        columns: their columns.
-        bounds: the first id of each run, and the one after the last, shape ``[runs, 2]``.
-        by_id: whether rows are found by their samples' ids; else each sample has its address.
+    `bounds` are the first id of each run, and the one after the last, shape ``[runs, 2]``.
     """
     found = [(name, *table.runs(name, bounds)) for name in columns]
     files = _checked(table, found[0][1].file)
@@ -99,13 +95,7 @@ def _checked(table: ShardTable, file: IntArray) -> IntArray:
 def read_columns(
     backend: Backend, wanted: list[Extents], on_host: Sequence[bool] = ()
 ) -> tuple[PendingRead, list[IntArray]]:
-    """Start reading the extents of columns; also the addresses of each column's.
-
-    Args:
-        backend: reads them.
-        wanted: the extents of each column.
-        on_host: whether each is decoded on the host; none: no column is.
-    """
+    """Start reading the extents of columns, some of which may be decoded on the host; also the addresses of each."""
     if not any(on_host):
         pending = backend.read(concat_extents(wanted))
     elif all(on_host):

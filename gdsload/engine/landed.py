@@ -37,14 +37,7 @@ _Gather = Callable[[Slices, list[int]], list[Batch]]
 
 
 class LandedSource:
-    """Reads extents, and gathers batches from where they land: any backend, any order, any field.
-
-    Args:
-        job: what to deliver.
-        backend: what reads.
-        maker: what gathers.
-        stats: where time is counted.
-    """
+    """Reads extents, and gathers batches from where they land: any backend, any order, any field."""
 
     by_id = False
     """True if rows are found by their samples' ids, in windows whose samples the host does not know: of columns of one

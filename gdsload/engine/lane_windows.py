@@ -59,13 +59,7 @@ class LaneWindow:
 
 
 class LaneWindows:
-    """The windows that steps take samples from.
-
-    Args:
-        order: the order that has them.
-        schedule: which lane positions each step takes.
-        by_id: whether rows are found by their samples' ids: then a window is the runs that its blocks are.
-    """
+    """The windows that steps take samples from; of rows that are found by id, they are the runs that blocks are."""
 
     def __init__(self, order: BlockOrder, schedule: Schedule, *, by_id: bool) -> None:
         self._order, self._schedule, self._by_id = order, schedule, by_id
@@ -88,12 +82,10 @@ class LaneWindows:
     def take(self, steps: range, read: Callable[[IntArray, int], LoadedRows]) -> Slices:
         """The samples of some steps: lane by lane, and of each lane window by window.
 
-        If it fails, nothing is held for any step, and the next call reads windows again.
+        `read` starts reading some windows together; given are what of each is `wanted`, and how many samples they are.
 
-        Args:
-            steps: consecutive steps, best those after the ones of the last call: if some were left out in between,
-                their windows are read again.
-            read: starts reading some windows together; given are what of each is `wanted`, and their samples.
+        If steps since the last call's were left out, their windows are read again. If it fails, nothing is held for any
+        step, and the next call reads windows again.
         """
         if steps.start != self._behind:
             self.let_go()
@@ -169,13 +161,7 @@ class LaneWindows:
             yield window, cursor
 
     def _opened(self, step: int, lane: int, position: int) -> LaneWindow:
-        """This rank's part of the window of a lane that holds a position, from there on.
-
-        Args:
-            step: one before which no rank gets any of it.
-            lane: the lane; see `LaneRun`.
-            position: the position.
-        """
+        """This rank's part of the window of a lane that holds a position, from there on; no step before takes it."""
         order, own = self._order, lane % self._order.lanes  # of what is repeated, those samples alone are read
         start, stop = order.window_at(own, position)
         runs = self._schedule.runs_within(lane, step, position, stop)

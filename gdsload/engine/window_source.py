@@ -34,14 +34,6 @@ _AHEAD = 2**18
 class WindowSource(LandedSource):
     """Reads windows as runs of samples, and has the GPU find the samples in them.
 
-    Args:
-        job: what to deliver: rows that the kernel can gather, of samples that are the order's.
-        order: the order.
-        schedule: which of its positions each step takes; with it, one that is possible for `BlockIds`.
-        backend: what reads, into memory of the GPU.
-        maker: what allocates batches, and whose stream they are gathered on.
-        stats: where time is counted.
-
     Raises:
         torch.OutOfMemoryError: if the GPU has no room for the order's blocks.
     """
@@ -103,13 +95,7 @@ class WindowSource(LandedSource):
         return ids[first : first + sum(self._schedule.sizes(steps))]
 
     def gather(self, slices: Slices, sizes: list[int], ids: torch.Tensor) -> list[Batch]:
-        """Queue the gathering of batches on the current stream.
-
-        Args:
-            slices: windows that have landed.
-            sizes: samples of each batch.
-            ids: their samples, in order, on the device.
-        """
+        """Queue the gathering of batches of the samples `ids`, whose windows have landed, on the current stream."""
         maker, windows, parts = self.assembler, slices.loaded(), in_parts(range(len(sizes)), sizes, ids)
 
         def fill(name: str, outs: list[torch.Tensor]) -> None:

@@ -14,7 +14,7 @@ from gdsload import BlockShuffle, Bounce, DataLoader, Memory
 from gdsload.backends.bounce import copier
 from gdsload.engine import resident_source
 from gdsload.engine.gpu import assemble_device, batch_memory, device_queue, gather_positions
-from gdsload.engine.gpu.gather_positions import PositionGather, Sorting
+from gdsload.engine.gpu.gather_positions import PositionGather
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import VramSource
 from gdsload.engine.window_source import WindowSource
@@ -289,7 +289,8 @@ def test_rows_are_fetched_once_it_is_known_which(numbered, options, sort, guard,
             monkeypatch.setattr(streams, "record", lambda _stream: torch.cuda.Event())
 
     if sort:
-        monkeypatch.setattr(gather_positions, "SORTING", Sorting(field_bytes=0, rows=0))
+        monkeypatch.setattr(gather_positions, "SORTED_FIELD_BYTES", 0)
+        monkeypatch.setattr(gather_positions, "SORTED_ROWS", 0)
     rows = epochs(numbered, options, "cuda", slow)
     assert calls
     assert torch.equal(rows, epochs(numbered, options, "cpu")) == guard

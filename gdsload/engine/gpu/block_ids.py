@@ -270,9 +270,6 @@ class BlockIds:
     def __call__(self, steps: range) -> torch.Tensor:
         """Queue the making of some steps' position ids on the current stream.
 
-        Args:
-            steps: consecutive steps, any of the epoch's; fastest from where the last call's end.
-
         Returns:
             The ids, as `Ordered.positions` gives them: int64, on the device, shape ``[samples of all steps]``.
 

@@ -90,14 +90,9 @@ def word_in(row_bytes: int) -> int:
 
 
 def kernel(source: str, name: str, unit: int, grid: Grid, device: torch.device) -> int:
-    """CUDA's handle of a kernel that takes one structure, for words of `unit` bytes; compiled once in a process.
+    """CUDA's handle of a kernel that takes one structure, for WORDs of `unit` bytes; compiled once in a process.
 
-    Args:
-        source: CUDA source, in which WORD, and the grid's LAYOUT and DEPTH, are replaced.
-        name: name of the kernel in it.
-        unit: bytes of a WORD.
-        grid: how it will be laid out.
-        device: the device it is compiled for, with its index.
+    WORD, and the grid's LAYOUT and DEPTH, are replaced in its source. The device must have an index.
     """
     key = (source, name, unit, grid, device)
     found = _compiled.get(key)
@@ -124,14 +119,7 @@ def _compile(source: str, name: str, unit: int, grid: Grid, device: torch.device
 def launch(
     function: int, device: torch.device, grid: Grid, params: NDArray[np.uint64], *, over_pcie: bool = False
 ) -> None:
-    """Queue a kernel on the stream that is current for torch.
-
-    Args:
-        function: the kernel; see `kernel`.
-        device: its device, with its index.
-        grid: how it is laid out.
-        params: its structure, as words.
-        over_pcie: whether it reads beyond the device's memory (see `gdsload.system.driver.Driver.launch`).
+    """Queue a kernel on the stream that is current for torch; `params` is its structure, as words.
 
     Raises:
         RuntimeError: if the driver refuses, or work that was queued before has failed.
@@ -166,11 +154,7 @@ def prepare(what: Hashable, make: Callable[[], object]) -> None:
 
     On a machine that has never run a kernel, compiling one and loading torch's for sorting take up to a second, in
     which the drive is read. The thread is no daemon: the program's end waits for it, as code that is being loaded must
-    not be taken down.
-
-    Args:
-        what: its name.
-        make: makes it. An error is not raised here: it will be where it is needed.
+    not be taken down. An error is not raised here: it will be where the thing is needed.
     """
     if what in _prepared:
         return

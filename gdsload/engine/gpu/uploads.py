@@ -12,11 +12,7 @@ __all__ = ["Uploads"]
 
 
 class Uploads:
-    """Arrays on a GPU that kernels on any stream may read.
-
-    Args:
-        device: the GPU.
-    """
+    """Arrays on a GPU that kernels on any stream may read."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -9,7 +9,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import BlockShuffle, DataLoader, Field, Memory, ShardDataset, ShardWriter
 from gdsload.engine.gpu import gather_positions
-from gdsload.engine.gpu.gather_positions import PositionBatch, PositionGather, Sorting, rows_in_shards
+from gdsload.engine.gpu.gather_positions import PositionBatch, PositionGather, rows_in_shards
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES
 from gdsload.engine.resident import ResidentGather
 from gdsload.order import FullOrder
@@ -18,6 +18,13 @@ from gdsload.system.driver import Driver
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
 pytestmark = pytest.mark.cuda
+
+
+def sort_rows(monkeypatch, row_bytes):
+    """Have rows of so many bytes fetched in the order of their addresses, however few they are."""
+    monkeypatch.setattr(gather_positions, "SORTED_ROW_BYTES", row_bytes)
+    monkeypatch.setattr(gather_positions, "SORTED_FIELD_BYTES", 0)
+    monkeypatch.setattr(gather_positions, "SORTED_ROWS", 0)
 
 
 def shards_of(device, samples, row_bytes, shards, random):
@@ -35,7 +42,7 @@ def shards_of(device, samples, row_bytes, shards, random):
 )
 def test_any_row_size(device, row_bytes, how, monkeypatch):
     if how == "sorted":
-        monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2**30), 0, 0))
+        sort_rows(monkeypatch, range(2**30))
     random = np.random.default_rng(row_bytes)
     samples = 70_000 if row_bytes <= 512 else 700
     ends, begins, rows, parts = shards_of(device, samples, row_bytes, 5, random)
@@ -55,7 +62,7 @@ def test_any_row_size(device, row_bytes, how, monkeypatch):
 def test_any_number_of_batches(device, batches, how, monkeypatch):
     """Also more than a launch takes."""
     if how == "sorted":
-        monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2**30), 0, 0))
+        sort_rows(monkeypatch, range(2**30))
     ends, begins, rows, parts = shards_of(device, 3000, 48, 5, np.random.default_rng(batches))
     order = FullOrder(3000, 7)
     gather = PositionGather(device, ends, over_pcie=how != "vram", recipe=order.permutation.recipe())
@@ -107,7 +114,7 @@ def test_rows_that_lie_far_apart_are_fetched_in_their_order_and_go_where_they_be
     device, monkeypatch, batches, size, stride, given, selected
 ):
     """Fields of several widths share what was sorted once."""
-    monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2048), 0, 0))
+    sort_rows(monkeypatch, range(2048))
     random, samples = np.random.default_rng(batches), 30_000
     ends, begins, rows, parts = shards_of(device, samples, 37, 9, random)
     others = torch.from_numpy(random.integers(0, 2**60, samples)).to(device)
