@@ -112,7 +112,7 @@ def epochs(draw):
     return order, schedule, by_id, chosen
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(epochs(), st.data())
 def test_every_sample_of_any_steps_is_in_what_was_read(dataset, epoch, data):
     """Of one rank or several, from any step on, and where steps are left out; then nothing is held."""
@@ -194,3 +194,17 @@ def test_what_cannot_be_read_holds_nothing(dataset, by_id):
                 assert opened.backend.held_bytes == 0
                 opened.check(range(step, step + 1))
         assert (failed, opened.backend.held_bytes) == (2, 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_windows_that_are_held_while_others_make_some_batches(dataset, seed):
+    """They were handed out up to a step that is long past: what is wanted next of them is somewhere else."""
+    random, order, schedule = np.random.default_rng(seed), blocks(dataset, lanes=3), Schedule(SAMPLES, 5, lanes=3)
+    with closing(Opened(dataset, order, schedule, by_id=False)) as opened:
+        for step in range(0, schedule.steps, 2):
+            if random.integers(2):
+                opened.check(range(step, step + 2))
+            else:
+                opened.source.close()
+        opened.source.close()
+        assert (opened.backend.held_bytes, opened.backend.released_twice) == (0, 0)
