@@ -162,7 +162,7 @@ def epochs(draw):
     return order, schedule
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(epochs(), st.data())
 @example((block_order(277 * 2, lanes=3), Schedule(277 * 2, 139, 1, 2, lanes=3)), None)
 def test_any_steps_have_the_tables_of_their_windows_and_get_all_their_ids(epoch, data):
@@ -183,7 +183,7 @@ def test_any_steps_have_the_tables_of_their_windows_and_get_all_their_ids(epoch,
             step = (data.draw(st.integers(0, schedule.steps - 1)) if data else 0) if again else steps.stop
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(epochs())
 def test_no_single_batch_meets_too_many_windows_where_ids_are_possible(epoch):
     order, schedule = epoch
