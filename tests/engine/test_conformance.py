@@ -30,6 +30,7 @@ from gdsload.shards.shard_table import ShardTable
 from gdsload.system.copies import copy_to
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import RecordingBackend
+from tests.engine.on_host import tensors_on_host
 from tests.engine.source_conformance import BatchSourceTests
 
 CPU = torch.device("cpu")
@@ -102,20 +103,6 @@ class HostMaker(Assembler):
         copy_to(addresses, nbytes, targets, lambda found: np.ones(len(found), bool), CPU)
 
 
-class Uploads:
-    """Arrays stay where they are."""
-
-    def __init__(self, _device):
-        self.kept = []
-
-    def add(self, array):
-        self.kept.append(torch.from_numpy(np.array(array)))
-        return self.kept[-1]
-
-    def use(self):
-        pass
-
-
 class Past:
     """An event of work that has ended."""
 
@@ -175,7 +162,7 @@ class OnHost(Landed):
 
     @pytest.fixture(autouse=True)
     def no_gpu(self, monkeypatch):
-        monkeypatch.setattr(gather_positions, "Uploads", Uploads)
+        tensors_on_host(monkeypatch)
         monkeypatch.setattr(gather_positions, "kernel", lambda _source, name, *_rest: name)
         monkeypatch.setattr(gather_positions, "launch", launch)
         monkeypatch.setattr(gather_positions, "queue_pieces", queue_pieces)

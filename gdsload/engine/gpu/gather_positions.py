@@ -22,7 +22,7 @@ import torch
 from gdsload.engine.gpu.gather_pieces import as_pieces, compile_pieces, queue_pieces
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch, word_in
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES, SOURCES, WORDS
-from gdsload.engine.gpu.uploads import Uploads
+from gdsload.engine.gpu.shared_tensors import SharedTensors
 from gdsload.order.permutation import Recipe
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import SideStream, Tensors, on, side_stream
@@ -131,16 +131,16 @@ class PositionGather:
         side: SideStream | None = None,
     ) -> None:
         self.device, self.ends, self.over_pcie, self._side = device, ends, over_pcie, side
-        self._uploads = Uploads(device)
+        self._shared = SharedTensors(device)
         recipe = Recipe() if recipe is None else recipe
         network = None if recipe.network is None else recipe.network.view(np.int64)
         arrays = {"network": network, "table": recipe.table, "selection": selection}
-        self._order = {name: self._uploads.add(array).data_ptr() for name, array in arrays.items() if array is not None}
-        self.ends_there = self._uploads.add(ends)
+        self._order = {name: self._shared.add(array).data_ptr() for name, array in arrays.items() if array is not None}
+        self.ends_there = self._shared.add(ends)
 
     def upload(self, array: IntArray) -> torch.Tensor:
-        """See `Uploads.add`."""
-        return self._uploads.add(array)
+        """See `SharedTensors.add`."""
+        return self._shared.add(array)
 
     def on_side_stream(self, make: Callable[[], Tensors]) -> Tensors:
         """Queue the making of what is needed before rows are gathered, such as ids."""
@@ -157,7 +157,7 @@ class PositionGather:
         """
         if not positions.size or not outs:
             return
-        self._uploads.use()
+        self._shared.use()
         pieces = self.over_pcie and as_pieces(rows.unit, rows.row_bytes)
         if self._far_apart(rows, positions.size * positions.batches) and len(outs) <= MOST_BATCHES:
             where = self._in_order_of_ids(positions)
@@ -183,7 +183,7 @@ class PositionGather:
 
     def _pieces(self, rows: DeviceRows, where: dict[str, int], outs: Sequence[torch.Tensor]) -> torch.Tensor:
         """The table of pieces of some batches' rows; see `queue_pieces`."""
-        self._uploads.use()
+        self._shared.use()
         count = where["size"] * len(outs)
         table = torch.empty(4, count, dtype=torch.int64, device=self.device)
         params = {**where, **self._runs(rows), "all": count, "pieces": table.data_ptr()}
@@ -200,7 +200,7 @@ class PositionGather:
 
     def _sorted(self, positions: PositionBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """The samples at some positions in rising order, and the place of each among the batches' rows."""
-        self._uploads.use()
+        self._shared.use()
         found = torch.empty(positions.size * positions.batches, dtype=torch.int64, device=self.device)
         cut = {"size": positions.size, "all": len(found)}
         self._launch("samples", 8, _SAMPLES, {**self._where(positions), **cut}, [found])

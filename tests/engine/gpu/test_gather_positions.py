@@ -19,6 +19,7 @@ from gdsload.engine.gpu.gather_positions import (
 )
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES
+from tests.engine.on_host import tensors_on_host
 
 WARPS = sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})
 
@@ -80,20 +81,6 @@ def test_words_of_rows_are_those_of_where_sample_0_would_be(rows, row_bytes):
     assert word_of(addresses, row_bytes) == word_of(addresses - ids * row_bytes, row_bytes) == largest
 
 
-class Uploads:
-    """Stands in for `Uploads`: arrays stay where they are."""
-
-    def __init__(self, _device):
-        self.kept = []
-
-    def add(self, array):
-        self.kept.append(torch.from_numpy(np.array(array)))
-        return self.kept[-1]
-
-    def use(self):
-        pass
-
-
 @pytest.fixture
 def launched(monkeypatch):
     """What was launched: name, parameters, and whether rows come in another order. Samples are found by numpy."""
@@ -105,7 +92,7 @@ def launched(monkeypatch):
             batch, number = np.divmod(np.arange(params["all"]), params["size"])
             outs[0].copy_(torch.from_numpy(-(params["first"] + batch * params["stride"] + number) % 1009))
 
-    monkeypatch.setattr(gather_positions, "Uploads", Uploads)
+    tensors_on_host(monkeypatch)
     monkeypatch.setattr(PositionGather, "_launch", launch)
     monkeypatch.setattr(gather_positions, "queue_pieces", lambda *given, **how: found.append(("copied", given, how)))
     return found
