@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -145,12 +144,11 @@ def prepare_import() -> None:
 
 _prepared: dict[Hashable, bool] = {}
 """By the name of a thing that is to be prepared: True if it has been made, or could not be."""
-_preparing = deque[tuple[Hashable, Callable[[], object]]]()
 _turn = threading.Lock()
 
 
 def prepare(what: Hashable, make: Callable[[], object]) -> None:
-    """Have something made once in a process, in a thread, after all that was to be prepared before.
+    """Have something made once in a process, in a thread, one thing at a time.
 
     On a machine that has never run a kernel, compiling one and loading torch's for sorting take up to a second, in
     which the drive is read. The thread is no daemon: the program's end waits for it, as code that is being loaded must
@@ -159,17 +157,14 @@ def prepare(what: Hashable, make: Callable[[], object]) -> None:
     if what in _prepared:
         return
     _prepared[what] = False
-    _preparing.append((what, make))
     try:
-        threading.Thread(target=_prepare_next, name="gdsload-prepare", daemon=False).start()
+        threading.Thread(target=_prepare, args=(what, make), name="gdsload-prepare", daemon=False).start()
     except RuntimeError:  # the system has no further thread: it is made where it is needed
-        _preparing.remove((what, make))
         _prepared[what] = True
 
 
-def _prepare_next() -> None:
+def _prepare(what: Hashable, make: Callable[[], object]) -> None:
     with _turn:
-        what, make = _preparing.popleft()
         try:
             make()
         except Exception:

@@ -229,11 +229,6 @@ def test_resumes_at_every_step(plain, made, options):
     assert made
 
 
-def test_ragged_fields_go_the_other_way(varied, made):
-    prints(varied, device="cuda", backend="mapped", batch_size=30, shuffle="full")
-    assert not made
-
-
 @pytest.mark.parametrize(
     "where", [{"backend": "mapped"}, {"backend": "auto"}, {"cache": "pagecache"}, {"cache": "vram"}]
 )
