@@ -27,13 +27,10 @@ from gdsload.engine.window_source import WindowSource
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.gather_host import gather_rows
 from gdsload.shards.shard_table import ShardTable
-from gdsload.system.copies import copy_to
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import RecordingBackend
-from tests.engine.on_host import tensors_on_host
+from tests.engine.on_host import CPU, HostMaker, Ids, tensors_on_host
 from tests.engine.source_conformance import BatchSourceTests
-
-CPU = torch.device("cpu")
 
 
 class Landed(BatchSourceTests):
@@ -87,22 +84,6 @@ class Reachable(HostBackend):
         return self.found if self.asked < 0 else None
 
 
-class HostMaker(Assembler):
-    """Stands in for `DeviceAssembler`."""
-
-    device = CPU
-
-    def __init__(self, form, on_host):
-        super().__init__(form, BatchPool(1 << 20))
-        self.stream, self.side = SimpleNamespace(device=CPU, synchronize=lambda: None), lambda make: make()
-        self.gather = SimpleNamespace(
-            on_host=on_host, copies=self.copies, upload=torch.from_numpy, has_kernel=lambda: True
-        )
-
-    def copies(self, addresses, nbytes, targets):
-        copy_to(addresses, nbytes, targets, lambda found: np.ones(len(found), bool), CPU)
-
-
 class Past:
     """An event of work that has ended."""
 
@@ -111,16 +92,6 @@ class Past:
 
     def synchronize(self):
         pass
-
-
-class Ids:
-    """Stands in for `BlockIds`: the host computes them."""
-
-    def __init__(self, _device, order, schedule):
-        self.steps = Ordered(order, schedule)
-
-    def __call__(self, steps):
-        return torch.from_numpy(self.steps.positions(steps).copy())
 
 
 def at(address, count):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -15,17 +14,15 @@ from gdsload.backends.base import ShardAddresses
 from gdsload.engine import resident as resident_module
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
-from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder, FullOrder, MixOrder, Mixture, Schedule, SequentialOrder
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.shard_table import ShardTable
-from gdsload.system.copies import copy_to
 from gdsload.system.memory import address_of
+from tests.engine.on_host import HostMaker, Ids
 
-CPU = torch.device("cpu")
 STORED = StoredSchema(Schema({"x": Field("int32", (2,))}))
 BLOCKS = BlockOrder([600, 400], block=30, window=100, lanes=3, key=7)
 
@@ -50,27 +47,9 @@ class Reached:
         raise FileChangedError(f"{len(files)} shards")
 
 
-class SideStream:
-    """Stands in for `gdsload.system.streams.SideStream`, and takes notes."""
-
-    def __init__(self):
-        self.made = []
-
-    def __call__(self, make):
-        self.made.append(make())
-        return self.made[-1]
-
-
-class Maker:
-    """Makes batches in host memory."""
-
+class Maker(HostMaker):
     def __init__(self, on_host):
-        self.device, self.form = CPU, BatchForm(codecs_of(STORED, ("x",), "offsets"))
-        self.gather = SimpleNamespace(on_host=on_host, copies=self.copies, has_kernel=lambda: True)
-        self.side = SideStream()
-
-    def copies(self, addresses, nbytes, targets):
-        copy_to(addresses, nbytes, targets, lambda found: np.ones(len(found), bool), CPU)
+        super().__init__(BatchForm(codecs_of(STORED, ("x",), "offsets")), on_host)
 
 
 @pytest.fixture
@@ -223,22 +202,6 @@ class Gather:
         self.positions.append(positions)
 
 
-class Ids:
-    """Stands in for `BlockIds`: made by the host; for so many of them there is room."""
-
-    room = made = 0
-    possible = BlockIds.possible
-
-    def __init__(self, _device, order, schedule):
-        if not Ids.room:
-            raise torch.OutOfMemoryError
-        Ids.made += 1
-        self.steps = Ordered(order, schedule)
-
-    def __call__(self, steps):
-        return torch.from_numpy(self.steps.positions(steps).copy())
-
-
 @pytest.fixture
 def gathers(monkeypatch):
     """Says for how many gathers there is room, and whether there is for ids."""
@@ -248,14 +211,14 @@ def gathers(monkeypatch):
         monkeypatch.setattr(Gather, name, value)
     monkeypatch.setattr(Ids, "made", 0)
 
-    def set_room(gathers, ids=1):
+    def set_room(gathers, ids=True):
         monkeypatch.setattr(Gather, "room", gathers)
         monkeypatch.setattr(Ids, "room", ids)
 
     return set_room
 
 
-@pytest.mark.parametrize(("order", "room"), [(FullOrder(1000, 1), (0, 1)), (BLOCKS, (10, 0))])
+@pytest.mark.parametrize(("order", "room"), [(FullOrder(1000, 1), (0, True)), (BLOCKS, (10, False))])
 def test_no_room_for_tables_means_that_the_host_plans(files, gathers, order, room):
     gathers(*room)
     gather = gather_over(files, order)
@@ -355,7 +318,6 @@ def drawn(files, selected=None):
     positions = [random.integers(0, 1000 if selected is None else len(selected), size) for size in SIZES]
     job = Job(files.table, Drawn(positions), selected)
     maker = Maker(files.in_mappings)
-    maker.gather.upload = torch.from_numpy
     return ResidentGather(job, None, Reached(files.base), maker), [
         (batch if selected is None else selected[batch]).tolist() for batch in positions
     ]
@@ -399,7 +361,7 @@ def test_ids_are_made_aside_where_rows_keep_the_link_busy(files, gathers, which,
     assert gather.ready()
     steps = range(4, 6)
     gather.gather(steps, gather.samples(steps))
-    made = [tensor.tolist() for tensors in gather.maker.side.made for tensor in tensors]
+    made = [tensor.tolist() for tensor in gather.maker.aside]
     assert made == ([gather.job.steps.positions(steps).tolist()] if over_pcie else [])
 
 
