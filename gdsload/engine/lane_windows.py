@@ -76,8 +76,13 @@ class LaneWindows:
         """
         if steps.start != self._behind:
             return 0
-        held = self._held
-        return sum(lane not in held or taken[-1][2] > held[lane].stop for lane, taken in self._by_lane(steps).items())
+        found, order = 0, self._order
+        for lane, pieces in self._by_lane(steps).items():
+            (_, first, _), (_, _, last) = pieces[0], pieces[-1]
+            held = self._held.get(lane)
+            stop = order.window_at(lane % order.lanes, first)[1] if held is None else held.stop
+            found += (held is None) + max(-(-(last - stop) // order.window), 0)
+        return found
 
     def take(self, steps: range, read: Callable[[IntArray, int], LoadedRows]) -> Slices:
         """The samples of some steps: lane by lane, and of each lane window by window.

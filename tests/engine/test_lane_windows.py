@@ -208,3 +208,20 @@ def test_windows_that_are_held_while_others_make_some_batches(dataset, seed):
                 opened.source.close()
         opened.source.close()
         assert (opened.backend.held_bytes, opened.backend.released_twice) == (0, 0)
+
+
+@BY_ID
+@pytest.mark.parametrize("batch_size", [7, 60, 150])
+def test_arena_memory_is_accounted_for_where_steps_take_several_windows_of_a_lane(dataset, by_id, batch_size):
+    order, schedule = blocks(dataset, window=20), Schedule(SAMPLES, batch_size, lanes=2)
+    with closing(Opened(dataset, order, schedule, by_id=by_id)) as opened:
+        opened.source.slices(range(1)).drop()
+        held, backend = [], opened.backend
+        for step in range(1, schedule.steps):
+            accounted = opened.source.arena_bytes(range(step, step + 1), order.window * SAMPLE_BYTES)
+            before, asked = backend.held_bytes, len(backend.brought)
+            held.append(opened.source.slices(range(step, step + 1)))
+            new = sum(extents.total_bytes for extents in backend.brought[asked:])
+            assert new <= accounted if new else accounted <= before + order.window * SAMPLE_BYTES
+        for slices in held:
+            slices.drop()

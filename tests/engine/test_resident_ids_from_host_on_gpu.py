@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler, Subset, WeightedRandomSampler
+from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import (
     BlockShuffle,
@@ -68,20 +68,8 @@ def lists(seed=3):
     return [random.integers(0, SAMPLES, size).tolist() for size in [1, 60, 60, 60, 0, 0, 200, 7, 7, 900]]
 
 
-ALL = range(SAMPLES)
 GIVEN = {
     "a tensor": lambda: {"sampler": torch.randperm(SAMPLES, generator=seeded()), "batch_size": 64},
-    "a function": lambda: {
-        "sampler": lambda epoch: torch.randint(SAMPLES, (777,), generator=seeded(epoch)), "batch_size": 64
-    },
-    "random": lambda: {"sampler": RandomSampler(ALL, generator=seeded()), "batch_size": 64, "drop_last": True},
-    "with replacement": lambda: {
-        "sampler": RandomSampler(ALL, replacement=True, num_samples=777, generator=seeded()), "batch_size": 100
-    },
-    "weighted": lambda: {
-        "sampler": WeightedRandomSampler(torch.arange(1.0 * SAMPLES) + SAMPLES, 2000, generator=seeded()), "batch_size": 250
-    },
-    "batches": lambda: {"batch_sampler": BatchSampler(RandomSampler(ALL, generator=seeded()), 111, drop_last=False)},
     "lists of any length": lambda: {"batch_sampler": lists()},
     "the same again and again": lambda: {"sampler": [*range(SAMPLES), *[5, SAMPLES - 1] * 300], "batch_size": 50},
     "blocks with an index": lambda: {
