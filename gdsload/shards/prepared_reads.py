@@ -33,9 +33,10 @@ class PreparedReads:
 
     def __init__(self, files: LocalFiles, extents: Extents, direct: NDArray[np.bool_] | None = None) -> None:
         self._files, self.extents = files, extents
+        runs = lent_once(extents.file)
         self._direct, self._asked = np.zeros(len(extents), bool), extents.nbytes
         if direct is not None and direct.any():
-            self._direct = files.allow_direct(extents.file) & direct
+            self._direct = files.allow_direct(runs[0]).repeat(runs[1]) & direct
         some, every = bool(self._direct.any()), bool(self._direct.all())
         if some:
             pages = extents.nbytes + (PAGE_BYTES - 1) & -PAGE_BYTES
@@ -49,9 +50,9 @@ class PreparedReads:
         table = files.around if some else files.through
         try:
             if not self._mixed:
-                self._fds = self._lend(table, extents.file)
-            elif (around := self._lend(table, extents.file[self._direct])) is not None:
-                through = self._lend(files.through, extents.file[~self._direct])
+                self._fds = self._lend(table, *runs)
+            elif (around := self._lend(table, *lent_once(extents.file[self._direct]))) is not None:
+                through = self._lend(files.through, *lent_once(extents.file[~self._direct]))
                 if through is not None:
                     self._fds = np.empty(len(extents), np.int64)
                     self._fds[self._direct], self._fds[~self._direct] = around, through
@@ -59,9 +60,8 @@ class PreparedReads:
             self.close()
             raise
 
-    def _lend(self, table: HandleTable, file: IntArray) -> IntArray | None:
-        """The descriptors of reads of these files; None, and none is lent, if they are too many at once."""
-        lent, counts = lent_once(file)
+    def _lend(self, table: HandleTable, lent: IntArray, counts: IntArray) -> IntArray | None:
+        """The descriptors of reads of these files, so many of each; None, and none is lent, if they are too many."""
         try:
             if len(lent) <= table.most or len(unique(lent)) <= table.most or len(self.extents) == 1:
                 fds = table.lend(lent)

@@ -98,27 +98,33 @@ def as_bytes(value: object, dtype: DType, field: str) -> NDArray[np.uint8]:
         SchemaError: if it has another element type, or numbers do not fit.
     """
     value = _stacked(value, field)
-    if not is_array(value) and not isinstance(value, np.generic):
-        value = _convert(value, dtype, field)
     if is_tensor(value):
-        check_dense(value, field)
-    array = value if is_tensor(value) else np.asarray(value)
-    found = dtype_of(array.dtype, field)
-    if found != dtype:
-        raise SchemaError(f"it is {found.name}, but the schema says {dtype.name}", field=field, remedy=CONVERT)
-    return _bytes_of(array).reshape(*array.shape, dtype.itemsize)
-
-
-def _bytes_of(array: NDArray[Any] | torch.Tensor) -> NDArray[np.uint8]:
+        return _tensor_bytes(value, dtype, field)
+    array = value if isinstance(value, np.ndarray | np.generic) else _convert(value, dtype, field)
     if is_tensor(array):
-        return memory_of(array)
+        return _tensor_bytes(array, dtype, field)
+    array = np.asarray(array)
+    _check_type(array.dtype, dtype, field)
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    contiguous = np.ascontiguousarray(array).reshape(array.shape)
+    return contiguous.reshape(-1).view(np.uint8).reshape(*array.shape, dtype.itemsize)
 
 
 _PARTS = "Write what stands for None, and of an object a field for each part (in convert by `map=`)."
 CONVERT = "Convert it first, or name a type that holds it: in the schema, or in convert by `casts={...: ...}`."
+
+
+def _check_type(given: object, dtype: DType, field: str) -> None:
+    found = dtype_of(given, field)
+    if found != dtype:
+        raise SchemaError(f"it is {found.name}, but the schema says {dtype.name}", field=field, remedy=CONVERT)
+
+
+def _tensor_bytes(value: torch.Tensor, dtype: DType, field: str) -> NDArray[np.uint8]:
+    check_dense(value, field)
+    _check_type(value.dtype, dtype, field)
+    return memory_of(value).reshape(*value.shape, dtype.itemsize)
 
 
 def memory_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
