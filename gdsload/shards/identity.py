@@ -133,20 +133,18 @@ class Watch:
     def _look(self, files: IntArray, now: float) -> float:
         """Look at files; returns how many seconds it took."""
         for file in distinct(files, len(self._sources)).tolist():
-            self.compare(file, self._stat(file))
+            source = self._sources[file]
+            try:
+                status = os.stat(source.path, follow_symlinks=source.follow_links)
+            except OSError as error:
+                if is_absent(error):
+                    raise gone(source.path) from None
+                raise read_error("the shard cannot be looked at", error, source.path) from None
+            self.compare(file, status)
         # The time at which it began, noted last: files that were passed over meanwhile may have been read after the
         # look.
         self._looked[files] = now
         return time.monotonic() - now
-
-    def _stat(self, file: int) -> os.stat_result:
-        source = self._sources[file]
-        try:
-            return os.stat(source.path, follow_symlinks=source.follow_links)
-        except OSError as error:
-            if is_absent(error):
-                raise gone(source.path) from None
-            raise read_error("the shard cannot be looked at", error, source.path) from None
 
     def compare(self, file: int, status: os.stat_result) -> None:
         """Note which file it is the first time, and then refuse another. Asked of each shard of each read.

@@ -171,8 +171,9 @@ class Publication:
                     raise write_error("the shards cannot be written to their drive", error, folder) from error
             fsync_path(self.folder)
             self._check_place()
-            if not (self.overwrite and self._exchange()):
-                _rename(self.folder, self.path)
+            if not (self.overwrite and self._exchange()) and renameat2(self.folder, self.path, _RENAME_NOREPLACE):
+                # An empty folder, or no such flag in this file system: rename(2) replaces nothing but an empty folder.
+                os.rename(self.folder, self.path)
             fsync_path(os.path.dirname(self.path))
         except OSError as error:
             if isinstance(error, GdsloadError):
@@ -321,14 +322,6 @@ def remove_interrupted(folder: str, stage: str) -> None:
             remedy=f"Make its drive writable again. Or give it up, and remove {stage} yourself: what is in folders "
             "on other drives then stays.",
         ) from error
-
-
-def _rename(source: str, target: str) -> None:
-    """Rename, never over something that is not an empty folder."""
-    if renameat2(source, target, _RENAME_NOREPLACE) == 0:
-        return
-    # An empty folder at the target, or a file system without the flag: rename(2) replaces nothing but an empty folder.
-    os.rename(source, target)
 
 
 def renameat2(source: str, target: str, flags: int) -> int:

@@ -154,16 +154,6 @@ class Reads:
     counts: IntArray
     runs: IntArray | None = None
 
-    @property
-    def read_of(self) -> IntArray:
-        """For each wanted extent the index of the read that covers it."""
-        return self._of_each(np.arange(len(self.extents)))
-
-    @property
-    def delta(self) -> IntArray:
-        """For each wanted extent its byte position inside the read that covers it."""
-        return self.offset - self._of_each(self.extents.offset)
-
     def places(self, begins: IntArray) -> IntArray:
         """The place of each wanted extent, if the reads begin at these places."""
         found = self._of_each(begins - self.extents.offset)
