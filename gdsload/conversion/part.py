@@ -42,8 +42,6 @@ class PartTask:
         stage: the folder of the conversion.
         options: how to convert.
         spread_over: folders over which its shards are spread, beginning with the first one.
-        stopped: returns whether the work is to end, where it cannot be ended from outside.
-        noted: called now and then with the task's number and the number of samples written.
     """
 
     source: Source
@@ -53,12 +51,17 @@ class PartTask:
     stage: str
     options: ConvertOptions
     spread_over: tuple[str, ...] = ()
-    stopped: Callable[[], bool] | None = None
-    noted: Callable[[int, int], None] | None = None
 
 
-def convert_part(task: PartTask) -> PartReport:
+def convert_part(
+    task: PartTask, stopped: Callable[[], bool] | None = None, note: Callable[[int, int], None] | None = None
+) -> PartReport:
     """Convert the parts of a task, so that their folder is in the stage when this returns.
+
+    Args:
+        task: the task.
+        stopped: returns whether the work is to end, where it cannot be ended from outside.
+        note: called now and then with the task's number and the number of samples written.
 
     Raises:
         ConversionError: if a sample cannot be converted and `on_error` is ``"stop"``.
@@ -83,12 +86,12 @@ def convert_part(task: PartTask) -> PartReport:
     with writer, noting() as noted:
         for part in task.parts:
             for item in task.source.read(part):
-                if task.stopped is not None and task.stopped():
+                if stopped is not None and stopped():
                     raise ReadError("the conversion was interrupted")
                 _write(item, part, task, writer, change, skipped)
-                if task.noted is not None and (now := time.monotonic()) - last > _EVERY_S:
+                if note is not None and (now := time.monotonic()) - last > _EVERY_S:
                     last = now
-                    task.noted(task.number, writer.samples)
+                    note(task.number, writer.samples)
     samples, nbytes = writer.samples, _bytes_in(folder)
     listed = [{"key": one.key, "reason": one.reason} for one in skipped]
     made = {"samples": samples, "nbytes": nbytes, "skipped": listed, "clipped": change.clipped, "noted": noted}

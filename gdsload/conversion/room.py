@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gdsload.conversion.source import Part
@@ -41,22 +42,17 @@ class Room:
         self._spread = bool(spread_over)
         self._folders = list(spread_over) or [os.path.dirname(path)]
         self._sizes = [estimated_bytes(parts, schema) for parts in tasks]
-        self._begun = set(done)
-        self._left = sum(size for number, size in enumerate(self._sizes) if number not in done and size > 0)
-        self._second = sum(max(size, 0) for size in self._sizes) if twice else 0
 
-    def begin(self, number: int) -> None:
+    def check(self) -> None:
         """Look, before the first part, whether there is room for all unfinished ones.
 
         Raises:
             DiskFullError: if there is not.
         """
-        if number not in self._begun:
-            self._check(self._left + self._second)
-            self._begun.add(number)
-            self._left -= max(self._sizes[number], 0)
+        left = sum(max(size, 0) for number, size in enumerate(self._sizes) if number not in self._done)
+        self._check(left + (sum(max(size, 0) for size in self._sizes) if self._twice else 0))
 
-    def begin_again(self) -> None:
+    def check_again(self) -> None:
         """Look whether there is room for all samples once more, now that their size is known.
 
         Raises:
@@ -65,12 +61,10 @@ class Room:
         self._check(sum(report.nbytes for report in self._done.values()))
 
     def _check(self, needed: int) -> None:
-        drives: dict[int, list[tuple[str, int, int]]] = {}
-        for folder in self._folders:
-            device, free, total = _room_in(folder)
-            drives.setdefault(device, []).append((folder, free, total))
-        for folders in drives.values():
-            (folder, free, total), share = folders[0], needed * len(folders) // len(self._folders)
+        found = {folder: _room_in(folder) for folder in self._folders}
+        folders_of = Counter(device for device, _, _ in found.values())
+        for folder, (device, free, total) in found.items():
+            share = needed * folders_of[device] // len(self._folders)
             if share > free and total:  # some file systems do not say how large they are
                 raise DiskFullError("there is no room for the dataset", file=folder)
 

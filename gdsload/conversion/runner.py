@@ -27,11 +27,11 @@ from gdsload.conversion.room import Room, part_bytes
 from gdsload.conversion.sizes import sized
 from gdsload.conversion.snapshot import SourceSnapshot, refuse_inside
 from gdsload.conversion.source import OfDocuments, Part, Source, taking
-from gdsload.conversion.spread import CONVERSION, Spread
-from gdsload.conversion.staging import PartReport, StagingFolder, tidy_up
+from gdsload.conversion.spread import CONVERSION, do_all
+from gdsload.conversion.staging import PartReport, StagingFolder
 from gdsload.conversion.tasks import bytes_of_parts, bytes_of_shards, gathered
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
-from gdsload.shards.format.index import INDEX_NAME
+from gdsload.order.checks import check_whole
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import packed_by
 from gdsload.shards.publish import Publication
@@ -240,7 +240,7 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
         ConversionError: if a sample cannot be converted, or too many of them; in `skipped` are those left out.
         FileChangedError: if a file of the source has changed meanwhile.
         ReadError: if a worker was lost; the next run goes on from there.
-        DiskFullError: if there is no room, which is looked at before each part; likewise.
+        DiskFullError: if there is no room, which is looked at before the first part; likewise.
         WriteError: if the disk fails; likewise.
         OptionError: if an argument cannot be used, `out` is in the folder of the source, or another conversion to it
             was interrupted.
@@ -251,11 +251,11 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
     chosen = choose(given)
     found = _source(source, given)
     Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
-    spread = Spread(given.get("workers"), given.get("executor"))
+    workers = given.get("workers")
+    workers = len(os.sched_getaffinity(0)) if workers is None else check_whole(workers, "workers", 1)
     path = absolute(out)
     given["spread_over"] = targets = check_targets(given.get("spread_over"), path)
     refuse_inside(found, path, targets)
-    tidy_up(path)
     publish_check(path, overwrite=given.get("overwrite", False), spread_over=targets)
     schema, look = given.get("schema"), SourceSnapshot(found)
     wanted = {
@@ -264,30 +264,17 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
         "options": {name: value for name, value in chosen.to_json().items() if name != "on_error"},
         "schema": None if schema is None else _as_schema(schema).to_json(),
     }
-    before = _identity(path)
     stage = StagingFolder(path, wanted, restart=given.get("restart", False))
     done = False
     try:
-        report = _run(found, look, chosen, stage, path, given, spread)
+        report = _run(found, look, chosen, stage, path, given, workers)
         done = True
     except KeyboardInterrupt as error:
-        # It may have appeared already: what was interrupted is the tidying up then.
-        done = stage.is_complete() and _identity(path) not in (None, before)
-        if not done:
-            error.add_note(stage.progress())
+        error.add_note(stage.progress())
         raise
     finally:
         stage.close(remove=done)
     return report
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    """The device and inode of the index of the dataset at a path; None without a dataset."""
-    try:
-        found = os.stat(os.path.join(path, INDEX_NAME))
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _run(
@@ -297,7 +284,7 @@ def _run(
     stage: StagingFolder,
     path: str,
     options: ConvertKeywords,
-    spread: Spread,
+    workers: int,
 ) -> ConvertReport:
     if stage.planned is None:
         stage.keep(*_planned(source, chosen, options))
@@ -321,14 +308,16 @@ def _run(
     room = Room(path, schema, tasks, count.done, twice=twice, spread_over=over)
     try:
         try:
-            spread.do(left, room.begin, count.add, count.note)
+            if left:
+                room.check()
+            do_all(left, workers, options.get("executor"), count.add, count.note)
         except (FormatError, ReadError):
             look.check()  # that a file changed is what is wrong with it then
             raise
         look.check()
         count.check()
         if twice:
-            room.begin_again()
+            room.check_again()
             ordered = put_in_order(stage.folder, stored, len(tasks), over)
             shuffle_into(
                 path, ordered, chosen, overwrite=overwrite, progress=count.again, spread_over=over, metadata=metadata

@@ -79,7 +79,7 @@ def test_a_disk_that_is_full_where_sizes_are_not_known(array, tmp_path, small_di
 
 
 def test_a_shuffle_that_finds_no_room_in_its_second_pass(array, tmp_path, small_disk, monkeypatch):
-    monkeypatch.setattr(room_module.Room, "begin", lambda *arguments: None)
+    monkeypatch.setattr(room_module.Room, "check", lambda *arguments: None)
     with pytest.raises(gdsload.DiskFullError, match=r"about 3\.\d* MiB is still to be written"):
         gdsload.convert(array, small_disk / "out", shard_bytes="300kB", workers=1, shuffle_seed=1)
     assert not (small_disk / "out").exists()
