@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gdsload.conversion.conversion_options import Change, ConvertOptions
-from gdsload.conversion.part import failed, made, one_scale, place_of
+from gdsload.conversion.conversion_options import ONE_SCALE, Change, ConvertOptions
+from gdsload.conversion.part import failed, made, place_of
 from gdsload.conversion.reading_notes import noted_in_reading, noting
 from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.source import Part, Source, path_of
@@ -128,7 +128,7 @@ def _both(name: str, schemas: tuple[Schema, Schema], source: Source, ragged: boo
     raise SchemaError(
         f"samples differ: {one} and {other} ({where})",
         field=name,
-        remedy=one_scale(source) if sounds else _way_out(name, one, other, source, channels),
+        remedy=ONE_SCALE if sounds else _way_out(name, one, other, source, channels),
     )
 
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gdsload.conversion.conversion_options import Change, ConvertOptions
+from gdsload.conversion.conversion_options import ONE_SCALE, Change, ConvertOptions
 from gdsload.conversion.reading_notes import noting
 from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.source import Item, Part, Source
-from gdsload.conversion.sources.audio_folders import AudioFolderSource
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.conversion.staging import PartReport, part_folder, part_report, write_json
 from gdsload.errors import ConversionError, OptionError, ReadError, SchemaError, Skipped, WriteError
@@ -24,7 +23,7 @@ from gdsload.shards.values import CONVERT
 from gdsload.shards.writer import ShardWriter
 
 __all__ = [
-    "PartTask", "convert_part", "failed", "key_of", "made", "one_scale", "place_of", "samples_of",
+    "PartTask", "convert_part", "failed", "key_of", "made", "place_of", "samples_of",
 ]  # fmt: skip
 
 _EVERY_S = 0.2
@@ -124,7 +123,7 @@ def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exc
     if not isinstance(trouble, SchemaError) or schema is None or (field := schema.get(trouble.field or "")) is None:
         return trouble
     if trouble.remedy == CONVERT and f"{trouble.field}.sampling_rate" in schema:
-        return SchemaError(trouble.message, field=trouble.field, remedy=one_scale(source))
+        return SchemaError(trouble.message, field=trouble.field, remedy=ONE_SCALE)
     if trouble.remedy and (asked := as_ragged(str(trouble.field), field)) in trouble.remedy:
         remedy = trouble.remedy.replace(asked, f"`ragged=[{trouble.field!r}]`")
         trouble = SchemaError(trouble.message, field=trouble.field, remedy=remedy)
@@ -132,13 +131,6 @@ def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exc
         return trouble
     pixels = field.kind == "fixed" and field.dtype.name == "uint8" and len(field.shape) == 3
     return SchemaError(trouble.message, field=trouble.field, remedy=source.ways_out) if pixels else trouble
-
-
-def one_scale(source: Source) -> str:
-    """Advice to users about sounds of several types: a cast alone would leave each in its own scale."""
-    if isinstance(source, AudioFolderSource):
-        return "A cast leaves each in its scale; `dtype='float32'` makes all samples floats from -1 to 1."
-    return "A cast leaves each in its scale; pass a `map=` that divides int16 by 2**15 and int32 by 2**31."
 
 
 def place_of(key: str, part: Part) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Unpack
 
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE, Allowance
@@ -261,7 +261,7 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
     wanted = {
         "source": look.description,
         # Skipping bad samples does not change parts that have none, or whose bad ones were skipped.
-        "options": {name: value for name, value in chosen.to_json().items() if name != "on_error"},
+        "options": {name: value for name, value in asdict(chosen).items() if name != "on_error"},
         "schema": None if schema is None else _as_schema(schema).to_json(),
     }
     stage = StagingFolder(path, wanted, restart=given.get("restart", False))

@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import time
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
@@ -298,13 +298,13 @@ class Usage:
 
 
 def test_a_lost_worker_is_named_and_the_next_run_goes_on(tmp_path):
-    class Executor(ThreadPoolExecutor):
+    class Losing(ThreadPoolExecutor):
         def submit(self, function, task):
             if task.number == 3:
                 raise BrokenProcessPool("a process ended abruptly")
             return super().submit(function, task)
 
-    with Executor(1) as executor, pytest.raises(ReadError, match="a worker was lost"):
+    with Losing(1) as executor, pytest.raises(ReadError, match="a worker was lost"):
         convert(Numbers(50), tmp_path / "out", executor=executor)
     assert convert(Numbers(50), tmp_path / "out", workers=1).samples == 50
 
@@ -312,7 +312,7 @@ def test_a_lost_worker_is_named_and_the_next_run_goes_on(tmp_path):
 def test_an_error_waits_for_what_another_executor_has_begun(tmp_path):
     """That of a cluster cancels what it has begun, and does not end it: it would write on beside the next run."""
 
-    class Cluster:
+    class Cluster(Executor):
         def __init__(self):
             self.threads, self.done = ThreadPoolExecutor(4), 0
 

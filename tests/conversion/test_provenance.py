@@ -105,9 +105,8 @@ def test_a_source_may_have_a_name_of_any_bytes(folder, tmp_path, converted):
 
 def test_a_class_has_a_name_that_is_a_text(folder, tmp_path):
     (folder / "dog").rename(folder / os.fsdecode(b"caf\xe9"))
-    with pytest.raises(OptionError, match=r"the class 'caf.udce9' has a name that is not UTF-8\. Rename its") as raised:
+    with pytest.raises(OptionError, match=r"a text that is no valid Unicode: 'caf.udce9'"):
         convert(folder, tmp_path / "d", workers=1)
-    assert (raised.value.file, raised.value.field) == (str(folder), "label")
     convert(folder, tmp_path / "d", workers=1, metadata={"classes": {"label": ["coffee", "cat", "empty"]}})
     convert(folder, tmp_path / "e", workers=1, fields=["image"])
 
@@ -159,7 +158,7 @@ def test_units_of_what_were_times_or_decimals(tmp_path, converted):
 def test_units_that_disagree_are_never_merged(tmp_path):
     for name, unit in (("a", "seconds"), ("b", "milliseconds"), ("c", None)):
         written(tmp_path / name, **({"units": {"x": unit}} if unit else {}))
-    with pytest.raises(OptionError, match="different units.*seconds; milliseconds") as caught:
+    with pytest.raises(OptionError, match="different units .seconds; milliseconds") as caught:
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
     assert caught.value.field == "x"
     merge([tmp_path / "a", tmp_path / "c"], tmp_path / "m")
@@ -232,12 +231,12 @@ def test_merge_keeps_what_all_agree_in_and_lists_where_they_come_from(tmp_path):
 
 @pytest.mark.parametrize(
     ("names", "says"),
-    [(["dog", "cat"], "0 is 'cat' in the one and 'dog' in the other"), (["cat", "dog", "cow"], r"\(2 and 3 of them\)")],
+    [(["dog", "cat"], r"from 0 on \['cat', .*; from 0 on \['dog', "), (["cat", "dog", "cow"], r"from 2 on \['cow'\]")],
 )
 def test_classes_that_disagree_are_never_merged(tmp_path, names, says):
     written(tmp_path / "a", ["cat", "dog"])
     written(tmp_path / "b", names)
-    with pytest.raises(OptionError, match=f"name the classes of their labels differently.*{says}.*metadata=") as caught:
+    with pytest.raises(OptionError, match=f"have different classes.*{says}.*metadata=") as caught:
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
     assert caught.value.field == "label"
     assert not (tmp_path / "m").exists()
