@@ -16,8 +16,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import IO, TypedDict
 
-from gdsload.conversion.brace_patterns import expanded
-from gdsload.conversion.folders import entries_in, first_below, is_folder, is_passed_over, leads_back, names_in
+from gdsload.conversion.folders import (
+    entries_in,
+    expanded,
+    first_below,
+    is_folder,
+    is_passed_over,
+    leads_back,
+    names_in,
+)
 from gdsload.conversion.splits import ALL, level_splits, split_words, splits_of
 from gdsload.conversion.table_logs import refuse_logged, refuse_logged_above
 from gdsload.errors import FormatError, OptionError
@@ -92,9 +99,8 @@ def _open_regular(path: str, flags: int) -> int:
     try:
         fd = os.open(path, flags | os.O_NONBLOCK)
     except OSError:
-        if os.path.exists(path):
-            _check_mode(os.stat(path).st_mode, path)  # a socket
-        _check_target(path)
+        if os.path.lexists(path):
+            check_file(path)  # a socket, or a link to nothing
         raise
     try:
         _check_mode(os.fstat(fd).st_mode, path)
@@ -113,16 +119,11 @@ def check_file(path: str) -> None:
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
-        _check_target(path)
-        raise FormatError(f"the file cannot be read: {error.strerror}", file=path) from None
+        if not os.path.islink(path):
+            raise FormatError(f"the file cannot be read: {error.strerror}", file=path) from None
+        what = f"it is a symbolic link to {os.readlink(path)!r}, where no file is"  # it is listed all the same
+        raise FormatError(what, file=path, remedy="Put the file there, or remove the link.") from None
     _check_mode(mode, path)
-
-
-def _check_target(path: str) -> None:
-    """Refuse a symbolic link to nothing, which is listed, so that "no such file" would mislead."""
-    if os.path.islink(path) and not os.path.exists(path):
-        what = f"it is a symbolic link to {os.readlink(path)!r}, where no file is"
-        raise FormatError(what, file=path, remedy="Put the file there, or remove the link.")
 
 
 def _check_mode(mode: int, path: str) -> None:

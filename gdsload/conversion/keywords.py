@@ -98,8 +98,8 @@ class AllKeywords(ConvertKeywords, SourceKeywords, total=False):
 _REARRANGING = RearrangeKeywords.__annotations__.keys()
 _CONVERTING = ConvertKeywords.__annotations__.keys()
 _BY_TYPE = {
-    "schema", "fields", "casts", "ragged", "fixed", "on_error", "executor", "overwrite", "restart", "progress", "kind",
-    "source_options",
+    "schema", "fields", "casts", "ragged", "fixed", "on_error", "executor", "overwrite", "restart", "progress", "pack",
+    "kind", "source_options",
 }  # fmt: skip
 
 

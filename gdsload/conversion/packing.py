@@ -55,9 +55,6 @@ class Packing:
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in _TYPES:
             raise OptionError(f"is {self.dtype!r:.100}", option="dtype", remedy=f"Supported are {', '.join(_TYPES)}.")
-        for name, number in (("length", self.length), ("eos", self.eos or 0), ("pad", self.pad or 0)):
-            if not isinstance(number, int):
-                raise OptionError(f"is {number!r}, no whole number", option=name)
         if not 1 <= self.length < 2**31:
             raise OptionError(f"blocks cannot have {self.length} tokens", remedy="Pass a length from 1 to 2**31 - 1.")
         if self.field == _EDGES:

@@ -7,13 +7,14 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from gdsload.conversion.sizes import estimated_bytes
 from gdsload.conversion.source import Part
 from gdsload.conversion.staging import PartReport
 from gdsload.errors import DiskFullError, WriteError
 from gdsload.shards.format.schema import Schema
 from gdsload.system.units import format_bytes
 
-__all__ = ["Room", "estimated_bytes", "part_bytes"]
+__all__ = ["Room"]
 
 
 class Room:
@@ -106,16 +107,3 @@ def _room_in(folder: str) -> tuple[int, int, int]:
             file=folder,
             remedy="See whether its drive is mounted and well, and run it again: it goes on.",
         ) from error
-
-
-def estimated_bytes(parts: Sequence[Part], schema: Schema) -> int:
-    """About how many bytes some parts will have, or -1."""
-    sizes = [part_bytes(part, schema) for part in parts]
-    return -1 if min(sizes, default=0) < 0 else sum(sizes)
-
-
-def part_bytes(part: Part, schema: Schema) -> int:
-    """About how many bytes a part will have, or -1."""
-    if part.samples >= 0 and not any(field.ragged for field in schema.values()):
-        return part.samples * schema.fixed_bytes  # fields left out and casts are in it
-    return part.nbytes

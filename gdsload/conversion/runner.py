@@ -10,26 +10,25 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Unpack
+from typing import Any, Unpack, get_type_hints
 
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE, Allowance
 from gdsload.conversion.combine import publish, put_in_order, shuffle_into
 from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.infer import schema_of
 from gdsload.conversion.keywords import AllKeywords, ConvertKeywords, Progress, choose, divided
-from gdsload.conversion.option_types import shows_options
+from gdsload.conversion.option_types import check_types, shows_options
 from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import PartTask
 from gdsload.conversion.provenance import metadata_of, notes_of
 from gdsload.conversion.reading_notes import noted_in_reading
 from gdsload.conversion.recognise import source_for
-from gdsload.conversion.room import Room, part_bytes
-from gdsload.conversion.sizes import sized
+from gdsload.conversion.room import Room
+from gdsload.conversion.sizes import bytes_of_parts, bytes_of_shards, gathered, part_bytes, sized
 from gdsload.conversion.snapshot import SourceSnapshot, refuse_inside
 from gdsload.conversion.source import OfDocuments, Part, Source, taking
 from gdsload.conversion.spread import CONVERSION, do_all
 from gdsload.conversion.staging import PartReport, StagingFolder
-from gdsload.conversion.tasks import bytes_of_parts, bytes_of_shards, gathered
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
 from gdsload.order.checks import check_whole
 from gdsload.shards.format.schema import Field, Schema
@@ -354,14 +353,11 @@ def _source(source: object, options: ConvertKeywords) -> Source:
         if options.get("shuffle_seed") is not None and isinstance(found, OfDocuments):
             found.check_shuffle()
         return taking(found, options.get("fields"))
-    if not isinstance(pack, Mapping):
-        raise OptionError(f"is {pack!r:.200}", option="pack", remedy='Pass {"field": name, "length": n}, say.')
     check_names("pack", pack, Packing.__dataclass_fields__)
     if missing := [name for name in ("field", "length") if name not in pack]:
         remedy = 'Pass {"field": name, "length": n}, say: which field has the tokens, and how many a block gets.'
         raise OptionError(f"is {dict(pack)!r:.200}: missing is {missing[0]!r}", option="pack", remedy=remedy)
-    if not isinstance(pack["field"], str):
-        raise OptionError(f"field of pack is {pack['field']!r:.200}, no name", remedy="Pass the field with the tokens.")
+    check_types(get_type_hints(Packing), pack)
     packing = Packing(**pack)
     return PackedSource(taking(found, (packing.field,)), packing)
 

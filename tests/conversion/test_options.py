@@ -42,7 +42,7 @@ VALUES = [
     ("pack", [5], "pack is 5"),
     ("pack", [{**TOKENS, "lenght": 5}], "pack has no option 'lenght'. Did you mean 'length'"),
     ("pack", [{"field": "ids"}], r"missing is 'length'\. Pass {"),
-    ("pack", [{**TOKENS, "field": 3}], "field of pack is 3, no name"),
+    ("pack", [{**TOKENS, "field": 3}], "field is 3. It may be: text"),
     ("pack", [{**TOKENS, "field": "cu_seqlens"}], "cannot be 'cu_seqlens'"),
     ("pack", [{**TOKENS, "field": "text"}], "no field 'text'"),
     ("pack", [{**TOKENS, "length": 0}], "cannot have 0 tokens"),

@@ -12,6 +12,7 @@ import pytest
 
 import gdsload
 from gdsload.conversion import room as room_module
+from gdsload.conversion import sizes
 from tests.conversion.reading import content
 
 ROWS = 4000
@@ -68,7 +69,7 @@ def test_a_disk_that_fills_up_meanwhile(array, tmp_path, small_disk, workers):
 
 def test_a_disk_that_is_full_where_sizes_are_not_known(array, tmp_path, small_disk, monkeypatch):
     """Then the write fails; the parts that are finished say how much is missing."""
-    monkeypatch.setattr(room_module, "part_bytes", lambda part, schema: -1)
+    monkeypatch.setattr(sizes, "part_bytes", lambda part, schema: -1)
     (small_disk / "other").write_bytes(bytes(4_000_000))
     with pytest.raises(gdsload.DiskFullError, match=FULL) as error:
         gdsload.convert(array, small_disk / "out", shard_bytes="300kB", workers=1)

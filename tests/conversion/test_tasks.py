@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.conversion.runner import plan
+from gdsload.conversion.sizes import bytes_of_shards, gathered
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.tasks import bytes_of_shards, gathered
 from gdsload.shards.format.schema import Field, Schema
 
 ASKED = 160 * 2**10

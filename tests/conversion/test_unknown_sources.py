@@ -11,9 +11,8 @@ import sys
 import pytest
 
 import gdsload
-from gdsload.conversion.brace_patterns import expanded
-from gdsload.conversion.recognise import recognise
-from gdsload.conversion.unknown_sources import WAYS_OUT
+from gdsload.conversion.folders import expanded
+from gdsload.conversion.recognise import WAYS_OUT, recognise
 from gdsload.errors import FormatError, OptionError
 
 
