@@ -11,9 +11,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TypedDict
 
 from gdsload.conversion.folders import (
@@ -30,10 +28,9 @@ from gdsload.conversion.table_logs import refuse_logged, refuse_logged_above
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.paths import absolute
 
-__all__ = ["FileOptions", "SourceFiles", "Stamp", "check_file", "digest_of", "noted_by", "open_file", "stamps"]
+__all__ = ["FileOptions", "SourceFiles", "Stamp", "check_file", "digest_of", "open_file", "stamps"]
 
 Stamp = list[str | int]
-_note: ContextVar[Callable[[Stamp], None] | None] = ContextVar("_note", default=None)
 _LOGGED = ".parquet"
 _TABLES = frozenset(
     ending + packed
@@ -53,7 +50,6 @@ def stamps(files: Iterable[str]) -> list[Stamp]:
     and inodes are left out: on network file systems they change by themselves. Of a symbolic link that leads to nothing
     they are its own: its source says so.
     """
-    note = _note.get()
     found: list[Stamp] = []
     for file in files:
         try:
@@ -61,8 +57,6 @@ def stamps(files: Iterable[str]) -> list[Stamp]:
         except OSError:
             status = os.lstat(file)
         found.append([file, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
-        if note is not None:
-            note(found[-1])
     return found
 
 
@@ -72,16 +66,6 @@ def digest_of(found: Iterable[object]) -> str:
     for one in found:
         digest.update(json.dumps(one).encode())
     return digest.hexdigest()
-
-
-@contextmanager
-def noted_by(note: Callable[[Stamp], None]) -> Iterator[None]:
-    """Have a function called with each file that `stamps` looks at in here: whatever source it is, and however many."""
-    before = _note.set(note)
-    try:
-        yield
-    finally:
-        _note.reset(before)
 
 
 def open_file(path: str) -> IO[bytes]:
