@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gdsload.conversion.conversion_options import ONE_SCALE, Change, ConvertOptions
-from gdsload.conversion.part import failed, made, place_of
+from gdsload.conversion.part import failed, place_of, results
 from gdsload.conversion.reading_notes import noted_in_reading, noting
 from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.source import Part, Source, path_of
@@ -76,19 +76,16 @@ def _first(
     change, good = Change(options), False
     for part in parts:
         for item in source.read(part):
-            if item.count and not change.wants_samples:
-                with suppress(Exception):  # then its samples are looked at one by one
-                    yield infer_schema(change(item.make()), batch=True), item.count, place_of(item.key, part)
-                    good = True
-                    continue
-            for key, sample in made(item, change):
-                if not isinstance(sample, Exception):
-                    yield _schema_alone(sample, source, place_of(key, part)), 1, place_of(key, part)
+            for key, count, found in results(item, change, partial(infer_schema, batch=True), dict):
+                where = place_of(key, part)
+                if not isinstance(found, Exception):
+                    schema = found if isinstance(found, Schema) else _schema_alone(found, source, where)
+                    yield schema, count, where
                     good = True
                 elif options.on_error == "stop" and not good:  # else it stops when it comes there
-                    raise failed(key, part, sample) from sample
+                    raise failed(key, part, found) from found
                 elif not troubles:
-                    troubles.append(f"{place_of(key, part)}: {reason_of(sample)}")
+                    troubles.append(f"{where}: {reason_of(found)}")
 
 
 def _schema_alone(sample: Mapping[str, Any], source: Source, where: str) -> Schema:

@@ -23,7 +23,7 @@ from gdsload.shards.values import CONVERT
 from gdsload.shards.writer import ShardWriter
 
 __all__ = [
-    "PartTask", "convert_part", "failed", "key_of", "made", "place_of", "samples_of",
+    "PartTask", "convert_part", "failed", "key_of", "place_of", "results", "samples_of",
 ]  # fmt: skip
 
 _EVERY_S = 0.2
@@ -68,9 +68,9 @@ def convert_part(
         WriteError: if the disk is full or fails.
         FormatError: if the source itself is damaged.
     """
-    found = part_report(task.stage, task.number)
-    if found is not None:  # made by a worker that was lost before it could say so
-        return found
+    report = part_report(task.stage, task.number)
+    if report is not None:  # made by a worker that was lost before it could say so
+        return report
     folder = part_folder(task.stage, task.number)
     if os.path.isdir(folder):  # without its report: it was interrupted between the two
         remove_interrupted(folder, task.stage)
@@ -87,7 +87,12 @@ def convert_part(
             for item in task.source.read(part):
                 if stopped is not None and stopped():
                     raise ReadError("the conversion was interrupted")
-                _write(item, part, task, writer, change, skipped)
+                for key, _, found in results(item, change, writer.write_batch, writer.write):
+                    if isinstance(found, Exception):
+                        trouble = _explained(found, task.source, writer.schema)
+                        if options.on_error == "stop":
+                            raise failed(key, part, trouble) from trouble
+                        skipped.append(Skipped(key, reason_of(trouble)))
                 if note is not None and (now := time.monotonic()) - last > _EVERY_S:
                     last = now
                     note(task.number, writer.samples)
@@ -96,26 +101,6 @@ def convert_part(
     made = {"samples": samples, "nbytes": nbytes, "skipped": listed, "clipped": change.clipped, "noted": noted}
     write_json(folder + ".json", made)
     return PartReport(task.number, samples, nbytes, tuple(skipped), change.clipped, noted)
-
-
-def _write(item: Item, part: Part, task: PartTask, writer: ShardWriter, change: Change, skipped: list[Skipped]) -> None:
-    """Write an item of a part; if one of its samples is bad, each is written by itself, and the bad one is skipped."""
-    trouble = _try(writer, item, change)
-    if trouble is None:
-        return
-    if item.count is not None:
-        try:
-            samples = list(samples_of(item))
-        except Exception as error:
-            trouble = error
-        else:
-            for sample in samples:
-                _write(sample, part, task, writer, change, skipped)
-            return
-    trouble = _explained(trouble, task.source, writer.schema)
-    if task.options.on_error == "stop":
-        raise failed(item.key, part, trouble) from trouble
-    skipped.append(Skipped(item.key, reason_of(trouble)))
 
 
 def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exception:
@@ -147,21 +132,38 @@ def failed(key: str, part: Part, trouble: Exception) -> ConversionError:
     )
 
 
-def _try(writer: ShardWriter, item: Item, change: Change) -> Exception | None:
-    """Write an item; returns its fault, or None. Errors of disks and options are raised."""
-    if item.count is not None and change.wants_samples:
-        return SchemaError("samples come one by one")
+def results(
+    item: Item, change: Change, of_batch: Callable[[dict[str, Any]], Any], of_sample: Callable[[dict[str, Any]], Any]
+) -> Iterator[tuple[str, int, Any]]:
+    """Call a function with an item as it will be written: with a batch as a whole, or with each sample if that fails.
+
+    Yields:
+        Where it comes from, the number of samples, and what the function returns, or the error that is the fault of
+        that sample alone. Errors of disks and options are raised.
+    """
+    if item.count is not None and not change.wants_samples:
+        found = _result(item, change, of_batch)
+        if not isinstance(found, Exception):
+            yield item.key, item.count, found
+            return
+    try:
+        items = [item] if item.count is None else list(samples_of(item))
+    except Exception as error:
+        yield item.key, 1, error
+        return
+    for one in items:
+        yield one.key, 1, _result(one, change, of_sample)
+
+
+def _result(item: Item, change: Change, function: Callable[[dict[str, Any]], Any]) -> Any:
     before = dict(change.clipped)
     try:
-        values = change(item.make())
-        write = writer.write if item.count is None else writer.write_batch
-        write(values)
+        return function(change(item.make()))
     except (WriteError, MemoryError, OptionError):
         raise
     except Exception as error:
         change.clipped = before
         return error
-    return None
 
 
 def samples_of(item: Item) -> Iterator[Item]:
@@ -174,23 +176,6 @@ def samples_of(item: Item) -> Iterator[Item]:
 def key_of(item: Item, index: int) -> str:
     """The key of a sample of a batch; a batch of one has the key of its sample."""
     return item.key if item.count == 1 else f"sample {index} of {item.key}"
-
-
-def made(item: Item, change: Change) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
-    """The samples of an item, each with where it comes from, as they would be written; or what is wrong with one."""
-    try:
-        items = [item] if item.count is None else list(samples_of(item))
-    except Exception as error:
-        yield item.key, error
-        return
-    for one in items:
-        try:
-            found: dict[str, Any] | Exception = change(one.make())
-        except OptionError:
-            raise
-        except Exception as error:
-            found = error
-        yield one.key, found
 
 
 def _bytes_in(folder: str) -> int:

@@ -8,17 +8,17 @@ parts and the schema alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
-from gdsload.conversion.part import made
+from gdsload.conversion.part import results
 from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import ExactParts, Item, Part, Source
 from gdsload.conversion.sources.pictures import ImageSource
-from gdsload.errors import GdsloadError, OptionError, SchemaError
+from gdsload.errors import GdsloadError, OptionError
 from gdsload.shards.encode import EncodedField, batch_rows, sample_rows
 from gdsload.shards.format.schema import Schema
 
@@ -81,28 +81,12 @@ def _mean(items: Iterable[Item], change: Change, schema: Schema) -> float | None
     """Bytes of a sample in a shard, the mean of the first good ones; None if there are none."""
     samples = nbytes = 0
     for item in items:
-        for count, size in _written(item, change, schema):
-            samples, nbytes = samples + count, nbytes + size
+        for _, count, found in results(item, change, partial(batch_rows, schema), partial(sample_rows, schema)):
+            if not isinstance(found, Exception):
+                samples, nbytes = samples + count, nbytes + _bytes_of_rows(schema, found)
             if samples >= (_MAPPED if change.wants_samples else _SAMPLES) or nbytes >= BATCH_BYTES:
                 return nbytes / samples
     return nbytes / samples if samples else None
-
-
-def _written(item: Item, change: Change, schema: Schema) -> Iterator[tuple[int, int]]:
-    """The numbers of good samples of an item, and their bytes in a shard: all at once, or one by one."""
-    try:
-        if item.count is not None and not change.wants_samples:
-            yield item.count, _bytes_of_rows(schema, batch_rows(schema, change(item.make())))
-            return
-    except OptionError:
-        raise
-    except Exception:  # noqa: S110 - one of its samples is bad
-        pass
-    for _, sample in made(item, change):
-        if isinstance(sample, Exception):
-            continue
-        with suppress(SchemaError):
-            yield 1, _bytes_of_rows(schema, sample_rows(schema, sample))
 
 
 def _bytes_of_rows(schema: Schema, rows: Mapping[str, EncodedField]) -> int:
