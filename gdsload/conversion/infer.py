@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -41,7 +41,10 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
         for schema, samples, where in _first(source, parts, options, troubles):
             seen += samples
             if found is None or found.keys() == schema.keys():
-                found = schema if found is None else _joined(found, schema, source, options.ragged, where)
+                schemas = (found or schema, schema)
+                found = Schema(
+                    {name: _both(name, schemas, source, name in options.ragged, where) for name in schemas[0]}
+                )
             elif options.on_error == "stop":
                 raise _other_fields(found, schema, where)
             # Else it is skipped later. It counts here, so that this ends even if no other sample is like the first.
@@ -102,11 +105,6 @@ def _other_fields(one: Schema, other: Schema, where: str) -> SchemaError:
         f"{where} has the fields {', '.join(map(repr, other))}, an earlier sample {', '.join(map(repr, one))}",
         remedy="Choose the fields that all have: `fields=[...]`; or leave such samples out: `on_error='skip'`.",
     )
-
-
-def _joined(one: Schema, other: Schema, source: Source, ragged: Sequence[str], where: str) -> Schema:
-    """The schema of the samples before and of another one, with its place."""
-    return Schema({name: _both(name, (one, other), source, name in ragged, where) for name in one})
 
 
 def _both(name: str, schemas: tuple[Schema, Schema], source: Source, ragged: bool, where: str) -> Field:

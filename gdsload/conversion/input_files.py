@@ -37,10 +37,6 @@ _TABLES = frozenset(
     for ending in (_LOGGED, ".arrow", ".feather", ".csv", ".tsv", ".jsonl", ".ndjson")
     for packed in ("", ".gz")
 )
-_KINDS = {
-    stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
-    stat.S_IFDIR: "a folder",
-}  # fmt: skip
 
 
 def stamps(files: Iterable[str]) -> list[Stamp]:
@@ -72,8 +68,7 @@ def open_file(path: str) -> IO[bytes]:
     """Open a file for reading.
 
     Raises:
-        FormatError: if it is no regular file, such as a pipe, which would be waited on for ever; or a symbolic link to
-            nothing.
+        FormatError: if it is a symbolic link to nothing, or no regular file: a pipe would be waited on for ever.
         OSError: if it cannot be opened.
     """
     return open(path, "rb", opener=_open_regular)
@@ -112,8 +107,7 @@ def check_file(path: str) -> None:
 
 def _check_mode(mode: int, path: str) -> None:
     if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
-        raise FormatError(f"it is no file, but {kind}", file=path, remedy="Remove it, or put a file in its place.")
+        raise FormatError("it is no regular file", file=path, remedy="Remove it, or put a file in its place.")
 
 
 class FileOptions(TypedDict, total=False):
@@ -146,7 +140,7 @@ class SourceFiles:
 
     @classmethod
     def of(cls, path: str, options: FileOptions) -> SourceFiles:
-        """The files at a path, by the options of a source, which may have others beside."""
+        """The files at a path, by the options of a source."""
         return cls(path, split=options.get("split"), follow_links=options.get("follow_links", False))
 
     def find(

@@ -28,7 +28,7 @@ from gdsload.conversion.sizes import bytes_of_parts, bytes_of_shards, gathered, 
 from gdsload.conversion.snapshot import SourceSnapshot, refuse_inside
 from gdsload.conversion.source import OfDocuments, Part, Source, taking
 from gdsload.conversion.spread import CONVERSION, do_all
-from gdsload.conversion.staging import PartReport, StagingFolder
+from gdsload.conversion.staging import PartReport, StagingFolder, part_report
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
 from gdsload.order.checks import check_whole
 from gdsload.shards.format.schema import Field, Schema
@@ -121,7 +121,7 @@ class _Count:
     def begin(self, stage: StagingFolder) -> None:
         """Count what an interrupted run has finished, and say how far that is."""
         for number in range(len(self.tasks)):
-            if (report := stage.finished(number)) is not None:
+            if (report := part_report(stage.folder, number)) is not None:
                 self.add(report)
         self.tell()
 
@@ -286,7 +286,8 @@ def _run(
     workers: int,
 ) -> ConvertReport:
     if stage.planned is None:
-        stage.keep(*_planned(source, chosen, options))
+        fields, parts = _looked_over(source, chosen, options)
+        stage.keep(fields, gathered(source, parts, fields, int(chosen.shard_bytes)))
     schema, tasks = stage.planned or (Schema({}), [])
     stored = packed_by(schema, chosen.pack_fields)
     metadata = metadata_of(source, schema, chosen, options)
@@ -328,11 +329,6 @@ def _run(
     sizes = [entry.stat().st_size for entry in os.scandir(path) if entry.name.endswith(".safetensors")]
     notes = (*notes_of(source), *count.notes())
     return ConvertReport(path, count.written()[0], len(sizes), sum(sizes), count.skipped(), resumed, notes)
-
-
-def _planned(source: Source, chosen: ConvertOptions, options: ConvertKeywords) -> tuple[Schema, list[list[Part]]]:
-    schema, parts = _looked_over(source, chosen, options)
-    return schema, gathered(source, parts, schema, int(chosen.shard_bytes))
 
 
 def _looked_over(source: Source, chosen: ConvertOptions, options: ConvertKeywords) -> tuple[Schema, list[Part]]:

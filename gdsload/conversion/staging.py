@@ -27,7 +27,6 @@ from gdsload.conversion.source import Part
 from gdsload.errors import GdsloadError, OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.publish import fsync_path, remove_interrupted, write_error
-from gdsload.shards.shard_folders import link_target
 from gdsload.system.file_locks import lock_file
 from gdsload.system.paths import absolute
 
@@ -167,17 +166,6 @@ class StagingFolder:
         self.plan = {**(self.plan or {}), "schema": schema.to_json(), "tasks": listed}
         write_json(self._path(_PLAN), self.plan)
 
-    def finished(self, number: int) -> PartReport | None:
-        """The result of a part, if it is finished; else None.
-
-        Raises:
-            ReadError: if a shard of it is on a drive that is not there.
-        """
-        found = part_report(self.folder, number)
-        if found is not None:
-            _check_links(part_folder(self.folder, number))
-        return found
-
     def _finished_count(self) -> int:
         return sum(_FINISHED.fullmatch(name) is not None for name in os.listdir(self.folder))
 
@@ -204,17 +192,6 @@ class StagingFolder:
                     os.rmdir(self.folder)
         finally:  # also if Ctrl-C ends it: this process could not take the lock again
             os.close(self._lock)
-
-
-def _check_links(part: str) -> None:
-    with os.scandir(part) as entries:
-        for link in [entry for entry in entries if entry.is_symlink()]:
-            try:
-                link_target(part, link.name)
-            except ReadError as error:
-                remedy = f"{error.remedy} Or pass `restart=True` to begin again."
-                message = f"a part that is finished has {error.message}"
-                raise ReadError(message, file=link.path, remedy=remedy) from None
 
 
 def part_folder(stage: str, number: int) -> str:

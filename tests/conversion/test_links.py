@@ -93,7 +93,7 @@ def test_what_is_no_file_is_refused_at_once(source_of_files, what):
             continue
         kept = shutil.move(folder / name, folder.parent / "kept")
         NO_FILES[what](folder / name)
-        said = "is no file, but a (named pipe|socket|device)|no file '|no regular file"
+        said = "no file '|no regular file"
         with pytest.raises(GdsloadError, match=said):
             samples(folder, kind, {**options, "follow_links": True})
         (folder / name).unlink()
@@ -106,14 +106,14 @@ def test_a_pipe_in_place_of_the_source(tmp_path, kind):
     said = "pipe|no dataset|no regular file|no folder|Not a directory|no file"
     with pytest.raises((GdsloadError, OSError), match=said):
         samples(tmp_path / "p.tar", kind, {})
-    with pytest.raises(FormatError, match="a named pipe"):
+    with pytest.raises(FormatError, match="no regular file"):
         recognise(str(tmp_path / "p.tar"))
 
 
 def test_a_file_that_becomes_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "p")
     for opened in (open_file, check_file):
-        with pytest.raises(FormatError, match="no file, but a named pipe"):
+        with pytest.raises(FormatError, match="no regular file"):
             opened(str(tmp_path / "p"))
     with pytest.raises(FormatError, match="No such file"):
         check_file(str(tmp_path / "none"))
@@ -246,7 +246,7 @@ def test_where_each_file_is_a_sample_one_that_cannot_be_opened_is_a_bad_sample(
     bad = (folder / next(name for name in names if not name.endswith((".txt", ".yaml")))).with_stem("zz")
     if what == "pipe":
         os.mkfifo(bad)
-        said = "it is no file, but a named pipe"
+        said = "it is no regular file"
     else:
         target = {"nothing": "gone", "itself": bad.name, "nothing outside": str(tmp_path / "gone")}[what]
         bad.symlink_to(target)
