@@ -369,12 +369,11 @@ def test_a_stage_that_cannot_be_written(tmp_path):
 
 
 @pytest.mark.parametrize(("workers", "threads"), [(1, False), (2, False), (2, True)])
-def test_progress_is_told_within_parts(tmp_path, monkeypatch, workers, threads):
+def test_progress_is_told_within_parts(tmp_path, workers, threads):
     """In this process, in others and in threads: a part may take hours."""
-    monkeypatch.setattr(Leisurely, "threads", threads)
     seen = []
     told = lambda *found: seen.append(found)  # noqa: E731
-    convert(Leisurely(), tmp_path / "out", workers=workers, progress=told, shard_bytes=640)  # a part each
+    convert(Leisurely(threads=threads), tmp_path / "out", workers=workers, progress=told, shard_bytes=640)
     assert seen[0] == (0, 0, 0, 2)
     assert seen[-1][0::2] == (80, 2)
     within = [one for one in seen if 0 < one[2] < 1]
