@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import signal
 import sys
 import time
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
@@ -108,20 +106,16 @@ def test_samples_are_those_of_the_source(arrays, tmp_path, shard_bytes):
     assert hidden(tmp_path) == []
 
 
-def test_the_same_bytes_whatever_the_workers(arrays, tmp_path):
+def test_the_same_bytes_whatever_the_workers(arrays, tmp_path, monkeypatch):
     convert(arrays, tmp_path / "alone", shard_bytes=3000, workers=1)
     convert(arrays, tmp_path / "threads of its own", shard_bytes=3000, workers=2)
+    monkeypatch.setattr("gdsload.conversion.sources.arrays.ArraySource.threads", False)
+    convert(arrays, tmp_path / "processes", shard_bytes=3000, workers=2)
     with ThreadPoolExecutor(5) as executor:
         convert(arrays, tmp_path / "threads", shard_bytes=3000, executor=executor)
         assert executor.submit(int).result() == 0  # it is the user's, and still open
-    assert content(tmp_path / "alone") == content(tmp_path / "threads of its own") == content(tmp_path / "threads")
-
-
-def test_the_same_bytes_from_processes(arrays, tmp_path, monkeypatch):
-    monkeypatch.setattr("gdsload.conversion.sources.arrays.ArraySource.threads", False)
-    convert(arrays, tmp_path / "processes", shard_bytes=3000, workers=2)
-    convert(arrays, tmp_path / "alone", shard_bytes=3000, workers=1)
-    assert content(tmp_path / "alone") == content(tmp_path / "processes")
+    for name in ("threads of its own", "processes", "threads"):
+        assert content(tmp_path / "alone") == content(tmp_path / name)
 
 
 def test_a_shuffle_is_a_permutation_that_its_seed_decides(arrays, tmp_path):
@@ -162,7 +156,9 @@ def test_bad_samples_are_skipped_and_reported(tmp_path, arrays, functions):
     assert all("no picture" in one.reason for one in report.skipped)
     found = [int(s["n"]) for s in gdsload.ShardDataset(tmp_path / "out").__getitems__(range(report.samples))]
     assert found == [number for number in range(100) if number not in (0, 33, 34, 99)]
-    # Also one by one out of a batch.
+    # Also at the very beginning, and one by one out of a batch.
+    report = convert(Numbers(200, bad=range(10)), tmp_path / "late", workers=1, on_error="skip", max_skipped=0.05)
+    assert report.samples == 190
     how = {"on_error": "skip", "map": f"{functions}:only_even", "max_skipped": "50%"}
     report = convert(arrays, tmp_path / "even", workers=1, **how)
     assert (report.samples, len(report.skipped)) == (ROWS // 2, ROWS // 2)
@@ -181,19 +177,6 @@ def test_ragged_fields_are_found_or_named(converted):
     assert dataset.schema["text"].kind == "str"
     with pytest.raises(SchemaError, match="single number"):
         plan(Numbers(40), ragged=["n"])
-
-
-def test_bad_samples_at_the_very_beginning_do_not_matter(tmp_path):
-    class Damaged(Numbers):
-        def read(self, part):
-            for item in super().read(part):
-                yield Item(item.key, refuse) if part.where[0] == 0 else item
-
-    assert convert(Damaged(200), tmp_path / "out", on_error="skip", max_skipped=0.05, workers=1).samples == 190
-
-
-def refuse():
-    raise FormatError("the member is damaged")
 
 
 def test_plan_writes_nothing(arrays, tmp_path):
@@ -233,7 +216,7 @@ def test_killed_at_any_moment(arrays, tmp_path, functions):
     convert(arrays, tmp_path / "whole", shard_bytes=1000, workers=1)
     expected, moments, kills = content(tmp_path / "whole"), random.Random(1), 0
     out = tmp_path / "out"
-    for _ in range(25):
+    for _ in range(12):
         child = os.fork()
         if child == 0:
             code = 1
@@ -297,18 +280,6 @@ class Usage:
     free, total = 100, 10**6
 
 
-def test_a_lost_worker_is_named_and_the_next_run_goes_on(tmp_path):
-    class Losing(ThreadPoolExecutor):
-        def submit(self, function, task):
-            if task.number == 3:
-                raise BrokenProcessPool("a process ended abruptly")
-            return super().submit(function, task)
-
-    with Losing(1) as executor, pytest.raises(ReadError, match="a worker was lost"):
-        convert(Numbers(50), tmp_path / "out", executor=executor)
-    assert convert(Numbers(50), tmp_path / "out", workers=1).samples == 50
-
-
 def test_an_error_waits_for_what_another_executor_has_begun(tmp_path):
     """That of a cluster cancels what it has begun, and does not end it: it would write on beside the next run."""
 
@@ -358,14 +329,6 @@ def test_a_shuffle_is_whole_where_torch_distributed_is_initialised(arrays, tmp_p
     convert(arrays, tmp_path / "out", workers=1, shuffle_seed=1)
     monkeypatch.undo()
     assert sorted(int(sample["y"]) for sample in gdsload.ShardDataset(tmp_path / "out")) == list(range(ROWS))
-
-
-def test_a_stage_that_cannot_be_written(tmp_path):
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
-    tmp_path.chmod(0o500)
-    with pytest.raises(WriteError, match=os.strerror(errno.EACCES)):
-        convert(Numbers(5), tmp_path / "out", workers=1)
 
 
 @pytest.mark.parametrize(("workers", "threads"), [(1, False), (2, False), (2, True)])

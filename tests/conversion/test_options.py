@@ -223,15 +223,6 @@ def test_no_kind_has_an_option_of_a_name_that_convert_has():
         )
 
 
-def test_a_name_like_none_is_not_guessed(shards, tmp_path):
-    with pytest.raises(OptionError, match=r"has no option 'zzz'\. Its options are .*shuffle_seed"):
-        gdsload.merge([shards], tmp_path / "out", zzz=1)
-    with pytest.raises(OptionError, match=r"Did you mean 'seed'\?"):
-        gdsload.split(shards, [tmp_path / "a", tmp_path / "b"], [0.5], sed=1)
-    with pytest.raises(OptionError, match="no option 'kind'"):
-        gdsload.reshard(shards, tmp_path / "out", kind="numpy")
-
-
 def test_a_sources_own_options_are_keywords_too(tables, tmp_path):
     gdsload.convert(tables, tmp_path / "plain", delimiter=";", types={"b": "str"})
     gdsload.convert(tables, tmp_path / "given", source_options={"delimiter": ";", "types": {"b": "str"}})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import shutil
 from decimal import Decimal
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from gdsload import Field, ShardDataset, ShardWriter, convert, merge, reshard, split
 from gdsload.conversion.runner import plan
@@ -30,28 +28,6 @@ def written(path, names=None, count=10, **more):
 
 def metadata_of(path):
     return ShardDataset(path).metadata
-
-
-def test_a_writer_says_what_it_is_given(tmp_path):
-    written(tmp_path / "d", ["cat", "dog"], licence="CC0", scores=(1, 2.5))
-    found = metadata_of(tmp_path / "d")
-    assert found == {"classes": {"label": ["cat", "dog"]}, "licence": "CC0", "scores": [1, 2.5]}
-    found["classes"]["label"].append("cow")
-    assert metadata_of(tmp_path / "d") == metadata_of(tmp_path / "d") != found
-
-
-def test_a_dataset_that_says_nothing_is_as_it_was(tmp_path):
-    written(tmp_path / "plain")
-    assert metadata_of(tmp_path / "plain") == {}
-    assert json.loads((tmp_path / "plain" / "index.json").read_bytes())["version"] == 1
-    written(tmp_path / "named", ["cat", "dog"])
-    assert ShardDataset(tmp_path / "plain").digest == ShardDataset(tmp_path / "named").digest
-
-
-def test_what_a_writer_cannot_say_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(OptionError, match="metadata has a value of type Tensor"):
-        ShardWriter(tmp_path / "d", SCHEMA, metadata={"mean": torch.zeros(3)})
-    assert list(tmp_path.iterdir()) == []
 
 
 def rows():
@@ -285,28 +261,3 @@ def test_what_may_tell_more_of_images_is_not_left_out_without_a_word(folder, nam
     (folder / "dog" / "README").write_text("")
     (note,) = [one for one in plan(folder).notes if "empty" not in one]
     assert note.startswith(f"1 file is left out, 'cat/{name}' first")
-
-
-def test_what_may_tell_more_of_images_is_looked_for_where_images_are(folder, tmp_path):
-    """Also behind links, by name alone, and not in hidden folders."""
-    (folder / "cat" / "labels.csv").symlink_to("/nowhere/labels.csv")
-    (folder / ".git").mkdir()
-    (folder / ".git" / "index.json").write_text("")
-    assert any(note.startswith("1 file is left out, 'cat/labels.csv' first") for note in plan(folder).notes)
-    more = tmp_path / "elsewhere"
-    more.mkdir()
-    (more / "metadata.jsonl").write_text("")
-    (folder / "dog" / "more").symlink_to(more)
-    options = {"follow_links": True}
-    (note,) = [one for one in plan(folder, **options).notes if "left out" in one]
-    assert note.startswith("2 files are left out, 'cat/labels.csv' first")
-
-
-def test_a_flat_folder_of_several_splits_says_so(folder, tmp_path):
-    flat = tmp_path / "flat"
-    flat.mkdir()
-    for name in ("train_0.png", "train_1.png", "test_0.png"):
-        shutil.copy(folder / "cat" / "0.png", flat / name)
-    with pytest.raises(OptionError, match="it holds several splits: 'train', 'test'"):
-        plan(flat)
-    assert plan(flat, split="train").samples == 2

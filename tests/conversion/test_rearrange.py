@@ -219,15 +219,3 @@ def test_the_commands(tmp_path, capsys):
     assert content(out / "small") == content(write(tmp_path / "wanted", made, 1000))
     assert main(["split", d, str(out / "c"), "--sizes", "7"]) == 2
     assert "sizes are [7]" in capsys.readouterr().err
-
-
-def test_batches_of_a_dataset(tmp_path):
-    made = samples(30, 7)
-    dataset = gdsload.ShardDataset(write(tmp_path / "d", made, 600))
-    ids = [3, -1, 3, 17]
-    with gdsload.ShardWriter(tmp_path / "batch", SCHEMA) as writer:
-        writer.write_batch(dataset.read_batch(ids))
-    assert content(tmp_path / "batch") == content(write(tmp_path / "wanted", [made[index] for index in ids]))
-    assert len(dataset.read_batch([])["x"]) == 0
-    sizes = [13 + 10 * len(s["r"]) + 4 * len(s["q"]) + len(s["text"].encode()) + len(s["raw"]) + 4 * 8 for s in made]
-    assert dataset.sample_bytes(range(30)).tolist() == sizes

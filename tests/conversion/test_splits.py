@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import gdsload
 from gdsload.conversion.recognise import recognise, source_for
 from gdsload.conversion.sources.image_folders import ImageFolderSource
 from gdsload.conversion.splits import level_splits, splits_of
@@ -235,23 +234,3 @@ def test_one_split_alone_needs_no_option_and_may_be_named(tmp_path, make_source)
         values(tmp_path / "in", split="val")
     with pytest.raises(OptionError, match="no split 'train'. There are no splits"):
         values(tmp_path / "made" / "a.parquet", split="train")
-
-
-def test_shards_have_no_splits(tmp_path):
-    with gdsload.ShardWriter(tmp_path / "d") as writer:
-        writer.write({"x": 1})
-    assert len(values(tmp_path / "d")) == 1
-    with pytest.raises(OptionError, match="There are no splits"):
-        values(tmp_path / "d", split="train")
-
-
-def test_the_command_says_what_to_pass(tmp_path, out, capsys):
-    from gdsload.tools.cli import main
-
-    for name in ("train", "val"):
-        np.arange(9, dtype=np.uint16).tofile(tmp_path / f"{name}.bin")
-    options = ["--option", "dtype=uint16", "--workers", "1"]
-    assert main(["convert", str(tmp_path), str(out), *options]) == 2
-    assert "--split train" in capsys.readouterr().err
-    assert main(["convert", str(tmp_path), str(out), *options, "--option", "split=val"]) == 0
-    assert len(gdsload.ShardDataset(out)) == 9

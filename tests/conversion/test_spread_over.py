@@ -13,7 +13,7 @@ import pytest
 
 import gdsload
 from gdsload.conversion import room as room_module
-from gdsload.errors import ConversionError, DiskFullError, OptionError, ReadError, WriteError
+from gdsload.errors import DiskFullError, OptionError, ReadError, WriteError
 from gdsload.tools.cli import main
 from tests.conversion.reading import content
 
@@ -180,14 +180,6 @@ def test_a_disk_that_is_full_when_the_dataset_is_put_together(array, tmp_path, d
     monkeypatch.setattr(os, "symlink", fail)
     with pytest.raises(DiskFullError, match="the link to a shard cannot be made: No space left on device: about 0 B"):
         gdsload.convert(array, tmp_path / "out", shard_bytes=4000, workers=1, spread_over=drives)
-
-
-def test_a_failed_conversion_that_finished_nothing_leaves_nothing(tmp_path, drives):
-    (tmp_path / "t.csv").write_text("n\noops\n")
-    with pytest.raises(ConversionError, match="oops"):
-        gdsload.convert(tmp_path / "t.csv", tmp_path / "out", types={"n": "int"}, workers=1, spread_over=drives)
-    assert shards_on(drives) == [0, 0, 0]
-    assert sorted(os.listdir(tmp_path)) == ["nvme0", "nvme1", "nvme2", "t.csv"]
 
 
 def test_reshard_merge_and_split(plain, tmp_path, drives):
