@@ -279,15 +279,14 @@ def _of_objects(path: str, names: list[str]) -> set[str]:
     described = any(name.lower().endswith((".yaml", ".yml")) for name in names)
     for name, listed in ("", names), *inner.items():
         folder = os.path.join(path, name)
-        texts = (
-            _in_labels(folder)
-            if (layout := {"images", "labels"} <= set(map(str.lower, listed)))
-            else _beside(folder, listed)
-        )
+        layout = {"images", "labels"} <= set(map(str.lower, listed))
+        texts = _may_have_boxes(folder, "labels") if layout else _may_have_boxes(folder, "images", listed)
         if (layout and (described or _lacks_pictures_in_labels(folder, listed))) or _are_boxes(texts):
             found.add("yolo")
     base = base_of(path)
-    if base != path and _are_boxes(_in_labels(base)):  # a folder of images, whose labels are in the folder beside it
+    if base != path and _are_boxes(
+        _may_have_boxes(base, "labels")
+    ):  # a folder of images, whose labels are in the folder beside it
         found.add("yolo")
     return found
 
@@ -302,36 +301,26 @@ def _lacks_pictures_in_labels(folder: str, listed: list[str]) -> bool:
     return found == {"images": True, "labels": False}
 
 
-def _in_labels(folder: str) -> Iterator[tuple[str, str]]:
-    """The texts below `labels` of a folder, each with the path of its image below `images`, less the ending."""
-    labels = os.path.join(folder, "labels")
-    for place, name in names_below(labels) if os.path.isdir(labels) else ():
-        if name.lower().endswith(".txt"):
-            images = os.path.join(folder, "images", os.path.relpath(place, labels))
-            yield os.path.join(place, name), os.path.join(images, os.path.splitext(name)[0])
+def _may_have_boxes(folder: str, below: str, names: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
+    """The texts with these names in a folder, and those below another in it; each with its image, less the ending.
 
-
-def _beside(folder: str, names: list[str]) -> Iterator[tuple[str, str]]:
-    """The same of texts that are beside their images: in the folder, and below its `images`."""
-    images = os.path.join(folder, "images")
-    below = islice(names_below(images), _NAMES_LOOKED_AT) if os.path.isdir(images) else ()
-    for place, name in chain(((folder, name) for name in names), below):
+    The image is beside its text, or, if the other folder is `labels`, at the same place below `images`.
+    """
+    root = os.path.join(folder, below)
+    there = islice(names_below(root), _NAMES_LOOKED_AT) if os.path.isdir(root) else ()
+    for place, name in chain(((folder, name) for name in names), there):
         if name.lower().endswith(".txt"):
-            yield os.path.join(place, name), os.path.join(place, os.path.splitext(name)[0])
+            image = os.path.join(folder, "images", os.path.relpath(place, root), os.path.splitext(name)[0])
+            yield os.path.join(place, name), os.path.normpath(image)
 
 
 def _are_boxes(texts: Iterable[tuple[str, str]]) -> bool:
     """Return whether some of these texts are called as images are, and their first lines are boxes."""
-    seen = 0
-    for text, image in islice(texts, _LOOKED_AT):
-        if any(os.path.exists(image + ending) for one in PICTURES for ending in (one, one.upper())):
-            boxes = has_boxes(text)  # None: an image without objects has an empty text
-            if boxes is False:
-                return False
-            seen += boxes is True
-        if seen == _TEXTS_LOOKED_AT:
-            break
-    return seen > 0
+    endings = [ending for one in PICTURES for ending in (one, one.upper())]
+    named = (text for text, image in islice(texts, _LOOKED_AT) if any(os.path.exists(image + one) for one in endings))
+    # None is of an image without objects, which has an empty text.
+    boxes = list(islice((found for found in map(has_boxes, named) if found is not None), _TEXTS_LOOKED_AT))
+    return bool(boxes) and all(boxes)
 
 
 def _names_pictures(table: str) -> bool:
