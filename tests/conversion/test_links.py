@@ -125,19 +125,22 @@ def test_links_to_folders(tmp_path):
     assert [os.path.relpath(file, tmp_path) for file in found] == ["in/a/a.tar", "in/more/b/b.tar"]
 
 
-@pytest.mark.parametrize(
-    "name", ["../outside/secret.arrow", "{absolute}", "sub/../../outside/secret.arrow", "", None, "data-\0"]
-)
-def test_names_in_a_state_of_hugging_face(tmp_path, make_source, name):
-    make_source("huggingface", tmp_path / "outside")
-    make_source("huggingface", tmp_path / "in")
-    os.rename(tmp_path / "outside" / "data-00000-of-00001.arrow", tmp_path / "outside" / "secret.arrow")
-    state = json.loads((tmp_path / "in" / "state.json").read_text())
-    state["_data_files"][0]["filename"] = name and name.format(absolute=tmp_path / "outside" / "secret.arrow")
-    (tmp_path / "in" / "state.json").write_text(json.dumps(state))
+INDEXES = {"huggingface": ("state.json", 2), "mds": ("index.json", 1), "litdata": ("index.json", 1)}
+"""Of each kind the file that names the others, and which of those that `make_source` writes is named."""
+
+
+@pytest.mark.parametrize("kind", INDEXES)
+@pytest.mark.parametrize("name", ["../outside/x", "{absolute}", "sub/../../outside/x", "", "data-\\u0000"])
+def test_names_in_indexes(tmp_path, make_source, kind, name):
+    names, _ = make_source(kind, tmp_path / "in")
+    make_source(kind, tmp_path / "outside")
+    index, named = INDEXES[kind]
+    os.rename(tmp_path / "outside" / names[named], tmp_path / "outside" / "x")
+    text = (tmp_path / "in" / index).read_text()
+    (tmp_path / "in" / index).write_text(text.replace(names[named], name.format(absolute=tmp_path / "outside" / "x")))
     for options in ({}, {"follow_links": True}):
         with pytest.raises(FormatError, match="leads out of the folder|there is no file|is no name of a file"):
-            samples(tmp_path / "in", "huggingface", options)
+            samples(tmp_path / "in", kind, options)
 
 
 @pytest.mark.parametrize("split", ["../outside", "{absolute}", ".."])
@@ -157,21 +160,6 @@ def test_a_damaged_list_of_splits(tmp_path, content):
     (tmp_path / "dataset_dict.json").write_text(content)
     with pytest.raises(FormatError, match="not as `datasets` writes it"):
         samples(tmp_path, "huggingface", {"split": "train"})
-
-
-@pytest.mark.parametrize("kind", ["mds", "litdata"])
-@pytest.mark.parametrize("name", ["../outside/x", "{absolute}"])
-def test_names_in_indexes(tmp_path, make_source, kind, name):
-    names, _ = make_source(kind, tmp_path / "in")
-    make_source(kind, tmp_path / "outside")
-    os.rename(tmp_path / "outside" / names[1], tmp_path / "outside" / "x")
-    index = (tmp_path / "in" / "index.json").read_text()
-    (tmp_path / "in" / "index.json").write_text(
-        index.replace(names[1], name.format(absolute=tmp_path / "outside" / "x"))
-    )
-    for options in ({}, {"follow_links": True}):
-        with pytest.raises(FormatError, match="leads out of the folder"):
-            samples(tmp_path / "in", kind, options)
 
 
 def test_names_in_consolidated_metadata_of_zarr(tmp_path):
