@@ -67,11 +67,6 @@ class ConversionPlan:
         return _sum([part.samples for part in self.parts])
 
     @property
-    def source_samples(self) -> int:
-        """Number of samples of the source, which may be documents that blocks are made of; or -1."""
-        return _sum([part.made_of if part.made_of >= 0 else part.samples for part in self.parts])
-
-    @property
     def nbytes(self) -> int:
         """About how many bytes the samples will have, or -1."""
         return _sum([part_bytes(part, self.schema) for part in self.parts])
@@ -109,14 +104,18 @@ class ConvertReport:
 class _Count:
     """The progress of a conversion: the parts written so far, and how much of the source was skipped."""
 
-    plan: ConversionPlan
     tasks: Sequence[Sequence[Part]]
     allowance: Allowance
-    progress: Progress | None
+    progress: Progress
     passes: int
     done: dict[int, PartReport] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
-    bad: int = 0
+
+    @property
+    def source_samples(self) -> int:
+        """Number of samples of the source, which may be documents that blocks are made of; or -1."""
+        parts = [part for parts in self.tasks for part in parts]
+        return _sum([part.made_of if part.made_of >= 0 else part.samples for part in parts])
 
     def begin(self, stage: StagingFolder) -> None:
         """Count what an interrupted run has finished, and say how far that is."""
@@ -128,8 +127,7 @@ class _Count:
     def add(self, report: PartReport) -> None:
         self.done[report.number] = report
         self.begun.pop(report.number, None)
-        self.bad += len(report.skipped)
-        if report.skipped and self.plan.source_samples >= 0:  # then it is known at once whether they are too many
+        if report.skipped and self.source_samples >= 0:  # then it is known at once whether they are too many
             self.check()
         self.tell()
 
@@ -141,8 +139,6 @@ class _Count:
 
     def tell(self) -> None:
         """Report the progress; a part under way counts by its samples, as far as it is known how many it will have."""
-        if self.progress is None:
-            return
         (samples, nbytes), parts = self.written(), float(len(self.done))
         for number, made in self.begun.items():
             expected = [part.samples for part in self.tasks[number]]
@@ -168,16 +164,15 @@ class _Count:
 
     def check(self) -> None:
         """Refuse more bad samples than are allowed."""
-        if self.bad:
-            known = self.plan.source_samples
-            self.allowance.check(self.skipped(), known if known >= 0 else self.written()[0] + self.bad)
+        if skipped := self.skipped():
+            known = self.source_samples
+            self.allowance.check(skipped, known if known >= 0 else self.written()[0] + len(skipped))
 
     def again(self, samples: int) -> None:
         """So many samples have been written in their new order, too; in parts, as if they had any."""
-        if self.progress is not None:
-            (first, nbytes), parts = self.written(), len(self.tasks)
-            second = [whole * samples // max(first, 1) for whole in (nbytes, parts)]
-            self.progress(first + samples, nbytes + second[0], parts + second[1], parts * self.passes)
+        (first, nbytes), parts = self.written(), len(self.tasks)
+        second = [whole * samples // max(first, 1) for whole in (nbytes, parts)]
+        self.progress(first + samples, nbytes + second[0], parts + second[1], parts * self.passes)
 
     def written(self) -> tuple[int, int]:
         """Samples and bytes of the parts that are done."""
@@ -191,10 +186,7 @@ def plan(source: Any, **options: Unpack[AllKeywords]) -> ConversionPlan:
     Raises:
         FormatError, OptionError, ConversionError: see `convert`.
     """
-    given = divided(source, options)
-    Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
-    chosen = choose(given)
-    found = _source(source, given)
+    given, chosen, found = _checked(source, options)
     return ConversionPlan(found.kind, *_looked_over(found, chosen, given), notes_of(found))
 
 
@@ -246,10 +238,7 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
         DatasetExistsError: if there is something at `out` that must not be replaced.
     """
     refuse_in_import(CONVERSION)
-    given = divided(source, options)
-    chosen = choose(given)
-    found = _source(source, given)
-    Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
+    given, chosen, found = _checked(source, options)
     workers = given.get("workers")
     workers = len(os.sched_getaffinity(0)) if workers is None else check_whole(workers, "workers", 1)
     path = absolute(out)
@@ -276,6 +265,13 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
     return report
 
 
+def _checked(source: Any, options: Mapping[str, Any]) -> tuple[ConvertKeywords, ConvertOptions, Source]:
+    """The keywords of a conversion, those that decide its result, and its source."""
+    given = divided(source, options)
+    Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
+    return given, choose(given), _source(source, given)
+
+
 def _run(
     source: Source,
     look: SourceSnapshot,
@@ -293,8 +289,7 @@ def _run(
     metadata = metadata_of(source, schema, chosen, options)
     twice = chosen.shuffle_seed is not None
     allowance = Allowance(options.get("max_skipped", DEFAULT_ALLOWANCE))
-    planned = ConversionPlan(source.kind, schema, [part for parts in tasks for part in parts])
-    count = _Count(planned, tasks, allowance, options.get("progress"), 2 if twice else 1)
+    count = _Count(tasks, allowance, options.get("progress") or (lambda *_: None), 2 if twice else 1)
     count.begin(stage)
     over = [os.fspath(folder) for folder in options.get("spread_over") or ()]
     resumed, overwrite = len(count.done), options.get("overwrite", False)
