@@ -201,7 +201,7 @@ def test_sounds_of_several_types_in_one_scale(scales, tmp_path, converted, dtype
 def test_a_cast_puts_no_scales_together(scales, tmp_path, fields):
     how = {"workers": 1, "fields": fields, "shard_bytes": 20_000}  # tasks of one sound or two
     for kind in ("float32", "int32"):
-        with pytest.raises(ReadError, match=f"the sound is int16, and cast to {kind} it.*Of files, `dtype='float32'`"):
+        with pytest.raises(ReadError, match=f"the sound is int16, and cast to {kind} it.*`dtype='float32'`"):
             gdsload.convert(scales, tmp_path / "out", casts={"audio": kind}, **how)
     for kind in ("0.wav", "1.wav", "2.flac"):
         (scales / kind).unlink()
