@@ -21,8 +21,7 @@ from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_fields, classes_of, run_parts, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts, bytes_notes
-from gdsload.conversion.sources.npy import decode_npy, map_npy
-from gdsload.conversion.sources.npz import NpzArchive, is_left_out, read_npz
+from gdsload.conversion.sources.npy import NpzArchive, decode_npy, is_left_out, map_npy
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["ArraySource"]
@@ -87,9 +86,9 @@ class ArraySource(FieldChoice):
         """Notes for users: zeros that bytes lose, and members of an archive that other programs keep beside arrays."""
         if self.each == "file":
             return []
+        found = bytes_notes(self._open())
         left_out = [] if self._archive is None else list(filter(is_left_out, self._archive.members()))
-        noted = noted_in_reading([{_LEFT_OUT: (len(left_out), left_out[0])}]) if left_out else []
-        return [*bytes_notes(self._open()), *noted]
+        return found + (noted_in_reading([{_LEFT_OUT: (len(left_out), left_out[0])}]) if left_out else [])
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: rows, or runs of files."""
@@ -135,7 +134,7 @@ class ArraySource(FieldChoice):
             check_file(file)
         with reading(_FAILED, self.path, remedy=_DAMAGED):
             if self._archive is not None:
-                found = [name for name in self._archive.members() if not is_left_out(name)]
+                found = _names(self._archive.members())
                 if self.fields is None and set(found) >= _SPARSE:
                     raise FormatError(
                         "it is a sparse matrix of scipy's, whose arrays are not of its rows",
@@ -168,8 +167,12 @@ def _mapped(file: str) -> NDArray[Any]:
 
 def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
     """The arrays of an archive."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = [name.removesuffix(".npy") for name in archive.namelist()]
-    for name in filter(is_left_out, members):
-        note(_LEFT_OUT, name)
-    return read_npz(io.BytesIO(content), [name for name in members if not is_left_out(name)])
+    archive = NpzArchive(io.BytesIO(content))
+    for member in filter(is_left_out, archive.members()):
+        note(_LEFT_OUT, member)
+    return archive.arrays(_names(archive.members()))
+
+
+def _names(members: list[str]) -> list[str]:
+    """The names of the arrays among the members of an archive, and of what is no array."""
+    return [member.removesuffix(".npy") for member in members if not is_left_out(member)]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gdsload.conversion.input_files import check_file, open_file
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["IndexedTokens", "TokenRow", "indexed_tokens", "is_index", "token_row"]
+__all__ = ["IndexedTokens", "TokenRow", "indexed_tokens", "is_index", "refuse_other_kind", "token_row"]
 
 # llm.c, dev/data/data_common.py, and the trainers that took its form over: magic number to version and element type.
 _HEADERS = {20240520: (1, "uint16"), 20240801: (7, "uint32")}
@@ -46,12 +46,11 @@ class TokenRow:
         return np.memmap(self.file, self.dtype, "r", self.offset, (self.count,))
 
 
-def token_row(file: str, dtype: np.dtype[Any] | None) -> TokenRow:
-    """The tokens of a file, whose element type is that of its header, or else the one that was asked for.
+def refuse_other_kind(file: str) -> None:
+    """Refuse a file that is no tokens by its name.
 
     Raises:
-        FormatError: if it is damaged, or no such file.
-        OptionError: if neither says the element type, or they differ.
+        FormatError: with the kind that takes it.
     """
     if file.lower().endswith((".npy", ".npz")):
         raise FormatError(
@@ -66,6 +65,16 @@ def token_row(file: str, dtype: np.dtype[Any] | None) -> TokenRow:
             remedy="Tokenize it first, or keep it as texts: `kind='text'`. Tables are of "
             "`kind='csv'`, JSON lines (.jsonl) of `kind='jsonl'`.",
         )
+
+
+def token_row(file: str, dtype: np.dtype[Any] | None) -> TokenRow:
+    """The tokens of a file, whose element type is that of its header, or else the one that was asked for.
+
+    Raises:
+        FormatError: if it is damaged, or no such file.
+        OptionError: if neither says the element type, or they differ.
+    """
+    refuse_other_kind(file)
     with open_file(file) as opened:
         nbytes = os.fstat(opened.fileno()).st_size
         head = opened.read(_HEADER_BYTES)

@@ -164,7 +164,7 @@ def test_what_macos_packs_beside_arrays_is_left_out_and_said(tmp_path, each):
     report = gdsload.convert(tmp_path / "a.npz", tmp_path / "out", each=each, workers=1)
     assert list(gdsload.ShardDataset(tmp_path / "out").schema) == ["_tmp", "y"]
     assert report.notes == (
-        "members of archives that other programs keep beside arrays are left out: '__MACOSX/._x' and 2 more.",
+        "members of archives that other programs keep beside arrays are left out: '__MACOSX/._x.npy' and 2 more.",
     )
 
 
