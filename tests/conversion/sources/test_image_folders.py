@@ -122,7 +122,9 @@ def test_pictures_of_other_formats_are_left_out_and_said(folder):
     for name in ("2/a.GIF", "cat/more/b.heic"):
         (folder / name).write_bytes(b"a picture")
     (note,) = (one for one in ImageFolderSource(str(folder)).notes() if "left out" in one)
-    assert note.startswith("2 files are left out, '2/a.GIF' first (.gif, .heic). Pictures are read in the folders")
+    assert note.startswith(
+        "3 files are left out, '2/a.GIF' first (.gif, .heic, .txt). Pictures are read in the folders"
+    )
 
 
 def test_what_pillow_would_hand_to_other_programs(tmp_path):

@@ -64,27 +64,14 @@ def test_a_large_one_without_a_lock(tmp_path, samples_in):
     assert os.listdir(path) == ["data.mdb"]
 
 
-def test_databases_by_name(tmp_path, samples_in):
-    path = write(tmp_path / "l", {b"a": b"1"}, database=b"one")
-    write(path, {b"b": b"2"}, database=b"two")
-    write(path, {b"x": b"3"})
-    assert samples_in(LmdbSource(path, database="two")) == [{"key": b"b", "value": b"2"}]
-    assert samples_in(LmdbSource(path, database="")) == [{"key": b"x", "value": b"3"}]
-    with pytest.raises(OptionError, match=r"it holds another database, 'one'\. Pass `database='one'`"):
-        samples_in(LmdbSource(path))
-    with pytest.raises(OptionError, match="no database 'none'"):
-        samples_in(LmdbSource(path, database="none"))
-    write(path, {b"b": b"2"}, database=b"many", dupsort=True)
-    with pytest.raises(FormatError, match="several values each"):
-        samples_in(LmdbSource(path, database="many"))
-
-
-def test_values_that_are_as_long_as_what_describes_a_database(tmp_path, samples_in):
+def test_an_environment_of_named_databases_is_refused(tmp_path, samples_in):
+    """Values of the same length that describe none are values."""
     values = {b"a": bytes(48), b"a\0b": bytes(48), b"z" * 400: bytes(48), b"b": bytes(47)}
     path = write(tmp_path / "l", values)
     assert {one["key"]: one["value"] for one in samples_in(LmdbSource(path))} == values
-    write(path, {b"x": b"3"}, database=b"a\xff")
-    assert {one["key"]: one["value"] for one in samples_in(LmdbSource(path, database=""))} == values
+    write(path, {b"x": b"3"}, database=b"one")
+    with pytest.raises(FormatError, match=r"it holds a database with a name, 'one'\. Copy what is"):
+        samples_in(LmdbSource(path))
 
 
 def test_long_values_come_one_after_the_other(tmp_path, samples_in, monkeypatch):

@@ -143,8 +143,8 @@ def test_variables_that_come_twice(tmp_path, samples_in):
     with open(tmp_path / "a.mat", "rb+") as file:
         content = file.read()
         file.write(content[128:])
-    with pytest.raises(FormatError, match="two variables are called 'x'"):
-        MatSource(str(tmp_path / "a.mat")).parts(1)
+    with pytest.raises(FormatError, match="two variables have one name"):
+        samples_in(MatSource(str(tmp_path / "a.mat")))
 
 
 def test_a_part_is_read_alone(tmp_path):

@@ -19,15 +19,14 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.conversion.recognise import recognise
-from gdsload.conversion.sources.mds_files import MdsSource
-from gdsload.conversion.sources.mds_values import decoder
+from gdsload.conversion.sources.mds_files import MdsSource, decoder
 from gdsload.conversion.sources.pictures import ImageForm
 from gdsload.errors import FormatError
 from tests.conversion.reading import made_by
 from tools import make_mds
 
 DATA = make_mds.FOLDER
-PACKERS = [packer.partition(":")[0] for packer in make_mds.PACKERS]
+PACKERS = [packer.partition(":")[0] for packer in make_mds.PACKERS if packer != "snappy"]
 
 
 def plain(value):
@@ -125,7 +124,7 @@ def changed(tmp_path, kind, change):
         (lambda shard, tree: shard["zip_data"].update(basename="a\0"), "is no name of a file"),
         (lambda shard, tree: shard["zip_data"].update(bytes=3), "the index says 3"),
         (lambda shard, tree: shard["raw_data"].update(bytes=100), "not unpack to the 100 bytes that the index says"),
-        (lambda shard, tree: shard.update(compression="lz4"), "'lz4'"),
+        (lambda shard, tree: shard.update(compression="snappy"), "packed with 'snappy', which is not read"),
         (lambda shard, tree: shard.update(compression="bz2"), "Invalid data stream"),
     ],
 )

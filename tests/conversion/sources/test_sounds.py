@@ -56,26 +56,20 @@ def test_lossy_sounds_are_float32(kind):
     assert (found["a"].dtype, found["a"].shape, found["a.sampling_rate"]) == (np.float32, (8000,), RATE)
 
 
-@pytest.mark.parametrize("channels", [1, 2])
-@pytest.mark.parametrize("kind", [("WAV", "PCM_16"), ("WAV", "FLOAT"), ("AIFF", "PCM_24"), ("OGG", "VORBIS")])
-def test_a_sound_of_no_frames_is_an_empty_sample(tmp_path, converted, kind, channels):
-    sounds = [np.zeros((frames, channels)[:channels]) for frames in (0, 100)]
-    for number, sound in enumerate(sounds):
-        (tmp_path / f"{number}.{kind[0].lower()}").write_bytes(encoded(sound, *kind))
-    dataset = converted(tmp_path)
-    assert [tuple(sample["audio"].shape) for sample in dataset] == [sound.shape for sound in sounds]
-    assert dataset.column("audio.sampling_rate").tolist() == [RATE, RATE]
+@pytest.mark.parametrize("kind", [("WAV", "PCM_16"), ("AIFF", "PCM_24"), ("OGG", "VORBIS")])
+def test_a_sound_of_no_frames_is_refused(kind):
+    with pytest.raises(FormatError, match="the sound has no frames"):
+        sound_fields("a", encoded(np.zeros(0), *kind), "x")
 
 
 @pytest.mark.parametrize("riff", [0, 36, None])
-@pytest.mark.parametrize("sound", [samples(), np.zeros(100, np.int16)], ids=["noise", "silence"])
-def test_a_recording_that_broke_off_is_not_empty(riff, sound):
+def test_a_recording_that_broke_off_is_refused(riff):
     """Its header says that there is nothing, since nobody came back to write how much."""
-    content = bytearray(encoded(sound, "WAV"))
+    content = bytearray(encoded(samples(), "WAV"))
     size = content.index(b"data") + 4
     content[size : size + 4] = bytes(4)
     content[4:8] = content[4:8] if riff is None else riff.to_bytes(4, "little")
-    with pytest.raises(FormatError, match="no frames, but bytes follow its header"):
+    with pytest.raises(FormatError, match="the sound has no frames"):
         sound_fields("a", bytes(content), "x")
 
 

@@ -13,6 +13,7 @@ from tests.conversion.reading import items_of
 
 pictures = pytest.importorskip("PIL.Image")
 pytest.importorskip("yaml")
+LEFT = "{} label file {} left out, of no image, or of one that has another: '{}' first"
 YAML = "path: .\ntrain: images/train\nval: images/val\nnames:\n  0: cat\n  1: dog\n"
 
 
@@ -107,7 +108,7 @@ def test_splits_and_shards(tmp_path, converted):
 @pytest.mark.parametrize(
     ("line", "match"),
     [
-        ("0 0.5 0.5 0.5", "a line has 4 values, not class, centre, width and height"),
+        ("0 0.5 0.5 0.5", "a line has 4 values, not class, centre, width, height"),
         ("a cat on a mat", "a line is no box: 'a cat on a mat'. If no label file has boxes, pass `kind='images'`"),
         ("0 0.1 0.1 0.2 0.2 0.3 0.3", "a line has 7 values, as outlines, key points and turned boxes have them"),
         ("0 0.5 0.5 0.1 0.1\nx 0.5 0.5 0.1 0.1", "a line is no box: 'x 0.5"),
@@ -237,7 +238,7 @@ def test_a_second_label_file_of_an_image_is_said(tmp_path, samples_in):
     assert source.notes() == []
     (tmp_path / "images" / "a.txt").write_text(box * 2)
     assert [len(one["boxes"]) for one in samples_in(source)] == [1, 1]
-    assert source.notes() == ["1 label file is left out: the image of 'images/a.txt' has another one"]
+    assert source.notes() == [LEFT.format(1, "is", "images/a.txt")]
 
 
 def test_what_is_passed_over_is_said(tmp_path, samples_in):
@@ -248,7 +249,7 @@ def test_what_is_passed_over_is_said(tmp_path, samples_in):
     assert [len(one["boxes"]) for one in samples_in(source)] == [1, 0, 0]
     assert source.notes() == [
         "1 image is without a label file: taken for images of no object",
-        "1 label file is left out: 'labels/val/a.txt' has no folder of images",
+        LEFT.format(1, "is", "labels/val/a.txt"),
         "1 image is in no folder 'images', and left out",
     ]
 
@@ -336,5 +337,5 @@ def test_label_files_of_windows(tmp_path, samples_in):
     (tmp_path / "labels/a.txt").write_bytes(b"\xef\xbb\xbf0 0.5 0.5 0.25 0.25\r\n")
     assert samples_in(YoloSource(str(tmp_path)))[0]["boxes"].tolist() == [[0.5, 0.5, 0.25, 0.25]]
     (tmp_path / "labels/a.txt").write_bytes("0 0.5".encode("utf-16"))
-    with pytest.raises(FormatError, match="it is no text in UTF-8"):
+    with pytest.raises(FormatError, match="a text in it is no UTF-8"):
         samples_in(YoloSource(str(tmp_path)))
