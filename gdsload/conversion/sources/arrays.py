@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Unpack
 
-import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.folders import names_in
@@ -28,7 +27,6 @@ __all__ = ["ArraySource"]
 
 _EACH = ("row", "file")
 _LEFT_OUT = "members of archives that other programs keep beside arrays are left out"
-_SPARSE = {"data", "format", "shape"}  # of scipy.sparse.save_npz, beside indices of either form
 _DIGITS = re.compile(r"\d+")
 _FAILED = "the arrays cannot be read"
 _DAMAGED = "What is damaged, copy again. Arrays of objects are pickles, which are never loaded: save numbers."
@@ -134,35 +132,16 @@ class ArraySource(FieldChoice):
             check_file(file)
         with reading(_FAILED, self.path, remedy=_DAMAGED):
             if self._archive is not None:
-                found = _names(self._archive.members())
-                if self.fields is None and set(found) >= _SPARSE:
-                    raise FormatError(
-                        "it is a sparse matrix of scipy's, whose arrays are not of its rows",
-                        file=self.path,
-                        remedy="Convert its rows: np.save('x.npy', scipy.sparse.load_npz(path).toarray()), say.",
-                    )
-                names = check_fields(self.fields, found, self.path)
-                return self._archive.arrays(names)
+                return self._archive.arrays(check_fields(self.fields, _names(self._archive.members()), self.path))
             files = {os.path.basename(file).removesuffix(".npy"): file for file in self._files}
             names = check_fields(self.fields, files, self.path)
-            return {name: _mapped(files[name]) for name in names}
+            return {name: map_npy(files[name]) for name in names}
 
 
 _WAY_OUT = (
     "Pass `each='file'` if each file is one sample; `each='row'` if each file is one field, and its first dimension "
     "counts the samples."
 )
-
-
-def _mapped(file: str) -> NDArray[Any]:
-    found = map_npy(file)
-    if isinstance(found, np.ndarray):
-        return found
-    found.close()
-    raise FormatError(
-        "it is an archive, and no array", file=file,
-        remedy="One of numpy's arrays is recognised by its name's end: .npz. One of torch's has another kind: pt.",
-    )  # fmt: skip
 
 
 def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:

@@ -24,8 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 _FACTORS = ("scale_factor", "add_offset")
-_VALID = ("valid_range", "valid_min", "valid_max")
-ATTRIBUTES = (*_FACTORS, "_FillValue", "missing_value", "_Unsigned", "units", "calendar", *_VALID)
+ATTRIBUTES = (*_FACTORS, "_FillValue", "missing_value", "_Unsigned", "units", "calendar")
 _FLOAT64 = struct.Struct("<d")
 
 
@@ -40,7 +39,7 @@ class StoredNumbers:
         missing: the numbers that stand for no value.
         read_as: the whole type of the same bytes that they are of; None: the one they are stored in.
         units: the unit of values.
-        not_applied: the attributes that may change values, and are left out: what is valid, and several factors.
+        not_applied: the attributes that are no factors, as several numbers, and are left out.
     """
 
     dtype: np.dtype[Any]
@@ -70,7 +69,7 @@ class StoredNumbers:
             tuple(dict.fromkeys(number for number in lost if number == number)),  # noqa: PLR0124 - NaN is none anyway
             np.dtype(f"{dtype.byteorder}{whole}{dtype.itemsize}") if turned else None,
             f"{units} ({calendar})" if units and calendar else units or None,
-            (*odd, *(name for name in _VALID if attributes.get(name) is not None)),
+            tuple(odd),
         )
 
     @property

@@ -166,14 +166,12 @@ class Hdf5Source(FieldChoice):
 def own_child(group: Any, name: str, file: str) -> Any:
     """The member of a group under a name, which must be in the same file: a link must not make us read another one."""
     h5py = need("h5py")
-    link = group.get(name, getlink=True)
-    if isinstance(link, h5py.ExternalLink):
-        raise FormatError(f"{name!r} is a link to another file", file=file, remedy="Copy what it links to (h5copy).")
-    child = group.get(name)
-    if child is not None and child.file.filename != group.file.filename:
-        raise FormatError(f"{name!r} is in another file", file=file, remedy="Copy what it links to (h5copy).")
-    if isinstance(child, h5py.Dataset) and (child.is_virtual or child.external):
-        raise FormatError(f"{name!r} keeps its data in other files", file=file, remedy="Copy it whole (h5repack).")
+    is_link = isinstance(group.get(name, getlink=True), h5py.ExternalLink)
+    child = None if is_link else group.get(name)
+    elsewhere = is_link or (child is not None and child.file.filename != group.file.filename)
+    if elsewhere or (isinstance(child, h5py.Dataset) and (child.is_virtual or child.external)):
+        what = f"{name!r} is a link to another file, or has its data in one"
+        raise FormatError(what, file=file, remedy="Copy it here whole (h5copy, h5repack).")
     return child
 
 
@@ -218,11 +216,8 @@ def _check(name: str, field: Any, file: str) -> None:
     h5py = need("h5py")
     varying = h5py.check_vlen_dtype(field.dtype)
     kind = np.dtype(varying).kind if varying is not None and varying not in (str, bytes) else field.dtype.kind
-    if (
-        (kind == "O" and h5py.check_string_dtype(field.dtype))
-        or kind == "S"
-        or (kind == "V" and field.dtype.names is None)
-    ):
+    is_text = (kind == "O" and h5py.check_string_dtype(field.dtype)) or kind == "S"
+    if is_text or (kind == "V" and field.dtype.names is None):
         if field.ndim == 1:
             return
     elif kind in "biufc" and (varying is None or field.ndim == 1):

@@ -43,14 +43,14 @@ def decode_npy(content: bytes) -> NDArray[Any]:
     return array.reshape(shape, order="F" if fortran else "C").copy()
 
 
-def map_npy(file: str) -> Any:
-    """The array of a file, mapped, or the archive of several, as `numpy.load` gives it.
+def map_npy(file: str) -> NDArray[Any]:
+    """The array of a file, mapped, as `numpy.load` gives it.
 
     Raises:
         OSError, ValueError, EOFError, SyntaxError: as `numpy.load`.
     """
     with _parsing:
-        return np.load(file, mmap_mode="r", allow_pickle=False)
+        return np.lib.format.open_memmap(file, mode="r")
 
 
 class NpzArchive:

@@ -25,7 +25,6 @@ _EXTENDED = (
     tarfile.XGLTYPE,
     tarfile.SOLARIS_XHDTYPE,
 )
-_FURTHER_VOLUME = b"M"
 _MAX_EXTENDED_BYTES = 2**20
 _PIECE_BYTES = 2**22
 _KINDS = {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a named pipe"}
@@ -40,11 +39,6 @@ class Member(tarfile.TarInfo):
             raise tarfile.ReadError(f"a header of {self.size} bytes is no header")
         if self.type == tarfile.GNUTYPE_SPARSE:
             raise _sparse(self)
-        if self.type == _FURTHER_VOLUME:
-            raise FormatError(
-                f"the tar file continues {self.name!r:.200} of another volume",
-                remedy="Unpack all volumes (tar -xM), and pack the files again.",
-            )
         found: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
         return found
 

@@ -203,7 +203,7 @@ class TokenSource(OfDocuments):
         """The documents that begin from byte `low` to `high` - 1 of the tokens, many at once."""
         tokens, itemsize = row.tokens(), row.dtype.itemsize
         if self.end is None:
-            yield Item("all tokens", partial(_one, tokens), 1)
+            yield Item("all tokens", partial(dict, tokens=(tokens, np.array([0, len(tokens)]))), 1)
             return
         place = _behind(tokens, self.end, low // itemsize)
         stop = _behind(tokens, self.end, high // itemsize)
@@ -247,8 +247,3 @@ def _behind(tokens: NDArray[Any], end: int, place: int) -> int:
         if len(found):
             return low + int(found[0]) + 1
     return len(tokens)
-
-
-def _one(tokens: NDArray[Any]) -> dict[str, Any]:
-    """A batch of one document: a batch says that its field is ragged."""
-    return {"tokens": (tokens, np.array([0, len(tokens)]))}

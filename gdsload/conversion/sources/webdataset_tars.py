@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
@@ -204,18 +204,14 @@ def _fields(name: str, extension: str, content: bytes, look: ImageForm, where: s
         return look.fields(name, content, where)
     if f".{extension}" in SOUNDS and not look.keep_encoded:
         return sound_fields(name, content, where)
-    return {name: _decoder(extension)(content)}
+    if extension in _NUMBERS:
+        return {name: _whole_number(content)}
+    if extension in _TEXTS:
+        return {name: content.decode()}
+    return {name: decode_npy(content) if extension == "npy" else content}
 
 
 def _whole_number(content: bytes) -> int:
     if not _WHOLE.fullmatch(content):
         raise ValueError(f"{content[:100]!r} is no whole number")
     return int(content)
-
-
-def _decoder(extension: str) -> Callable[[bytes], Any]:
-    if extension in _NUMBERS:
-        return _whole_number
-    if extension in _TEXTS:
-        return partial(str, encoding="utf-8")
-    return decode_npy if extension == "npy" else bytes

@@ -136,13 +136,6 @@ def test_what_is_no_array_in_an_archive(tmp_path):
     assert gdsload.convert(tmp_path / "t.npz", tmp_path / "out", fields=["x"], workers=1).samples == 3
 
 
-def test_an_archive_by_another_name_is_no_array(tmp_path):
-    np.savez(tmp_path / "t.npz", x=np.arange(3))
-    (tmp_path / "t.npz").rename(tmp_path / "t.pt")
-    with pytest.raises(FormatError, match=r"t\.pt: it is an archive, and no array.*another kind: pt"):
-        ArraySource(str(tmp_path / "t.pt")).parts(1)
-
-
 def test_a_file_without_an_array_that_is_wanted_may_be_skipped(tmp_path, left_out):
     """Of files that are samples: others have it."""
     (tmp_path / "in").mkdir()
@@ -187,11 +180,3 @@ def test_raw_bytes_that_may_be_numbers_are_noted(tmp_path):
     report = gdsload.convert(tmp_path / "x.npy", tmp_path / "out", workers=1)
     (note,) = report.notes
     assert note.startswith("'x' has raw bytes (2), as which NumPy saves bfloat16 and float8, too")
-
-
-@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr"])
-def test_a_sparse_matrix_says_what_it_is(tmp_path, form):
-    sparse = pytest.importorskip("scipy.sparse")
-    sparse.save_npz(tmp_path / "x.npz", sparse.random(4, 4, 0.5, form))
-    with pytest.raises(FormatError, match="it is a sparse matrix of scipy's.*toarray"):
-        gdsload.convert(tmp_path / "x.npz", tmp_path / "out", workers=1)

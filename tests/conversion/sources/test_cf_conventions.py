@@ -158,7 +158,7 @@ def test_what_attributes_say(attributes, numbers, wanted):
 
 @pytest.mark.parametrize(
     ("name", "given"),
-    [("scale_factor", np.array([0.5, 2.0])), ("add_offset", "a"), ("valid_range", np.array([0, 9])), ("valid_max", 9)],
+    [("scale_factor", np.array([0.5, 2.0])), ("add_offset", "a")],
 )
 @pytest.mark.parametrize("unpack", [False, True])
 def test_attributes_that_are_not_applied_are_said(name, given, unpack):

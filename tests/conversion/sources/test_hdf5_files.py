@@ -71,19 +71,20 @@ def test_of_many_groups_the_first_ones_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("put", "match"),
+    "put",
     [
-        (lambda file, secret: file.__setitem__("x", h5py.ExternalLink(secret, "x")), "link to another file"),
-        (lambda file, secret: file.create_virtual_dataset("x", virtual(secret)), "in other files"),
-        (lambda file, secret: file.create_dataset("x", (8,), "i8", external=[(secret, 0, 64)]), "in other files"),
+        lambda file, secret: file.__setitem__("x", h5py.ExternalLink(secret, "x")),
+        lambda file, secret: file.create_virtual_dataset("x", virtual(secret)),
+        lambda file, secret: file.create_dataset("x", (8,), "i8", external=[(secret, 0, 64)]),
+        lambda file, secret: file.update({"deep/out": h5py.ExternalLink(secret, "x"), "x": h5py.SoftLink("/deep/out")}),
     ],
-    ids=["link", "virtual", "external"],
+    ids=["link", "virtual", "external", "link to a link"],
 )
-def test_nothing_of_other_files_is_read(tmp_path, put, match):
+def test_nothing_of_other_files_is_read(tmp_path, put):
     secret = write(tmp_path / "secret", x=[1])
     with h5py.File(tmp_path / "a.h5", "w") as file:
         put(file, secret)
-    with pytest.raises(FormatError, match=match):
+    with pytest.raises(FormatError, match="'x' is a link to another file"):
         Hdf5Source(str(tmp_path / "a.h5")).parts(1)
 
 
@@ -91,15 +92,6 @@ def virtual(secret):
     layout = h5py.VirtualLayout((1,), "i8")
     layout[:] = h5py.VirtualSource(secret, "x", (1,))
     return layout
-
-
-def test_a_link_within_the_file_to_a_link_out_of_it(tmp_path):
-    secret = write(tmp_path / "secret.h5", x=[1])
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["deep/out"] = h5py.ExternalLink(secret, "x")
-        file["x"] = h5py.SoftLink("/deep/out")
-    with pytest.raises(FormatError, match="another file"):
-        Hdf5Source(str(tmp_path / "a.h5")).parts(1)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-import warnings
 import zlib
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 import gdsload
 from gdsload.conversion.sources.pictures import ImageForm, decode_image
 from gdsload.errors import ConversionError, FormatError
-from gdsload.transforms import DecodeImage
 
 Image = pytest.importorskip("PIL.Image")
 TiffImagePlugin = pytest.importorskip("PIL.TiffImagePlugin")
@@ -227,8 +225,6 @@ def test_another_palette_after_the_first_pictures_is_refused(images_of, other):
             png(np.dstack([GREY] * 4)),
             r"alpha \(transparency\) of 'image' is left out; `mode={'image': 'RGBA'}` keeps it",
         ),
-        (b"P4\n4 1\n\x50", "'image' has pictures of 1 bit: black is 0, white is 255"),
-        (tiff(np.dstack([GREY] * 4), 5), "'image' has pictures in CMYK, which Pillow converts"),
     ],
     ids=short,
 )
@@ -237,23 +233,6 @@ def test_what_is_chosen_for_pictures_is_said(images_of, content, says):
     assert len(notes) == 1
     with pytest.raises(FormatError, match=f"^{says}$"):
         raise FormatError(notes[0])
-
-
-def test_of_an_mpo_the_photo_is_taken_and_that_is_said(images_of):
-    content = of_several("MPO")
-    with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content)) as image:
-        if image.format != "MPO":
-            pytest.skip("this Pillow writes none that it reads")
-    (image,), notes = images_of(content)
-    assert notes == ("'image' has files of several pictures (MPO), of which the first, the photo, is taken",)
-    assert image.max() == 0
-
-
-def test_of_kept_pictures_of_16_bits_it_is_said_what_a_loader_takes(images_of):
-    images, notes = images_of(png(in_colour(GREY.astype("u2") + 0x5A00), 16), keep_encoded=True)
-    assert notes == ("'image' has images of more than 8 bits a channel, of which a loader's decode takes the upper 8",)
-    with gdsload.DataLoader(images, decode={"image": DecodeImage()}, device="cpu") as loader:
-        assert set(next(iter(loader))["image"][0].flatten().tolist()) == {0x5A}
 
 
 def test_animations_are_not_kept(images_of):

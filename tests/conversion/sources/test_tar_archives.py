@@ -164,14 +164,6 @@ def test_members_apart_among_whole_samples(tmp_path, packed, how):
         gdsload.convert(path, tmp_path / "other", workers=1)
 
 
-def test_a_further_volume_is_refused(tmp_path):
-    info = tarfile.TarInfo("0.txt")
-    info.type, info.size = b"M", 4
-    (tmp_path / "a.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + b"rest".ljust(512, b"\0") + bytes(1024))
-    with pytest.raises(FormatError, match=r"a.tar: the tar file continues '0.txt' of another volume.*tar -xM"):
-        read(tmp_path / "a.tar")
-
-
 def test_what_is_left_out_is_said_once(tmp_path):
     """Files that are of no sample; folders and labels of archives are no files."""
     members = [

@@ -83,7 +83,7 @@ WITHOUT_CONTENT = [
     (tarfile.CHRTYPE, "a device"),
     (tarfile.BLKTYPE, "a device"),
     (tarfile.FIFOTYPE, "a named pipe"),
-    (b"Z", "of type b'Z', which is not known"),
+    (b"M", "of type b'M', which is not known"),
 ]
 
 
@@ -262,7 +262,7 @@ def test_members_that_nobody_wants_are_not_looked_at(tmp_path, monkeypatch):
     with pytest.raises(FormatError, match="more than 3 bytes"):
         items_of(source)[0].make()
     monkeypatch.undo()
-    Image.new("1", (2, 2)).save(tmp_path / "0.png")
+    Image.new("RGBA", (2, 2)).save(tmp_path / "0.png")
     pictures = TarSource(pack(tmp_path / "b.tar", [("0.png", (tmp_path / "0.png").read_bytes()), ("0.cls", b"1")]))
     assert pictures.form.notes != pictures.only(["cls"]).form.notes == ()
 
