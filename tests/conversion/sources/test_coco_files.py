@@ -73,7 +73,7 @@ def test_what_the_annotations_say(tmp_path, samples_in, name, images, folder):
     assert source.metadata() == {"classes": {"labels": ["cat", "zebra"]}, "boxes": "xywh"}
     found = samples_in(source, 300)
     assert len(source.parts(300)) == 3
-    assert [np.array_equal(one["image"], pixels[int(one["image_id"])]) for one in found] == [True] * 3
+    assert all(np.array_equal(one["image"], pixels[int(one["image_id"])]) for one in found)
     assert [rows(one) for one in found] == [
         {"image_id": 5, "boxes": [[1, 2, 3, 4]], "labels": [1], "area": [11], "iscrowd": [False]},
         {"image_id": 3, "boxes": [], "labels": [], "area": [], "iscrowd": []},
@@ -216,18 +216,14 @@ def test_annotations_that_do_not_hold_together(tmp_path, change, match):
 
 def test_an_image_that_is_not_as_it_is_said_to_be_is_at_fault_alone(tmp_path):
     write(tmp_path, change=_set("images", None, number=1, width=50))
-    _, other, gone = items_of(CocoSource(str(tmp_path)))
+    (tmp_path / "val2017" / "000000000005.png").unlink()
+    gone, other, good = items_of(CocoSource(str(tmp_path)))
     with pytest.raises(FormatError, match="has 9 × 7 pixels, but 50 × 7 where its boxes are"):
         other.make()
-    (tmp_path / "val2017" / "000000000004.png").unlink()
-    with pytest.raises(FormatError, match="there is no file '000000000004.png'"):
+    with pytest.raises(FormatError, match="there is no file '000000000005.png'"):
         gone.make()
-
-
-def test_images_in_none_of_the_usual_folders(tmp_path):
-    write(tmp_path)
-    said = "its images, such as .* none of the folders where images usually are.*images="
-    with pytest.raises(FormatError, match=said):
+    good.make()
+    with pytest.raises(FormatError, match="none of the folders where images usually are.*images="):
         CocoSource(str(tmp_path), images="elsewhere").parts(1)
 
 
@@ -239,12 +235,6 @@ def test_an_image_out_of_the_folder_is_not_read(tmp_path, name):
     source.describe()
     with pytest.raises(FormatError, match="leads out of the folder"):
         items_of(source)[1].make()
-
-
-def test_damaged_files(tmp_path, survives_damage):
-    write(tmp_path)
-    path = tmp_path / "annotations" / "instances_val2017.json"
-    assert survives_damage(path, lambda: CocoSource(str(tmp_path))) > 20
 
 
 OUTLINE = [[1, 1, 3, 1, 3, 4], [0, 2, 1, 3]]
@@ -297,15 +287,12 @@ def test_lvis(tmp_path, samples_in):
     pixels = write(tmp_path, name="lvis_v1_val.json", change=lvis)
     assert recognise(str(tmp_path)) == "coco"
     source = CocoSource(str(tmp_path))
-    assert [np.array_equal(one["image"], pixels[int(one["image_id"])]) for one in samples_in(source)] == [True] * 3
+    assert all(np.array_equal(one["image"], pixels[int(one["image_id"])]) for one in samples_in(source))
     assert source.notes() == ["which classes were looked for in an image (neg_category_ids) is left out"]
 
 
 def test_a_test_set_has_images_alone(tmp_path, samples_in):
-    def no_objects(tree):
-        del tree["annotations"]
-
-    write(tmp_path, name="image_info_test2017.json", images="test2017", change=no_objects)
+    write(tmp_path, name="image_info_test2017.json", images="test2017", change=lambda tree: tree.pop("annotations"))
     assert recognise(str(tmp_path)) == "coco"
     source = CocoSource(str(tmp_path))
     assert source.classes == ["cat", "zebra"]
@@ -322,22 +309,15 @@ def test_images_that_two_files_name(tmp_path):
         CocoSource(str(tmp_path), images="val2017").parts(1)
 
 
-def test_images_of_which_some_are_not_there(tmp_path):
+def test_damaged_files(tmp_path, survives_damage):
     write(tmp_path)
-    (tmp_path / "val2017" / "000000000005.png").unlink()
-    first, second, _ = items_of(CocoSource(str(tmp_path)))
-    with pytest.raises(FormatError, match="there is no file '000000000005.png'"):
-        first.make()
-    second.make()
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [("{", "as COCO has them: Expecting"), ("[" * 9999, "nested too deeply"), ("7", "not of the kind that it must be")],
-    ids=["cut", "deep", "number"],
-)
-def test_a_file_that_is_no_json(tmp_path, text, match):
-    write(tmp_path)
-    (tmp_path / "annotations" / "instances_val2017.json").write_text(text)
-    with pytest.raises(FormatError, match=match):
-        CocoSource(str(tmp_path)).parts(1)
+    path = tmp_path / "annotations" / "instances_val2017.json"
+    assert survives_damage(path, lambda: CocoSource(str(tmp_path)), 40) > 10
+    for text, match in (
+        ("{", "as COCO has them: Expecting"),
+        ("[" * 9999, "nested too"),
+        ("7", "not of the kind that"),
+    ):
+        path.write_text(text)
+        with pytest.raises(FormatError, match=match):
+            CocoSource(str(tmp_path)).parts(1)

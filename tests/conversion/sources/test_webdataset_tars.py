@@ -16,8 +16,6 @@ import pytest
 from PIL import Image
 
 import gdsload
-from gdsload.conversion.conversion_options import ConvertOptions
-from gdsload.conversion.infer import schema_of
 from gdsload.conversion.sources import webdataset_tars
 from gdsload.conversion.sources.webdataset_tars import TarSource
 from gdsload.errors import ConversionError, FormatError, SchemaError
@@ -168,9 +166,8 @@ def test_cut_short_anywhere(tmp_path, packed):
     whole = pathlib.Path(file).read_bytes()
     contents = -(-len(whole.rstrip(b"\0")) // 512) * 512 + 512
     whole = gzip.compress(whole) if packed else whole
-    for end in [*range(0, len(whole), 97), len(whole) - 3]:
-        with open(file, "wb") as out:
-            out.write(whole[:end])
+    for end in [*range(0, len(whole), 197), len(whole) - 3]:
+        pathlib.Path(file).write_bytes(whole[:end])
         if end % 512 == 0 and not packed and end:
             continue
         if end > contents and not packed:  # of the zeros at the end
@@ -178,15 +175,10 @@ def test_cut_short_anywhere(tmp_path, packed):
             continue
         with pytest.raises(FormatError, match="cannot be read"):
             items_of(TarSource(file))
-
-
-def test_damaged_packed_bytes_are_noticed(tmp_path):
-    path = tmp_path / "a.tar.gz"
-    whole = bytearray(gzip.compress(pathlib.Path(pack(path, [("0.bin", bytes(range(256)) * 9)])).read_bytes(), 0))
-    whole[900] ^= 1
-    path.write_bytes(whole)
-    with pytest.raises(FormatError, match="cannot be read"):
-        items_of(TarSource(str(path)))
+    if packed:
+        pathlib.Path(file).write_bytes(whole[:900] + bytes([whole[900] ^ 1]) + whole[901:])
+        with pytest.raises(FormatError, match="cannot be read"):
+            items_of(TarSource(file))
 
 
 def long_name(nbytes):
@@ -267,13 +259,6 @@ def test_members_that_nobody_wants_are_not_looked_at(tmp_path, monkeypatch):
     assert pictures.form.notes != pictures.only(["cls"]).form.notes == ()
 
 
-def test_a_name_that_no_member_has_is_told_those_that_there_are(tmp_path):
-    path = pack(tmp_path / "a.tar", [("0.jpg", b"none"), ("0.cls", b"1")])
-    said = r"0: there is no field 'jpeg'. Did you mean 'jpg'\? There are 'key', 'cls', 'jpg'"
-    with pytest.raises(FormatError, match=said):
-        items_of(TarSource(path).only(["jpeg"]))[0].make()
-
-
 def test_a_sample_with_other_members_is_named_or_skipped(tmp_path, left_out):
     members = [(f"{n:03}.{name}", b"%d" % n) for n in range(300) for name in ("txt", "cls") if (n, name) != (7, "txt")]
     path = pack(tmp_path / "a.tar", members)
@@ -303,21 +288,6 @@ def test_members_in_another_order_are_the_same_fields(tmp_path, on_error):
     assert (sample["npy"].tolist(), int(sample["cls"]), sample["key"]) == ([0, 1, 2], 7, "007")
 
 
-def test_samples_unlike_the_first_are_not_all_looked_at_before(tmp_path):
-    members = [("000.cls", b"1"), *((f"{n:03}.{name}", b"1") for n in range(1, 300) for name in ("cls", "txt"))]
-    seen = []
-
-    class Counted(TarSource):
-        def read(self, part):
-            for item in super().read(part):
-                seen.append(item.key) if self.look.seen is None else None
-                yield item
-
-    source = Counted(pack(tmp_path / "a.tar", members))
-    assert list(schema_of(source, source.parts(2**20), ConvertOptions(on_error="skip"))) == ["key", "cls"]
-    assert len(seen) == 64
-
-
 @pytest.mark.parametrize("options", [{"size": 8}, {"keep_encoded": True}])
 def test_images_among_what_is_wanted(tmp_path, converted, options):
     file = io.BytesIO()
@@ -328,8 +298,7 @@ def test_images_among_what_is_wanted(tmp_path, converted, options):
 
 def test_small_tar_files_make_one_shard(tmp_path):
     (tmp_path / "in").mkdir()
-    for number in range(20):
+    for number in range(9):
         pack(tmp_path / "in" / f"{number}.tar", [(f"{number}.npy", npy(np.full(100, number)))])
-    report = gdsload.convert(tmp_path / "in", tmp_path / "out", workers=2)
-    assert (report.samples, report.shards) == (20, 1)
-    assert [int(sample["npy"][0]) for sample in gdsload.ShardDataset(tmp_path / "out")] == list(range(20))
+    report = gdsload.convert(tmp_path / "in", tmp_path / "out", workers=1)
+    assert (report.samples, report.shards) == (9, 1)
