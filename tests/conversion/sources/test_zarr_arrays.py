@@ -46,9 +46,11 @@ def test_groups_beside_arrays_are_said_to_be_left_out(tmp_path):
 
 
 def test_a_single_array_is_called_after_its_folder(tmp_path):
-    zarr.save_array(str(tmp_path / "depth.zarr"), np.arange(6).reshape(3, 2))
+    """Its attributes may be about pickles."""
+    array, about = np.arange(6).reshape(3, 2), {"about": "Pickles, and a pickle jar"}
+    zarr.create_array(str(tmp_path / "depth.zarr"), data=array, attributes=about)
     (found,) = made_by(ZarrSource(str(tmp_path / "depth.zarr")))
-    assert np.array_equal(found["depth"], np.arange(6).reshape(3, 2))
+    assert np.array_equal(found["depth"], array)
 
 
 class Evil:
@@ -72,13 +74,6 @@ def test_pickles_are_never_loaded(tmp_path, change):
     (path / "0").write_bytes(pickle.dumps(Evil()))
     with pytest.raises(FormatError, match="never loaded|cannot be opened|no field can have"):
         made_by(ZarrSource(str(path)))
-
-
-def test_an_array_may_be_about_pickles(tmp_path):
-    path = tmp_path / "a.zarr"
-    zarr.create_array(str(path), data=np.arange(3), attributes={"about": "Pickles, and a pickle jar"})
-    (found,) = made_by(ZarrSource(str(path)))
-    assert np.array_equal(found["a"], np.arange(3))
 
 
 def test_damaged(tmp_path):
