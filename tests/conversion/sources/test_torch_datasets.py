@@ -57,6 +57,8 @@ def test_runs_of_samples_and_a_bad_one(tmp_path):
         items[7].make()
     with pytest.raises(OptionError, match="2 values, but names has 1"):
         items_of(TorchSource(Squares(), names=["n"]))[0].make()
+    with pytest.raises(FormatError, match="not one sample"):
+        TorchSource(Squares(0)).parts(1)
 
 
 @pytest.mark.parametrize(
@@ -102,13 +104,14 @@ def test_what_no_field_holds(tmp_path, sample, match):
         gdsload.convert([sample], tmp_path / "d", workers=1)
 
 
-def test_by_name():
-    here = __name__
+def test_by_name_and_what_it_says_of_itself():
     for name in ("squares", "make_squares"):
-        source = pickle.loads(pickle.dumps(TorchSource(f"{here}:{name}")))
-        assert len(items_of(source)) == 3
-        assert source.describe()["dataset"] == f"{here}:{name}"
-        assert source.describe()["samples"] == 3
+        source = pickle.loads(pickle.dumps(TorchSource(f"{__name__}:{name}")))
+        described = source.describe()
+        assert (len(items_of(source)), described["dataset"], described["samples"]) == (3, f"{__name__}:{name}", 3)
+    one = TorchSource(Squares()).describe()
+    assert json.loads(json.dumps(one)) == one == TorchSource(Squares()).describe()
+    assert one not in (TorchSource(Squares(5)).describe(), TorchSource(Squares(), names=["a", "b"]).describe())
 
 
 def test_a_stream_is_one_part_and_its_failure_is_not_a_samples():
@@ -120,26 +123,16 @@ def test_a_stream_is_one_part_and_its_failure_is_not_a_samples():
         next(items)
 
 
-def test_describe():
-    one = TorchSource(Squares()).describe()
-    assert one == TorchSource(Squares()).describe()
-    assert one != TorchSource(Squares(5)).describe()
-    assert one != TorchSource(Squares(), names=["a", "b"]).describe()
-    json.dumps(one)
-
-
 @pytest.mark.parametrize("spec", ["no.such.module:x", "os:no_such_name", "os", ":", "os:getcwd", "os.path:sep", 7])
 def test_no_dataset(spec):
     with pytest.raises(OptionError, match="cannot be found|no dataset"):
         TorchSource(spec).parts(1)
 
 
-def test_other_errors():
-    with pytest.raises(FormatError, match="not one sample"):
-        TorchSource(Squares(0)).parts(1)
-    for names in ("ab", ["a", "a"]):
-        with pytest.raises(OptionError, match="names"):
-            TorchSource(Squares(), names=names)
+@pytest.mark.parametrize("names", ["ab", ["a", "a"]])
+def test_names_are_a_list_of_different_ones(names):
+    with pytest.raises(OptionError, match="no list of different names"):
+        TorchSource(Squares(), names=names)
 
 
 def numbered():
@@ -148,7 +141,7 @@ def numbered():
 
 
 def test_a_generator_function_is_called_again_and_a_generator_refused(tmp_path):
-    report = gdsload.convert(numbered, tmp_path / "out", workers=2)
+    report = gdsload.convert(numbered, tmp_path / "out", workers=1)
     assert report.samples == 5
     assert [int(sample["n"]) for sample in gdsload.ShardDataset(tmp_path / "out")] == list(range(5))
     with pytest.raises(OptionError, match="generator, which can be gone through once only. Pass the function"):

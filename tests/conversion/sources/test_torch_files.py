@@ -123,7 +123,7 @@ def test_checksums_are_compared_where_they_were_written(tmp_path, monkeypatch):
 def test_damaged_files(tmp_path, survives_damage, legacy):
     value = {"x": torch.randn(20, 3), "y": torch.arange(20)}
     path = save(tmp_path / "a.pt", value, _use_new_zipfile_serialization=not legacy)
-    assert survives_damage(path, lambda: TorchFileSource(path)) > 20
+    assert survives_damage(path, lambda: TorchFileSource(path), 40) > 10
 
 
 def test_a_file_without_a_tensor_that_is_wanted_may_be_skipped(tmp_path, left_out):
