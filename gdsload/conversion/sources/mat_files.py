@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -32,7 +31,6 @@ NUMBERS = {
 """The classes that are numbers, and their element types."""
 
 _VERSION_5 = (b"\0\1IM", b"\1\0MI")  # the lowest byte of a number first, or the highest
-_MAX_BYTES = 2**33
 
 
 class MatSource(FieldChoice):
@@ -186,9 +184,6 @@ def read_rows(
     Their element types are those of their classes. They may be stored in fewer bytes: how they are stored differs from
     file to file, what a variable is does not.
     """
-    for one in wanted:
-        if math.prod(one.shape) * one.dtype.itemsize > _MAX_BYTES:
-            raise ValueError(f"variable {one.name!r:.100} has {math.prod(one.shape)} values")
     scipy = need("scipy.io", file=file)
     with open_file(file) as opened, warnings.catch_warnings():
         warnings.simplefilter("error")  # scipy warns of what it cannot read, and goes on

@@ -15,40 +15,10 @@ from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked_by_magic
 from gdsload.errors import FormatError
 
-__all__ = ["Member", "TarReader", "opened_tar", "repacked"]
+__all__ = ["TarReader", "opened_tar", "repacked"]
 
-# tarfile reads long names and the like whole, whatever their length.
-_EXTENDED = (
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-)
-_MAX_EXTENDED_BYTES = 2**20
 _PIECE_BYTES = 2**22
 _KINDS = {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a named pipe"}
-
-
-class Member(tarfile.TarInfo):
-    """A member's header, which is looked at before tarfile acts on it."""
-
-    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
-        """Act on a header; `frombuf` is not asked for each one by all versions of tarfile."""
-        if self.type in _EXTENDED and not 0 <= self.size <= _MAX_EXTENDED_BYTES:
-            raise tarfile.ReadError(f"a header of {self.size} bytes is no header")
-        if self.type == tarfile.GNUTYPE_SPARSE:
-            raise _sparse(self)
-        found: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
-        return found
-
-
-def _sparse(member: tarfile.TarInfo) -> FormatError:
-    """A few bytes of a sparse file would unpack to any number of zeros."""
-    return FormatError(
-        f"the tar file cannot be read: {member.name!r:.200} is a sparse file",
-        remedy="Unpack it, and pack the files again as whole files.",
-    )
 
 
 class TarReader:
@@ -69,7 +39,7 @@ class TarReader:
         self._file = file
         self.has_end = True
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[tarfile.TarInfo]:
         """All members.
 
         Raises:
@@ -82,7 +52,7 @@ class TarReader:
         while True:
             self._go_to(tar.offset)
             try:
-                header = Member.fromtarfile(tar)
+                header = tarfile.TarInfo.fromtarfile(tar)
             except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
                 if self._skip_zeros():
                     raise self._more(self._stream.tell()) from None
@@ -94,7 +64,13 @@ class TarReader:
                 return
             except tarfile.HeaderError as error:
                 raise tarfile.ReadError(f"it is damaged at byte {tar.offset}: {error}") from None
-            self._check(header)
+            if header.size < 0:
+                raise tarfile.ReadError(f"it is damaged at byte {header.offset}: {header.size} bytes are no size")
+            if header.issparse() or any(name.startswith("GNU.sparse.") for name in header.pax_headers):
+                raise FormatError(
+                    f"the tar file cannot be read: {header.name!r:.200} is a sparse file",
+                    remedy="Unpack it, and pack the files again as whole files.",
+                )
             yield header
 
     def _more(self, offset: int) -> FormatError:
@@ -106,16 +82,6 @@ class TarReader:
             remedy="Copy the file again, whole; or take two archives apart: "
             f"`{whole}{first}{packed} > first.tar; {whole}{rest}{packed} > rest.tar`",
         )
-
-    def _check(self, header: tarfile.TarInfo) -> None:
-        if any(name.startswith("GNU.sparse.") for name in header.pax_headers):
-            raise _sparse(header)
-        has_content = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES
-        if has_content and (header.size < 0 or 0 <= self._nbytes < header.offset_data + header.size):
-            raise tarfile.ReadError(
-                f"the header of {header.name!r:.200} (byte {header.offset}) promises {header.size} bytes, but the file "
-                f"has {self._nbytes} in all"
-            )
 
     def _go_to(self, offset: int) -> None:
         if 0 <= self._nbytes < offset:
@@ -132,7 +98,7 @@ class TarReader:
                 return True
         return False
 
-    def fault(self, member: Member) -> FormatError | None:
+    def fault(self, member: tarfile.TarInfo) -> FormatError | None:
         """The error for a member without content, such as a device. Links are not followed."""
         if member.isreg():
             return None
@@ -143,7 +109,7 @@ class TarReader:
                 remedy = f"To make files of links: `{repacked(self._file, '--dereference --hard-dereference ')}`"
         return FormatError(f"the sample cannot be taken: {member.name!r:.200} is {kind}", remedy=remedy)
 
-    def content(self, member: Member) -> bytes:
+    def content(self, member: tarfile.TarInfo) -> bytes:
         """The content of the member that was given last."""
         return exactly(self._stream, member.size, f"it ends within {member.name!r:.200}, of {member.size} bytes")
 

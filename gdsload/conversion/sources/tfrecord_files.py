@@ -28,7 +28,6 @@ __all__ = ["TfRecordSource"]
 
 _NAMES = re.compile(r"(\.(tfrecords?|tfrec)([-.].*)?|-\d{5,}-of-\d{5,})$", re.IGNORECASE)
 _LOOKED_AT = 64
-_MAX_RECORD_BYTES = 2**31
 _MASK = 0xA282EAD8
 KNOWN_TYPES = ("bytes", "text", "npy", "image", "list")
 """Values of `types` for a feature, beside the names of element types."""
@@ -174,10 +173,7 @@ def _length(header: bytes, place: int, checksum: Any) -> int:
         raise ValueError(f"the record at byte {place} is cut short")
     if _masked(checksum(header[:8])) != int.from_bytes(header[8:], "little"):
         raise ValueError(f"the length of the record at byte {place} does not match its checksum")
-    length = int.from_bytes(header[:8], "little")
-    if length > _MAX_RECORD_BYTES:
-        raise ValueError(f"the record at byte {place} has {length} bytes; the most is {_MAX_RECORD_BYTES}")
-    return length
+    return int.from_bytes(header[:8], "little")
 
 
 def _masked(checksum: int) -> int:

@@ -20,7 +20,7 @@ from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
-from gdsload.conversion.sources.tar_archives import Member, TarReader, opened_tar, repacked
+from gdsload.conversion.sources.tar_archives import TarReader, opened_tar, repacked
 from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError
 
@@ -35,7 +35,6 @@ _NO_FILES = frozenset({b"V", b"D", b"A", b"E", b"I"})
 _LEFT_OUT = "tar members that are hidden or have no ending are left out"
 _MAYBE_CUT = "tar files without a mark at their end may be cut short"
 
-MAX_SAMPLE_BYTES = 2**30
 _LOOKED_AT = 16
 _BYTES_BESIDE = tarfile.BLOCKSIZE * 3 // 2
 """Of a member: its header, and what fills its last block, in the mean."""
@@ -86,7 +85,8 @@ class TarSource(FieldChoice, ImageSource):
         packed, sizes = not self.files.find(_SUFFIXES)[0].lower().endswith(".tar"), []
         for item in islice(self.first_items(), _LOOKED_AT):
             sample = cast("partial[Any]", item.make).args[0]
-            sizes.append(sample.nbytes + (0 if packed else _BYTES_BESIDE * len(sample.members)))
+            beside = 0 if packed else _BYTES_BESIDE * len(sample.members)
+            sizes.append(sum(map(len, sample.members.values())) + beside)
         return sum(sizes) / len(sizes) if sizes else None
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -118,7 +118,7 @@ class TarSource(FieldChoice, ImageSource):
         if sample is not None:
             yield self._item(sample, file)
 
-    def _take(self, tar: TarReader, member: Member, name: str, sample: _Sample) -> None:
+    def _take(self, tar: TarReader, member: tarfile.TarInfo, name: str, sample: _Sample) -> None:
         twice = name in sample.members
         sample.members.setdefault(name, b"")
         if twice:
@@ -128,12 +128,7 @@ class TarSource(FieldChoice, ImageSource):
         elif (fault := tar.fault(member)) is not None:
             sample.trouble = fault
         else:
-            sample.nbytes += member.size
-            if sample.nbytes > MAX_SAMPLE_BYTES:
-                more = f"more than {MAX_SAMPLE_BYTES} bytes, with {member.name!r:.200}"
-                sample.trouble = FormatError(f"the sample cannot be taken: it has {more}")
-            else:
-                sample.members[name] = tar.content(member)
+            sample.members[name] = tar.content(member)
 
     @property
     def _wanted(self) -> frozenset[str]:
@@ -149,7 +144,6 @@ class _Sample:
     key: str
     members: dict[str, bytes] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
-    nbytes: int = 0
     trouble: FormatError | None = None
 
 
@@ -164,7 +158,7 @@ def _apart(key: str, name: str, file: str) -> FormatError:
 _is_beside = lru_cache(1024)(is_path_passed_over)
 
 
-def _key_and_field(member: Member) -> tuple[str, str] | None:
+def _key_and_field(member: tarfile.TarInfo) -> tuple[str, str] | None:
     """The key and the field that a member's name says; None if it is of no sample, with a note on a file."""
     if member.isdir() or member.type in _NO_FILES:
         return None

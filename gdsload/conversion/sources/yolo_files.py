@@ -33,8 +33,6 @@ _NO_BOXES = "If no label file has boxes, pass `kind='images'`, which takes image
 _IMAGES, _LABELS = "images", "labels"
 _YAML, _TEXT, _CLASSES = (".yaml", ".yml"), ".txt", "classes.txt"
 _SPLITS = ("train", "val", "test")
-_MAX_TEXT_BYTES = 2**20
-_MAX_LIST_BYTES = 2**28
 
 
 class YoloSource(ImageSource):
@@ -329,7 +327,7 @@ class YoloLayout:
                     yield name
 
     def _lines(self, file: str, images: set[str]) -> Iterator[str]:
-        lines = text_of(self.files.inside(self.base, file), _MAX_LIST_BYTES).splitlines()
+        lines = text_of(self.files.inside(self.base, file)).splitlines()
         for number, line in enumerate(lines, 1):
             entry = line.strip().replace("\\", "/")
             places = (_below(self.base, os.path.join(folder, entry)) for folder in (os.path.dirname(file), ""))
@@ -358,17 +356,14 @@ class YoloLayout:
         return found
 
 
-def text_of(file: str, most: int = _MAX_TEXT_BYTES) -> str:
+def text_of(file: str) -> str:
     """The content of a text file.
 
     Raises:
-        FormatError: if it cannot be read, is larger, or is no UTF-8.
+        FormatError: if it cannot be read, or is no UTF-8.
     """
     with reading("the file cannot be read", file, OSError, UnicodeError), open_file(file) as opened:
-        content = opened.read(most + 1)
-        if len(content) > most:
-            raise FormatError(f"it has more than {most} bytes", file=file)
-        return content.decode("utf-8-sig")
+        return opened.read().decode("utf-8-sig")
 
 
 def _stems(image: str) -> list[str]:

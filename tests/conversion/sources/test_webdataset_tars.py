@@ -16,7 +16,6 @@ import pytest
 from PIL import Image
 
 import gdsload
-from gdsload.conversion.sources import webdataset_tars
 from gdsload.conversion.sources.webdataset_tars import TarSource
 from gdsload.errors import ConversionError, FormatError, SchemaError
 from tests.conversion.reading import items_of
@@ -145,11 +144,9 @@ def test_a_pickle_stays_bytes(tmp_path):
     assert items_of(TarSource(file, with_key=False))[0].make() == {"pyd": content, "pth": content, "pickle": content}
 
 
-def test_members_too_large_or_twice(tmp_path, left_out, monkeypatch):
-    monkeypatch.setattr(webdataset_tars, "MAX_SAMPLE_BYTES", 99)
-    members = [("0.bin", bytes(100)), ("1.a", bytes(60)), ("1.b", bytes(60)), ("2.x", b""), ("2.X", b""), ("3.ok", b"")]
-    reasons = {"0": "more than 99 bytes", "1": "more than 99 bytes", "2": "two members"}
-    assert left_out(pack(tmp_path / "a.tar", members), reasons).column("ok") == [b""]
+def test_members_twice(tmp_path, left_out):
+    members = [("2.x", b""), ("2.X", b""), ("3.ok", b"")]
+    assert left_out(pack(tmp_path / "a.tar", members), {"2": "two members"}).column("ok") == [b""]
 
 
 def test_a_member_called_key(tmp_path):
@@ -181,27 +178,6 @@ def test_cut_short_anywhere(tmp_path, packed):
             items_of(TarSource(file))
 
 
-def long_name(nbytes):
-    """The header of a member's long name, of so many bytes."""
-    info = tarfile.TarInfo("././@LongLink")
-    info.type, info.size = tarfile.GNUTYPE_LONGNAME, nbytes
-    return info.tobuf(tarfile.GNU_FORMAT)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "match"),
-    [
-        ("a.tar.gz", gzip.compress(long_name(2**33) + bytes(10**6)), "no header"),
-        ("a.tar", (long_name(1) + bytes(512)) * 3000, "cannot be read"),
-    ],
-    ids=["one that unpacks without end", "headers of headers"],
-)
-def test_long_headers(tmp_path, name, content, match):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(FormatError, match=match):
-        items_of(TarSource(str(tmp_path / name)))
-
-
 def claiming(path, nbytes, packed=False, name="a.bin", pax=None):
     """A small tar of a member that has four bytes, and says that it has others."""
     info = tarfile.TarInfo(name)
@@ -213,17 +189,15 @@ def claiming(path, nbytes, packed=False, name="a.bin", pax=None):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("most", [2**20, 2**60])
+@pytest.mark.parametrize("fields", [None, ["other"]])
 @pytest.mark.parametrize("nbytes", [20_000, 2**31, 10**11, 10**15, 2**62])
-def test_sizes_are_believed_as_far_as_the_file_goes(tmp_path, monkeypatch, nbytes, packed, most):
-    monkeypatch.setattr(webdataset_tars, "MAX_SAMPLE_BYTES", most)
-    path = claiming(tmp_path / f"a.tar{'.gz' if packed else ''}", nbytes, packed)
+def test_sizes_are_believed_as_far_as_the_file_goes(tmp_path, nbytes, packed, fields):
+    source = TarSource(claiming(tmp_path / f"a.tar{'.gz' if packed else ''}", nbytes, packed))
     began = time.monotonic()
     tracemalloc.start()
     try:
-        said = r"promises \d+ bytes, but the file has|ends in the middle|unexpected end|it ends within"
-        with pytest.raises(FormatError, match=said):
-            items_of(TarSource(path))
+        with pytest.raises(FormatError, match=r"ends in the middle|unexpected end|it ends within"):
+            items_of(source if fields is None else source.only(fields))
         assert tracemalloc.get_traced_memory()[1] < 2**24
     finally:
         tracemalloc.stop()
@@ -246,14 +220,12 @@ def test_sparse_members_are_refused_in_every_form(tmp_path, headers):
         items_of(TarSource(path))
 
 
-def test_members_that_nobody_wants_are_not_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(webdataset_tars, "MAX_SAMPLE_BYTES", 3)
+def test_members_that_nobody_wants_are_not_looked_at(tmp_path):
     members = [(f"{n}.{name}", content) for n in range(3) for name, content in (("jpg", b"none"), ("cls", b"%d" % n))]
     source = TarSource(pack(tmp_path / "a.tar", members))
     assert [item.make() for item in items_of(source.only(["cls"]))] == [{"key": str(n), "cls": n} for n in range(3)]
-    with pytest.raises(FormatError, match="more than 3 bytes"):
+    with pytest.raises(FormatError, match="the image cannot be decoded"):
         items_of(source)[0].make()
-    monkeypatch.undo()
     Image.new("RGBA", (2, 2)).save(tmp_path / "0.png")
     pictures = TarSource(pack(tmp_path / "b.tar", [("0.png", (tmp_path / "0.png").read_bytes()), ("0.cls", b"1")]))
     assert pictures.form.notes != pictures.only(["cls"]).form.notes == ()
