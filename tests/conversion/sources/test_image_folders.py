@@ -48,14 +48,6 @@ def test_classes_order_and_pixels(folder):
         assert np.array_equal(image, np.asarray(Image.open(folder / item.key)).transpose(2, 0, 1))
 
 
-def test_parts_are_runs_of_files_and_find_them_by_themselves(folder):
-    source = ImageFolderSource(str(folder), size=8, resize="crop")
-    parts = source.parts(8 * 8 * 3 * 5)
-    assert [part.samples for part in parts] == [5, 5, 3]
-    assert all(isinstance(piece, str | int) for part in parts for piece in part.where)
-    assert [item.key for part in parts for item in source.read(part)] == [item.key for item in items_of(source)]
-
-
 def test_parts_are_as_large_as_the_images_are(folder):
     """Found out by decoding some; one that cannot be decoded says nothing."""
     (folder / "2" / "im-1.png").write_bytes(b"none")

@@ -106,15 +106,3 @@ def test_refused(tmp_path):
     zarr.save_array(str(tmp_path / "none"), np.zeros((0, 3)))
     with pytest.raises(FormatError, match="not one row"):
         ZarrSource(str(tmp_path / "none")).parts(1)
-
-
-def test_bytes_of_a_fixed_length(tmp_path):
-    raw = [b"a\0", b"bc", b"\0d"]
-    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=2)
-    for kind in "SV":
-        zarr.create_array(group.store, name=kind, data=np.array(raw, f"{kind}2"), zarr_format=2)
-    source = ZarrSource(str(tmp_path / "a.zarr"))
-    (found,) = made_by(source)
-    assert found == {"S": [b"a", b"bc", b"\0d"], "V": raw}
-    note, _ = source.notes()
-    assert note.startswith("'S' has bytes of a fixed length (2), of which zeros at the end are left out")
