@@ -69,18 +69,9 @@ class YoloSource(ImageSource):
         self.layout = YoloLayout(path, self.files)
         self.boxes = BoxForm(boxes, self.look)
 
-    @property
-    def classes(self) -> list[str]:
-        """The names of the classes; an object's label is a position in this list. Empty if no file names them.
-
-        Raises:
-            FormatError: if the YAML file is damaged.
-        """
-        return self.layout.classes()
-
     def metadata(self) -> dict[str, Any]:
         """The source's part of the dataset's metadata: the names of classes, and the form of boxes."""
-        names = self.classes
+        names = self.layout.classes()
         return {"boxes": self.boxes.wanted} | ({"classes": {"labels": names}} if names else {})
 
     def notes(self) -> list[str]:
@@ -94,7 +85,7 @@ class YoloSource(ImageSource):
         return {
             "kind": self.kind,
             "path": self.path,
-            "classes": self.classes,
+            "classes": self.layout.classes(),
             "files": len(pairs),
             "sha256": digest_of(map(stamps, files)),
             "boxes": self.boxes.wanted,
@@ -107,7 +98,7 @@ class YoloSource(ImageSource):
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
-        classes = len(self.classes)
+        classes = len(self.layout.classes())
         for image, label in zip(part.where[::2], part.where[1::2], strict=True):
             yield Item(str(image), partial(self._sample, str(image), str(label), classes), 1)
 
