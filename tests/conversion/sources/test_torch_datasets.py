@@ -59,6 +59,9 @@ def test_runs_of_samples_and_a_bad_one(tmp_path):
         items_of(TorchSource(Squares(), names=["n"]))[0].make()
     with pytest.raises(FormatError, match="not one sample"):
         TorchSource(Squares(0)).parts(1)
+    for names in ("ab", ["a", "a"]):
+        with pytest.raises(OptionError, match="no list of different names"):
+            TorchSource(Squares(), names=names)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +132,6 @@ def test_no_dataset(spec):
         TorchSource(spec).parts(1)
 
 
-@pytest.mark.parametrize("names", ["ab", ["a", "a"]])
-def test_names_are_a_list_of_different_ones(names):
-    with pytest.raises(OptionError, match="no list of different names"):
-        TorchSource(Squares(), names=names)
-
-
 def numbered():
     for number in range(5):
         yield {"n": number}
@@ -158,30 +155,16 @@ def test_loaders_are_refused(tmp_path, loader):
         gdsload.convert(loader(gdsload.ShardDataset(tmp_path / "d")), tmp_path / "out")
 
 
-class OneLate(Dataset):
-    """float32, and after the first samples a float of Python's."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def __len__(self):
-        return 100
-
-    def __getitem__(self, index):
-        return {"t": np.float32(index) if index < 90 else self.value}
-
-
 @pytest.mark.parametrize("values", [0.1, [0.1, 2], (1, 1700000000.5), 1700000000.5])
 def test_python_floats_are_float64_as_torchs_loader_has_them(converted, values):
-    dataset = [{"t": values}] * 3
-    assert converted(dataset)[1]["t"].tolist() == (list(values) if isinstance(values, tuple) else values)
+    assert converted([{"t": values}] * 3)[1]["t"].tolist() == (list(values) if isinstance(values, tuple) else values)
 
 
-def test_a_late_python_float_is_refused_or_rounded_by_a_cast(tmp_path):
+def test_a_late_python_float_is_refused_or_rounded_by_a_cast(tmp_path, converted):
+    late = [{"t": np.float32(n) if n < 90 else 0.1} for n in range(100)]
     with pytest.raises(GdsloadError, match="it is float64, but the schema says float32"):
-        gdsload.convert(OneLate(1700000000.5), tmp_path / "d", workers=1)
-    gdsload.convert(OneLate(0.1), tmp_path / "d", workers=1, casts={"t": "float32"}, restart=True)
-    assert gdsload.ShardDataset(tmp_path / "d").column("t")[95] == torch.tensor(0.1)
+        gdsload.convert(late, tmp_path / "d", workers=1)
+    assert converted(late, casts={"t": "float32"}).column("t")[95] == torch.tensor(0.1)
 
 
 def picture(mode, colours=()):
