@@ -144,7 +144,7 @@ def broken():
 
 
 def test_a_function_of_a_dataset_that_raises(tmp_path):
-    with pytest.raises(FormatError, match="test_reasons:broken: the call failed: KeyError: 'config'"):
+    with pytest.raises(FormatError, match="test_reasons:broken: the call without arguments failed: KeyError: 'config'"):
         gdsload.convert(f"{__name__}:broken", tmp_path / "out", workers=1)
-    with pytest.raises(OptionError, match="caught cannot be called without arguments"):
+    with pytest.raises(FormatError, match="caught: the call without arguments failed: TypeError"):
         gdsload.convert(f"{__name__}:caught", tmp_path / "out", workers=1)

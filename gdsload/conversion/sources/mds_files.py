@@ -74,14 +74,6 @@ class MdsSource(FieldChoice, ImageSource):
         files = [self._index(), *(self._place(shard)[0] for shard in self._shards())]
         return {"kind": self.kind, "files": stamps(files), **self.form.to_json()}
 
-    def notes(self) -> list[str]:
-        """Notes for users on hashes that cannot be compared."""
-        names = {
-            name for shard in self._shards() for file in (shard.raw, shard.packed) if file for name, _ in file.hashes
-        }
-        unknown = [name for name in sorted(names) if not _new_hash(name)]
-        return [f"hashes of {name!r} are not compared: it is not known" for name in unknown]
-
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of shards."""
         shards = self._shards()
@@ -172,12 +164,12 @@ class _File:
 
     def compare(self, file: IO[bytes]) -> None:
         """Compare the hashes of a file's bytes with those that are known of it; ValueError if one differs."""
-        hashers = {name: hasher for name, _ in self.hashes if (hasher := _new_hash(name)) is not None}
+        hashers = {name: _new_hash(name) for name, _ in self.hashes}
         while hashers and (piece := file.read(_PIECE_BYTES)):
             for hasher in hashers.values():
                 hasher.update(piece)
         for name, wanted in self.hashes:
-            if name in hashers and (found := hashers[name].hexdigest()) != wanted.lower():
+            if (found := hashers[name].hexdigest()) != wanted.lower():
                 raise ValueError(f"its {name} is {found}, but the index says {wanted[:200]}")
         file.seek(0)
 
@@ -207,11 +199,9 @@ class _Shard:
 
 
 def _new_hash(name: str) -> Any:
-    """The hash of a name, as `hashlib` or `xxhash` has it; None if it is not known here, or has no one length."""
+    """The hash of a name, as `hashlib` or `xxhash` has it; ValueError if neither has it."""
     if name in _XXHASH:
         return getattr(xxhash, "xxh3_128" if name == "xxh128" else name)()
-    if name not in hashlib.algorithms_available or name.startswith("shake"):
-        return None
     return hashlib.new(name, usedforsecurity=False)
 
 

@@ -254,15 +254,8 @@ def test_hashes_of_the_index_are_compared(tmp_path, packer, algorithms):
     assert not (tmp_path / "out").exists()
 
 
-def test_hashes_of_what_was_packed_are_compared(tmp_path):
-    folder = hashed(tmp_path / "d", "gz", raw="00")
+def test_hashes_of_what_was_packed_are_compared_and_unknown_ones_refused(tmp_path):
     with pytest.raises(FormatError, match=r"its sha1 is \w+, but the index says 00"):
-        made_by(MdsSource(str(folder)))
-
-
-def test_hashes_that_are_not_known_are_named(tmp_path):
-    folder = hashed(tmp_path / "d", algorithms=("crc99", "shake_128", "sha1"))
-    report = gdsload.convert(folder, tmp_path / "out", workers=1, fields=["str"])
-    assert report.notes == tuple(
-        f"hashes of '{name}' are not compared: it is not known" for name in ("crc99", "shake_128")
-    )
+        made_by(MdsSource(str(hashed(tmp_path / "raw", "gz", raw="00"))))
+    with pytest.raises(FormatError, match="unsupported hash type crc99"):
+        made_by(MdsSource(str(hashed(tmp_path / "unknown", algorithms=("crc99", "sha1")))))
