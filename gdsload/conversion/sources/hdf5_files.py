@@ -179,7 +179,7 @@ def _is_variable(child: Any) -> bool:
     """Return whether a member is a dataset with values, and no mere dimension of netCDF's."""
     if not isinstance(child, need("h5py").Dataset):
         return False
-    label = _attribute(child, "NAME")
+    label = child.attrs.get("NAME")
     text = label.decode("latin-1") if isinstance(label, bytes) else str(label)
     return not text.startswith("This is a netCDF dimension but not a netCDF variable")
 
@@ -194,17 +194,9 @@ def _first_dimension(field: Any) -> str | None:
 
 def _meanings(fields: dict[str, Any]) -> dict[str, StoredNumbers]:
     return {
-        name: StoredNumbers.of({key: _attribute(field, key) for key in ATTRIBUTES}, field.dtype)
+        name: StoredNumbers.of({key: field.attrs.get(key) for key in ATTRIBUTES}, field.dtype)
         for name, field in fields.items()
     }
-
-
-def _attribute(field: Any, name: str) -> Any:
-    """An attribute of a dataset; None if there is none, or one of a type that numpy does not have."""
-    try:
-        return field.attrs.get(name)
-    except TypeError:
-        return None
 
 
 def _is_utf8(field: Any) -> bool:
@@ -259,7 +251,7 @@ def _values(field: Any, begin: int, end: int) -> Any:
 def opened_hdf5(file: str) -> Iterator[Any]:
     """A file, open for reading; whatever is wrong with it is a FormatError."""
     h5py = need("h5py", file=file)
-    with reading("the HDF5 file cannot be read", file, OSError, RuntimeError, ValueError, KeyError):
+    with reading("the HDF5 file cannot be read", file, OSError, RuntimeError, ValueError, KeyError, TypeError):
         with open_file(file) as raw:
             if raw.read(len(_NETCDF_3)) == _NETCDF_3:
                 remedy = f"Make one of netCDF 4 of it: nccopy -k netCDF-4 {shlex.quote(file)} new.nc"
