@@ -71,7 +71,6 @@ class SourceKeywords(ImageFileOptions, ColumnOptions, total=False):
     """The options of all kinds of sources, for type checkers; each kind documents its own."""
 
     boxes: str
-    database: str | None
     decode: str
     delimiter: str | None
     dense: bool

@@ -14,6 +14,7 @@ _BARE = (KeyError, IndexError, TypeError, AttributeError)
 """Errors of Python itself, for a value that the code did not expect: their texts tell users nothing of their file."""
 _MOST = 200
 _LONGEST_REASON = _LONGEST_VALUE = 500
+_LONGEST_REMEDY = 16_000  # a command with several paths
 
 
 def in_words(error: BaseException) -> str:
@@ -49,11 +50,17 @@ def counted_are(count: int, what: str) -> str:
 
 
 def reason_of(trouble: Exception) -> str:
-    """The reason that a sample is bad, for people: of bounded length, with the class of an error of other code."""
+    """The reason that a sample is bad, for people: of bounded length, with the class of an error of other code.
+
+    A remedy is whole: it may be a command that is pasted into a shell.
+    """
     if type(trouble) in _BARE:
         return f"the sample cannot be made: {in_words(trouble)}"
-    said = str(trouble) if isinstance(trouble, GdsloadError) else f"{type(trouble).__name__}: {trouble}"
-    return said[:_LONGEST_REASON].rstrip(".")
+    if not isinstance(trouble, GdsloadError):
+        return f"{type(trouble).__name__}: {trouble}"[:_LONGEST_REASON].rstrip(".")
+    ending = f". {trouble.remedy}" if trouble.remedy else ""
+    said = str(trouble).removesuffix(ending)[:_LONGEST_REASON].rstrip(".")
+    return said + ending[:_LONGEST_REMEDY].removesuffix(".")
 
 
 @contextmanager
