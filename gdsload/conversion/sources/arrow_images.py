@@ -68,7 +68,7 @@ class ImageColumns:
                 content = self._content(table, name, row, "sound")
                 fields = {name: content} if self.form.keep_encoded else sound_fields(name, content, where)
             else:
-                fields = {name: column_values(leaf_array(table, leaf), leaf, row, self.file)[0]}
+                fields = {name: column_values(leaf_array(table, leaf), leaf, f"{self.file}, row {row}")[0]}
             put(found, fields, self.file)
         return found
 

@@ -56,6 +56,7 @@ class Leaf:
         fill: what stands for a missing value; None: nothing does.
         decimals: what decimal numbers become.
         usual: an example of what may stand for a missing value; None: that of the type.
+        nan: whether missing floating-point numbers are NaN.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Leaf:
     fill: Any = None
     decimals: str | None = None
     usual: Any = None
+    nan: bool = True
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,14 @@ class TableForm:
         fill: see `ColumnOptions`.
         as_json: likewise.
         decimals: likewise.
+        nan: whether missing floating-point numbers are NaN.
     """
 
     fields: tuple[str, ...] | None = None
     fill: Mapping[str, Any] = field(default_factory=dict)
     as_json: Sequence[str] = ()
     decimals: str | None = None
+    nan: bool = True
 
     def __post_init__(self) -> None:
         if self.decimals not in (None, *_DECIMALS):
@@ -145,7 +149,7 @@ class TableForm:
         name = ".".join(path)
         is_struct = need("pyarrow").types.is_struct(kind) and name not in self.as_json and name not in but
         if not is_struct or is_encoded(kind):
-            yield Leaf(name, path, kind, json=name in self.as_json, decimals=self.decimals)
+            yield Leaf(name, path, kind, json=name in self.as_json, decimals=self.decimals, nan=self.nan)
             return
         for position in range(kind.num_fields):
             yield from self._within(kind.field(position).type, (*path, kind.field(position).name), but)

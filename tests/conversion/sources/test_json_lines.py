@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.conversion.recognise import recognise
+from gdsload.conversion.sources import json_lines
 from gdsload.conversion.sources.json_lines import JsonLinesSource
 from gdsload.errors import FormatError, OptionError, ReadError
 from tests.conversion.reading import plain
@@ -81,8 +82,10 @@ def test_numbers_and_texts_are_no_others(tmp_path, samples_in):
 
 @pytest.mark.parametrize("numbers", [[1, 2**64, 2**64 + 1], [-1, 2**64 - 1]])
 def test_whole_numbers_that_no_whole_type_holds_are_refused(tmp_path, samples_in, numbers):
-    for name, wrap in (("n", lambda n: n), ("l", lambda n: [n]), ("s", lambda n: {"id": n})):
-        path = write(tmp_path / f"{name}.jsonl", [{name: wrap(number), "x": 0.5} for number in numbers])
+    for name, wrap in (("n", lambda n: n), ("l", lambda n: [n]), ("s.id", lambda n: n)):
+        key, _, part = name.partition(".")
+        rows = [{key: {part: number} if part else wrap(number), "x": 0.5} for number in numbers]
+        path = write(tmp_path / f"{name}.jsonl", rows)
         said = rf"the key '{name}' has the whole number {numbers[1]}, .*`as_json=\['{name}'\]`"
         with pytest.raises(OptionError, match=said):
             JsonLinesSource(path).parts(100)
@@ -104,7 +107,7 @@ def test_a_whole_number_among_floats_is_refused(tmp_path, samples_in, wrap, befo
     """At once, or, where it comes after the first lines, as a bad line."""
     rows = [{"n": wrap(value), "x": 1e300} for value in [0.5] * before + [2**53 + 1, 2**53]]
     path = write(tmp_path / "a.jsonl", rows)
-    said = r"the key 'n' has the whole number 9007199254740993, which would"
+    said = r"the key 'n(.id)?' has the whole number 9007199254740993, which would"
     with pytest.raises((OptionError, ReadError), match=said):
         gdsload.convert(path, tmp_path / "out", workers=1)
     if before > 1:
@@ -162,8 +165,8 @@ def test_what_python_cannot_hold_is_an_error_of_gdsload(tmp_path, line, options,
 @pytest.mark.parametrize(
     ("value", "other", "key", "late"),
     [
-        (1, "a", "odd", 3), ([1], [1, "a"], "odd", 3), ({"a": 1}, {"a": True}, "odd", 3), (1, True, "o/d", 3),
-        (1, "a", "odd", 1000), ({"a": 1}, {"a": True}, "odd", 1000),
+        (1, "a", "odd", 3), ([1], [1, "a"], "odd", 3), (1, True, "o/d", 3), (0.5, True, "odd", 1000),
+        (1, "a", "odd", 1000), ({"a": 1}, 5, "odd", 1000), (5, {"a": 1}, "odd", 3), ({"a": 1}, [1], "odd", 3),
     ],
 )  # fmt: skip
 def test_a_key_of_several_types_is_named(tmp_path, value, other, key, late):
@@ -184,15 +187,68 @@ def test_what_is_too_long_to_be_pasted_is_left_out_of_hints(tmp_path):
 @pytest.mark.parametrize(
     ("late", "kind", "said"),
     [
-        (1.5, "float64", r"1\.5\. Say of what type it is, `types={'b': 'float64'}`, which rounds"),
-        (2**64 - 1, "uint64", r"5\. Say of what type it is, `types={'b': 'uint64'}`; or keep"),
+        (1.5, "float64", r"1\.5\. Say of what type it is, `types={'%s': 'float64'}`, which rounds"),
+        (2**64 - 1, "uint64", r"5\. Say of what type it is, `types={'%s': 'uint64'}`; or keep"),
     ],
 )
-def test_a_number_that_its_key_does_not_hold_names_a_type_that_does(tmp_path, converted, late, kind, said):
-    path = write(tmp_path / "a.jsonl", [{"a": 1, "b": 1}] * 1000 + [{"a": 1, "b": late}])
-    with pytest.raises(ReadError, match=f"row 1000 of .*the key 'b' has .*{said}"):
+@pytest.mark.parametrize(("key", "wrap"), [("b", lambda n: n), ("b", lambda n: [n]), ("b.c", lambda n: {"c": n})])
+def test_a_number_that_its_key_does_not_hold_names_a_type_that_does(tmp_path, converted, late, kind, said, key, wrap):
+    path = write(tmp_path / "a.jsonl", [{"a": 1, "b": wrap(1)}] * 1000 + [{"a": 1, "b": wrap(late)}])
+    with pytest.raises(ReadError, match=f"row 1000 of .*the key '{key}' has .*{said % key}"):
         converted(path)
-    assert converted(path, types={"b": kind})[1000]["b"].item() == late
+    assert converted(path, types={key: kind})[1000][key].item() == late
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "kind"),
+    [("n", [0.5, "-0", -0.0], None), ("n", ["-0", 1], None), ("l", [0.5, "-0"], None), ("n", ["-0", 7], "float32")],
+)
+def test_minus_zero_stays_it(tmp_path, samples_in, name, numbers, kind):
+    lines = [f'{{"{name}": {f"[{one}]" if name == "l" else one}}}' for one in numbers]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    found = samples_in(JsonLinesSource(str(tmp_path / "a.jsonl"), types={name: kind} if kind else {}))
+    assert [str(one[name].tolist()).strip("[]") for one in found] == [str(float(one)) for one in numbers]
+
+
+def test_a_line_without_a_key_that_another_object_has_is_no_bad_one(tmp_path, samples_in, left_out):
+    """Where fields are chosen; else a part that comes late is, and the way out works for it, too."""
+    path = write(tmp_path / "a.jsonl", [{"s": {"x": 1}}] * 1000 + [{"s": {"x": 2, "z": 3}}])
+    assert [int(one["s.x"]) for one in samples_in(JsonLinesSource(path).only(["s.x"]))] == [1] * 1000 + [2]
+    left_out(path, {"row 1000": "`types={'s.z': 'float64'}` and `fill={'s.z': 0}`"})
+    assert samples_in(JsonLinesSource(path, types={"s.z": "int64"}, fill={"s.z": 0}))[-1] == {"s.x": 2, "s.z": 3}
+
+
+def test_keys_with_dots_and_objects(tmp_path, samples_in):
+    path = write(tmp_path / "a.jsonl", [{"a": 1, "a.b": 2, "s": None}, {"a": 3, "a.b": 4, "s": {"c": {"d": "x"}}}])
+    found = samples_in(JsonLinesSource(path, fill={"s.c.d": ""}))
+    assert [plain(one) for one in found] == [{"a": 1, "a.b": 2, "s.c.d": ""}, {"a": 3, "a.b": 4, "s.c.d": "x"}]
+    path = write(tmp_path / "a.jsonl", [{"a.b": 1, "a": {"b": 2}}])
+    with pytest.raises(FormatError, match="it has a key twice"):
+        JsonLinesSource(path).parts(1)
+
+
+def test_nothing_but_empty_lists_wants_its_type(tmp_path, samples_in):
+    (tmp_path / "a.jsonl").write_text("[]\n[]\n")
+    with pytest.raises(OptionError, match=r"'tokens' has no value in the first lines. Say of what type"):
+        JsonLinesSource(str(tmp_path / "a.jsonl")).parts(1)
+    found = samples_in(JsonLinesSource(str(tmp_path / "a.jsonl"), types={"tokens": "uint16"}))
+    assert [(one["tokens"].dtype, one["tokens"].tolist()) for one in found] == [(np.uint16, [])] * 2
+
+
+def test_a_line_that_is_too_long_is_refused_with_the_way_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_lines, "_MAX_LINE_BYTES", 100)
+    path = write(tmp_path / "a.jsonl", [{"text": "a" * 100}])
+    with pytest.raises(FormatError, match="a line has 100 bytes or more. Write such samples as Parquet"):
+        JsonLinesSource(path).parts(1)
+
+
+@pytest.mark.parametrize("how", [{"dtype": "uint16"}, {"source_options": {"dtype": "uint16"}}])
+def test_a_type_of_all_is_said_by_casts(tmp_path, how):
+    (tmp_path / "a.jsonl").write_text("[1, 2]\n")
+    with pytest.raises(
+        OptionError, match=r"no option 'dtype'. Say as what a field is stored: `casts={'NAME': 'uint16'}`"
+    ):
+        gdsload.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=1, **how)
 
 
 def test_numbers_that_no_whole_type_holds_together_may_be_texts(tmp_path, converted):
@@ -294,11 +350,20 @@ def test_many_bad_lines_among_others(tmp_path, left_out):
     assert len(left_out(path, dict.fromkeys(bad, "the key 'n' has values of several types"))) == 1500 - len(bad)
 
 
-def test_units_of_times(tmp_path, converted):
-    path = write(tmp_path / "a.jsonl", [{"t": "2020-01-01T00:00:01"}])
+@pytest.mark.parametrize(("zone", "said"), [("", "no time zone"), ("Z", "UTC"), ("-01:00", "UTC")])
+def test_units_of_times(tmp_path, converted, zone, said):
+    path = write(tmp_path / "a.jsonl", [{"t": f"2020-01-01T00:00:01{zone}"}])
     dataset = converted(path, types={"t": "timestamp[ms]"})
-    assert dataset.metadata["units"] == {"t": "milliseconds since 1970-01-01 (no time zone)"}
-    assert dataset[0]["t"].item() == 1577836801000
+    assert dataset.metadata["units"] == {"t": f"milliseconds since 1970-01-01 ({said})"}
+    assert dataset[0]["t"].item() == 1577836801000 + 3_600_000 * (zone == "-01:00")
+
+
+@pytest.mark.parametrize("late", [5, "2020-01-01T00:00:01Z", "noon", True])
+def test_what_is_no_such_time_is_at_fault_alone(tmp_path, left_out, late):
+    """A number may count anything."""
+    path = write(tmp_path / "a.jsonl", [{"t": "2020-01-01T00:00:01"}, {"t": late}])
+    reasons = {"row 1": "the key 't' has values of several types: "}
+    assert len(left_out(path, reasons, types={"t": "timestamp[ms]"})) == 1
 
 
 def test_no_lines(tmp_path):

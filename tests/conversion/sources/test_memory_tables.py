@@ -177,7 +177,7 @@ def test_columns_by_name_are_those_of_tables(tmp_path, converted, left_out):
         "t": pandas.Series(pandas.to_datetime(["2020-01-01"] * 300)).astype("datetime64[s]"),
         "s": pa.array([{"a": n, "b": "x"} for n in range(300)]),
     }
-    with pytest.raises(gdsload.GdsloadError, match=r"column 'n' has no value, .* in row 1. Say .*`fill=\{'n': 0\}`"):
+    with pytest.raises(gdsload.GdsloadError, match=r"row 1: column 'n' has no value, .* Say .*`fill=\{'n': 0\}`"):
         converted(arrays)
     report = gdsload.convert(arrays, tmp_path / "out", workers=2, fill={"n": 0}, shard_bytes="2kB")
     assert report.notes == ("'t' is int64, seconds since 1970-01-01 (no time zone)",)
