@@ -18,7 +18,7 @@ from gdsload.conversion.sources.arrow_types import Leaf, extended, inner_type, i
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 
-__all__ = ["column_values", "halved", "leaf_array", "row_items", "table_items", "validate"]
+__all__ = ["column_values", "given", "halved", "leaf_array", "row_items", "table_items", "validate"]
 
 Made = TypeVar("Made")
 
@@ -55,7 +55,7 @@ def row_items(count: int, make: Callable[[int, int], dict[str, Any]], key: Calla
         key: the key of such rows.
     """
     for low, high, values in halved(0, count, make):
-        yield Item(key(low, high), partial(_given, values), high - low)
+        yield Item(key(low, high), partial(given, values), high - low)
 
 
 def halved(low: int, high: int, make: Callable[[int, int], Made]) -> Iterator[tuple[int, int, Made | FormatError]]:
@@ -76,7 +76,8 @@ def halved(low: int, high: int, make: Callable[[int, int], Made]) -> Iterator[tu
     yield from halved(middle, high, make)
 
 
-def _given(values: dict[str, Any] | FormatError) -> dict[str, Any]:
+def given(values: dict[str, Any] | FormatError) -> dict[str, Any]:
+    """Values as they are, or the error in their place raised."""
     if isinstance(values, FormatError):
         raise values
     return dict(values)

@@ -114,16 +114,17 @@ def test_types_by_the_first_values(tmp_path, cells, expected):
 
 
 def test_bad_rows_are_alone(tmp_path, left_out):
-    lines = ["n,text", "1,a", "2", "3,c,d", "x,e", ",f", '5,"g"h', "6,\xff", "7,i", '8,"j']
+    lines = ["n,text", "1,a", "2", "3,c,d", "x,e", ",f", '5,"g"h', "6,\xff", "7,i", "7,\xff,8", '8,"j']
     (tmp_path / "t.csv").write_bytes("\n".join(lines).encode("latin-1"))
     reasons = {
         "line 3": "1 cells, but there are 2 columns",
         "line 4": "3 cells",
         "line 5": "'x', which is no int",
-        "line 6": "'', which is no int",
+        "line 6": "column 'n' has no value",
         "line 7": "a quote inside a quoted cell is not doubled",
-        "line 8": "the file is not UTF-8: column 'text' is b'\\xff'. Pass `encoding='latin-1'`, say",
-        "line 10": "a quote in it is never closed",
+        "line 8": "the file is not UTF-8: b'6,\\xff\\n'. Pass `encoding='latin-1'`, say",
+        "line 10": "the file is not UTF-8",
+        "line 11": "a quote in it is never closed",
     }
     dataset = left_out(tmp_path / "t.csv", reasons, types={"n": "int"})
     assert [(int(sample["n"]), sample["text"]) for sample in dataset] == [(1, "a"), (7, "i")]
@@ -132,14 +133,14 @@ def test_bad_rows_are_alone(tmp_path, left_out):
 def test_a_file_in_latin_1_says_how_it_is_read(tmp_path, converted):
     path = tmp_path / "t.csv"
     path.write_bytes("n,caf\xe9\n1,a\n".encode("latin-1"))
-    with pytest.raises(FormatError, match=r"not UTF-8: the name of column 2 is b'caf.xe9'\. Pass `encoding='latin-1'`"):
+    with pytest.raises(FormatError, match=r"not UTF-8: b'n,caf.xe9.n'\. Pass `encoding='latin-1'`"):
         gdsload.convert(path, tmp_path / "out", workers=1)
-    assert gdsload.convert(path, tmp_path / "out", workers=1, fields=["n"]).samples == 1
     path.write_bytes("n,t\n1,caf\xe9\n".encode("latin-1"))
     with pytest.raises(
         ReadError, match=r"line 2: the file is not UTF-8: .*Pass `encoding='latin-1'`, say\. Mend it, or"
     ):
         gdsload.convert(path, tmp_path / "other", workers=1)
+    assert gdsload.convert(path, tmp_path / "out", workers=1, fields=["n"]).samples == 1
     assert converted(path, encoding="latin-1")[0]["t"] == "caf\xe9"
 
 
@@ -265,7 +266,7 @@ def test_empty_cells(tmp_path):
     path = write(tmp_path / "t.csv", ["f", "i", "s"], [[1.5, 1, "a"], ["", "", ""]])
     first, second = items_of(CsvSource(path))
     assert [(name, list(values)) for name, values in first.make().items()] == [("f", [1.5]), ("i", [1]), ("s", ["a"])]
-    with pytest.raises(FormatError, match=r"has '', which is no int.*`fill=\{'i': 0\}`"):
+    with pytest.raises(FormatError, match=r"line 3: column 'i' has no value.*`fill=\{'i': 0\}`"):
         second.make()
     assert str(rows_of(CsvSource(path, fill={"i": -1, "s": "none"}))[1]["i"]) == "-1"
     report = gdsload.convert(path, tmp_path / "out", fill={"i": -1}, workers=1)
@@ -464,7 +465,7 @@ class TestLargeWholeNumbers:
 
     def test_what_fills_is_not_rounded(self, tmp_path):
         path = write(tmp_path / "t.csv", ["x"], [["0.5"], ["1"]])
-        with pytest.raises(OptionError, match="fill has 9007199254740993 for column 'x', which is float"):
+        with pytest.raises(OptionError, match="fill has 9007199254740993 for field 'x', which is double"):
             CsvSource(path, fill={"x": 2**53 + 1}).parts(1)
 
     def test_a_late_one_is_not_told_to_be_a_float(self, tmp_path):
