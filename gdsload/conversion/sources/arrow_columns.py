@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Context
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,21 +15,20 @@ from numpy.typing import NDArray
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.source import Item
 from gdsload.conversion.sources.arrow_types import Leaf, extended, inner_type, is_encoded, is_list, is_text
+from gdsload.conversion.sources.bad_rows import row_items
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 
-__all__ = ["column_values", "given", "halved", "leaf_array", "row_items", "table_items", "validate"]
+__all__ = ["column_values", "leaf_array", "table_items", "validate"]
 
-Made = TypeVar("Made")
-
-_EXACT = 2**53
-_MAX_SCALE = 22
 _DIGITS = Context(prec=100)
 
 
 def table_items(table: Any, leaves: Sequence[Leaf], first_row: int, file: str) -> Iterator[Item]:
     """The rows of a table of Arrow's, or of a record batch, as `row_items` has them."""
     validate(table, file)
+    if not table.num_rows:
+        return
     arrays = [leaf_array(table, leaf) for leaf in leaves]
 
     def made(low: int, high: int) -> dict[str, Any]:
@@ -37,50 +36,7 @@ def table_items(table: Any, leaves: Sequence[Leaf], first_row: int, file: str) -
         pieces = zip(leaves, arrays, strict=True)
         return {leaf.name: column_values(array.slice(low, high - low), leaf, where) for leaf, array in pieces}
 
-    def key(low: int, high: int) -> str:
-        first, last = first_row + low, first_row + high - 1
-        return f"row {first}" if first == last else f"rows {first} to {last}"
-
-    yield from row_items(table.num_rows, made, key)
-
-
-def row_items(count: int, make: Callable[[int, int], dict[str, Any]], key: Callable[[int, int], str]) -> Iterator[Item]:
-    """Rows as few items, so that each bad row is one by itself, whose error is raised when it is made.
-
-    All are batches, also those of one row, so that a column of lists is seen to be ragged wherever it is cut.
-
-    Args:
-        count: the number of rows.
-        make: makes the values of the rows from one number to another, or raises a FormatError.
-        key: the key of such rows.
-    """
-    for low, high, values in halved(0, count, make):
-        yield Item(key(low, high), partial(given, values), high - low)
-
-
-def halved(low: int, high: int, make: Callable[[int, int], Made]) -> Iterator[tuple[int, int, Made | FormatError]]:
-    """Make something of rows, all at once; if that fails, of each half by itself, down to the error of a bad row."""
-    if low == high:
-        return
-    try:
-        made = make(low, high)
-    except FormatError as error:
-        if high - low == 1:
-            yield low, high, error
-            return
-    else:
-        yield low, high, made
-        return
-    middle = (low + high) // 2
-    yield from halved(low, middle, make)
-    yield from halved(middle, high, make)
-
-
-def given(values: dict[str, Any] | FormatError) -> dict[str, Any]:
-    """Values as they are, or the error in their place raised."""
-    if isinstance(values, FormatError):
-        raise values
-    return dict(values)
+    yield from row_items(first_row, table.num_rows, made)
 
 
 def validate(table: Any, file: str) -> None:
@@ -95,7 +51,9 @@ def validate(table: Any, file: str) -> None:
 
 def leaf_array(table: Any, leaf: Leaf) -> Any:
     """A column, or a part of a column of structs, in one piece. A missing struct has no parts."""
-    found = _whole(table.column(leaf.path[0]))
+    found = table.column(leaf.path[0])
+    if isinstance(found, need("pyarrow").ChunkedArray):
+        found = found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
     for name in leaf.path[1:]:
         found = found.flatten()[found.type.get_field_index(name)]
     if is_encoded(leaf.kind) and not leaf.json:
@@ -160,19 +118,6 @@ def _usual(kind: Any) -> Any:
     return "" if is_text(inner) else False if types.is_boolean(inner) else 0
 
 
-def _whole(column: Any) -> Any:
-    arrow = need("pyarrow")
-    if not isinstance(column, arrow.ChunkedArray):
-        return column
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    if not column.num_chunks:
-        kind = column.type
-        empty = arrow.array([], kind.storage_type if extended(kind) else kind)
-        return arrow.ExtensionArray.from_storage(kind, empty) if extended(kind) else empty
-    return arrow.concat_arrays(column.chunks)
-
-
 def _has_holes(array: Any, leaf: Leaf) -> bool:
     """Return whether a value is missing that nothing stands for; a list that is missing cannot be filled."""
     if leaf.json:
@@ -191,11 +136,9 @@ def _has_holes(array: Any, leaf: Leaf) -> bool:
 def _fixed(array: Any, leaf: Leaf, where: str) -> NDArray[Any]:
     """Numbers, or lists of them that are all of one length, as an array."""
     shape: list[int] = [len(array)]
-    order: list[int] | None = None
     if extended(array.type):
         # That of Arrow's own tensors, and of those of `datasets`.
         shape += list(getattr(array.type, "shape", None) or ())
-        order = getattr(array.type, "permutation", None)
         array = array.storage
         while is_list(array.type):
             array = array.flatten()
@@ -203,12 +146,9 @@ def _fixed(array: Any, leaf: Leaf, where: str) -> NDArray[Any]:
         shape.append(_list_size(array, leaf, where))
         array = array.flatten()
     numbers = _numbers(array, leaf, where)
-    try:
-        found = numbers.reshape(shape)
-    except ValueError:
-        raise FormatError(f"column {leaf.name!r} has values that are not of shape {shape[1:]}", file=where) from None
-    # The shape is that in memory; the permutation makes the dimensions of it that the tensor has.
-    return found if order is None else found.transpose(0, *(place + 1 for place in order))
+    if len(numbers) != math.prod(shape):
+        raise FormatError(f"column {leaf.name!r} has values that are not of shape {shape[1:]}", file=where)
+    return numbers.reshape(shape)
 
 
 def _list_size(array: Any, leaf: Leaf, where: str) -> int:
@@ -235,29 +175,15 @@ def _numbers(array: Any, leaf: Leaf, where: str) -> NDArray[Any]:
         array = array.cast(arrow.int64())
     if leaf.fill is not None:
         array = array.fill_null(leaf.fill)
-    if arrow.types.is_decimal(kind):
-        return _decimals(array, leaf, where)
-    numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    return numbers
-
-
-def _decimals(array: Any, leaf: Leaf, where: str) -> NDArray[Any]:
-    """Decimal numbers, each as the nearest float64, or as a whole number of its last digit."""
-    scale, texts = array.type.scale, array.to_pylist()
-    values = [None if value is None else int(value.scaleb(scale, _DIGITS)) for value in texts]
-    if leaf.decimals == "scaled":
-        if any(value is None or not -(2**63) <= value < 2**63 for value in values):
-            raise FormatError(f"column {leaf.name!r} has a decimal number that does not fit int64", file=where)
-        return np.array(values, np.int64)
-    # The quotient of two numbers that float64 has exactly is the nearest float64.
-    exact = 0 <= scale <= _MAX_SCALE
-    return np.array(
-        [
-            np.nan if value is None else value / 10**scale if exact and -_EXACT <= value <= _EXACT else float(str(text))
-            for value, text in zip(values, texts, strict=True)
-        ],
-        np.float64,
-    )
+    if not arrow.types.is_decimal(kind):
+        numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return numbers
+    if leaf.decimals == "float64":
+        return np.array([np.nan if value is None else float(value) for value in array.to_pylist()], np.float64)
+    values = [int(value.scaleb(kind.scale, _DIGITS)) for value in array.to_pylist()]
+    if any(not -(2**63) <= value < 2**63 for value in values):
+        raise FormatError(f"column {leaf.name!r} has a decimal number that does not fit int64", file=where)
+    return np.array(values, np.int64)
 
 
 def _plain(value: Any) -> str:

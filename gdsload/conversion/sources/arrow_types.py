@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypedDict
 
-from gdsload.conversion.row_source import check_fields, choice_of
+from gdsload.conversion.row_source import check_columns, check_fields, choice_of
 from gdsload.conversion.source import FieldChoice
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
@@ -124,9 +124,7 @@ class TableForm:
             raise FormatError(f"two columns are called {twice[0]!r}", file=file)
         by_name = {leaf.name: leaf for leaf in found}
         check_fields([*self.as_json, *self.fill], names, file)
-        # Beside an image that is kept there are fields of its header.
-        columns = dict.fromkeys(_column_of(name, by_name, but) for name in self.fields or ())
-        wanted = [by_name[name] for name in check_fields(None if self.fields is None else [*columns], names, file)]
+        wanted = [by_name[name] for name in check_columns(self.fields, names, file)]
         self._refuse([leaf for leaf in wanted if leaf.name not in but], found, file)
         return [self._filled(leaf, file) for leaf in wanted]
 
@@ -231,11 +229,6 @@ def _unnamed_indexes(schema: Any) -> list[str]:
     return [name for name in schema.names if _UNNAMED_INDEX.fullmatch(name)]
 
 
-def _column_of(name: str, there: Container[str], images: Sequence[str]) -> str:
-    column = name.rpartition(".")[0]
-    return column if name not in there and column in images else name
-
-
 def extended(kind: Any) -> bool:
     """Return whether a type is one of Arrow's extensions."""
     return isinstance(kind, need("pyarrow").BaseExtensionType)
@@ -310,8 +303,8 @@ def _trouble(leaf: Leaf) -> str | None:
     if extended(kind) and None in (getattr(kind, "shape", None) or ()):
         return f"its tensors of shape {list(kind.shape)} vary"
     order = list(getattr(kind, "permutation", None) or ())
-    if any(order[order[place]] != place for place in order):  # pyarrow writes the inverse of what it reads
-        return f"the order of its tensors' dimensions, {order}, is read in two ways"
+    if order != sorted(order):  # and pyarrow writes the inverse of what it reads
+        return f"the dimensions of its tensors are in memory in another order, {order}"
     if types.is_dictionary(kind):
         kind = kind.value_type
     if is_text(kind):

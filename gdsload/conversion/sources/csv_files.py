@@ -14,8 +14,9 @@ from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, st
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_columns, check_fields, filled
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.arrow_columns import column_values, given, halved
+from gdsload.conversion.sources.arrow_columns import column_values
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm
+from gdsload.conversion.sources.bad_rows import given, halved
 from gdsload.conversion.sources.csv_cells import (
     CELL_TYPES,
     cells_of,

@@ -288,10 +288,7 @@ class _Sparse:
         values, _ = self.values_of(begin, end)
         found = np.zeros((end - begin, self.width), values.dtype)
         rows = np.repeat(np.arange(end - begin), np.diff(edges))
-        if found.dtype.kind == "b":
-            found[rows, indices] = values
-        else:
-            np.add.at(found, (rows, indices), values)  # what stands there twice is added, as scipy does
+        np.add.at(found, (rows, indices), values)  # what stands there twice is added, as scipy does
         return found
 
 

@@ -14,8 +14,9 @@ from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, 
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_fields
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_columns import column_values, row_items
+from gdsload.conversion.sources.arrow_columns import column_values
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource
+from gdsload.conversion.sources.bad_rows import row_items
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.json_columns import CONSTANTS, column_of, key_type, late_key, mixed, named_type
 from gdsload.conversion.sources.streams import DAMAGED, read_line, unpacked
@@ -119,10 +120,8 @@ class JsonLinesSource(TableSource):
             yield from self._items(lines, row, file)
 
     def _items(self, lines: Sequence[bytes], row: int, file: str) -> Iterator[Item]:
-        def key(low: int, high: int) -> str:
-            return f"row {row + low}" if high - low == 1 else f"rows {row + low} to {row + high - 1}"
-
-        return row_items(len(lines), lambda low, high: self._made(lines[low:high], f"{file}, row {row + low}"), key)
+        where = f"{file}, row "
+        return row_items(row, len(lines), lambda low, high: self._made(lines[low:high], f"{where}{row + low}"))
 
     def _made(self, lines: Sequence[bytes], where: str) -> dict[str, Any]:
         """The fields of some lines."""
