@@ -152,7 +152,7 @@ def test_options_of_sources(tmp_path, kind, options, message):
 
 # Options that do not fit the files.
 FILES = [
-    ("csv", {"fill": {"label": 1.5}}, "fill has 1.5 for column 'label', which is int"),
+    ("csv", {"fill": {"label": 1.5}}, "fill has 1.5 for field 'label', which is int64"),
     ("csv", {"fill": {"q": 1}}, "no field 'q'"),
     ("csv", {"types": {"q": "int"}}, "no field 'q'"),
     ("h5ad", {"matrix": "layers/none"}, "there is no 'layers/none'"),
