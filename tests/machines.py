@@ -14,19 +14,14 @@ import pytest
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.tree import Tree
 from gdsload.tools.doctor import Calls, System, diagnose
-from gdsload.tools.doctor.file_trial import FileTrial
-from gdsload.tools.doctor.gpu_trial import GpuTrial
 from gdsload.tools.doctor.system import TorchBuild
+from gdsload.tools.doctor.trials import FileTrial, GpuTrial
 
 GPU = "0000:03:00.0"
 DRIVE = "0000:04:00.0"
 OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version:\n"
 CLOSED_DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
 DWORDS = 'RegistryDwords: "RMForceStaticBar1=1;RmForceDisableIomapWC=1;"\nRegistryDwordsPerDevice: ""\n'
-LIMITS = """Limit                     Soft Limit           Hard Limit           Units
-Max open files            1024                 1048576              files
-Max locked memory         8388608              8388608              bytes
-"""
 ROOT_MOUNT = "27 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw"
 DATA_MOUNT = "40 27 259:1 / /data rw,relatime shared:9 - ext4 /dev/nvme0n1p1 rw,data=ordered"
 WORKING_PROBE = CufileProbe(
@@ -61,7 +56,7 @@ class Made:
         self.architecture = "x86_64"
         self.build = TorchBuild("2.13.0", "", "")
         self.gpu = GpuTrial()
-        self.file = FileTrial("/data/set/a.safetensors", True, "", 512, 512, True)
+        self.file = FileTrial("/data/set/a.safetensors", True)
         self.probe = CufileProbe("missing", "libcufile cannot be loaded")
         self.distributions: dict[str, str] = {}
         self.broken: dict[str, str] = {}
@@ -89,6 +84,17 @@ class Made:
         self.link(f"/sys/class/block/{name}", path)
         self.link(f"/sys/dev/block/{number}", path)
 
+    def layer(self, name: str, number: str, below: str) -> str:
+        """A block device over another one; its folder."""
+        path = f"/sys/devices/virtual/block/{name}"
+        self.block(name, number, path)
+        self.link(f"{path}/slaves/{below}", self.folder(f"/sys/class/block/{below}"))
+        return path
+
+    def folder(self, link: str) -> str:
+        """The folder of this machine that a link leads to."""
+        return "/" + os.path.relpath(os.path.realpath(f"{self.root}{link}"), self.root)
+
     def pci(self, address: str, path: str, **files: str) -> None:
         for name, text in files.items():
             self.write(f"{path}/{name}", text + "\n")
@@ -98,16 +104,13 @@ class Made:
         self.write(f"/data/set/{name}", bytes(size))
 
     def system(self) -> System:
-        modules = {"cupy": "cupy", "kvikio": "kvikio", "cuda.bindings": "cuda-bindings"}
         calls = Calls(
             torch_build=lambda: self.build,
             try_gpu=lambda file, device, timeout_s: self.gpu,
             probe=lambda file, device, timeout_s: self.probe,
             try_file=lambda file: self.file,
             distributions=lambda: self.distributions,
-            has_module=lambda name: any(found.startswith(modules[name]) for found in self.distributions),
             import_error=lambda name: self.broken.get(name, ""),
-            space=lambda path: (64 * 2**30, 63 * 2**30),
             number=lambda path: "0:0",
         )
         calls = dataclasses.replace(calls, **self.calls)
@@ -124,15 +127,10 @@ def make_host(made: Made) -> None:
     """What every Linux machine shows."""
     made.write("/proc/sys/kernel/osrelease", "6.8.0-45-generic\n")
     made.write("/proc/modules", "ext4 1000000 1 - Live 0x0\n")
-    made.write("/proc/self/limits", LIMITS)
     made.write("/proc/self/cgroup", "0::/\n")
-    made.write(
-        "/proc/meminfo",
-        "MemTotal:       131072000 kB\nMemAvailable:   125829120 kB\nHugePages_Total:       0\n",
-    )
+    made.write("/proc/meminfo", "MemTotal:       131072000 kB\nMemAvailable:   125829120 kB\n")
     made.write("/proc/sys/vm/max_map_count", "65530\n")
-    made.write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
-    made.write("/boot/config-6.8.0-45-generic", "CONFIG_PCI=y\nCONFIG_PCI_P2PDMA=y\n")
+    made.write("/proc/kallsyms", "0000 d p2pdma_pgmap_ops\n")
     made.mounts(ROOT_MOUNT, DATA_MOUNT)
     made.write("/run/udev/data/b259:1", "S:disk/by-id/x\nE:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem\n")
     made.shard()

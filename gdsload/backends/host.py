@@ -23,11 +23,13 @@ from gdsload.system.pool import Future, done
 __all__ = ["HostBackend"]
 
 _MOST_TRUST = 31
-_MAX_READ_BYTES = 2**20
+_MAX_READ_BYTES, _MAX_READ_BYTES_BESIDE_DEVICE = 2**20, 2**23
+"""The longest read: of a loader for the CPU, which waits for each batch, and of bytes for the host of a GPU's loader,
+where groups of batches are read ahead, and each read takes the interpreter lock from the threads that make them."""
 _KEPT_GAP_BYTES = 2**17
 """The largest gap that is read along into the page cache, which keeps it for a later batch: of a window of short rows,
 each batch wants some here and some there."""
-_THREADS = 16
+_THREADS, _THREADS_BESIDE_DEVICE = 16, 6
 _LINE = 64
 
 
@@ -49,7 +51,9 @@ class _MakingSure:
 
 def host_side(files: Files, threads: int | None) -> HostBackend | None:
     """Reads bytes for the host, beside a backend that reads them for a device; None where it could not map them."""
-    return HostBackend(files, threads=threads) if files.mapped else None
+    if not files.mapped:
+        return None
+    return HostBackend(files, threads=threads, usual=_THREADS_BESIDE_DEVICE, read_bytes=_MAX_READ_BYTES_BESIDE_DEVICE)
 
 
 class HostBackend(FileBackend):
@@ -58,15 +62,20 @@ class HostBackend(FileBackend):
     Args:
         files: the shards; mapped or not.
         threads: how many reads are made at once, from all drives; None for as many as suits.
+        usual: how many suit one drive.
+        read_bytes: the longest read.
     """
 
     name = "host"
 
-    def __init__(self, files: Files, *, threads: int | None = None) -> None:
+    def __init__(
+        self, files: Files, *, threads: int | None = None, usual: int = _THREADS, read_bytes: int = _MAX_READ_BYTES
+    ) -> None:
         super().__init__(files)
+        self._read_bytes = read_bytes
         self.in_place = files.mapped
         drives = files.drives.count
-        self._readers = one_each(drives, threads_of_each(drives, _THREADS, threads), "gdsload-host")
+        self._readers = one_each(drives, threads_of_each(drives, usual, threads), "gdsload-host")
         self._arena = BatchPool(keep_bytes=2**28)
         self._lock = threading.Lock()
         self._trust = self._trusted = 0
@@ -82,11 +91,11 @@ class HostBackend(FileBackend):
         filling = missing is not None and bool(self.files.kept[wanted.file].any())
         if not self._resident(wanted, trust=not filling):
             # What is wanted alone is read from the drive, and not whole pieces.
-            missing = cut(self._coalesced(wanted, _KEPT_GAP_BYTES).extents, _MAX_READ_BYTES).extents
+            missing = cut(self._coalesced(wanted, _KEPT_GAP_BYTES).extents, self._read_bytes).extents
         elif missing is None or not filling:
             ready = done if missing is None else _MakingSure(self.files, wanted)
             return PendingRead(addresses, ready, count=self.counts(wanted))
-        parts = self.files.drives.shares(missing, _MAX_READ_BYTES)
+        parts = self.files.drives.shares(missing, self._read_bytes)
         works = [(drive, partial(self._populate, missing, part, wanted)) for drive, part in parts]
         return PendingRead(addresses, run_on(self._readers, works), count=self.counts(wanted))
 
@@ -111,17 +120,17 @@ class HostBackend(FileBackend):
 
     def _coalesced(self, wanted: Extents, gap_bytes: int = MAX_GAP_BYTES) -> Reads:
         turns = self.files.drives.turns
-        return coalesce(wanted, max_gap_bytes=gap_bytes, max_read_bytes=_MAX_READ_BYTES, turns=turns)
+        return coalesce(wanted, max_gap_bytes=gap_bytes, max_read_bytes=self._read_bytes, turns=turns)
 
     def _read(self, wanted: Extents) -> PendingRead:
         reads = self._coalesced(wanted)
         room = -(-reads.extents.nbytes // _LINE) * _LINE
         lease = self._arena.lease(int(room.sum()))
         starts = address_of(lease) + np.cumsum(room) - room
-        pieces = cut(reads.extents, _MAX_READ_BYTES)
+        pieces = cut(reads.extents, self._read_bytes)
         into = starts[pieces.read_of] + pieces.delta
         prepared = self.files.reads(pieces.extents)
-        parts = self.files.drives.shares(pieces.extents, _MAX_READ_BYTES)
+        parts = self.files.drives.shares(pieces.extents, self._read_bytes)
         reading = Future(len(parts), prepared.close)
         try:
             works = [(drive, partial(self._fill, prepared, part, into, lease)) for drive, part in parts]

@@ -59,8 +59,8 @@ class BackendRequest:
         allow_compat: whether `gds` by name may be cuFile's own compat mode, in which the CPU reads.
         pinned_bytes: bytes of the pinned ring.
         register_bytes: bytes of files that may be registered with CUDA.
-        keep: shards that are read whole at once into the page cache, which keeps them for later epochs, within
-            `register_bytes`; 0: it keeps none.
+        keep: whether the page cache keeps what was read for later epochs, within `register_bytes`.
+        whole: shards that are read whole at once beside what batches want, if the page cache keeps them; 0: none.
         read_threads: threads that read; None for the backend's default.
         per_sample: whether samples are transformed one by one, in CPU memory, before they are batches.
     """
@@ -71,7 +71,8 @@ class BackendRequest:
     allow_compat: bool = False
     pinned_bytes: int = PINNED_BYTES
     register_bytes: int = 0
-    keep: int = 0
+    keep: bool = False
+    whole: int = 0
     per_sample: bool = False
     read_threads: int | None = None
 

@@ -73,11 +73,7 @@ class _Reach:
 class ResidentGather:
     """Gathers batches of an epoch by their positions, once the GPU can address all shards.
 
-    Args:
-        job: what to deliver.
-        ordered: the job's steps, if they are those of an order that the GPU can evaluate; else None.
-        backend: where the shards are.
-        maker: what allocates and finishes batches.
+    `ordered` are the job's steps, if they are those of an order that the GPU can evaluate; else None.
     """
 
     def __init__(self, job: Job, ordered: Ordered | None, backend: Backend, maker: DeviceAssembler) -> None:
@@ -325,14 +321,7 @@ def makes_plain_rows(maker: object) -> TypeGuard[DeviceAssembler]:
 def filled(
     form: BatchForm, sizes: Sequence[int], device: torch.device, fill: Callable[[str, list[torch.Tensor]], None]
 ) -> list[Batch]:
-    """Batches of rows of one shape, queued on the current stream.
-
-    Args:
-        form: how a batch looks.
-        sizes: samples of each.
-        device: the GPU.
-        fill: called with each column and its tensors, one of each batch: queues what fills them.
-    """
+    """Batches of rows of one shape, queued on the current stream: `fill` queues what fills a column's tensors."""
     batches = [form.new_batch() for _ in sizes]
     for name, codec in form.codecs.items():
         outs = batch_tensors(sizes, codec.stored, device)
@@ -345,10 +334,7 @@ def filled(
 def in_parts(steps: range, sizes: Sequence[int], ids: torch.Tensor | None) -> list[tuple[range, PositionBatch]]:
     """Consecutive steps in parts with batches of one size.
 
-    Args:
-        steps: the steps.
-        sizes: samples of each.
-        ids: those of the rows of all of them, in order, on the device; None: the gather knows them.
+    `ids` are those of all their rows, in order, on the device; None where the gather knows them.
     """
     parts, step, row = [], steps.start, 0
     for size, same in groupby(sizes):

@@ -305,11 +305,7 @@ def _note(error: BaseException, text: str) -> None:
 
 
 class _DrawsFrom(TorchFunctionMode):
-    """Has torch's functions draw from a generator where they are given none; in this thread alone.
-
-    Args:
-        generator: on the CPU.
-    """
+    """Has torch's functions draw from a generator where they are given none; in this thread alone."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()

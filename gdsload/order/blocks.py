@@ -46,8 +46,7 @@ class BlockSequence:
     def permuted(cls, run_lengths: NDArray[np.int64], block: int, key: int) -> BlockSequence:
         """Cut each run (a shard's samples) into blocks, its last one maybe shorter, and permute all blocks.
 
-        Raises:
-            OptionError: if that makes more than MAX_BLOCKS blocks.
+        Raises OptionError if that makes more than MAX_BLOCKS blocks.
         """
         counts = -(-run_lengths // block)
         blocks = int(counts.sum())
@@ -69,8 +68,7 @@ class BlockSequence:
     def extents(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the runs of consecutive ids at positions [start, stop), a non-empty range, in order.
 
-        Returns:
-            First id and length of each run, int64, shape [runs]. A block cut by an edge gives a part.
+        They are given by first id and length, int64, shape [runs]. A block cut by an edge gives a part.
         """
         first = int(self.cuts.searchsorted(start, side="right")) - 1
         last = int(self.cuts.searchsorted(stop, side="left"))
@@ -87,7 +85,8 @@ class BlockOrder:
     position and not between blocks, so that their sizes never depend on how full blocks are.
 
     The block sequence is built on first use, and the ids of the windows used last are kept: at most two pieces
-    of 512 KiB for each lane. Safe to share between threads.
+    of 512 KiB for each lane. Safe to share between threads. Methods raise OptionError for positions that a lane, or for
+    `sorted_ids` one window of it, does not have.
 
     Args:
         run_lengths: samples of each shard, in dataset order.
@@ -99,18 +98,6 @@ class BlockOrder:
     Raises:
         OptionError: if an argument is out of range.
     """
-
-    __slots__ = (
-        "_block",
-        "_key",
-        "_lanes",
-        "_lock",
-        "_pieces",
-        "_run_lengths",
-        "_samples",
-        "_sequence",
-        "_window",
-    )
 
     def __init__(self, run_lengths: Sequence[int], *, block: int, window: int, lanes: int, key: int) -> None:
         self._run_lengths = check_run_lengths(run_lengths)
@@ -154,11 +141,7 @@ class BlockOrder:
         return lane_share(self._samples, lane, self._lanes)
 
     def window_at(self, lane: int, position: int) -> tuple[int, int]:
-        """Return the positions [start, stop) of the window of `lane` that holds `position`.
-
-        Raises:
-            OptionError: if the lane has no such position.
-        """
+        """Return the positions [start, stop) of the window of `lane` that holds `position`."""
         check_whole(position, f"position of lane {lane}", 0, self.lane_length(lane) - 1)
         return self._window_bounds(lane, self._window_number(lane, position))
 
@@ -179,11 +162,7 @@ class BlockOrder:
         return max(stop - self._window, 0) if window else 0, min(stop, self.lane_length(lane))
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions [start, stop) of `lane`, read-only, shape [stop - start].
-
-        Raises:
-            OptionError: if the lane has no such positions.
-        """
+        """Return the sample ids at positions [start, stop) of `lane`, read-only, shape [stop - start]."""
         check_range(start, stop, self.lane_length(lane), f"lane {lane}")
         parts = []
         while start < stop:
@@ -201,15 +180,8 @@ class BlockOrder:
     def sorted_ids(self, lane: int, runs: Sequence[LaneRun]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the sample ids at positions of one window, in rising order, without sorting them.
 
-        Args:
-            lane: the lane.
-            runs: the positions; at least one, none of them twice.
-
-        Returns:
-            The ids, and for each position, in the order of the runs, the index of its id among them.
-
-        Raises:
-            OptionError: if the lane has no such positions, or they are not of one window.
+        The runs are the positions: one at least, none of them twice. Beside the ids comes, for each position in the
+        order of the runs, the index of its id among them.
         """
         low, high = runs[0].start, runs[-1].stop
         window = self._window_number(lane, low)
@@ -237,11 +209,7 @@ class BlockOrder:
     def runs_between(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return the runs of consecutive ids that are at positions [start, stop) of `lane`, if those are whole windows.
 
-        Returns:
-            First id of each, and the one after its last; int64, shape [runs, 2], in rising order.
-
-        Raises:
-            OptionError: if the lane has no such positions.
+        They are given by first id and the one after the last; int64, shape [runs, 2], in rising order.
         """
         check_range(start, stop, self.lane_length(lane), f"lane {lane}")
         base = lane_offset(self._samples, lane, self._lanes)
@@ -278,11 +246,7 @@ class BlockOrder:
         return ids
 
     def sequence(self) -> BlockSequence:
-        """Return all blocks in permuted order; made once.
-
-        Raises:
-            OptionError: if there are more than MAX_BLOCKS of them.
-        """
+        """Return all blocks in permuted order; made once. Raises OptionError if there are more than MAX_BLOCKS."""
         with self._lock:
             if self._sequence is None:
                 self._sequence = BlockSequence.permuted(self._run_lengths, self._block, self._key)

@@ -71,14 +71,7 @@ class OneLane(ABC):
 
 
 class SequentialOrder(OneLane):
-    """Dataset order, in one lane.
-
-    Args:
-        samples: number of samples.
-
-    Raises:
-        OptionError: if `samples` is out of range.
-    """
+    """Dataset order, in one lane; OptionError if the number of samples is out of range."""
 
     __slots__ = ("_samples",)
 
@@ -91,11 +84,7 @@ class SequentialOrder(OneLane):
         return self._samples
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return start, start + 1, ..., stop - 1.
-
-        Raises:
-            OptionError: if there are no such positions.
-        """
+        """See `Order`."""
         check_range(start, stop, self.lane_length(lane), "the epoch")
         ids = np.arange(start, stop, dtype=np.int64)
         ids.flags.writeable = False
@@ -103,15 +92,7 @@ class SequentialOrder(OneLane):
 
 
 class FullOrder(OneLane):
-    """One permutation of all samples, in one lane.
-
-    Args:
-        samples: number of samples.
-        key: 64-bit key, from `derive_key`.
-
-    Raises:
-        OptionError: if an argument is out of range.
-    """
+    """One permutation of all samples, in one lane, by a 64-bit key; OptionError if an argument is out of range."""
 
     __slots__ = ("_permutation",)
 
@@ -129,21 +110,13 @@ class FullOrder(OneLane):
         return self._permutation
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions [start, stop), read-only, shape [stop - start].
-
-        Raises:
-            OptionError: if there are no such positions.
-        """
+        """See `Order`."""
         check_range(start, stop, self.lane_length(lane), "the epoch")
         return self._permutation(start, stop)
 
 
 class GivenOrder(OneLane):
-    """Sample ids as they are given, in one lane: some may come several times, and others never.
-
-    Args:
-        ids: the ids; int64 ``[samples]``, read-only.
-    """
+    """Sample ids as they are given, int64 ``[samples]``, read-only: some may come several times, and others never."""
 
     __slots__ = ("_ids",)
 
@@ -156,27 +129,13 @@ class GivenOrder(OneLane):
         return len(self._ids)
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions [start, stop), read-only, shape [stop - start].
-
-        Raises:
-            OptionError: if there are no such positions.
-        """
+        """See `Order`."""
         check_range(start, stop, self.lane_length(lane), "the epoch")
         return self._ids[start:stop]
 
 
 def make_order(options: OrderOptions, run_lengths: Sequence[int], seed: int, epoch: int) -> Order:
-    """Make the order of one epoch.
-
-    Args:
-        options: which order, from `resolve` or a saved state.
-        run_lengths: samples of each shard, in dataset order.
-        seed: seed of the shuffle, in [0, 2**64).
-        epoch: number of the epoch, in [0, 2**64).
-
-    Raises:
-        OptionError: if an argument is out of range.
-    """
+    """Make the order of one epoch, of shards with so many samples each; OptionError if an argument is out of range."""
     check_whole(seed, "seed", 0, MASK64)
     check_whole(epoch, "epoch", 0, MASK64)
     if options.shuffle == "block":

@@ -355,8 +355,8 @@ def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registe
 @pytest.mark.parametrize(
     ("name", "room", "keep", "kept"),
     [
-        ("auto", -1, 4, [True, True, False]), ("auto", 0, 4, [True] * 3), ("auto", 0, 0, [False] * 3),
-        ("auto", None, 4, [False] * 3), ("bounce", 0, 4, [False] * 3), ("host", 0, 4, [False] * 3),
+        ("auto", -1, True, [True, True, False]), ("auto", 0, True, [True] * 3), ("auto", 0, False, [False] * 3),
+        ("auto", None, True, [False] * 3), ("bounce", 0, True, [False] * 3), ("host", 0, True, [False] * 3),
     ],
 )  # fmt: skip
 def test_auto_keeps_the_first_shards_that_fit_where_pages_can_be_registered(files, name, room, keep, kept):

@@ -1,4 +1,4 @@
-"""The loader over a simulated drive: the model is what it says it is, and what is measured was compared before."""
+"""The simulated drive: the model is what it says it is."""
 
 import json
 import threading
@@ -12,12 +12,8 @@ import torch
 
 import gdsload
 from benchmarks.gpu.free_drive import __main__ as free_drive
-from benchmarks.gpu.free_drive import trials
-from benchmarks.gpu.free_drive.cases import KINDS, SMALL, cases_of
+from benchmarks.gpu.free_drive.cases import SMALL, cases_of
 from benchmarks.gpu.free_drive.drives import Clock, Speed, Timeline, drive_of, parse_speed, simulated
-
-CPU = torch.device("cpu")
-NAMES = [case.name for case in cases_of(("host",), SMALL)]
 
 
 @pytest.fixture(scope="module")
@@ -107,55 +103,6 @@ def test_holes_are_a_dataset_that_takes_no_disk(kind, tmp_path):
     assert not any(dataset[index]["x"].any() for index in (0, samples - 1))
 
 
-def test_names_of_cases_are_fixed():
-    names = [case.name for case in cases_of(("gds", "bounce"), KINDS)]
-    assert names == [case.name for case in cases_of(("gds", "bounce"), SMALL)]
-    assert len(set(names)) == 24
-    assert {"gds-images-in-order", "bounce-rows-4k-full", "gds-tokens-full", "bounce-volumes-block"} < set(names)
-
-
-def test_a_folder_that_is_not_there_is_misuse(tmp_path, capsys):
-    """Its drive may not be mounted: made there, it would be on another one."""
-    with pytest.raises(SystemExit, match="2"):
-        free_drive.main(["--small", "--device", "cpu", "--out", str(tmp_path / "out"), "--work-dir", "/no/such/folder"])
-    assert "/no/such/folder is no folder; make it, or mount the drive" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("drive", "more", "drives"),
-    [
-        ("free", [], dict.fromkeys(NAMES, 1)),
-        (
-            "2GB/s,50us,16", ["--drives", "1", "2", "--one-queue", "--cases", "host-images-block"],
-            {"host-images-block": 1, "host-images-block-2-drives": 2, "host-images-block-2-drives-one-queue": 2},
-        ),
-    ],
-)  # fmt: skip
-def test_a_small_run(tmp_path, capsys, drive, more, drives):
-    out = tmp_path / "out/free.json"
-    options = ["--small", "--device", "cpu", "--rounds", "1", "--drive", drive, "--work-dir", str(tmp_path), *more]
-    assert free_drive.main([*options, "--sampled", "--out", str(out)]) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    record, text = json.loads(out.read_text(encoding="utf-8")), capsys.readouterr().out
-    assert {entry["name"]: entry["drives"] for entry in record["cases"]} == drives
-    for entry in record["cases"]:
-        assert entry["simulated_drive"] is True
-        assert entry["check"]["bytes_by_path"] == {"host": entry["check"]["bytes"]}
-        (trial,) = entry["trials"]
-        assert trial["whole_epochs"] >= 1
-        assert trial["simulated_bytes_by_path"]["host"] >= trial["bytes"]
-        assert trial["reads_waited_for"] >= 0
-        assert trial["gathering"] > 0
-        assert all(0 <= often <= 64 for lines in entry["threads"].values() for often in lines.values())
-        assert entry["gb_s"]["median"] > 0
-        assert entry["of_p"]["median"] > 0
-        assert f"| simulated drive, {entry['title']} |" in text
-    assert "cannot be compared" in record["simulated_drive"]["note"]
-    assert ("reads_s_of_4 KiB" in record["simulated_drive"]) == (drive != "free")
-    assert "/" not in "".join(record["command"]).replace("GB/s", "")
-    assert text == free_drive.render(record)
-
-
 class Stopped:
     """A clock that nobody waits for; notes until when somebody would have."""
 
@@ -186,35 +133,6 @@ def test_no_rate_is_beyond_the_drives(tmp_path):
     rates = [entry["gb_s"]["median"] for entry in json.loads(out.read_text(encoding="utf-8"))["cases"]]
     assert len(rates) == 2
     assert max(rates) < 0.0202
-
-
-def test_a_case_that_fails_while_it_is_looked_at_has_failed(tmp_path, monkeypatch):
-    trial, calls = free_drive.trial, []
-
-    def fails_at_last(*arguments):
-        calls.append(arguments)
-        if len(calls) == 2:
-            raise RuntimeError("at last")
-        return trial(*arguments)
-
-    monkeypatch.setattr(free_drive, "trial", fails_at_last)
-    out = tmp_path / "free.json"
-    options = ["--small", "--device", "cpu", "--rounds", "1", "--sampled", "--cases", "host-rows-4k-full"]
-    assert free_drive.main([*options, "--out", str(out)]) == 1
-    (entry,) = json.loads(out.read_text(encoding="utf-8"))["cases"]
-    assert entry["failed"] == {"stage": "trial", "reason": "RuntimeError: at last"}
-    assert (len(entry["trials"]), "threads" in entry) == (1, False)
-
-
-def test_wrong_bytes_have_no_number(tmp_path, monkeypatch, clock):
-    monkeypatch.setattr(trials, "real", lambda *_, **__: simulated(None, clock, CPU))  # reads nothing
-    out = tmp_path / "free.json"
-    options = ["--small", "--device", "cpu", "--rounds", "1", "--cases", "host-images-full", "--out", str(out)]
-    assert free_drive.main(options) == 1
-    (entry,) = json.loads(out.read_text(encoding="utf-8"))["cases"]
-    assert entry["failed"]["stage"] == "check"
-    assert "a batch is not what the files hold" in entry["failed"]["reason"]
-    assert entry["trials"] == []
 
 
 @pytest.mark.cuda

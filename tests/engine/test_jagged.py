@@ -12,7 +12,6 @@ from gdsload.engine import jagged
 from gdsload.engine.jagged import by_class, by_public_function, jagged_parts, jagged_tensor
 
 LENGTHS = [[3, 1, 2], [4], [0, 5, 0], [0, 0], []]
-MAKERS = pytest.mark.parametrize("make", [by_class, by_public_function])
 
 
 def parts(lengths, dtype=torch.float32, shape=(2,)):
@@ -39,9 +38,8 @@ def test_it_is_the_public_functions(lengths, shape, dtype):
         assert torch.equal(mine.to_padded_tensor(-1.0), public.to_padded_tensor(-1.0))
 
 
-@MAKERS
-def test_what_training_does_with_it(make):
-    values, *rest = parts([3, 1, 2])
+def test_what_training_does_with_it():
+    make, (values, *rest) = by_class, parts([3, 1, 2])
     weight = torch.full((2, 4), 0.5, requires_grad=True)
     nested = make(values, *rest)
     (nested @ weight + torch.nn.functional.relu(nested).sum()).values().sum().backward()
@@ -51,13 +49,12 @@ def test_what_training_does_with_it(make):
     assert nested.requires_grad_().is_leaf
 
 
-@MAKERS
-def test_compiled(make):
+def test_compiled():
     """Traced by dynamo, and run as it is."""
     function = torch.compile(lambda nested: (nested * 2).sin(), backend="eager", fullgraph=True)
     for lengths in ([3, 1, 2], [1, 1, 7]):
         values, *rest = parts(lengths)
-        assert torch.equal(function(make(values, *rest)).values(), (values * 2).sin())
+        assert torch.equal(function(by_class(values, *rest)).values(), (values * 2).sin())
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own
@@ -76,9 +73,8 @@ def test_it_is_compiled_no_more_often():
     assert 0 < counts[0] <= counts[1]
 
 
-@MAKERS
-def test_copies(make):
-    nested, file = make(*parts([3, 1, 2])), io.BytesIO()
+def test_copies():
+    nested, file = by_class(*parts([3, 1, 2])), io.BytesIO()
     torch.save(nested, file)
     file.seek(0)
     for found in (torch.load(file, weights_only=False), copy.deepcopy(nested), nested.clone(), nested.to("cpu")):

@@ -54,9 +54,8 @@ def check(tree: Path, capfd: pytest.CaptureFixture[str], **changed: object) -> s
         lambda package: (package / "a/b.py").rename(package / "a/c.py"),
         lambda package: (package / "c.json").touch(),
         lambda package: (package / "__init__.py").unlink(),
-        lambda package: ((package / "__init__.py").write_text("x = 1\n"), (package / "a/b.py").write_text("")),
     ],
-    ids=["changed", "renamed", "added", "removed", "moved"],
+    ids=["changed", "renamed", "added", "removed"],
 )
 def test_the_hash_is_that_of_all_files_of_the_package(tree, capfd, change):
     before = gpu_suite.tree_hash(tree)
@@ -80,29 +79,15 @@ def test_the_hash_is_not_that_of_docstrings(tree):
     assert gpu_suite.tree_hash(tree) != before
 
 
-def test_the_hash_is_not_that_of_what_python_compiles_or_of_other_folders(tree):
-    before = gpu_suite.tree_hash(tree)
-    (tree / "gdsload/__pycache__").mkdir()
-    (tree / "gdsload/__pycache__/b.pyc").touch()
-    (tree / "tests/test_some.py").touch()
-    (tree / "tests/more.py").touch()
-    assert gpu_suite.tree_hash(tree) == before
-
-
 @pytest.mark.parametrize(
     ("changed", "match"),
     [
         ({"arguments": ["-k", "one two"]}, "a part of the suite: pytest got -k 'one two'"),
-        ({"arguments": None}, "a part of the suite"),
         ({"require": "cuda,cufile"}, "GDSLOAD_REQUIRE lacked two"),
-        ({"require": ""}, "GDSLOAD_REQUIRE lacked cuda, cufile, two"),
         ({"counts": {"passed": 9, "failed": 2, "errors": 1}}, "3 tests failed"),
         ({"counts": {"passed": 0}}, "no test has passed"),
         ({"counts": None}, "no record of the suite"),
         ({"status": 2}, "pytest ended with status 2"),
-        ({"machine": None}, "no record of the suite"),
-        ({"require": None}, "no record of the suite"),
-        ({"counts": {"passed": 9, "failed": None}}, "no record of the suite"),
     ],
 )
 def test_a_record_that_does_not_say_enough_is_refused(tree, capfd, changed, match):
@@ -146,14 +131,11 @@ def test_a_whole_run_is_recorded_and_taken(tree, capfd, monkeypatch):
     assert "2 tests failed" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("way", ["arguments", "environment"])
-def test_a_part_is_recorded_where_that_is_asked_for_and_never_taken(tree, capfd, monkeypatch, way):
+def test_a_part_is_recorded_where_that_is_asked_for_and_never_taken(tree, capfd, monkeypatch):
     monkeypatch.setenv("GDSLOAD_REQUIRE", "cuda,cufile,two")
-    part = ["-k", "good"]
-    monkeypatch.setenv("PYTEST_ADDOPTS", "" if way == "arguments" else " ".join(part))
-    arguments = part if way == "arguments" else []
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-k good")
     out = tree / "part.json"
-    assert gpu_suite.main([*arguments, "--out", str(out)], tree) == 0
+    assert gpu_suite.main(["--out", str(out)], tree) == 0
     assert not (tree / gpu_suite.RECORD).exists()
     found = json.loads(out.read_text(encoding="utf-8"))
     assert (found["counts"]["passed"], found["commit"]) == (2, None)

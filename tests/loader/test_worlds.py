@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import weakref
 from itertools import islice
 
@@ -185,32 +184,3 @@ class TestLaunchedWithoutAGroup:
     def test_nor_alone(self, load, plain, monkeypatch, size):
         monkeypatch.setenv("WORLD_SIZE", size)
         assert len(list(load(plain, 10))) == 100
-
-
-RANK = """
-import json, os, sys
-import gdsload
-import torch.distributed as dist
-
-loader = gdsload.DataLoader(sys.argv[1], 27, shuffle=True, device="cpu", with_index=True)  # before there is a group
-for where in sys.argv[2:]:
-    dist.init_process_group("gloo", f"file://{where}", rank=int(os.environ["RANK"]), world_size=2)
-    found = [batch["index"].tolist() for batch in loader]
-    assert len(found) == len(loader)
-    everybody = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, found)
-    if dist.get_rank() == 0:
-        print(json.dumps(everybody))
-    dist.barrier()
-    dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_whose_loaders_were_made_before_their_groups(plain, tmp_path, run_ranks):
-    epochs = run_ranks(RANK, 2, plain, tmp_path / "first group", tmp_path / "second group").splitlines()
-    assert len(epochs) == 2
-    for first, second in map(json.loads, epochs):
-        assert [len(batch) for batch in first] == [len(batch) for batch in second]
-        assert not any(set(one) & set(other) for one, other in zip(first, second, strict=True))
-        assert sorted(index for rank in (first, second) for batch in rank for index in batch) == list(range(1000))

@@ -95,10 +95,6 @@ class ConsumerThrottle:
 
     The memory of a dropped batch cannot be used again before the kernels that were queued to read it have run. A
     consumer that queues without ever waiting would make the loader allocate ever more.
-
-    Args:
-        device: the device of the batches.
-        pending_bytes: bytes of dropped batches that the GPU may still be reading.
     """
 
     def __init__(self, device: torch.device, pending_bytes: int) -> None:
@@ -133,10 +129,6 @@ def group_hand_over(throttle: ConsumerThrottle, batches: Sequence[Any]) -> Calla
     """A function that hands the batches of a group over, each at a call and in order, to the stream that is current.
 
     At the first call, the memory of all is recorded for its stream: the allocator is asked once for what they share.
-
-    Args:
-        throttle: what keeps the consumer's stream from running too far ahead.
-        batches: they are held until the first call.
     """
     ahead, nbytes = list(batches), deque[int]()
     recorded_for: int | None = None

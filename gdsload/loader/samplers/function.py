@@ -24,12 +24,7 @@ def is_function(sampler: object) -> TypeGuard[Callable[[int], Any]]:
 
 
 class IndexFunction:
-    """The indices of each epoch, from a function of the user's, which is called once for an epoch.
-
-    Args:
-        function: called with the number of an epoch.
-        samples: samples of the dataset.
-    """
+    """The indices of each epoch, from a function of the user's, which is called once with the epoch's number."""
 
     def __init__(self, function: Callable[[int], Any], samples: int) -> None:
         self._function, self._samples = function, samples
@@ -39,9 +34,7 @@ class IndexFunction:
     def indices(self, epoch: int) -> IntArray:
         """The indices of an epoch; those of the epoch that was asked for last are kept.
 
-        Raises:
-            OptionError: if the function gives no indices in a tensor or an array.
-            SampleIndexError: if one is outside the dataset.
+        Raises OptionError if the function gives no indices in a tensor or an array, SampleIndexError if one is outside.
         """
         if self._newest is None or self._newest[0] != epoch:
             try:

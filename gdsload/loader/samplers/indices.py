@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from gdsload.errors import OptionError, SampleIndexError
-from gdsload.loader.indices import is_mask
 from gdsload.loader.samplers.function import is_function
 from gdsload.loader.samplers.planned import PlannedSampler
+from gdsload.loader.wanted import is_mask
 from gdsload.system.arrays import IntArray
 
 __all__ = ["IndexSource"]
@@ -69,12 +69,7 @@ class IndexSource:
         return _whole(self.given) if plain else None
 
     def checked(self, values: Any) -> IntArray:
-        """Indices as an array.
-
-        Raises:
-            OptionError: if they are no whole numbers.
-            SampleIndexError: if one is outside the dataset.
-        """
+        """Indices as an array; OptionError if they are no whole numbers, SampleIndexError if one is outside."""
         try:
             ids = _whole(values)
         except TypeError:
@@ -100,12 +95,7 @@ class IndexSource:
 
 
 def _whole(values: Any) -> IntArray:
-    """Indices as an array.
-
-    Raises:
-        TypeError: if they are no whole numbers.
-        OverflowError: if one has more than 64 bits.
-    """
+    """Indices as an array; TypeError if they are no whole numbers, OverflowError if one has more than 64 bits."""
     values = _on_host(values)
     if isinstance(values, np.ndarray):
         if values.ndim != 1 or (len(values) and values.dtype.kind not in "iu"):

@@ -43,7 +43,6 @@ class BenchPlan:
         backends: those of the direct contenders, one each.
         trials: timed runs of each contender, in each state of the cache.
         seconds: a trial ends with the first batch after so many; None: with the epoch.
-        max_bytes: a trial ends with the batch that reaches so many; None: with the epoch.
     """
 
     path: str
@@ -58,7 +57,6 @@ class BenchPlan:
     backends: tuple[BackendChoice, ...] = ("auto",)
     trials: int = 5
     seconds: float | None = None
-    max_bytes: int | None = None
 
     @property
     def on_device(self) -> bool:
@@ -83,7 +81,7 @@ def make_plan(
         shuffle: False, ``"full"`` or ``"block"``.
         device: where batches go; None for the current accelerator, or the CPU if there is none.
         backends: names of backends; each is a contender.
-        **bounds: `trials`, `seconds` and `max_bytes` of the plan.
+        **bounds: `trials` and `seconds` of the plan.
 
     Raises:
         OptionError: if an argument cannot be used, or the dataset has no samples.

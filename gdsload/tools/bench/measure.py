@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -10,14 +10,18 @@ from gdsload.loader.loader import DataLoader
 from gdsload.system.probe.mounts import IN_MEMORY
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import memory_room
+from gdsload.system.units import format_bytes
 from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, versions
-from gdsload.tools.bench.cache_state import drop, fill, look, not_cold, not_hot, why_blind
+from gdsload.tools.bench.cache_state import drop, fill, look, why_blind
 from gdsload.tools.bench.check import Reference, check_route
 from gdsload.tools.bench.routes import Route, make_routes
-from gdsload.tools.bench.steps import Progress, Steps
 from gdsload.tools.bench.trial import run_trial, summarise
 
-__all__ = ["run_bench", "settle", "turns"]
+__all__ = ["Progress", "run_bench", "settle", "turns"]
+
+Progress = Callable[[str, int, int], None]
+"""Called with a text on the present step, the trials that are done, and the number of trials. An error that it raises
+ends the measurement."""
 
 _MOST_UNTIMED = 4
 _SHORT_S = 0.5
@@ -43,7 +47,8 @@ def run_bench(
         BackendUnavailableError: if a backend cannot be used.
     """
     routes, dataset = make_routes(plan), describe(plan)
-    steps = Steps(plan.trials * len(routes) * (cold + hot), progress)
+    trials = plan.trials * len(routes)
+    steps = _Steps(trials * (cold + hot), progress)
     steps.say("comparing bytes")
     reference = Reference(plan)
     record: dict[str, Any] = {
@@ -56,9 +61,39 @@ def run_bench(
         ],
         "verified": [check_route(route, plan, reference) for route in routes],
     }
-    record["cold"] = _measure_cold(plan, routes, dataset["file_system"], steps) if cold else None
-    record["hot"] = _measure_hot(plan, routes, dataset["file_system"], steps) if hot else None
+    states = [("cold", _measure_cold)] * cold + [("hot", _measure_hot)] * hot
+    record |= {"cold": None, "hot": None}
+    for number, (name, measure) in enumerate(states):
+        steps.done = trials * number
+        steps.say(f"{name}, preparing")
+        try:
+            if blind := why_blind(plan.files):
+                raise _RefusedError(blind)
+            record[name] = measure(plan, routes, dataset["file_system"], steps)
+        except _RefusedError as why:
+            record[name] = {"state": f"not {name}: {why}", "contenders": []}
     return record
+
+
+class _RefusedError(Exception):
+    """The page cache cannot be in the state that trials are to begin in, and why."""
+
+
+class _Steps:
+    """The trials of a measurement, counted as they begin."""
+
+    def __init__(self, trials: int, progress: Progress | None) -> None:
+        self._of, self._progress, self.done = trials, progress, 0
+
+    def say(self, what: str) -> None:
+        """Report a step."""
+        if self._progress is not None:
+            self._progress(what, self.done, self._of)
+
+    def trial(self, state: str) -> None:
+        """Begin a trial."""
+        self.say(f"{state}, trial {self.done + 1} of {self._of}")
+        self.done += 1
 
 
 def _conditions(plan: BenchPlan) -> dict[str, Any]:
@@ -77,7 +112,6 @@ def _conditions(plan: BenchPlan) -> dict[str, Any]:
         "ragged": "offsets",
         "trials": plan.trials,
         "seconds": plan.seconds,
-        "max_bytes": plan.max_bytes,
         "notes": notes,
     }
 
@@ -90,46 +124,44 @@ def turns(routes: Sequence[Route], trials: int) -> Iterator[tuple[int, Route]]:
             yield number, route
 
 
-def _measure_cold(plan: BenchPlan, routes: Sequence[Route], file_system: str, steps: Steps) -> dict[str, Any]:
-    """Trials with the shards out of the page cache; no contenders, and the reason, if that was not possible."""
-    steps.begin("cold", plan.trials * len(routes))
-    if blind := why_blind(plan.files):
-        return _refused(f"not cold: {blind}")
+def _measure_cold(plan: BenchPlan, routes: Sequence[Route], file_system: str, steps: _Steps) -> dict[str, Any]:
+    """Trials with the shards out of the page cache."""
     trials: dict[str, list[dict[str, Any]]] = {route.name: [] for route in routes}
     most = 0.0
     for number, route in turns(routes, plan.trials):
         with route.open(plan, shuffle=plan.shuffle) as loader:
             found = drop(plan.files)
             if not found.cold:
-                return _refused(f"not cold: {not_cold(found, file_system)}")
+                why = "another process maps, reads or writes them, or the file system keeps them"
+                why = f"a {file_system} has its files in memory alone" if file_system in IN_MEMORY else why
+                raise _RefusedError(f"{found}, after they were dropped: {why}")
             most = max(most, found.share)
-            steps.trial()
+            steps.trial("cold")
             trial = run_trial(route, loader, plan, number)
         trials[route.name].append({"resident_share_before": found.share} | trial)
     state = {"state": "cold", "checked": f"{found}, before the last trial", "most_resident_share": most}
     return state | _measured(routes, trials)
 
 
-def _measure_hot(plan: BenchPlan, routes: Sequence[Route], file_system: str, steps: Steps) -> dict[str, Any]:
-    """Trials with the shards in the page cache; no contenders, and the reason, if that was not possible."""
-    steps.begin("hot", plan.trials * len(routes))
+def _measure_hot(plan: BenchPlan, routes: Sequence[Route], file_system: str, steps: _Steps) -> dict[str, Any]:
+    """Trials with the shards in the page cache."""
     room = memory_room(Tree()) or 0
     if plan.num_bytes > room and file_system not in IN_MEMORY:
-        return _refused(f"not hot: {not_hot(plan.num_bytes, room)}")
-    found = fill(plan.files)
-    if not found.hot:
-        return _refused(f"not hot: {found}, after they were read")
+        size = format_bytes(plan.num_bytes)
+        raise _RefusedError(f"the dataset has {size}, and {format_bytes(room)} of memory are to be had")
+    if not (found := fill(plan.files)).hot:
+        raise _RefusedError(f"{found}, after they were read")
     trials: dict[str, list[dict[str, Any]]] = {route.name: [] for route in routes}
     with ExitStack() as stack:
         loaders = {route.name: stack.enter_context(route.open(plan, shuffle=plan.shuffle)) for route in routes}
         steps.say("hot, epochs that are not timed")
         untimed = {route.name: settle(route, loaders[route.name], plan) for route in routes}
         for number, route in turns(routes, plan.trials):
-            steps.trial()
+            steps.trial("hot")
             trials[route.name].append(run_trial(route, loaders[route.name], plan, number))
         found = look(plan.files)
     if not found.hot:
-        return _refused(f"not hot: {found}, after the last trial")
+        raise _RefusedError(f"{found}, after the last trial")
     state = {"state": "hot", "checked": f"{found}, after the last trial", "untimed_epochs": untimed}
     return state | _measured(routes, trials)
 
@@ -140,10 +172,6 @@ def _measured(routes: Sequence[Route], trials: dict[str, list[dict[str, Any]]]) 
     if shortest < _SHORT_S:
         warning = f"a trial took {shortest * 1000:.3g} ms alone: so short, begin and chance weigh more than the path"
     return {"warning": warning, "contenders": [summarise(route, trials[route.name]) for route in routes]}
-
-
-def _refused(why: str) -> dict[str, Any]:
-    return {"state": why, "contenders": []}
 
 
 def settle(route: Route, loader: DataLoader, plan: BenchPlan) -> int:

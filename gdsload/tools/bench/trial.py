@@ -36,7 +36,6 @@ def run_trial(route: Route, loader: DataLoader, plan: BenchPlan, epoch: int, *, 
     moved, stats = loader.backend.bytes_by_path, loader.stats
     before = (stats.wait_s, stats.samples, stats.batches)
     limit_s = float("inf") if whole or plan.seconds is None else plan.seconds
-    limit_bytes = float("inf") if whole or plan.max_bytes is None else plan.max_bytes
     first_s, nbytes, complete = 0.0, 0, False
     synchronise(plan.device)
     started = time.perf_counter()
@@ -48,7 +47,7 @@ def run_trial(route: Route, loader: DataLoader, plan: BenchPlan, epoch: int, *, 
                     torch.accelerator.current_stream(plan.device).synchronize()
                 first_s = time.perf_counter() - started
             nbytes += sample_bytes(arrived)
-            if nbytes >= limit_bytes or time.perf_counter() - started >= limit_s:
+            if time.perf_counter() - started >= limit_s:
                 break
         else:
             complete = True

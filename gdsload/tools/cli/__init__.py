@@ -17,9 +17,9 @@ from gdsload.system.version import __version__
 from gdsload.tools.cli import bench, completion, convert, demo, doctor, inspect, verify
 from gdsload.tools.cli import reshard as rearrange
 from gdsload.tools.cli.faults import as_typed, show_fault, show_note, show_usage, typed_error
-from gdsload.tools.cli.signals import Terminated, ended_by_signals
+from gdsload.tools.cli.signals import Terminated, ended_by_sigterm
 from gdsload.tools.cli.terminal import safe_streams
-from gdsload.tools.cli.usage import Parser, flags, given_back, meant
+from gdsload.tools.cli.usage import Parser, flags, meant
 
 __all__ = ["main", "make_parser"]
 
@@ -73,13 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not words:
             whole.print_help()
             return 0
-        with ended_by_signals():
-            others = {_flag(word) for word in words if word.startswith("--")}.difference(flags(parser))
+        with ended_by_sigterm():
+            others = {word.partition("=")[0] for word in words if word.startswith("--")}.difference(flags(parser))
             if late is not None and others:
                 late(parser, others)
-            typed = partial(_typed, parser)
-            chosen, extras = whole.parse_known_args(words, argparse.Namespace(line=words, typed=typed))
-            if parser is whole or (extras := given_back(parser, chosen, extras)):
+            chosen, extras = whole.parse_known_args(words, argparse.Namespace(typed=partial(_typed, parser)))
+            if parser is whole or extras:
                 parser.refuse(extras)
             code: int = chosen.run(chosen)
     except GdsloadError as error:
@@ -92,10 +91,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             show_note("stopped", text)
         return 143 if isinstance(error, Terminated) else 130
     return code
-
-
-def _flag(word: str) -> str:
-    return word.partition("=")[0]
 
 
 def _typed(parser: Parser, said: str | GdsloadError) -> str:

@@ -10,8 +10,7 @@ from contextlib import closing
 from typing import Any
 
 from gdsload.backends.names import BACKEND_CHOICES, SUMMARIES
-from gdsload.errors import OptionError
-from gdsload.system.units import counted, format_bytes, parse_bytes
+from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.terminal import Bar, plain, say, table, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, as_count, as_seconds, meant
 
@@ -47,20 +46,12 @@ def add_to(commands: Commands[Parser]) -> None:
     )
     ways = "; ".join(f"{name}: {summary}" for name, summary in SUMMARIES.items())
     add_list(
-        parser, "--backends", one=_backend, default=["auto"], metavar="NAME,...",
+        parser, "--backends", one=_backend, metavar="NAME,...",
         help=f"one contender each (default: auto). {ways}",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds",
-        type=as_seconds,
-        default=None,
-        metavar="S",
-        help="end a trial after S seconds (default: the epoch's)",
+        "--seconds", type=as_seconds, metavar="S", help="end a trial after S seconds (default: the epoch's)"
     )
-    parser.add_argument(
-        "--max-bytes", type=_size, default=None, metavar="SIZE",
-        help="end a trial after SIZE of samples, 4GiB say (default: the epoch's)",
-    )  # fmt: skip
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--cold-only", action="store_true", help="only with the shards out of the page cache")
     only.add_argument("--hot-only", action="store_true", help="only with the shards in the page cache")
@@ -75,13 +66,6 @@ def _backend(text: str) -> str:
     return text
 
 
-def _size(text: str) -> int:
-    try:
-        return parse_bytes(text, "it", at_least=1)
-    except OptionError as error:
-        raise argparse.ArgumentTypeError(error.message) from None
-
-
 def _run(chosen: argparse.Namespace) -> int:
     with closing(Bar(sys.stderr)) as bar:
         bar.say("looking at the dataset…")
@@ -92,10 +76,9 @@ def _run(chosen: argparse.Namespace) -> int:
             batch_size=chosen.batch_size,
             shuffle=False if chosen.shuffle == "none" else chosen.shuffle,
             device=chosen.device,
-            backends=tuple(chosen.backends),
+            backends=tuple(chosen.backends or ["auto"]),
             trials=chosen.trials,
             seconds=chosen.seconds,
-            max_bytes=chosen.max_bytes,
         )
         record = run_bench(
             plan, cold=not chosen.hot_only, hot=not chosen.cold_only,
@@ -136,8 +119,6 @@ def _conditions(record: dict[str, Any], width: int) -> Iterator[str]:
     bounds = [f"{counted(given['trials'], 'trial')}, interleaved"]
     if given["seconds"] is not None:
         bounds.append(f"at most {given['seconds']:g} s each")
-    if given["max_bytes"] is not None:
-        bounds.append(f"at most {format_bytes(given['max_bytes'])} each")
     size = f"{counted(dataset['samples'], 'sample')}, {format_bytes(dataset['bytes'])}"
     where = f"{counted(dataset['shards'], 'shard')}, {dataset['file_system']}"
     cores = f"{counted(machine['cores'], 'core')}, {format_bytes(machine['ram_bytes'])}, Linux {machine['kernel']}"

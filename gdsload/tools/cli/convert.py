@@ -185,14 +185,9 @@ def _check_report(report: str | None) -> None:
     """Refuse a report that cannot be written, before hours of work."""
     if report is None:
         return
-    folder = os.path.dirname(report) or "."
-    if not os.path.isdir(folder) or os.path.isdir(report):
-        what = "it is a folder" if os.path.isdir(report) else "there is no such folder"
-    elif not os.access(report if os.path.exists(report) else folder, os.W_OK):
-        what = "permission denied"
-    else:
-        return
-    raise WriteError(f"the report cannot be written: {what}", file=report)
+    place = report if os.path.exists(report) else os.path.dirname(report) or "."
+    if os.path.isdir(report) or not os.access(place, os.W_OK):
+        raise WriteError("the report cannot be written there", file=report, remedy="Name a file that you may write.")
 
 
 def _tell(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gdsload.system.paths import refuse_empty
 from gdsload.system.units import counted, format_bytes
@@ -129,27 +129,25 @@ def render_text(report: Report, *, width: int = _WIDTH, everything: bool = False
         if len(shown) < len(found):
             left = counted(len(found) - len(shown), f"{'more ' if shown else ''}check")
             lines.append(f"   --  {left} for machines with a GPU; --all lists them")
-    return "\n".join([*lines, *_drives(report, width)])
+    return "\n".join([*lines, *_drives(report)])
 
 
-def _drives(report: Report, width: int) -> list[str]:
-    """For each drive the shards on it, and its distance from each GPU; nothing if there is one drive."""
-    found = next((finding.evidence for finding in report.findings if finding.check == "topology.drives"), {})
-    mounts, gpus = found.get("mounts", []), found.get("gpus", [])
+def _drives(report: Report) -> list[str]:
+    """A table of the shards on each drive and its NUMA node; nothing if there is one mount."""
+    mounts: list[dict[str, Any]] = next(
+        (one.evidence["mounts"] for one in report.findings if one.evidence.get("mounts")), []
+    )
     if len(mounts) < 2:
         return []
-    rows, distances = [("mount", "device", "PCI", "node", "shards", "size")], [""]
+    rows = [("mount", "device", "PCI", "node", "shards", "size")]
     for mount in mounts:
         what = (str(mount["shards"]), format_bytes(mount["bytes"]))
-        for drive in mount["drives"] or [{"pci": "-", "node": None, "gpus": {}}]:
-            node = "-" if drive["node"] is None else str(drive["node"])
-            rows.append((plain(mount["mount"]), plain(mount["device"]), drive["pci"], node, *what))
-            distances.append("; ".join(f"to GPU {gpu}: {drive['gpus'].get(gpu, 'unknown')}" for gpu in gpus))
+        for address, node in (mount["drives"] or {"-": None}).items():
+            rows.append(
+                (plain(mount["mount"]), plain(mount["device"]), address, "-" if node is None else str(node), *what)
+            )
             what = ("", "")
-    lines = ["", "Drives"]
-    for line, far in zip(table(rows), distances, strict=True):
-        lines += [f"  {line}", *(wrapped(far, width, first="    ", rest="    ") if far else [])]
-    return lines
+    return ["", "Drives", *(f"  {line}" for line in table(rows))]
 
 
 def _lines(finding: Finding, width: int, painted: Paint) -> list[str]:

@@ -12,7 +12,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from gdsload.errors import FormatError, GdsloadError
 from gdsload.tools.cli.terminal import paint, plain, say, terminal_width, wrapped
@@ -34,38 +34,28 @@ def as_typed(text: str, options: Mapping[str, str]) -> str:
 
 
 def _typed(flag: str, option: re.Match[str]) -> str:
-    if option[2] in (None, "", "True"):
-        return flag
-    if option[2] == "False":
-        return f"--no-{flag[2:]}"
+    text = option[2] or "True"
+    if text in ("True", "False"):
+        return flag if text == "True" else f"--no-{flag[2:]}"
+    if "..." in text:
+        return f"{flag} ..."
     try:
-        value = ast.literal_eval(option[2])
+        value = ast.literal_eval(text)
     except (ValueError, SyntaxError):  # cut short, or no literal
         return option[0]
-    if flag == "--pack" and isinstance(value, dict):
+    if flag == "--pack":
         value = ":".join(map(str, value.values()))
     return f"{flag} {_word(value)}"
 
 
 def _word(value: object) -> str:
-    """A value as one word of a command line; "..." stands for any."""
-    if isinstance(value, dict):
-        if ... in (*value, *value.values()):
-            return "NAME=VALUE"
-        texts = [one if isinstance(one, str) else json.dumps(one, default=str) for one in value.values()]
-        words = [f"{name}={text}" for name, text in zip(value, texts, strict=True)]
-        return _listed(value, words, odd="=" in "".join(map(str, value)) or any("," in word for word in words))
-    if isinstance(value, list):
-        words = list(map(str, value))
-        return "NAME" if ... in value else _listed(words, words, odd=any("," in word or "=" in word for word in words))
-    if isinstance(value, str) and not value.isprintable():  # a tab would be shown as a blank
-        return shlex.quote(json.dumps(value))
-    return "VALUE" if value in (..., "...") else shlex.quote(str(value))
-
-
-def _listed(value: object, words: list[str], *, odd: bool) -> str:
-    """Words with commas between them, or the value as JSON if they would be read as something else."""
-    return shlex.quote(json.dumps(value, ensure_ascii=False, default=str) if odd else ",".join(words))
+    """A value as one word of a command line: as JSON, where it would be read as something else otherwise."""
+    parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else None
+    clear = all(isinstance(one, str) and one.isprintable() for one in parts or [value])
+    if parts and clear and not {",", "="} & set("".join(parts)):
+        pairs = map("=".join, value.items()) if isinstance(value, dict) else parts
+        return shlex.quote(",".join(pairs))
+    return shlex.quote(value if isinstance(value, str) and clear else json.dumps(value, ensure_ascii=False))
 
 
 def typed_error(error: GdsloadError, options: Mapping[str, str]) -> GdsloadError:
@@ -90,19 +80,15 @@ def show_fault(error: GdsloadError, options: Mapping[str, str], *, more: str = "
     _line("error", "red", f"{error.where}: {error.message}" if error.where else error.message)
     if error.cause:
         _line("cause", "yellow", error.cause)
-    for line in _problems(error, more):
-        _show(line, first="  - ", rest="    ")
+    problems = error.problems if isinstance(error, FormatError) else ()
+    for problem in problems[:_SHOWN]:
+        _show(str(problem), first="  - ", rest="    ")
+    if len(problems) > _SHOWN:
+        _show(f"and {len(problems) - _SHOWN} more in {more}", first="  - ", rest="    ")
     if error.remedy:
         _line("hint", "cyan", error.remedy)
     for note in getattr(error, "__notes__", ()):
         _line("note", "cyan", note)
-
-
-def _problems(error: GdsloadError, more: str) -> Iterator[str]:
-    problems = error.problems if isinstance(error, FormatError) else ()
-    yield from map(str, problems[:_SHOWN])
-    if len(problems) > _SHOWN:
-        yield f"and {len(problems) - _SHOWN} more in {more}"
 
 
 def show_usage(message: str, hint: str) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from gdsload.errors import OptionError
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.metadata import caption, metadata_lines
 from gdsload.tools.cli.terminal import plain, say, table, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, as_count
 
@@ -56,6 +55,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def _run(chosen: argparse.Namespace) -> int:
     from gdsload.loader.dataset import ShardDataset
+    from gdsload.tools.cli.samples import facts, lines, metadata_lines
 
     if chosen.out is not None and chosen.image is None:
         raise OptionError("--out is for a contact sheet", remedy="Pass --image FIELD, too.")
@@ -63,8 +63,6 @@ def _run(chosen: argparse.Namespace) -> int:
     if chosen.image is not None:
         return _sheet(dataset, chosen)
     if chosen.sample is not None:
-        from gdsload.tools.cli.samples import facts, lines
-
         sample = dataset[chosen.sample]
         if chosen.json:
             say(json.dumps(facts(sample), indent=1))
@@ -102,6 +100,7 @@ def _run(chosen: argparse.Namespace) -> int:
 
 
 def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
+    from gdsload.tools.cli.samples import caption
     from gdsload.tools.cli.sheet import channels_first, pixels, save_sheet
 
     out: str = chosen.out or "sheet.png"
@@ -166,19 +165,11 @@ def _size(field: Field) -> str:
 
 
 def _volumes(dataset: ShardDataset) -> tuple[Volume, ...]:
-    """The mounts that the shards are on; each folder that links lead to is looked up once."""
-    from gdsload.tools.doctor.system import device_number
-    from gdsload.tools.doctor.volumes import volumes_of
+    """The mounts that the shards are on."""
+    from gdsload.tools.doctor.context import locate
+    from gdsload.tools.doctor.system import System
 
-    folders: dict[str, str] = {}
-
-    def folder_of(path: str) -> str:
-        link = os.path.dirname(os.path.join(os.path.dirname(path), os.readlink(path) if os.path.islink(path) else path))
-        if link not in folders:
-            folders[link] = os.path.realpath(link)
-        return folders[link]
-
-    return volumes_of(((folder_of(shard.file), shard.bytes) for shard in dataset.shards), device_number)
+    return locate(System(), dataset.path).volumes
 
 
 def _drive(volume: Volume) -> tuple[str, str, str, str]:

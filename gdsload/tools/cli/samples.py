@@ -1,8 +1,9 @@
-"""Samples as text: the values of their fields."""
+"""A dataset's metadata and samples as text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,10 +11,11 @@ import torch
 from gdsload.errors import FormatError
 from gdsload.shards.format.image_header import image_codec, read_image_header
 
-__all__ = ["facts", "lines"]
+__all__ = ["caption", "facts", "lines", "metadata_lines"]
 
 _FIRST = 8
 _TEXT = 200
+_NAMES = 10
 
 
 def facts(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -87,3 +89,42 @@ def _line(found: dict[str, Any]) -> str:
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def metadata_lines(metadata: Mapping[str, Any]) -> Iterator[str]:
+    """The metadata of a dataset, a line for each entry. They may be anything that JSON can hold."""
+    for key, value in metadata.items():
+        if key == "classes" and isinstance(value, Mapping):
+            for field, names in value.items():
+                yield f"classes of {field}: {_listed(names)}"
+        elif key == "source" and isinstance(value, Mapping):
+            options = value.get("options")
+            with_them = f", with {_cut(options)}" if options else ""
+            place = value.get("path") or value.get("name")
+            yield f"from: {value.get('kind')}{f' {place}' if place else ''}{with_them}"
+        elif key == "gdsload":
+            yield f"written by gdsload {value}"
+        else:
+            yield f"{key}: {_cut(value)}"
+
+
+def caption(metadata: Mapping[str, Any], sample: Mapping[str, Any], number: int) -> str:
+    """The caption of a sample's picture: its number, and its class if the dataset names classes."""
+    classes = metadata.get("classes")
+    for field, names in classes.items() if isinstance(classes, Mapping) else ():
+        label = getattr(sample.get(field), "ndim", None) == 0 and int(sample[field])
+        if isinstance(names, list) and label is not False and 0 <= label < len(names):
+            return f"{number} {names[label]}"
+    return str(number)
+
+
+def _listed(names: Any) -> str:
+    if not isinstance(names, list):
+        return _cut(names)
+    more = f", and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return f"{', '.join(map(str, names[:_NAMES]))}{more}"
+
+
+def _cut(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
-__all__ = ["Terminated", "ended_by_signals"]
+__all__ = ["Terminated", "ended_by_sigterm"]
 
 
 class Terminated(KeyboardInterrupt):
@@ -15,30 +16,18 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[Callable[[], None]]:
-    """Have SIGTERM raise `Terminated` in here, as Ctrl-C raises KeyboardInterrupt; signals are the main thread's.
+def ended_by_sigterm() -> Iterator[None]:
+    """Have SIGTERM raise `Terminated` in here, unless it is ignored; signals are the main thread's."""
 
-    Yields:
-        A function that raises it again. Python only prints errors that are raised while an object is finalised, as may
-        happen at any time; so the work calls this function now and then.
-    """
-    struck: list[KeyboardInterrupt] = []
+    def end(_number: int, _frame: object) -> NoReturn:
+        raise Terminated
 
-    def again() -> None:
-        if struck:
-            raise struck[0]
-
-    def strike(number: int, _: object) -> None:
-        struck.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
-        again()
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) not in (signal.SIG_IGN, None):  # as of what a shell script starts by `&`
-                before[number] = signal.signal(number, strike)
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
     try:
-        yield again
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGTERM, before)

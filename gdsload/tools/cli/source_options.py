@@ -86,7 +86,7 @@ def option_value(name: str, text: str) -> Any:
 
 
 def _is_of_words(annotation: Any) -> bool:
-    """Return whether an option is a text or several: ``--database 1`` is no number."""
+    """Return whether an option is a text or several: ``--prefix 1`` is no number."""
     return all(one in (str, type(None)) or _takes(one, Sequence) for one in _choices(annotation))
 
 

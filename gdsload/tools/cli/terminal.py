@@ -51,7 +51,7 @@ def safe_streams() -> None:
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print in any encoding, and at once, so that an error is raised while it can be reported.
+    """Print at once, so that an error is raised while it can be reported.
 
     A closed pipe (``gdsload inspect … | head``) is no error. Text that cannot be written to the error stream is lost:
     the exit code shows the error then.
@@ -60,9 +60,8 @@ def say(text: str, stream: TextIO | None = None) -> None:
         WriteError: if it cannot be written, as where it goes to a file on a full disk.
     """
     stream = stream or sys.stdout
-    encoding = stream.encoding or "utf-8"
     try:
-        print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
+        print(text, file=stream, flush=True)
     except OSError as error:
         if stream is sys.stderr:
             return
@@ -152,7 +151,8 @@ class Bar:
         self._last = now
         seconds, made = now - self._before[0], done - self._before[1]
         share = min(done / of, 1.0) if of else 1.0
-        words = [f"{'█' * int(_CELLS * share):░<{_CELLS}} {int(100 * share)} %"]
+        full, empty = "█░" if "utf" in (self._stream.encoding or "utf-8").lower() else "#."
+        words = [f"{full * int(_CELLS * share):{empty}<{_CELLS}} {int(100 * share)} %"]
         if what:
             words.append(what)
         if samples is not None:
@@ -169,10 +169,7 @@ class Bar:
         width = shutil.get_terminal_size().columns - 1  # a longer line would wrap, and stay
         while len(", ".join(words)) > width and len(words) > 1:
             words = words[:-1]
-        text, encoding = ", ".join(words)[:width], self._stream.encoding or "utf-8"
-        if "█".encode(encoding, "replace") == b"?":
-            text = text.replace("█", "#").replace("░", ".").replace("…", "...").encode(encoding, "replace").decode()
-        self._send(f"\r\x1b[K{text}")
+        self._send(f"\r\x1b[K{', '.join(words)[:width]}")
 
     def close(self) -> None:
         """Take the line away."""

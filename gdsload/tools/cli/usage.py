@@ -1,4 +1,4 @@
-"""Parsers of command lines: errors with a hint, help that fits the terminal, lists that take no further arguments.
+"""Parsers of command lines: errors with a hint, help that fits the terminal, lists in one word.
 
 Neither this module nor the code that builds the parsers imports torch: `gdsload --help` and completion must be quick.
 """
@@ -7,30 +7,23 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import itertools
 import json
 import math
 import os
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from gdsload.tools.cli.faults import show_usage
 from gdsload.tools.cli.terminal import paint, say, wrapped
 
-__all__ = ["Commands", "Formatter", "Parser", "add_list", "as_count", "as_seconds", "flags", "given_back", "meant"]
+__all__ = ["Commands", "Parser", "add_list", "as_count", "as_seconds", "flags", "meant", "script_folder"]
 
-T = TypeVar("T")
 Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no other name for what `add_subparsers` returns
 _WIDEST = 100
-# Messages of argparse, which are worded again with the argument, its value, and possible values.
-_CHOICE = re.compile(r"argument (?:\S+/)?(\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
-_NUMBER = re.compile(r"argument (?:\S+/)?(\S+): invalid (int|float) value: '([^']*)'")
 _COLUMNS = re.compile(r" +\S.*? {2,}(?=\S)")
-_MISSING = re.compile(r"the following arguments are required: (.*)")
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
@@ -77,16 +70,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Show the error, and the command that lists the options; exit code 2."""
-        hint = ""
-        if found := _CHOICE.fullmatch(message):
-            name, word, listed = found.groups()
-            known = re.findall(r"'([^']+)'", listed)
-            message, hint = f"{name} cannot be {word!r}", f"{meant(word, known)}It is one of {', '.join(known)}. "
-        elif found := _NUMBER.fullmatch(message):
-            message = f"{found[1]} cannot be {found[3]!r}, which is no {'whole ' if found[2] == 'int' else ''}number"
-        elif found := _MISSING.fullmatch(message):
-            message = f"{found[1]} {'are' if ',' in found[1] else 'is'} missing"
-        show_usage(message.removeprefix("argument "), f"{hint}`{self.prog} --help` shows what it takes.")
+        show_usage(message.removeprefix("argument "), f"`{self.prog} --help` shows what it takes.")
         sys.exit(2)
 
     def refuse(self, extras: Sequence[str]) -> NoReturn:
@@ -112,43 +96,10 @@ def meant(word: str, known: Iterable[str], *, quote: str = "'") -> str:
     return f"Did you mean {' or '.join(f'{quote}{one}{quote}' for one in found)}? " if found else ""
 
 
-class _Several(argparse.Action):
-    """An option that takes one word, with commas in it, and may be repeated: so it takes no argument after it."""
-
-    one: Callable[[str], Any] = str
-
-    def knows(self, word: str) -> bool:
-        """Return whether a word looks like a value, as a number does; a name may be anything."""
-        try:
-            return self.one is not str and self.one(word) is not None
-        except (ValueError, argparse.ArgumentTypeError):
-            return False
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        try:
-            found = [self.one(word) for word in _words(values or "")]
-        except argparse.ArgumentTypeError as error:
-            parser.error(f"argument {option}: {error}")
-        except ValueError:
-            parser.error(f"argument {option}: {values!r} is no such list")
-        before = getattr(namespace, self.dest)
-        fresh = before is None or before is self.default
-        setattr(namespace, self.dest, found if fresh else [*before, *found])
-
-
-def _words(text: str) -> list[str]:
-    if text.startswith("["):  # names with commas in them
-        found = json.loads(text)
-        return [str(word) for word in found]
-    return [word for word in text.split(",") if word]
-
-
-def add_list(
-    parser: argparse._ActionsContainer, flag: str, *, one: Callable[[str], T] | None = None, **options: Any
-) -> None:
+def add_list(parser: argparse._ActionsContainer, flag: str, *, one: Callable[[str], Any] = str, **options: Any) -> None:
     """Add an option that takes several values: ``--fields a,b``, or repeated, or as JSON: ``--fields '["a,b"]'``.
+
+    It takes one word, so that no argument after it is taken for a value.
 
     Args:
         parser: what gets it.
@@ -156,10 +107,13 @@ def add_list(
         one: makes a value of a word.
         **options: as `add_argument` takes them.
     """
-    action = parser.add_argument(flag, action=_Several, **options)
-    assert isinstance(action, _Several)  # noqa: S101 - for the type checker
-    if one is not None:
-        action.one = one
+
+    def listed(text: str) -> list[Any]:
+        words = json.loads(text) if text.startswith("[") else text.split(",")
+        return [one(str(word)) for word in words if word != ""]
+
+    listed.__name__ = "list"  # for argparse's error
+    parser.add_argument(flag, action="extend", type=listed, **options)
 
 
 def as_count(text: str, at_least: int = 1) -> int:
@@ -178,64 +132,6 @@ def as_seconds(text: str) -> float:
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no time")
     return number
-
-
-def given_back(parser: Parser, chosen: argparse.Namespace, extras: list[str]) -> list[str]:
-    """Words that are left, without those that follow the word of a list: ``SOURCE OUT --fields a b``, as it once was.
-
-    Where such words were taken for arguments (``--sizes .5 .5 PATH OUT``), the command line is refused: if there are
-    too many arguments, or if a word that was taken for one is a value of the list as well.
-
-    Args:
-        parser: the command's parser.
-        chosen: what was read; the words are added to its lists.
-        extras: what was left over, in order.
-
-    Returns:
-        What is left over still.
-    """
-    lists = {
-        flag: action
-        for action in parser._actions  # noqa: SLF001 - see `flags`
-        if isinstance(action, _Several)
-        for flag in action.option_strings
-    }
-    left = list(extras)
-    too_many = bool(extras) and not any(word.startswith("-") for word in extras)
-    line: list[str] = chosen.line
-    for at, typed in enumerate(line):
-        flag, equals, value = typed.partition("=")
-        if flag not in lists:
-            continue
-        after = at + (1 if equals else 2)
-        words = list(itertools.takewhile(lambda word: not word.startswith("-"), line[after:]))
-        if words and words == left[: len(words)]:
-            for word in words:
-                lists[flag](parser, chosen, word, flag)
-            del left[: len(words)]
-        elif words and (too_many or lists[flag].knows(words[0])):
-            said = f"there is an argument too many: {', '.join(map(repr, extras))}. " if too_many else ""
-            hint = _separated(flag, value if equals else line[at + 1], words[0], parser)
-            show_usage(said + _taken(parser, chosen, words[0]), hint)
-            sys.exit(2)
-    return left
-
-
-def _taken(parser: Parser, chosen: argparse.Namespace, word: str) -> str:
-    for action in parser._actions:  # noqa: SLF001 - see `flags`
-        found = getattr(chosen, action.dest, None)
-        if not action.option_strings and word in (found if isinstance(found, list) else [found]):
-            return f"{word!r} is taken for {action.metavar}"
-    return f"{word!r} is taken for an argument"
-
-
-def _separated(flag: str, value: str, word: str, parser: Parser) -> str:
-    """The error text for a second word after an option that takes one: several values have commas between them."""
-    both = shlex.quote(f"{value},{word}")
-    return (
-        f"{flag} takes one word, which is {value!r}: several values have commas between them, {flag} {both}, or stand "
-        f"after all arguments. `{parser.prog} --help` shows what it takes."
-    )
 
 
 def script_folder() -> None:

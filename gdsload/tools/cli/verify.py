@@ -6,9 +6,10 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gdsload.errors import FormatError, GdsloadError, Problem
+from gdsload.errors import FormatError, GdsloadError
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.faults import show_fault
 from gdsload.tools.cli.terminal import Bar, paint, plain, say, terminal_width, wrapped
@@ -91,17 +92,6 @@ def _ranges(samples: Sequence[tuple[int, int]]) -> str:
     return ", ".join(shown + (["…"] if len(samples) > _SHOWN else []))
 
 
-def _tree(problem: Problem) -> dict[str, Any]:
-    return {
-        "message": problem.message,
-        "file": problem.file,
-        "offset": problem.offset,
-        "nbytes": problem.nbytes,
-        "field": problem.field,
-        "samples": problem.samples,
-    }
-
-
 def _unsound(path: str, error: GdsloadError) -> dict[str, Any]:
     samples, problems = (error.samples, error.problems) if isinstance(error, FormatError) else ((), ())
     return {
@@ -109,18 +99,9 @@ def _unsound(path: str, error: GdsloadError) -> dict[str, Any]:
         "path": path,
         "error": error.message,
         "spoiled_samples": samples,
-        "problems": [_tree(problem) for problem in problems],
+        "problems": [asdict(problem) for problem in problems],
     }
 
 
 def _sound(found: Catalog, report: VerifyReport) -> dict[str, Any]:
-    return {
-        "ok": True,
-        "path": found.path,
-        "samples": found.samples,
-        "shards": report.shards,
-        "checked_bytes": report.checked_bytes,
-        "unchecked_bytes": report.unchecked_bytes,
-        "nan": dict(report.nan),
-        "infinite": dict(report.infinite),
-    }
+    return {"ok": True, "path": found.path, "samples": found.samples, **asdict(report)}

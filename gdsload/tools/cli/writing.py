@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from typing import TYPE_CHECKING, Any
 
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.signals import ended_by_signals
 from gdsload.tools.cli.terminal import Bar, plain, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import add_list
 
@@ -39,7 +38,7 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
         help='store these fields together, or "auto": those of a few bytes (default: what is already, or auto)',
     )  # fmt: skip
     shards.add_argument(
-        "--no-pack-fields", dest="pack_fields", action="store_const", const=(), help="store each field by itself"
+        "--no-pack-fields", dest="pack_fields", action="store_const", const=[], help="store each field by itself"
     )
     shards.add_argument(
         "--spread-over", action="append", default=[], metavar="DIR",
@@ -59,13 +58,12 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def run_with_bar(chosen: argparse.Namespace) -> Iterator[RearrangeKeywords]:
-    """Yield the options of the run, and show a bar until it ends; SIGTERM ends it as Ctrl-C does."""
+    """Yield the options of the run, and show a bar until it ends."""
     bar = Bar(sys.stderr, hidden=chosen.quiet)
     bar.say("looking at the source…")
-    with ended_by_signals() as again, closing(bar), _cluster(chosen) as executor:
+    with closing(bar), _cluster(chosen) as executor:
 
         def show(samples: int, nbytes: int, parts: float, of: int) -> None:
-            again()
             if samples or parts:
                 bar.show(parts, of, samples=samples, nbytes=nbytes)
             else:

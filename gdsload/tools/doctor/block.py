@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gdsload.system.probe.mounts import Mount
 from gdsload.system.probe.tree import Tree
 
-__all__ = ["BlockDevice", "find_block", "pci_addresses", "stack_of"]
+__all__ = ["BlockDevice", "find_block", "stack_of"]
 
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NAME = re.compile(r"[A-Za-z0-9!_.:-]{1,64}")
@@ -76,7 +76,6 @@ def _block(tree: Tree, link: str) -> BlockDevice | None:
     partition = tree.exists(f"{path}/partition")
     drive = path.rpartition("/")[0] if partition else path
     transport, controller = _controller(tree, drive) if kind == "nvme" else ("", drive)
-    addresses = pci_addresses(controller)
     number = tree.text(f"{path}/dev", 64) or ""
     return BlockDevice(
         name=name,
@@ -86,7 +85,7 @@ def _block(tree: Tree, link: str) -> BlockDevice | None:
         partition=partition,
         detail=_detail(tree, drive, kind),
         transport=transport,
-        pci=addresses[-1] if addresses else "",
+        pci=_pci_address(controller),
     )
 
 
@@ -109,7 +108,7 @@ def _controller(tree: Tree, drive: str) -> tuple[str, str]:
         transport = tree.text(f"{controller}/transport", 64) if controller else None
         if controller and transport:
             return transport, controller
-    return ("pcie", drive) if pci_addresses(drive) else ("", drive if name else parent)
+    return ("pcie", drive) if _pci_address(drive) else ("", drive if name else parent)
 
 
 def stack_of(tree: Tree, block: BlockDevice) -> list[BlockDevice]:
@@ -128,6 +127,6 @@ def _walk(tree: Tree, block: BlockDevice, depth: int) -> Iterator[BlockDevice]:
             yield from _walk(tree, below, depth + 1)
 
 
-def pci_addresses(path: str) -> list[str]:
-    """The PCI addresses in a sysfs path, from the root port to the device."""
-    return [part for part in path.split("/") if _PCI.fullmatch(part)]
+def _pci_address(path: str) -> str:
+    """The PCI address of the device in a sysfs path, the last one in it; empty if there is none."""
+    return next((part for part in reversed(path.split("/")) if _PCI.fullmatch(part)), "")

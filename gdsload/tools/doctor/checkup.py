@@ -30,10 +30,9 @@ from gdsload.tools.doctor import (
     topology_checks,
 )
 from gdsload.tools.doctor.context import Context, DataPlace, locate
-from gdsload.tools.doctor.file_trial import FileTrial
 from gdsload.tools.doctor.finding import Finding, Report, clip, unknown
-from gdsload.tools.doctor.gpu_trial import GpuTrial
 from gdsload.tools.doctor.system import Calls, System, TorchBuild
+from gdsload.tools.doctor.trials import FileTrial, GpuTrial
 from gdsload.tools.doctor.verdict import judge
 
 __all__ = ["CHECKS", "diagnose"]
@@ -101,35 +100,28 @@ def diagnose(
     asked = os.path.join(os.getcwd(), path)  # and not longer: its file system may not answer
     place = _result(_start(lambda: locate(system, asked)), start + _FILES_S, DataPlace(asked, asked, None))
     build = _result(_start(system.calls.torch_build), start + _FILES_S, TorchBuild("", "", ""))
-    gpu, files, found = _trials(system, place, build, _Wanted(device or "", probe, timeout_s))
+    gpu, files, found = _trials(system, place, build, device or "", probe=probe, timeout_s=timeout_s)
     context = Context(system, place, build, gpu, files, found, device or "")
     findings = _check(context)
     return Report(_machine(context), findings, judge(findings))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Wanted:
-    device: str
-    probe: bool
-    timeout_s: float
-
-
 def _trials(
-    system: System, place: DataPlace, build: TorchBuild, wanted: _Wanted
+    system: System, place: DataPlace, build: TorchBuild, wanted: str, *, probe: bool, timeout_s: float
 ) -> tuple[GpuTrial, tuple[FileTrial, ...], CufileProbe | None]:
     """Try the GPU, files and cuFile, all at once, with one file of each mount."""
-    calls, timeout_s = system.calls, wanted.timeout_s
+    calls = system.calls
     deadline = time.monotonic() + timeout_s + _FILES_S
     no_gpu = GpuTrial(status="skipped")
     late_gpu = GpuTrial(status="timeout", error="torch and CUDA gave no answer in time")
-    no_probe = CufileProbe("skipped", "there was no answer in time") if wanted.probe else None
-    ask_gpu = wanted.device != "cpu" and bool(build.accelerator)
-    seen = Context(system, place, build, no_gpu, (), None, wanted.device).has_gpu
+    no_probe = CufileProbe("skipped", "there was no answer in time") if probe else None
+    ask_gpu = wanted != "cpu" and bool(build.accelerator)
+    seen = Context(system, place, build, no_gpu, (), None, wanted).has_gpu
     rank = system.environ.get("LOCAL_RANK", "")
-    device = f"cuda:{rank if rank.isdecimal() else 0}" if wanted.device in ("", "cuda") else wanted.device
+    device = f"cuda:{rank if rank.isdecimal() else 0}" if wanted in ("", "cuda") else wanted
 
     def ask_cufile(file: str) -> CufileProbe | None:
-        if not wanted.probe:
+        if not probe:
             return None
         if not ask_gpu and not seen:
             return CufileProbe("skipped", "there is no NVIDIA GPU to read into")
@@ -168,26 +160,14 @@ def _worst(probes: list[CufileProbe | None]) -> CufileProbe | None:
 
 
 def _check(context: Context) -> tuple[Finding, ...]:
-    """All findings. The checks run one after the other in one thread, which takes milliseconds.
-
-    If one of them hangs, the rest get a thread each. Packages always do: trying them takes seconds.
-    """
-    found: dict[str, Finding] = {}
-    slow = {name: _start(partial(_attempt, check, context)) for name, check in CHECKS if name.startswith("packages.")}
-    quick = {name: check for name, check in CHECKS if name not in slow}
-
-    def run_quick() -> bool:
-        for name, check in quick.items():
-            found[name] = _attempt(check, context)
-        return True
-
-    _result(_start(run_quick), time.monotonic() + _FILES_S, False)
-    slow |= {name: _start(partial(_attempt, check, context)) for name, check in quick.items() if name not in found}
+    """All findings. Each check has a thread, so that one that hangs costs its own finding alone."""
+    late = unknown("the check gave no result in time")
+    tasks = {name: _start(partial(_attempt, check, context)) for name, check in CHECKS}
     deadline = time.monotonic() + _FILES_S
-    for name, task in slow.items():
-        late = unknown("the check gave no result in time")
-        found[name] = _result(task, deadline + _IMPORTS_S * name.startswith("packages."), late)
-    return tuple(dataclasses.replace(found[name], check=name) for name, _ in CHECKS)
+    found = {
+        name: _result(task, deadline + _IMPORTS_S * name.startswith("packages."), late) for name, task in tasks.items()
+    }
+    return tuple(dataclasses.replace(finding, check=name) for name, finding in found.items())
 
 
 def _attempt(check: Callable[[Context], Finding], context: Context) -> Finding:

@@ -11,10 +11,9 @@ from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.library import Config, read_config
 from gdsload.system.probe.mounts import Mount
 from gdsload.tools.doctor.block import BlockDevice
-from gdsload.tools.doctor.file_trial import FileTrial
 from gdsload.tools.doctor.finding import Finding, joined
-from gdsload.tools.doctor.gpu_trial import GpuTrial
 from gdsload.tools.doctor.system import System, TorchBuild
+from gdsload.tools.doctor.trials import FileTrial, GpuTrial
 from gdsload.tools.doctor.volumes import Volume, shard_files, volumes_of
 
 __all__ = ["Context", "DataPlace", "locate", "on_each"]

@@ -12,7 +12,6 @@ from gdsload.tools.doctor.finding import Finding, clip, info, ok, unknown, warni
 
 __all__ = ["CHECKS"]
 
-_STRICT = "CUFILE_ALLOW_COMPAT_MODE"
 _REMEDIES = {
     "HANDLE_NOT_REGISTERED": "Most often the udev record is missing: see cufile.udev.",
     "INTERNAL_ERROR": "The file system is none that cuFile knows: see storage.filesystem.",
@@ -68,29 +67,18 @@ def probe(context: Context) -> Finding:
     message = f"cuFile was asked ({found.status}): {clip(found.reason, 200)}"
     remedy = _REMEDIES.get(found.error, "See the evidence (--json) for cuFile's own log.")
     if found.status == "timeout" and found.stage == "driver-open" and not context.system.tree.exists("/proc/modules"):
-        remedy = "Use an older libcufile (1.15 opens here), or a kernel with modules: see cufile.modules."
+        # Without /proc/modules (gVisor, kernels without modules) 1.19 and 1.20 were seen to spin in cuFileDriverOpen.
+        remedy = "Use an older libcufile (1.15 opens where there is no /proc/modules), or a kernel with modules."
     return _trouble(context, message, remedy, **evidence)
-
-
-def modules(context: Context) -> Finding:
-    """The presence of /proc/modules, without which libcufile 1.19 and 1.20 were seen to spin in cuFileDriverOpen."""
-    if context.system.tree.exists("/proc/modules"):
-        return ok("/proc/modules is there", exists=True)
-    return info(
-        "/proc/modules is missing (a kernel without modules, or a sandbox): some versions of libcufile then hang",
-        exists=False,
-    )
 
 
 def nvidia_fs(context: Context) -> Finding:
     """The nvidia-fs kernel module, which is one of the two ways of DMA."""
     tree, folder = context.system.tree, "/proc/driver/nvidia-fs"
     version = (tree.text(f"{folder}/version") or "").rpartition(":")[2].strip()
-    listed = any(line.startswith("nvidia_fs ") for line in (tree.text("/proc/modules", 2**20) or "").splitlines())
-    statistics = tree.text("/sys/module/nvidia_fs/parameters/rw_stats_enabled", 16)
     evidence: dict[str, Any] = {
         "loaded": context.nvfs, "version": clip(version), "devices": tree.number(f"{folder}/devcount"),
-        "rw_stats_enabled": statistics, "in_proc_modules": listed, "nodes": tree.exists("/dev/nvidia-fs0"),
+        "nodes": tree.exists("/dev/nvidia-fs0"),
     }  # fmt: skip
     if context.nvfs:
         if not evidence["nodes"]:
@@ -101,13 +89,6 @@ def nvidia_fs(context: Context) -> Finding:
                 **evidence,
             )
         return ok(f"nvidia-fs {clip(version)} is loaded", **evidence)
-    if listed:
-        return _trouble(
-            context,
-            "nvidia-fs is loaded, but /proc/driver/nvidia-fs is hidden",
-            "Let the container see it.",
-            **evidence,
-        )
     return info("nvidia-fs is not loaded; DMA then needs all p2p conditions below", **evidence)
 
 
@@ -118,9 +99,7 @@ def config(context: Context) -> Finding:
     properties = properties if isinstance(properties, dict) else {}
     wanted = ("allow_compat_mode", "force_compat_mode", "use_pci_p2pdma")
     settings = {name: properties[name] for name in wanted if isinstance(properties.get(name), bool)}
-    sections = {name: found.values[name] for name in ("fs", "block") if isinstance(found.values.get(name), dict)}
     evidence: dict[str, Any] = {"file": found.path, "exists": found.text is not None, "properties": settings}
-    evidence["sections"] = sorted(f"{part}.{name}" for part, names in sections.items() for name in names)[:64]
     if found.error:
         return _trouble(context, f"{clip(found.path)} is no valid JSON: {clip(found.error)}", "Mend it.", **evidence)
     if found.text is None and "CUFILE_ENV_PATH_JSON" in environ:
@@ -131,17 +110,9 @@ def config(context: Context) -> Finding:
             remedy,
             **evidence,
         )
-    if settings.get("force_compat_mode") or environ.get("CUFILE_FORCE_COMPAT_MODE", "").lower() in (
-        "1",
-        "true",
-    ):
+    forced = environ.get("CUFILE_FORCE_COMPAT_MODE", "").lower() in ("1", "true")
+    if settings.get("force_compat_mode") or forced:
         return _trouble(context, "cuFile's compat mode is forced: no DMA", "Take force_compat_mode out.", **evidence)
-    if _STRICT in environ:
-        return info(
-            f"{_STRICT} is set, but cuFile has no such variable",
-            "Set allow_compat_mode in cufile.json.",
-            **evidence,
-        )
     if found.text is None:
         return ok(
             "there is no cufile.json, so cuFile uses its defaults (compat mode allowed, no P2PDMA)",
@@ -185,7 +156,6 @@ CHECKS = (
     ("cufile.library", library),
     ("cufile.probe", probe),
     ("cufile.nvidia-fs", nvidia_fs),
-    ("cufile.modules", modules),
     ("cufile.config", config),
     ("cufile.udev", on_each(udev)),
 )

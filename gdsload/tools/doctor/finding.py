@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -59,29 +60,17 @@ class Report:
     verdict: Verdict
 
 
-def ok(message: str, **evidence: Any) -> Finding:
-    """A finding that all is well; like the others, without its check's name, which the runner adds."""
-    return Finding("", "ok", message, "", evidence)
+def _of(severity: Severity) -> Callable[..., Finding]:
+    """A function that makes findings of a severity: ``warning(message, remedy, key=value)``; the runner names them."""
+
+    def make(message: str, remedy: str = "", **evidence: Any) -> Finding:
+        return Finding("", severity, message, remedy, evidence)
+
+    return make
 
 
-def info(message: str, remedy: str = "", **evidence: Any) -> Finding:
-    """A finding that needs no action."""
-    return Finding("", "info", message, remedy, evidence)
-
-
-def warning(message: str, remedy: str, **evidence: Any) -> Finding:
-    """A finding that costs speed or a better backend."""
-    return Finding("", "warning", message, remedy, evidence)
-
-
-def error(message: str, remedy: str, **evidence: Any) -> Finding:
-    """A finding of something that is meant to work and does not."""
-    return Finding("", "error", message, remedy, evidence)
-
-
-def unknown(message: str, remedy: str = "", **evidence: Any) -> Finding:
-    """A finding that nothing could be found out."""
-    return Finding("", "unknown", message, remedy, evidence)
+_WORST: tuple[Severity, ...] = ("error", "warning", "unknown", "info", "ok")
+error, warning, unknown, info, ok = map(_of, _WORST)
 
 
 def clip(text: object, length: int = 120) -> str:
@@ -89,9 +78,6 @@ def clip(text: object, length: int = 120) -> str:
     line = "".join(char if char.isprintable() else " " for char in str(text)[: 4 * length])
     line = " ".join(line.split())
     return line if len(line) <= length else line[: length - 1] + "…"
-
-
-_WORST = ("error", "warning", "unknown", "info", "ok")
 
 
 def joined(found: list[tuple[str, Finding]]) -> Finding:

@@ -12,7 +12,6 @@ from gdsload.tools.doctor.finding import Finding, clip, error, info, ok, unknown
 __all__ = ["CHECKS", "driver_version"]
 
 _VERSION = re.compile(r"\b(\d{3,4}(?:\.\d+){1,2})\b")
-_NOT_OURS = "gdsload's own slots are plain CUDA memory and are not concerned"
 
 
 def driver_version(context: Context) -> tuple[str, bool]:
@@ -99,24 +98,8 @@ def mapping(context: Context) -> Finding:
     )
 
 
-def allocator(context: Context) -> Finding:
-    """Settings of torch's allocator whose memory cuFile cannot register."""
-    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-    settings = {name: context.system.environ[name] for name in names if context.system.environ.get(name)}
-    text = ",".join(settings.values()).lower().replace(" ", "")
-    bad = [name for name in ("expandable_segments:true", "backend:cudamallocasync") if name in text]
-    if not bad:
-        return ok("torch's allocator has settings that allow registering its memory", settings=settings)
-    return info(
-        f"memory of torch's allocator cannot be registered with cuFile ({', '.join(bad)}); {_NOT_OURS}",
-        f"Only if you pass torch's memory to cuFile yourself: unset {' and '.join(settings)}.",
-        settings=settings,
-    )
-
-
 CHECKS = (
     ("gpu.driver", driver),
     ("gpu.device", device),
     ("gpu.mapping", mapping),
-    ("gpu.allocator", allocator),
 )

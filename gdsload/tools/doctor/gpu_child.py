@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from gdsload.system.probe.process import write_answer
-from gdsload.tools.doctor.gpu_trial import GpuTrial
+from gdsload.tools.doctor.trials import GpuTrial
 
 __all__ = ["main"]
 

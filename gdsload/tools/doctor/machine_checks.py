@@ -8,25 +8,22 @@ from gdsload.tools.doctor.finding import Finding, clip, info, ok, warning
 __all__ = ["CHECKS"]
 
 _WORDS = ("docker", "kubepods", "containerd", "libpod", "lxc", "garden")
+_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER")
 
 
 def container(context: Context) -> Finding:
     """Signs of a container."""
     tree, environ = context.system.tree, context.system.environ
-    signs = [path for path in ("/.dockerenv", "/run/.containerenv") if tree.exists(path)]
     groups = tree.text("/proc/1/cgroup") or ""
+    signs = [path for path in ("/.dockerenv", "/run/.containerenv") if tree.exists(path)]
     signs += [f"/proc/1/cgroup says {word}" for word in _WORDS if word in groups]
-    signs += [
-        f"{name} is set"
-        for name in ("container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER")
-        if environ.get(name)
-    ]
+    signs += [f"{name} is set" for name in _VARIABLES if environ.get(name)]
     if "gVisor" in (tree.text("/proc/version") or ""):
         signs.append("the kernel is gVisor")
-    if signs:
-        message = f"this is a container ({', '.join(signs)}): what it does not show may still be there"
-        return info(message, signs=signs)
-    return ok("no sign of a container", signs=[])
+    if not signs:
+        return ok("no sign of a container", signs=[])
+    message = f"this is a container ({', '.join(signs)}): what it does not show may still be there"
+    return info(message, signs=signs)
 
 
 def wsl(context: Context) -> Finding:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gdsload.tools.doctor.context import Context
@@ -14,7 +16,7 @@ __all__ = ["CHECKS"]
 _MAJOR = re.compile(r"-cu(?:da)?(\d{2})x?$")
 _NEEDED_FOR = {
     "cupy": "gathers that leave most of the GPU to others",
-    "kvikio": "comparing with kvikio",
+    "kvikio": "comparing its reads with gdsload's",
     "cuda-bindings": "the gds backend and cuFile's counters",
 }
 
@@ -31,16 +33,16 @@ def _versions(context: Context, package: str) -> dict[str, str]:
 
 
 def _package(context: Context, package: str) -> Finding:
+    """A package: installed once, and importable."""
     versions = _versions(context, package)
     needed = _NEEDED_FOR[package]
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     evidence: dict[str, Any] = {"installed": versions, "works": False, "error": ""}
-    if not context.system.calls.has_module(MODULES[package]):
-        if not context.has_gpu:
-            return info(f"{package} is not installed; it is of no use here", **evidence)
-        if package == "kvikio":
-            return info(f"kvikio is not installed; only {needed} needs it", **evidence)
-        return warning(f"{package} is not installed; {needed} need it", _extra(context), **evidence)
+    if not versions:
+        message = f"{package} is not installed; it is for {needed}"
+        if context.has_gpu and package != "kvikio":
+            return warning(message, _extra(context), **evidence)
+        return info(message, **evidence)
     if len(versions) > 1 and package == "cupy":
         evidence["error"] = "more than one cupy is installed"
         remedy = f"Uninstall all of them, then: {_extra(context)}"
@@ -48,26 +50,11 @@ def _package(context: Context, package: str) -> Finding:
     broken = context.system.calls.import_error(MODULES[package])
     evidence |= {"works": not broken, "error": clip(broken, 300)}
     if not broken:
-        return ok(named or f"{package}, of unknown version", **evidence)
-    message = f"{named or package} cannot be imported: {clip(broken, 160)}"
+        return ok(named, **evidence)
+    message = f"{named} cannot be imported: {clip(broken, 160)}"
     if context.has_gpu:
         return error(message, f"Install it again: {_extra(context)}", **evidence)
-    return info(f"{message}; it is of no use here", **evidence)
-
-
-def cupy(context: Context) -> Finding:
-    """Cupy: compiles the gather."""
-    return _package(context, "cupy")
-
-
-def kvikio(context: Context) -> Finding:
-    """Kvikio."""
-    return _package(context, "kvikio")
-
-
-def cuda_bindings(context: Context) -> Finding:
-    """NVIDIA's cuda-bindings: cuFile and its counters."""
-    return _package(context, "cuda-bindings")
+    return info(message, **evidence)
 
 
 def cuda_major(context: Context) -> Finding:
@@ -90,9 +77,7 @@ def cuda_major(context: Context) -> Finding:
     return ok(f"all packages are for CUDA {wanted}", **evidence)
 
 
-CHECKS = (
-    ("packages.cupy", cupy),
-    ("packages.kvikio", kvikio),
-    ("packages.cuda-bindings", cuda_bindings),
+CHECKS: tuple[tuple[str, Callable[[Context], Finding]], ...] = (
+    *((f"packages.{package}", partial(_package, package=package)) for package in MODULES),
     ("packages.cuda-major", cuda_major),
 )

@@ -10,19 +10,6 @@ from gdsload.tools.doctor.finding import Finding, clip, error, info, ok, unknown
 
 __all__ = ["CHECKS"]
 
-_NETWORK = (
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "9p",
-    "afs",
-    "glusterfs",
-    "ceph",
-    "fuse.sshfs",
-    "fuse.s3fs",
-    "fuse.gcsfuse",
-)
 _SUPPORTED = ("lustre", "wekafs", "gpfs", "beegfs", "panfs", "scatefs", "virtiofs")
 """Besides ext4, XFS and NFS over RDMA; from the GPUDirect Storage documentation."""
 _LAYERED = ("overlay", "aufs", "fuse.fuse-overlayfs")
@@ -86,8 +73,6 @@ def filesystem(context: Context) -> Finding:
             "Mount it with proto=rdma, or copy it.",
             **evidence,
         )
-    if mount.kind in _NETWORK:
-        return _trouble(context, f"{name}: a network file system that cuFile does not read by DMA", _LOCAL, **evidence)
     if mount.kind in _SUPPORTED:
         return info(f"{name}: cuFile supports it with nvidia-fs and the vendor's client", **evidence)
     return _trouble(context, f"{name}: none that cuFile reads by DMA", _LOCAL, **evidence)
@@ -115,116 +100,41 @@ def _ext4(context: Context, name: str, evidence: dict[str, Any]) -> Finding:
     )
 
 
-def attributes(context: Context) -> Finding:
-    """Encryption, compression and other attributes with which cuFile refuses files."""
-    found = list(context.file.attributes)
-    options = context.place.mount.options if context.place.mount else ()
-    found += [clip(option, 40) for option in options if option.startswith(("compress", "test_dummy_encryption"))]
-    encrypted = [
-        block.name for block in context.place.stack if block.kind == "dm" and block.detail.startswith("CRYPT-")
-    ]
-    found += [f"{name} is encrypted" for name in encrypted]
-    if found:
-        remedy = "Keep the data unencrypted, uncompressed and without chattr's +i and +a."
-        return _trouble(context, f"cuFile cannot read this by DMA: {', '.join(found)}", remedy, attributes=found)
-    return ok("not encrypted, compressed, immutable or append-only", attributes=[])
-
-
 def direct_io(context: Context) -> Finding:
     """Direct I/O: reads that bypass the page cache."""
     trial = context.file
-    evidence: dict[str, Any] = {
-        "works": trial.direct, "error": trial.direct_error, "memory_align": trial.memory_align,
-        "offset_align": trial.offset_align, "file": trial.file,
-    }  # fmt: skip
+    evidence: dict[str, Any] = {"works": trial.direct, "error": trial.direct_error, "file": trial.file}
     if trial.direct is None:
         return unknown("direct I/O was not tried: there is no file here, and none can be made", **evidence)
     if not trial.direct:
-        remedy = "Reads then go through the page cache, which is slower when cold; local ext4 and XFS have it."
-        return warning(f"direct I/O does not work here ({clip(trial.direct_error)})", remedy, **evidence)
-    if trial.offset_align and trial.offset_align > 4096:
-        remedy = "Shards are aligned to 4096 bytes: make the file system with 4096-byte blocks."
-        return warning(f"direct I/O wants offsets aligned to {trial.offset_align} bytes", remedy, **evidence)
-    said = f", aligned to {trial.offset_align} bytes" if trial.offset_align else ""
-    return ok(f"direct I/O works{said}", **evidence)
-
-
-def nowait(context: Context) -> Finding:
-    """Reads that do not wait for the drive, which show the residency of other users' files."""
-    trial = context.file
-    evidence: dict[str, Any] = {"works": trial.nowait, "error": trial.nowait_error}
-    if trial.nowait:
-        return ok("reads that do not wait (RWF_NOWAIT) work", **evidence)
-    if context.place.in_memory:
-        return ok("all files are in memory: nothing has to be asked", **evidence)
-    if trial.nowait is None:
-        return unknown(
-            f"reads that do not wait were not tried{': ' * bool(trial.nowait_error)}{trial.nowait_error}",
-            **evidence,
+        remedy = (
+            "Reads then go through the page cache, slower when cold; ext4 and XFS with blocks of 4096 bytes have it."
         )
-    message = f"reads that do not wait do not work ({clip(trial.nowait_error)}): residency stays unknown"
-    return info(message, **evidence)
+        return warning(f"direct I/O does not work here ({clip(trial.direct_error)})", remedy, **evidence)
+    return ok("direct I/O works", **evidence)
 
 
-def layers(context: Context) -> Finding:
-    """RAID and device mapper between file system and drives."""
+def drives(context: Context) -> Finding:
+    """The drives, and the layers between them and the file system: RAID, device mapper, loop devices."""
     stack = context.place.stack
     names = [f"{block.name} ({block.kind}{' ' * bool(block.detail)}{clip(block.detail, 40)})" for block in stack]
-    evidence: dict[str, Any] = {
-        "stack": [{"name": block.name, "kind": block.kind, "detail": clip(block.detail)} for block in stack]
-    }
+    said = ("name", "kind", "detail", "transport", "pci")
+    evidence: dict[str, Any] = {"stack": [{name: getattr(block, name) for name in said} for block in stack]}
     if not stack:
-        return info("there is no block device below the file system that can be seen here", **evidence)
-    between = [block for block in stack if block.kind in ("md", "dm", "loop")]
-    if not between:
-        return ok("no RAID and no device mapper", **evidence)
-    message = f"layers: {' over '.join(names)}"
-    plain = all(block.kind == "md" and block.detail == "raid0" for block in between)
-    if plain and context.nvfs:
-        return ok(f"{message}; nvidia-fs reads md raid0 by DMA", **evidence)
-    if any(block.kind == "loop" for block in between):
-        return _trouble(context, f"{message}: a loop device's reads go through the CPU", _LOCAL, **evidence)
-    if plain:
-        remedy = "Mount the drives one by one, or load nvidia-fs."
-        return _trouble(context, f"{message}: P2PDMA cannot read RAID", remedy, **evidence)
-    if any(block.kind == "md" for block in between):
-        remedy = "Of RAID, cuFile reads only raid0 by DMA, and only through nvidia-fs."
-        return _trouble(context, message, remedy, **evidence)
-    return info(f"{message}: cuFile may refuse to read through the device mapper", **evidence)
-
-
-def drive(context: Context) -> Finding:
-    """The drive itself."""
-    drives = context.place.drives
-    evidence: dict[str, Any] = {
-        "drives": [
-            {
-                "name": block.name,
-                "kind": block.kind,
-                "model": clip(block.detail),
-                "transport": block.transport,
-                "pci": block.pci,
-            }
-            for block in drives
-        ]
-    }
-    if not drives:
         return info("no drive can be seen below the file system", **evidence)
-    names = ", ".join(
-        f"{block.name} ({block.kind}{' ' * bool(block.detail)}{clip(block.detail, 40)})" for block in drives
-    )
-    if all(block.kind == "nvme" for block in drives):
-        return ok(f"{clip(names, 200)}", **evidence)
-    what = "a virtual machine's disk" if all(block.kind in ("virtio", "xen") for block in drives) else "not NVMe"
-    return info(f"{clip(names, 200)}: {what}, so DMA from the drive to the GPU is not to be had", **evidence)
+    message = clip(" over ".join(names), 400)
+    between = [block for block in stack if block.kind in ("md", "dm", "loop")]
+    if any((block.kind, block.detail) != ("md", "raid0") for block in between):
+        remedy = "cuFile reads by DMA from plain NVMe drives, and from md raid0 through nvidia-fs."
+        return _trouble(context, f"{message}: layers that cuFile may not read through", remedy, **evidence)
+    if any(block.kind != "nvme" for block in context.place.drives):
+        return info(f"{message}: not NVMe, so DMA from the drive to the GPU is not to be had", **evidence)
+    return ok(f"{message}, which nvidia-fs reads by DMA" if between else message, **evidence)
 
 
 CHECKS = (
     ("storage.path", path),
     ("storage.filesystem", on_each(filesystem)),
-    ("storage.attributes", on_each(attributes)),
-    ("storage.layers", on_each(layers)),
-    ("storage.drive", drive),
+    ("storage.drives", on_each(drives)),
     ("storage.direct-io", on_each(direct_io)),
-    ("storage.nowait", on_each(nowait)),
 )

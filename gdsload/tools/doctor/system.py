@@ -6,7 +6,6 @@ Every call has a time limit, or is made in a thread that is waited for up to a l
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import sys
@@ -18,8 +17,7 @@ import torch
 from gdsload.system.probe import CufileProbe, ask_cufile
 from gdsload.system.probe.process import END_WITH_PARENT, answer_of, module_command, module_environment, run_bounded
 from gdsload.system.probe.tree import Tree
-from gdsload.tools.doctor.file_trial import FileTrial, try_file
-from gdsload.tools.doctor.gpu_trial import GpuTrial
+from gdsload.tools.doctor.trials import FileTrial, GpuTrial, try_file
 
 __all__ = ["MODULES", "Calls", "System", "TorchBuild", "device_number"]
 
@@ -65,18 +63,6 @@ def _distributions() -> dict[str, str]:
     return found
 
 
-def _has_module(name: str) -> bool:
-    try:
-        # The module itself is not imported; of a dotted name the parents are, so that only a plain folder is asked for.
-        if "." in name:
-            parent = importlib.util.find_spec(name.partition(".")[0])
-            places = [] if parent is None else list(parent.submodule_search_locations or ())
-            return any(os.path.isdir(os.path.join(place, *name.split(".")[1:])) for place in places)
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError, AttributeError):
-        return False
-
-
 def _import_error(name: str) -> str:
     command = [sys.executable, "-c", f"{END_WITH_PARENT}; import {name}"]
     ran = run_bounded(command, timeout_s=_IMPORT_TIMEOUT_S, environ=os.environ)
@@ -85,11 +71,6 @@ def _import_error(name: str) -> str:
     if ran.code == 0:
         return ""
     return ran.errors.strip().rpartition("\n")[2][:300] or f"the import ended with {ran.code}"
-
-
-def _space(path: str) -> tuple[int, int]:
-    found = os.statvfs(path)
-    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
 def device_number(path: str) -> str:
@@ -111,10 +92,8 @@ class Calls:
         try_gpu: (file, device, seconds): asks torch about the device, in a process.
         probe: (file, device, seconds): see `ask_cufile`.
         try_file: (file): tries reads.
-        distributions: versions of the installed packages that matter.
-        has_module: (module): whether it is installed, without importing it.
+        distributions: versions of the installed packages that matter, by their names.
         import_error: (module): the error of importing it in a process; empty if it works.
-        space: (folder): bytes in all and free on its file system; raises OSError.
         number: (path): ``major:minor`` of its device; raises OSError.
     """
 
@@ -123,9 +102,7 @@ class Calls:
     probe: Callable[[str, str, float], CufileProbe] = ask_cufile
     try_file: Callable[[str], FileTrial] = try_file
     distributions: Callable[[], dict[str, str]] = _distributions
-    has_module: Callable[[str], bool] = _has_module
     import_error: Callable[[str], str] = _import_error
-    space: Callable[[str], tuple[int, int]] = _space
     number: Callable[[str], str] = device_number
 
 

@@ -366,6 +366,13 @@ def test_only_shards_that_have_to_be_read_wait_for_the_first_batches(keeping, mo
     assert pauses == [(7, [], resident)] * (len(resident) < 4)
 
 
+def test_without_threads_that_read_whole_shards_those_that_batches_have_read_are_registered(keeping):
+    routed, read = keeping(0, 1, 2, 3, resident=[1, 3])
+    routed.near.at_once = 0
+    assert until(lambda: all(routed.near.registered[[1, 3]]), routed)
+    assert (read, routed.near.asked) == ([], [1, 3])
+
+
 @pytest.mark.parametrize("at_once", [1, 2, 4])
 def test_so_many_shards_are_read_at_once_and_no_more(keeping, monkeypatch, at_once):
     routed, _ = keeping(0, 1, 2, 3)

@@ -71,7 +71,7 @@ class Terminal(io.TextIOWrapper):
     """A terminal of some encoding, and what it was sent."""
 
     def __init__(self, encoding="utf-8"):
-        super().__init__(io.BytesIO(), encoding, write_through=True)
+        super().__init__(io.BytesIO(), encoding, errors="replace", write_through=True)
 
     def isatty(self):
         return True

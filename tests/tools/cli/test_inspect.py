@@ -10,7 +10,7 @@ import torch
 import gdsload
 from gdsload.system.probe.mounts import parse_mounts
 from gdsload.tools.cli import main
-from gdsload.tools.cli.metadata import caption
+from gdsload.tools.cli.samples import caption
 from gdsload.tools.doctor import volumes
 
 

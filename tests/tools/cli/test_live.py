@@ -93,26 +93,28 @@ def test_who_ends_it_is_told_at_once_what_is_finished(slow, tmp_path):
     assert re.fullmatch(wanted, said)
 
 
-@pytest.mark.slow
-def test_bench_says_what_it_does(tmp_path):
-    with gdsload.ShardWriter(tmp_path / "d") as writer:
-        writer.write_batch({"x": np.zeros((400, 4096), np.uint8)})
-    terminal = Shown(["-m", "gdsload", "bench", str(tmp_path / "d"), "--trials", "2", "--hot-only", "--device", "cpu"])
-    assert terminal.end() == 0
-    shown = states(terminal.text)
-    assert shown[0] == "looking at the dataset…"
-    assert any("comparing bytes" in one for one in shown)
-    lines = settled(terminal.text).splitlines()
-    assert max(len(line) for line in lines if str(tmp_path) not in line) <= 80
-    assert any(line.startswith("direct, auto   SSD→RAM; ") for line in lines)
-
-
 def in_terminal(monkeypatch, *words):
     """The exit code of a command in this process, and what it has shown in a terminal."""
     terminal = Terminal()
     for stream in ("stdout", "stderr"):
         monkeypatch.setattr(sys, stream, terminal)
     return main(words), terminal.text
+
+
+def test_bench_says_what_it_does(tmp_path, monkeypatch):
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        writer.write_batch({"x": np.zeros((400, 4096), np.uint8)})
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ["bench", str(tmp_path / "d"), "--trials", "2", "--hot-only", "--device", "cpu"]
+    code, text = in_terminal(monkeypatch, *words)
+    assert code == 0
+    shown = states(text)
+    assert shown[0] == "looking at the dataset…"
+    assert any("comparing bytes" in one for one in shown)
+    lines = settled(text).splitlines()
+    assert max(len(line) for line in lines if str(tmp_path) not in line) <= 80
+    assert any(line.startswith("direct, auto   SSD→RAM; ") for line in lines)
 
 
 def test_nothing_of_it_where_lines_cannot_be_written_over(tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ def record():
         "versions": {"gdsload": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "numpy": "2.4.6", "cuda": "13.0"},
         "dataset": {"path": "/data/shards", "samples": 1, "bytes": 2**40, "shards": 1, "file_system": "ext4"},
         "conditions": {
-            "device": "cuda:0", "batch_size": 256, "shuffle": "full", "trials": 1, "seconds": 2.5, "max_bytes": 2**32,
+            "device": "cuda:0", "batch_size": 256, "shuffle": "full", "trials": 1, "seconds": 2.5,
             "notes": ["cold: not in this kernel's page cache; what caches drives and hosts below it have is not known"],
         },
         "contenders": [{"name": "direct, auto", "way": "SSD→VRAM"}, {"name": "by RAM", "way": "SSD→RAM→VRAM"}],

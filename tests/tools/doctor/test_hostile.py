@@ -34,8 +34,6 @@ def full(nvfs: Made) -> Made:
     nvfs.write("/proc/driver/nvidia/params", DWORDS)
     nvfs.write("/etc/cufile.json", '{"properties": {"use_pci_p2pdma": true}, "fs": {"generic": {}}}')
     nvfs.write("/etc/ld.so.cache", b"\0/usr/lib/libcufile.so.0\0")
-    nvfs.write("/proc/config.gz", b"\x1f\x8b")
-    nvfs.write("/proc/kallsyms", "0000 d p2pdma_pgmap_ops\n")
     nvfs.write("/proc/version", "Linux")
     nvfs.write("/proc/1/cgroup", "0::/\n")
     nvfs.write("/sys/fs/cgroup/memory.max", "max\n")
@@ -44,25 +42,7 @@ def full(nvfs: Made) -> Made:
 
 
 words = st.sampled_from(
-    [
-        "-1",
-        "0",
-        "9" * 40,
-        "0x" + "f" * 40,
-        "nan",
-        "\x1b[2J",
-        "/",
-        "../..",
-        "\0",
-        "\n\n",
-        ":",
-        "{",
-        "[",
-        '"',
-        "٣",
-        "\udc80",
-        "é",
-    ]
+    ["-1", "0", "9" * 40, "0x" + "f" * 40, "nan", "\x1b[2J", "/", "../..", "\0", "\n", *':{["٣', "\udc80", "é"]
 )
 contents = st.one_of(
     st.binary(max_size=300),
@@ -123,7 +103,7 @@ def test_a_circle_of_links(full: Made, depth: int):
 def test_a_link_that_leads_out_of_the_tree_is_not_followed(full: Made):
     (full.root / "sys/class/block/sdz").symlink_to("/sys/class")
     full.mounts("27 1 0:44 / / rw - btrfs /dev/sdz rw")
-    assert full.findings()["storage.layers"].evidence == {"stack": []}
+    assert full.findings()["storage.drives"].evidence == {"stack": []}
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 
 import pytest
 
 from gdsload.system.probe.mounts import find_mount, parse_mounts
 from gdsload.tools.doctor import checkup as run
-from gdsload.tools.doctor.file_trial import FileTrial
+from gdsload.tools.doctor.trials import FileTrial, try_file
 from tests.machines import DATA_MOUNT, ROOT_MOUNT, Hang, Made
 
 
@@ -37,7 +36,7 @@ def test_ext4_in_another_mode(nvfs: Made):
         ("40 27 0:50 / /data rw - nfs4 host:/export rw,vers=4.2,proto=tcp", "warning", "without RDMA"),
         ("40 27 0:50 / /data rw - nfs host:/export rw,vers=3,proto=rdma", "info", "over RDMA"),
         ("40 27 0:50 / /data rw - lustre mgs@tcp:/fs rw", "info", "vendor's client"),
-        ("40 27 0:50 / /data rw - 9p share rw", "warning", "network file system"),
+        ("40 27 0:50 / /data rw - 9p share rw", "warning", "none that cuFile reads"),
         ("40 27 0:50 / /data rw - zfs tank/data rw", "warning", "none that cuFile reads"),
     ],
 )
@@ -73,91 +72,70 @@ def test_a_record_without_the_property_is_not_enough(nvfs: Made):
 
 
 def test_md_raid0_is_read_through_nvidia_fs_only(nvfs: Made):
-    nvfs.block("md0", "9:0", "/sys/devices/virtual/block/md0")
-    nvfs.write("/sys/devices/virtual/block/md0/md/level", "raid0\n")
-    drive = "/" + os.path.relpath(os.path.realpath(nvfs.root / "sys/class/block/nvme0n1"), nvfs.root)
-    nvfs.link("/sys/devices/virtual/block/md0/slaves/nvme0n1", drive)
+    nvfs.write(f"{nvfs.layer('md0', '9:0', 'nvme0n1')}/md/level", "raid0\n")
     found = mounted(nvfs, "40 27 9:0 / /data rw - xfs /dev/md0 rw")
-    assert found["storage.layers"].severity == "ok"
-    assert [layer["name"] for layer in found["storage.layers"].evidence["stack"]] == ["md0", "nvme0n1"]
-    assert [drive["name"] for drive in found["storage.drive"].evidence["drives"]] == ["nvme0n1"]
+    assert found["storage.drives"].severity == "ok"
+    assert [layer["name"] for layer in found["storage.drives"].evidence["stack"]] == ["md0", "nvme0n1"]
     for name in ("version", "devcount"):
         nvfs.remove(f"/proc/driver/nvidia-fs/{name}")
-    found = nvfs.findings()
-    assert found["storage.layers"].severity == found["cufile.p2p-drive"].severity == "warning"
+    assert nvfs.findings()["cufile.p2p-drive"].severity == "warning"
     nvfs.write("/sys/devices/virtual/block/md0/md/level", "raid5\n")
-    assert "only raid0" in nvfs.findings()["storage.layers"].remedy
+    assert "from md raid0" in nvfs.findings()["storage.drives"].remedy
 
 
 def test_an_encrypted_volume(nvfs: Made):
-    nvfs.block("dm-0", "253:0", "/sys/devices/virtual/block/dm-0")
-    nvfs.write("/sys/devices/virtual/block/dm-0/dm/uuid", "CRYPT-LUKS2-abc-root\n")
-    drive = "/" + os.path.relpath(os.path.realpath(nvfs.root / "sys/class/block/nvme0n1p1"), nvfs.root)
-    nvfs.link("/sys/devices/virtual/block/dm-0/slaves/nvme0n1p1", drive)
-    found = mounted(nvfs, "40 27 253:0 / /data rw - ext4 /dev/mapper/data rw,data=ordered")
-    assert "dm-0 is encrypted" in found["storage.attributes"].message
-    assert found["storage.layers"].severity == "info"
-    assert found["storage.drive"].evidence["drives"][0]["pci"] == "0000:04:00.0"
+    nvfs.write(f"{nvfs.layer('dm-0', '253:0', 'nvme0n1p1')}/dm/uuid", "CRYPT-LUKS2-abc-root\n")
+    found = mounted(nvfs, "40 27 253:0 / /data rw - ext4 /dev/mapper/data rw,data=ordered")["storage.drives"]
+    assert (found.severity, found.evidence["stack"][-1]["pci"]) == ("warning", "0000:04:00.0")
+    assert "dm-0 (dm CRYPT-LUKS2-abc-root) over nvme0n1p1 (nvme" in found.message
 
 
 def test_layers_that_form_a_circle_end(nvfs: Made):
     nvfs.block("dm-0", "253:0", "/sys/devices/virtual/block/dm-0")
     nvfs.link("/sys/devices/virtual/block/dm-0/slaves/dm-0", "/sys/devices/virtual/block/dm-0")
     found = mounted(nvfs, "40 27 253:0 / /data rw - xfs /dev/mapper/data rw")
-    assert [layer["name"] for layer in found["storage.layers"].evidence["stack"]] == ["dm-0"]
+    assert [layer["name"] for layer in found["storage.drives"].evidence["stack"]] == ["dm-0"]
 
 
 def test_btrfs_is_found_by_its_source(nvfs: Made):
     found = mounted(nvfs, "40 27 0:33 /@data /data rw - btrfs /dev/nvme0n1p1 rw,compress=zstd:1,subvol=/@data")
-    assert found["storage.drive"].evidence["drives"][0]["name"] == "nvme0n1p1"
-    assert "compress=zstd:1" in found["storage.attributes"].evidence["attributes"]
+    assert found["storage.drives"].evidence["stack"][0]["name"] == "nvme0n1p1"
     assert found["storage.filesystem"].evidence["bind"] is True
 
 
 def test_nvme_multipath_hides_the_controller_behind_a_subsystem(nvfs: Made):
     subsystem = "/sys/devices/virtual/nvme-subsystem/nvme-subsys0"
     nvfs.block("nvme1n1", "259:9", f"{subsystem}/nvme1n1")
-    controller = "/" + os.path.relpath(os.path.realpath(nvfs.root / "sys/class/block/nvme0n1/device"), nvfs.root)
-    nvfs.link(f"{subsystem}/nvme0", controller)
+    nvfs.link(f"{subsystem}/nvme0", nvfs.folder("/sys/class/block/nvme0n1/device"))
     nvfs.link(f"{subsystem}/nvme1n1/device", subsystem)
     found = mounted(nvfs, "40 27 259:9 / /data rw - xfs /dev/nvme1n1 rw")
-    drive = found["storage.drive"].evidence["drives"][0]
+    drive = found["storage.drives"].evidence["stack"][0]
     assert (drive["transport"], drive["pci"]) == ("pcie", "0000:04:00.0")
 
 
 def test_a_virtual_disk_and_a_loop_device(nvfs: Made):
     nvfs.block("vda", "254:0", "/sys/devices/pci0000:00/0000:00:05.0/virtio2/block/vda")
     found = mounted(nvfs, "40 27 254:0 / /data rw - xfs /dev/vda rw")
-    assert "virtual machine" in found["storage.drive"].message
+    assert "vda (virtio): not NVMe" in found["storage.drives"].message
     nvfs.block("loop0", "7:0", "/sys/devices/virtual/block/loop0")
     nvfs.write("/sys/devices/virtual/block/loop0/loop/backing_file", "/images/data.img\n")
     found = mounted(nvfs, "40 27 7:0 / /data rw - xfs /dev/loop0 rw")
-    assert found["storage.layers"].severity == "warning"
+    assert found["storage.drives"].severity == "warning"
 
 
 @pytest.mark.parametrize(
-    ("trial", "check", "severity"),
-    [
-        (FileTrial("f", False, "open: Invalid argument"), "storage.direct-io", "warning"),
-        (FileTrial("f", True, "", 512, 65536, True), "storage.direct-io", "warning"),
-        (FileTrial(), "storage.direct-io", "unknown"),
-        (
-            FileTrial("f", True, nowait=False, nowait_error="Operation not supported"),
-            "storage.nowait",
-            "info",
-        ),
-        (FileTrial(), "storage.nowait", "unknown"),
-        (FileTrial("f", True, attributes=("encrypted",)), "storage.attributes", "warning"),
-    ],
+    ("trial", "severity"), [(FileTrial("f", False, "open: Invalid argument"), "warning"), (FileTrial(), "unknown")]
 )
-def test_what_reads_can_do(nvfs: Made, trial: FileTrial, check: str, severity: str):
+def test_reads_that_bypass_the_page_cache(nvfs: Made, trial: FileTrial, severity: str):
     nvfs.file = trial
-    assert nvfs.findings()[check].severity == severity
+    assert nvfs.findings()["storage.direct-io"].severity == severity
 
 
-def test_a_tmpfs_need_not_be_asked(nvfs: Made):
-    nvfs.file = FileTrial("f", True, nowait=False, nowait_error="Operation not supported")
-    assert mounted(nvfs, "40 27 0:31 / /data rw - tmpfs tmpfs rw")["storage.nowait"].severity == "ok"
+def test_a_file_is_read_directly_or_the_step_that_failed_is_said(tmp_path):
+    (tmp_path / "f").write_bytes(bytes(8192))
+    trial = try_file(str(tmp_path / "f"))
+    assert trial.direct or trial.direct_error
+    assert try_file(str(tmp_path / "none")).direct_error == "open: No such file or directory"
 
 
 def test_a_path_that_is_not_there(nvfs: Made):
@@ -190,19 +168,20 @@ def test_a_file_system_that_hangs_is_reported_and_asked_once(nvfs: Made, hang: H
 
 def test_a_check_that_hangs_costs_nothing_but_its_own_finding(nvfs: Made, hang: Hang, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run, "_FILES_S", 0.5)
-    nvfs.calls["space"] = hang
+    monkeypatch.setattr(run, "_IMPORTS_S", 0)
+    nvfs.calls["import_error"] = lambda name: hang() if name == "cupy" else ""
     start = time.monotonic()
     report = nvfs.diagnose()
     assert time.monotonic() - start < 3
-    assert [finding.check for finding in report.findings if finding.severity == "unknown"] == ["memory.shm"]
+    assert [finding.check for finding in report.findings if finding.severity == "unknown"] == ["packages.cupy"]
 
 
 def test_a_check_that_fails_is_a_finding(nvfs: Made):
-    def broken(path: str) -> tuple[int, int]:
+    def broken(name: str) -> str:
         raise ZeroDivisionError("bang")
 
-    nvfs.calls["space"] = broken
-    finding = nvfs.findings()["memory.shm"]
+    nvfs.calls["import_error"] = broken
+    finding = nvfs.findings()["packages.cupy"]
     assert finding.severity == "unknown"
     assert "bang" in finding.message
 

@@ -74,13 +74,13 @@ def test_what_was_not_looked_at_counts_as_not_there(left_out: str):
 def test_improvements_are_the_remedies_of_what_is_wrong_errors_first():
     extra = [
         Finding("storage.filesystem", "warning", "m", "mount it"),
-        Finding("topology.distance", "info", "m", "not this"),
+        Finding("topology.drives", "info", "m", "not this"),
         Finding("cufile.udev", "ok", "m", "nor this"),
         Finding("gpu.driver", "error", "m", "install it"),
-        Finding("storage.layers", "warning", "m", "mount it"),
+        Finding("storage.drives", "warning", "m", "mount it"),
     ]
     assert judge(findings() + extra).improvements == [
-        "gpu.driver: install it", "storage.filesystem: mount it", "storage.layers: mount it"
+        "gpu.driver: install it", "storage.filesystem: mount it", "storage.drives: mount it"
     ]  # fmt: skip
     host = judge([*findings(gpu__device={"usable": False}), *extra])
     assert host.improvements == ["gpu.driver: install it"]
