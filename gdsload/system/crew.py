@@ -3,7 +3,7 @@
 - Ctrl-C strikes in the main thread alone: processes are started, fed and noted by threads of our own, one for each, in
   which no handler runs. So none is started that nobody knows of.
 - Processes do not see SIGINT and SIGTERM, which a terminal or a service manager sends to all of a group: they inherit
-  the mask of the thread that starts them. Who is interrupted kills them.
+  the mask of the thread that starts them. An interrupted caller kills them.
 - Each ends with the thread that started it (PR_SET_PDEATHSIG), from before its first import on, and that thread stays
   until it has. So even a parent that is killed leaves none.
 """

@@ -75,7 +75,7 @@ def _import(script: Mapping[str, Any], work: Work) -> None:
         OptionError: if that fails, as it does where the script would begin once more.
     """
     process: Any = multiprocessing.current_process()
-    process._inheriting = True  # noqa: SLF001 - as for every spawned process: who starts another one now is told why not
+    process._inheriting = True  # noqa: SLF001 - as for every spawned process: one that it starts now is refused
     try:
         spawn.prepare(script)
     except BaseException as error:

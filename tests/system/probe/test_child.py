@@ -1,4 +1,4 @@
-"""What the probing process does with cuFile, which is played here: it proves a path by counters and right bytes."""
+"""The probing process, with a stand-in for cuFile: only counters and right bytes prove a path."""
 
 from __future__ import annotations
 
