@@ -75,12 +75,12 @@ def _import(script: Mapping[str, Any], work: Work) -> None:
         OptionError: if that fails, as it does where the script would begin once more.
     """
     process: Any = multiprocessing.current_process()
-    process._inheriting = True  # noqa: SLF001 - as for every spawned process: one that it starts now is refused
+    process._inheriting = True  # noqa: SLF001 - as in spawned processes: the script is refused another crew
     try:
         spawn.prepare(script)
+    except OptionError:
+        raise
     except BaseException as error:
-        if isinstance(error, OptionError):
-            raise
         raise OptionError(
             f"a worker process needs {next(iter(script.values()))!r}, where {work.what} is defined, but cannot import "
             f"it: {type(error).__name__}: {str(error)[:500]}",

@@ -1,8 +1,9 @@
 """A pool of threads, the future of the work that it is given, and the end of threads before the interpreter ends.
 
 Not `concurrent.futures`: Ctrl-C can interrupt the consumer inside a condition's Python code, and leave a lock locked
-that a thread then waits for. Here all waits are on plain locks, each of which is acquired and released in one step; a
-thread that waits looks now and then, as another one may have been interrupted between the two.
+that a thread then waits for. Here all waits but for the start of a thread, which takes microseconds, are on plain
+locks, each of which is acquired and released in one step; a thread that waits looks now and then, as another one may
+have been interrupted between the two.
 """
 
 from __future__ import annotations
