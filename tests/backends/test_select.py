@@ -256,9 +256,8 @@ def unmapped(open_files):
 def test_names_that_need_no_cufile(files, asked, kind):
     chosen = choose(asked, files, probe=unasked)
     assert type(chosen.backend) is kind
-    assert (chosen.name(), chosen.reason()) == (
-        expected(asked) if kind is HostBackend else (asked.backend, "asked for by name")
-    )
+    known = expected(asked) if kind is HostBackend else (asked.backend, "asked for by name")
+    assert (chosen.name(), chosen.reason()) == known
     assert getattr(chosen.backend, "register_bytes", 9) == 9
     assert getattr(chosen.backend, "pinned_bytes", 8) == 8
     chosen.backend.close()
