@@ -6,7 +6,6 @@ import dataclasses
 import os
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 
@@ -31,7 +30,6 @@ _OPTIONAL = "batch"
 
 _Drive = tuple[int | str, str]
 _known: dict[_Drive, CufileProbe] = {}
-_locks: dict[tuple[int, _Drive], threading.Lock] = {}
 
 
 def _child(file: str, device: str) -> list[str]:
@@ -71,7 +69,7 @@ def probe_cufile(
 ) -> CufileProbe:
     """The answer of `ask_cufile`, which is called once in a process for each drive and device.
 
-    The first call takes seconds. Later calls, and those in other threads at the same time, get its answer.
+    The first call takes seconds. Later calls get its answer; those in other threads meanwhile ask, too.
 
     Args:
         file: see `ask_cufile`.
@@ -82,10 +80,8 @@ def probe_cufile(
         drive: _Drive = os.stat(file).st_dev, device
     except OSError:
         drive = file, device
-    # A lock for each process: a forked one would wait for a thread that only its parent has.
-    with _locks.setdefault((os.getpid(), drive), threading.Lock()):
-        if drive not in _known:
-            _known[drive] = ask(file, device)
+    if drive not in _known:  # without a lock, for which a process that is forked meanwhile would wait for ever
+        _known[drive] = ask(file, device)
     return _known[drive]
 
 
