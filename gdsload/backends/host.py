@@ -6,7 +6,6 @@ the gather by threads. Unmapped, bytes are read into an arena: nothing then depe
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 
 import numpy as np
@@ -77,7 +76,6 @@ class HostBackend(FileBackend):
         drives = files.drives.count
         self._readers = one_each(drives, threads_of_each(drives, usual, threads), "gdsload-host")
         self._arena = BatchPool(keep_bytes=2**28)
-        self._lock = threading.Lock()
         self._trust = self._trusted = 0
 
     def read(self, wanted: Extents, _to: Destination = "device") -> PendingRead:
@@ -108,14 +106,12 @@ class HostBackend(FileBackend):
             wanted: the extents.
             trust: whether a dataset that was found resident again and again is checked less and less often.
         """
-        with self._lock:
-            if trust and self._trusted:
-                self._trusted -= 1
-                return True
+        if trust and self._trusted > 0:  # without a lock: threads at once may look once more, or once less
+            self._trusted -= 1
+            return True
         resident = looks_resident(self.files, wanted)
-        with self._lock:
-            self._trust = min(2 * self._trust + 1, _MOST_TRUST) if resident else 0
-            self._trusted = self._trust
+        self._trust = min(2 * self._trust + 1, _MOST_TRUST) if resident else 0
+        self._trusted = self._trust
         return resident
 
     def _coalesced(self, wanted: Extents, gap_bytes: int = MAX_GAP_BYTES) -> Reads:

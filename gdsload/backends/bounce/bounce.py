@@ -9,7 +9,6 @@ else is read by threads in large blocks: with O_DIRECT if it is not in the page 
 from __future__ import annotations
 
 import os
-import threading
 
 import numpy as np
 import torch
@@ -73,7 +72,6 @@ class BounceBackend(FileBackend):
         self._threads = threads
         self._copier = Copier(device)
         self._moved = {"bounce-direct": 0, "bounce-buffered": 0}
-        self._lock = threading.Lock()
         means = files, self._ring, self._copier, self._count
         self._by_threads = ThreadFill(*means, threads, where)
         self._resident: ResidentRows | None = None
@@ -108,14 +106,13 @@ class BounceBackend(FileBackend):
             return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
     def _count(self, direct: int, buffered: int) -> None:
-        with self._lock:
+        with self._counting:
             self._moved["bounce-direct"] += direct
             self._moved["bounce-buffered"] += buffered
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`."""
-        with self._lock:
-            moved = dict(self._moved)
+        moved = dict(self._moved)
         if self._host is not None and (nbytes := self._host.moved_bytes):
             moved["host"] = nbytes
         return moved
