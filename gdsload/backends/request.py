@@ -37,7 +37,7 @@ def probe_each(probe: Probing, paths: Sequence[str], device: torch.device) -> tu
 
     Returns:
         What came of the first that cannot be read, or else of the first that is not read by DMA, or else of the first;
-        and its path if there are several drives.
+        and its path if there are several drives. Nothing is asked about a dataset without shards.
     """
     found: list[tuple[CufileProbe, str | None]] = []
     for path in paths:
@@ -45,7 +45,8 @@ def probe_each(probe: Probing, paths: Sequence[str], device: torch.device) -> tu
         found.append((one, path if len(paths) > 1 else None))
         if one.status != "ok":
             break
-    return min(found, key=lambda pair: (pair[0].status == "ok", pair[0].proven, pair[0].batches))
+    none = CufileProbe("skipped", "the dataset has no shards"), None
+    return min(found, key=lambda pair: (pair[0].status == "ok", pair[0].proven, pair[0].batches), default=none)
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:
 
 
 def _trials(files: Files) -> list[str]:
-    return [files.sources[file].path for file in files.drives.firsts()] or ["."]
+    return [files.sources[file].path for file in files.drives.firsts()]
 
 
 def _first_that_fit(files: Files, nbytes: int) -> NDArray[np.bool_]:

@@ -259,4 +259,4 @@ def _trials(selected: Selected) -> list[str]:
     """Paths to try reads on: a shard on each drive."""
     sources = [source for dataset in selected.datasets for source in dataset.sources]
     firsts = DriveOrder([file_system_of(source) for source in sources]).firsts()
-    return [sources[file].path for file in firsts] or [selected.datasets[0].path]
+    return [sources[file].path for file in firsts]

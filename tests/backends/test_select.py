@@ -441,8 +441,11 @@ def test_what_is_used_in_place_is_known_beforehand(files, unmapped, device, name
 def test_a_dataset_without_shards():
     probe = Probing(BY_DMA)
     chosen = choose(BackendRequest("gds", GPU), LocalFiles([], mapped=True), probe=probe)
-    assert (chosen.name(), probe.asked) == ("gds", [(".", "cuda:0")])
+    assert (chosen.name(), probe.asked) == ("gds", [])
     chosen.backend.close()
+    auto = settled(choose(BackendRequest("auto", GPU), LocalFiles([], mapped=False), probe=probe))
+    assert (auto.name(), probe.asked) == ("bounce", [])
+    auto.backend.close()
 
 
 # --- what the system could do ---
