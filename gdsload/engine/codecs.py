@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gdsload.engine.group_lengths import GroupLengths
 from gdsload.engine.images.encoded import EncodedImages
-from gdsload.engine.jagged import jagged_tensor, maker
+from gdsload.engine.jagged import maker
 from gdsload.errors import FormatError
 from gdsload.shards.format.schema import Field
 from gdsload.shards.format.stored import StoredSchema
@@ -172,7 +172,7 @@ class Varlen(NamedTuple):
 
 def _jagged(values: torch.Tensor, group: GroupLengths, number: int) -> torch.Tensor:
     """Nested tensors of torch's jagged layout."""
-    return jagged_tensor(values, group.offsets[number], group.shortest[number], group.longest[number])
+    return maker()(values, group.offsets[number], group.shortest[number], group.longest[number])
 
 
 def _offsets(values: torch.Tensor, group: GroupLengths, number: int) -> tuple[torch.Tensor, torch.Tensor]:

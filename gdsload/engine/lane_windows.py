@@ -65,7 +65,7 @@ class LaneWindows:
         self._order, self._schedule, self._by_id = order, schedule, by_id
         self._held: dict[int, LaneWindow] = {}
         self._opening: list[LaneWindow] = []  # those that the call being made has opened, however far it has got
-        self._behind: int | None = None  # the step after the last ones that samples were taken for
+        self._after: int | None = None  # the step after the last ones that samples were taken for
         self._asked: tuple[range, dict[int, _Pieces]] | None = None
         self._pieces: tuple[range, LanePieces] | None = None
 
@@ -74,7 +74,7 @@ class LaneWindows:
 
         0 for steps that do not follow the last ones: if the steps before are made without windows, so are these.
         """
-        if steps.start != self._behind:
+        if steps.start != self._after:
             return 0
         found, order = 0, self._order
         for lane, pieces in self._by_lane(steps).items():
@@ -92,9 +92,9 @@ class LaneWindows:
         If steps since the last call's were left out, their windows are read again. If it fails, nothing is held for any
         step, and the next call reads windows again.
         """
-        if steps.start != self._behind:
+        if steps.start != self._after:
             self.let_go()
-        self._behind = steps.stop
+        self._after = steps.stop
         parts: list[RowSlice] = []
         try:
             taken = [
@@ -115,7 +115,7 @@ class LaneWindows:
             self._opening = []
             return Slices(parts, None if self._by_id else _delivered(self._pieces_of(steps)))
         except BaseException:
-            self._behind = None
+            self._after = None
             for part in parts:
                 part.rows.drop(part.count)
             self.let_go()

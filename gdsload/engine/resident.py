@@ -35,7 +35,6 @@ from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder, FullOrder, SequentialOrder
 from gdsload.system.arrays import IntArray, array_of
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs
-from gdsload.system.streams import on, side_stream
 
 __all__ = ["ResidentGather", "evaluated_by_gpu", "filled", "in_parts", "makes_plain_rows"]
 
@@ -170,7 +169,7 @@ class ResidentGather:
         prepare(("positions", device, rows, samples), partial(compile_gather, device, rows, samples))
         ordered = self.ordered
         if ordered is not None and isinstance(ordered.order, BlockOrder):
-            prepare(("blocks", device), partial(_rehearse, device, ordered, ordered.order))
+            prepare(("blocks", device), partial(BlockIds.rehearse, device, ordered.order, ordered.schedule))
 
     def shards(self, steps: range) -> IntArray:
         """The shards that some steps' batches may be made from, but for copies: those to be checked after the gather.
@@ -302,12 +301,6 @@ class ResidentGather:
     def _index(self, step: int) -> IntArray:
         """The user's indices of a step's samples."""
         return np.array(self.job.indices(self.job.steps.positions(range(step, step + 1))))
-
-
-def _rehearse(device: torch.device, ordered: Ordered, order: BlockOrder) -> None:
-    """Have the GPU compute ids of an epoch, so that all kernels that it takes are there."""
-    with on(side_stream(device)):
-        BlockIds(device, order, ordered.schedule).rehearse()
 
 
 def makes_plain_rows(maker: object) -> TypeGuard[DeviceAssembler]:

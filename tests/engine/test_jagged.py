@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gdsload.engine import jagged
-from gdsload.engine.jagged import by_class, by_public_function, jagged_parts, jagged_tensor
+from gdsload.engine.jagged import by_class, by_public_function, jagged_parts
 
 LENGTHS = [[3, 1, 2], [4], [0, 5, 0], [0, 0], []]
 
@@ -49,14 +49,6 @@ def test_what_training_does_with_it():
     assert nested.requires_grad_().is_leaf
 
 
-def test_compiled():
-    """Traced by dynamo, and run as it is."""
-    function = torch.compile(lambda nested: (nested * 2).sin(), backend="eager", fullgraph=True)
-    for lengths in ([3, 1, 2], [1, 1, 7]):
-        values, *rest = parts(lengths)
-        assert torch.equal(function(by_class(values, *rest)).values(), (values * 2).sin())
-
-
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own
 def test_it_is_compiled_no_more_often():
     """Fields of equal and of other lengths, of one sample, and of lengths that come again."""
@@ -68,7 +60,8 @@ def test_it_is_compiled_no_more_often():
         counter = CompileCounter()
         function = torch.compile(lambda one, other: (one * 2).sin() + other.sum(), backend=counter, fullgraph=True)
         for lengths, others in ([3, 1, 2], [3, 1, 2]), ([1, 1, 7], [1, 5, 1]), ([4, 4], [4, 4]), ([3, 1, 2], [1, 9, 2]):
-            function(make(*parts(lengths)), make(*parts(others)))
+            one, other = make(*parts(lengths)), make(*parts(others))
+            assert torch.equal(function(one, other).values(), (one.values() * 2).sin() + other.values().sum())
         counts.append(counter.frame_count)
     assert 0 < counts[0] <= counts[1]
 
@@ -92,7 +85,6 @@ def test_in_place_it_is_its_own():
 
 def test_the_class_is_used_with_this_torch():
     jagged.maker.cache_clear()
-    assert type(jagged_tensor(*parts([1]))) is type(by_public_function(*parts([1])))
     assert jagged.maker() is by_class
 
 
@@ -107,7 +99,7 @@ def test_the_public_function_is_used_where_the_class_is_another(monkeypatch, wro
     jagged.maker.cache_clear()
     try:
         values, *rest = parts([3, 1, 2])
-        assert jagged_tensor(values, *rest)._is_view()
+        assert jagged.maker()(values, *rest)._is_view()
     finally:
         jagged.maker.cache_clear()
 

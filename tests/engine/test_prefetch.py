@@ -72,7 +72,7 @@ def test_what_is_ahead_keeps_to_the_budget_but_for_two_groups(run, kind, runner,
 
 
 @RUNNERS
-@pytest.mark.parametrize("step", [0, 1, 6, 20, 99])
+@pytest.mark.parametrize("step", [0, 6, 99])
 @pytest.mark.parametrize("when", ["failing", "lost"])
 @pytest.mark.parametrize("error", [ReadError("moved away"), torch.OutOfMemoryError("no room"), TypeError("a mistake")])
 def test_an_error_comes_in_its_place_after_all_batches_before(run, caplog, kind, runner, step, when, error):
@@ -99,7 +99,7 @@ def test_what_files_and_devices_cause_may_go_well_the_second_time_and_nothing_el
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("step", [0, 1, 3, 8, 60])
+@pytest.mark.parametrize("step", [0, 3, 60])
 @pytest.mark.parametrize("when", ["failing", "lost"])
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
 def test_a_thread_that_is_torn_out_of_its_work_leaves_nobody_waiting(run, kind, when, step, threads):

@@ -52,15 +52,20 @@ class Maker(HostMaker):
         super().__init__(BatchForm(codecs_of(STORED, ("x",), "offsets")), on_host)
 
 
-@pytest.fixture
-def files(tmp_path):
-    """1000 samples in several shards, open: a wide field, and numbers behind it."""
-    with ShardWriter(
-        tmp_path / "shards", {"wide": Field("uint8", (9000,)), "x": Field("int32", (2,))}, shard_bytes="2MiB"
-    ) as writer:
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """1000 samples in several shards: a wide field, and numbers after it."""
+    path = tmp_path_factory.mktemp("resident") / "shards"
+    with ShardWriter(path, {"wide": Field("uint8", (9000,)), "x": Field("int32", (2,))}, shard_bytes="2MiB") as writer:
         numbers = np.arange(1000, dtype=np.int32)
         writer.write_batch({"wide": np.zeros((1000, 9000), np.uint8), "x": np.stack([numbers, -numbers], 1)})
-    dataset = ShardDataset(tmp_path / "shards")
+    return path
+
+
+@pytest.fixture
+def files(shards):
+    """They, open."""
+    dataset = ShardDataset(shards)
     table = ShardTable.of(dataset.sources, dataset.stored, mapped=True)
     table.ensure_open(np.arange(len(dataset.sources)))
     table.files.table, table.files.counts = table, dataset.counts

@@ -243,10 +243,13 @@ class BlockIds:
                 address += 8 * len(some) * schedule.size(some[0])
         return out
 
-    def rehearse(self) -> None:
-        """Queue what loads all kernels of later calls: torch sorts one window by other ones than several."""
-        self(range(min(2, self._schedule.steps)))
-        self._make([(0, 0)])
+    @classmethod
+    def rehearse(cls, device: torch.device, order: BlockOrder, schedule: Schedule) -> None:
+        """Have the GPU load all kernels that an epoch's ids take: torch sorts one window by other ones than several."""
+        with on(side_stream(device)):
+            ids = cls(device, order, schedule)
+            ids(range(min(2, schedule.steps)))
+            ids._make([(0, 0)])
 
     def launches(self, steps: range) -> Iterator[tuple[range, _Reached]]:
         """Steps of one size, split into launches so that none uses too many windows."""

@@ -20,7 +20,8 @@ class SharedTensors:
     """
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None) -> None:
-        self._device, self._stream, self._used_on = device, stream or side_stream(device), set[int]()
+        self._device, self._used_on = device, set[int]()
+        self._stream = side_stream(device) if stream is None else stream
         self._tensors: list[torch.Tensor] = []
         self._made: torch.cuda.Event | None = None
 

@@ -162,18 +162,6 @@ def test_very_many_short_runs_by_several_threads(pages, longest):
             assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("row_bytes", [1, 2, 8, 12, 16, 24, 48])
-@pytest.mark.parametrize("longest", [0, 3, 200, 20_000])
-def test_pieces(gather, source, row_bytes, longest):
-    array, address, _ = source
-    random = np.random.default_rng(longest)
-    lengths = random.integers(0, longest + 1, 150)
-    offsets = random.integers(0, (ROOM - longest * row_bytes) // row_bytes, 150) * row_bytes
-    out = torch.full((int(lengths.sum()) * row_bytes,), 99, dtype=torch.uint8, device="cuda")
-    gather.pieces(address + offsets, lengths, row_bytes, [out], [150])
-    assert np.array_equal(out.cpu().numpy(), cut(array, offsets, lengths * row_bytes))
-
-
 @pytest.mark.parametrize("row_bytes", [1, 4])
 def test_short_pieces_beside_long_ones(gather, source, row_bytes):
     """Long on average, they are copied; but the short ones are for the kernel."""
@@ -186,7 +174,10 @@ def test_short_pieces_beside_long_ones(gather, source, row_bytes):
     assert np.array_equal(out.cpu().numpy(), cut(array, offsets, lengths * row_bytes))
 
 
-@pytest.mark.parametrize(("row_bytes", "longest"), [(1, 40), (4, 300), (16, 200), (4, 40_000)])
+@pytest.mark.parametrize(
+    ("row_bytes", "longest"),
+    [(1, 40), (1, 20_000), (2, 3), (4, 300), (4, 40_000), (8, 0), (12, 200), (16, 200), (24, 5_000), (48, 200)],
+)
 @pytest.mark.parametrize("neighbours", [False, True])
 def test_pieces_of_several_batches(gather, source, row_bytes, longest, neighbours):
     """Into tensors of their own, some of them empty, and nothing beside them."""
