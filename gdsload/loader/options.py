@@ -20,7 +20,7 @@ from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import OptionError
 from gdsload.loader.batch_fields import Padded
 from gdsload.loader.rank_groups import RankGroups
-from gdsload.loader.samplers.function import is_function
+from gdsload.loader.samplers.indices import is_function
 from gdsload.loader.samplers.planned import PlannedSampler
 from gdsload.order import BlockShuffle, Tail
 from gdsload.system.names import check_list
