@@ -213,7 +213,8 @@ def per_sample(
 ) -> PerSample | None:
     """The transforms of samples, and the number and kind of their workers; None: batches are made of no samples.
 
-    They are, in any case, if they are `collated` by a function. Raises OptionError if a transform cannot be called.
+    If batches are `collated` by a function, they are made of samples in any case. Raises OptionError if a transform
+    cannot be called.
     """
     if isinstance(transform, PerSample):
         return transform

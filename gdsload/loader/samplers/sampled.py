@@ -87,7 +87,7 @@ class Sampled:
         return None
 
     def set_epoch(self, epoch: int, *, resumed: bool) -> None:
-        """Pass the number of the next epoch to the samplers that take it, which may be the one that was `resumed`."""
+        """Pass the number of the next epoch, which may be one that was `resumed`, to the samplers that take it."""
         if not resumed:
             self._resumed = self._begins = None
         self._leave()
