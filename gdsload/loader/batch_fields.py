@@ -164,7 +164,7 @@ def mean_sample_bytes(selected: Selected, fields: Sequence[str]) -> float:
 
 
 def decoded_fields(schema: Schema, fields: Sequence[str], given: object) -> dict[str, DecodeImage]:
-    """How images are decoded in each field that is read, by its name; OptionError if the option cannot be used."""
+    """The decoding of images in each field that is read, by its name; OptionError if the option cannot be used."""
     if given is None:
         return {}
     remedy = 'Pass `decode={"image": gdsload.transforms.DecodeImage(...)}`.'

@@ -20,7 +20,7 @@ from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import OptionError
 from gdsload.loader.batch_fields import Padded
 from gdsload.loader.rank_groups import RankGroups
-from gdsload.loader.samplers.function import is_function
+from gdsload.loader.samplers.indices import is_function
 from gdsload.loader.samplers.planned import PlannedSampler
 from gdsload.order import BlockShuffle, Tail
 from gdsload.system.names import check_list
@@ -213,7 +213,8 @@ def per_sample(
 ) -> PerSample | None:
     """The transforms of samples, and the number and kind of their workers; None: batches are made of no samples.
 
-    They are, in any case, if they are `collated` by a function. Raises OptionError if a transform cannot be called.
+    If batches are `collated` by a function, they are made of samples in any case. Raises OptionError if a transform
+    cannot be called.
     """
     if isinstance(transform, PerSample):
         return transform

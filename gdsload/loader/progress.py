@@ -10,7 +10,7 @@ from gdsload.errors import OptionError, StateError
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.rank_groups import agree, everyone_there, warn_of_others
 from gdsload.loader.ranks import Schedules
-from gdsload.loader.samplers.function import IndexFunction
+from gdsload.loader.samplers.indices import IndexFunction
 from gdsload.loader.samplers.sampled import Sampled
 from gdsload.loader.state import Cursor, OrderIdentity, Place
 from gdsload.order import GivenOrder, Purpose, Schedule, derive_key

@@ -102,7 +102,10 @@ class RankGroups:
 
 
 def ranks_of(given: object) -> RankGroups | tuple[int, int] | None:
-    """The ranks that share samples out, as the option `ranks` has them; OptionError if none of them is this process."""
+    """The ranks that share samples out, as the option `ranks` has them.
+
+    Raises OptionError if it says no ranks, or none that are this process's.
+    """
     if given is None:
         return None
     if isinstance(given, tuple | list) and len(given) == 2:
@@ -126,9 +129,9 @@ def ranks_of(given: object) -> RankGroups | tuple[int, int] | None:
 def check_ranks(
     ranks: RankGroups | tuple[int, int] | None, *, check_peers: bool, seed: int | None
 ) -> RankGroups | tuple[int, int] | None:
-    """The ranks, with whether peers compare their batches, and a seed that is to be drawn can be agreed upon.
+    """The ranks, with whether peers compare their batches.
 
-    Raises OptionError if that is not so.
+    Raises OptionError if they cannot, or if a seed that is to be drawn cannot be agreed upon.
     """
     if seed is None and isinstance(ranks, tuple) and ranks[1] > 1:
         raise OptionError(

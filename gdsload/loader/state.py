@@ -136,7 +136,8 @@ class OrderIdentity:
 def dataset_digest(digests: Sequence[str], ids: Numbers | None, offsets: object = None) -> str:
     """The digest that names the samples of a loader, from those of its datasets.
 
-    The samples have these ids, in order, or are all; windows have these offsets of each field.
+    `ids` are the samples selected of them, in order, or None for all; `offsets` say which samples of each field windows
+    have, or None if samples are in no windows.
     """
     if len(digests) == 1 and ids is None:
         return digests[0]

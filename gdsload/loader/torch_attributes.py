@@ -51,7 +51,7 @@ class SequentialView(OrderView, SequentialSampler):
 
 
 class BatchView(OrderView):
-    """``loader.batch_sampler`` of a loader that has none of the user's; its `sampler` is what is told the epoch."""
+    """``loader.batch_sampler`` of a loader that has none of the user's. Frameworks set the epoch by its `sampler`."""
 
     def __init__(self, life: Life, sampler: OrderView, batch_size: int, drop_last: bool) -> None:
         super().__init__(life, len(sampler))

@@ -89,9 +89,9 @@ class BlockOrder:
     `sorted_ids` one window of it, does not have.
 
     Args:
-        run_lengths: samples of each shard, in dataset order.
+        run_lengths: samples of each shard, in dataset order; `samples` are all of them.
         block: samples of a block; the last block of each shard may be shorter.
-        window: samples shuffled together.
+        window: samples shuffled together: lane positions of a window.
         lanes: number of lanes.
         key: 64-bit key, from `derive_key`.
 
@@ -101,34 +101,14 @@ class BlockOrder:
 
     def __init__(self, run_lengths: Sequence[int], *, block: int, window: int, lanes: int, key: int) -> None:
         self._run_lengths = check_run_lengths(run_lengths)
-        self._samples = int(self._run_lengths.sum())
+        self.samples = int(self._run_lengths.sum())
         self._block = check_whole(block, "block", 1, MAX_SAMPLES)
-        self._window = check_whole(window, "window", 1, MAX_SAMPLES)
-        self._lanes = check_whole(lanes, "lanes", 1, MAX_SAMPLES)
-        self._key = check_whole(key, "key", 0, MASK64)
+        self.window = check_whole(window, "window", 1, MAX_SAMPLES)
+        self.lanes = check_whole(lanes, "lanes", 1, MAX_SAMPLES)
+        self.key = check_whole(key, "key", 0, MASK64)
         self._lock = threading.Lock()
         self._sequence: BlockSequence | None = None
-        self._pieces: Recent[tuple[int, int, int], NDArray[np.int64]] = Recent(_PIECES_PER_LANE * self._lanes)
-
-    @property
-    def samples(self) -> int:
-        """Number of samples, all lanes together."""
-        return self._samples
-
-    @property
-    def lanes(self) -> int:
-        """Number of lanes."""
-        return self._lanes
-
-    @property
-    def window(self) -> int:
-        """Lane positions per window."""
-        return self._window
-
-    @property
-    def key(self) -> int:
-        """The 64-bit key."""
-        return self._key
+        self._pieces: Recent[tuple[int, int, int], NDArray[np.int64]] = Recent(_PIECES_PER_LANE * self.lanes)
 
     @property
     def blocks(self) -> int:
@@ -137,8 +117,8 @@ class BlockOrder:
 
     def lane_length(self, lane: int) -> int:
         """Return the number of positions of `lane`."""
-        check_whole(lane, "lane", 0, self._lanes - 1)
-        return lane_share(self._samples, lane, self._lanes)
+        check_whole(lane, "lane", 0, self.lanes - 1)
+        return lane_share(self.samples, lane, self.lanes)
 
     def window_at(self, lane: int, position: int) -> tuple[int, int]:
         """Return the positions [start, stop) of the window of `lane` that holds `position`."""
@@ -151,15 +131,15 @@ class BlockOrder:
         A reader that keeps windows in memory then reads one at a time ahead, and not one for every lane at once.
         """
         length = self.lane_length(lane)
-        return length if length <= self._window else max(1, self._window * (lane + 1) // self._lanes)
+        return length if length <= self.window else max(1, self.window * (lane + 1) // self.lanes)
 
     def _window_number(self, lane: int, position: int) -> int:
         first = self._first_window(lane)
-        return 0 if position < first else 1 + (position - first) // self._window
+        return 0 if position < first else 1 + (position - first) // self.window
 
     def _window_bounds(self, lane: int, window: int) -> tuple[int, int]:
-        stop = self._first_window(lane) + window * self._window
-        return max(stop - self._window, 0) if window else 0, min(stop, self.lane_length(lane))
+        stop = self._first_window(lane) + window * self.window
+        return max(stop - self.window, 0) if window else 0, min(stop, self.lane_length(lane))
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at positions [start, stop) of `lane`, read-only, shape [stop - start]."""
@@ -212,7 +192,7 @@ class BlockOrder:
         They are given by first id and the one after the last; int64, shape [runs, 2], in rising order.
         """
         check_range(start, stop, self.lane_length(lane), f"lane {lane}")
-        base = lane_offset(self._samples, lane, self._lanes)
+        base = lane_offset(self.samples, lane, self.lanes)
         starts, lengths = self.sequence().extents(base + start, base + stop)
         by_id = starts.argsort()
         runs = np.empty((len(starts), 2), np.int64)
@@ -221,11 +201,11 @@ class BlockOrder:
         return runs
 
     def _permutation(self, lane: int, window: int, length: int) -> Permutation:
-        return Permutation(length, derive_key(self._key, Purpose.WINDOW, lane, window))
+        return Permutation(length, derive_key(self.key, Purpose.WINDOW, lane, window))
 
     def _window_range(self, lane: int, window: int) -> tuple[int, int]:
         """Positions of a window in the block sequence."""
-        base = lane_offset(self._samples, lane, self._lanes)
+        base = lane_offset(self.samples, lane, self.lanes)
         start, stop = self._window_bounds(lane, window)
         return base + start, base + stop
 
@@ -249,5 +229,5 @@ class BlockOrder:
         """Return all blocks in permuted order; made once. Raises OptionError if there are more than MAX_BLOCKS."""
         with self._lock:
             if self._sequence is None:
-                self._sequence = BlockSequence.permuted(self._run_lengths, self._block, self._key)
+                self._sequence = BlockSequence.permuted(self._run_lengths, self._block, self.key)
             return self._sequence

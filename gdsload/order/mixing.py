@@ -122,17 +122,12 @@ class MixOrder(OneLane):
     """
 
     def __init__(self, mixture: Mixture, *, shuffled: bool, seed: int, epoch: int) -> None:
-        self._mixture, self._shuffled = mixture, shuffled
+        self.samples, self._mixture, self._shuffled = mixture.samples, mixture, shuffled
         self._seed = check_whole(seed, "seed", 0, MASK64)
         self._epoch = check_whole(epoch, "epoch", 0, MASK64)
         self._starts = [0, *accumulate(mixture.lengths)]
         self._turns: Recent[int, NDArray[np.int64]] = Recent(_RECENT_TURNS)
         self._passes: Recent[tuple[int, int], Permutation] = Recent(2 * len(mixture.lengths))
-
-    @property
-    def samples(self) -> int:
-        """Number of samples of the epoch."""
-        return self._mixture.samples
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `Order`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -49,20 +48,11 @@ class Order(Protocol):
         ...
 
 
-class OneLane(ABC):
-    """The base of orders of one lane."""
+class OneLane:
+    """The base of orders of one lane; they set `samples`, their number."""
 
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def samples(self) -> int:
-        """Number of samples."""
-
-    @property
-    def lanes(self) -> int:
-        """Number of lanes: 1."""
-        return 1
+    samples: int
+    lanes = 1
 
     def lane_length(self, lane: int) -> int:
         """Return the number of positions of lane 0."""
@@ -73,15 +63,8 @@ class OneLane(ABC):
 class SequentialOrder(OneLane):
     """Dataset order, in one lane; OptionError if the number of samples is out of range."""
 
-    __slots__ = ("_samples",)
-
     def __init__(self, samples: int) -> None:
-        self._samples = check_whole(samples, "number of samples", 0, MAX_SAMPLES)
-
-    @property
-    def samples(self) -> int:
-        """Number of samples."""
-        return self._samples
+        self.samples = check_whole(samples, "number of samples", 0, MAX_SAMPLES)
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `Order`."""
@@ -94,39 +77,21 @@ class SequentialOrder(OneLane):
 class FullOrder(OneLane):
     """One permutation of all samples, in one lane, by a 64-bit key; OptionError if an argument is out of range."""
 
-    __slots__ = ("_permutation",)
-
     def __init__(self, samples: int, key: int) -> None:
-        self._permutation = Permutation(check_whole(samples, "number of samples", 0, MAX_SAMPLES), key)
-
-    @property
-    def samples(self) -> int:
-        """Number of samples."""
-        return len(self._permutation)
-
-    @property
-    def permutation(self) -> Permutation:
-        """The permutation."""
-        return self._permutation
+        self.samples = check_whole(samples, "number of samples", 0, MAX_SAMPLES)
+        self.permutation = Permutation(self.samples, key)
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `Order`."""
         check_range(start, stop, self.lane_length(lane), "the epoch")
-        return self._permutation(start, stop)
+        return self.permutation(start, stop)
 
 
 class GivenOrder(OneLane):
     """Sample ids as they are given, int64 ``[samples]``, read-only: some may come several times, and others never."""
 
-    __slots__ = ("_ids",)
-
     def __init__(self, ids: NDArray[np.int64]) -> None:
-        self._ids = ids
-
-    @property
-    def samples(self) -> int:
-        """Number of ids."""
-        return len(self._ids)
+        self.samples, self._ids = len(ids), ids
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `Order`."""

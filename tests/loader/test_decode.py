@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gdsload import DataLoader, Field, FormatError, Memory, Mix, OptionError, ShardDataset, ShardWriter
+from gdsload import DataLoader, Field, FormatError, Memory, OptionError, ShardDataset, ShardWriter
 from gdsload.testing import assert_resumes_everywhere
 from gdsload.transforms import DecodeImage
 
@@ -145,16 +145,6 @@ def test_a_sampler_draws_by_step(path):
     assert all(map(torch.equal, *runs))
     assert not torch.equal(runs[0][0][0], runs[0][0][1])  # the same image, cut out anew
     assert not torch.equal(runs[0][0], runs[0][1])
-
-
-def test_datasets_may_be_joined_and_mixed(path):
-    half = torch.utils.data.Subset(ShardDataset(path), range(30))
-    rest = torch.utils.data.Subset(ShardDataset(path), range(30, 60))
-    with loader(torch.utils.data.ConcatDataset([half, rest]), shuffle="full") as joined:
-        assert len(by_label(joined)) == COUNT
-    with loader(Mix([half, rest], [0.5, 0.5]), shuffle="full") as mixed, loader(path) as plain:
-        runs = [by_label(mixed), by_label(plain)]
-    assert not same(*runs)  # in another place a sample is cut out otherwise
 
 
 @pytest.fixture

@@ -229,16 +229,6 @@ class TestEpochsThatAreLeft:
         del looked
 
     @pytest.mark.parametrize("look", LOOKS)
-    def test_a_loop_that_asks_the_loader_trains_all_epochs(self, load, plain, look):
-        loader, trained = load(plain, 100, True, with_index=True), 0
-        looked = LOOKS[look](loader)
-        while loader.epoch < 3:
-            assert (loader.epoch, sorted(itertools.chain(*numbers(loader)))) == (trained, list(range(1000)))
-            trained += 1
-        assert trained == 3
-        del looked
-
-    @pytest.mark.parametrize("look", LOOKS)
     @pytest.mark.parametrize(("before", "steps"), [("no look", 1), ("two at once", 10), ("no look", 29)])
     def test_a_run_that_is_resumed_trains_what_is_left(self, load, plain, before, look, steps):
         make = functools.partial(load, plain, 100, True, with_index=True)

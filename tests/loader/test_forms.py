@@ -205,21 +205,3 @@ class TestIndex:
         assert {(batch["index"].dtype, batch["index"].device.type) for batch in batches} == {(torch.int64, "cpu")}
         batches[0]["index"].fill_(-1)
         assert batches[1]["index"].tolist() == list(range(10, 20))
-
-
-def test_shapes_of_fixed_fields(load, tmp_path):
-    fields = {"scalar": Field("float64"), "none": Field("float32", (0,)), "deep": Field("uint8", (1, 2, 1, 3))}
-    with gdsload.ShardWriter(tmp_path / "set", fields) as writer:
-        for number in range(5):
-            writer.write(
-                {
-                    "scalar": float(number),
-                    "none": torch.zeros(0),
-                    "deep": torch.full((1, 2, 1, 3), number, dtype=torch.uint8),
-                }
-            )
-    first, last = load(tmp_path / "set", 3)
-    assert first["scalar"].tolist() == [0.0, 1.0, 2.0]
-    assert (first["none"].shape, last["none"].shape) == ((3, 0), (2, 0))
-    assert last["deep"].shape == (2, 1, 2, 1, 3)
-    assert last["deep"].unique().tolist() == [3, 4]

@@ -113,17 +113,6 @@ def test_a_resumed_epoch_goes_on_as_it_would_have(path):
     assert_resumes_everywhere(lambda: loader(path, OPTIONS["center"], cache="ram"))
 
 
-def test_ranks_together_make_what_one_makes(path):
-    with loader(path, OPTIONS["normalized"], 9, cache="none") as alone:
-        whole = [[*alone] for _ in range(2)]
-    ranks = [loader(path, OPTIONS["normalized"], 3, cache="ram", ranks=(rank, 3)) for rank in range(3)]
-    for epoch in whole:
-        for batch, *parts in zip(epoch, *ranks, strict=True):
-            assert torch.equal(batch["image"], torch.cat([part["image"] for part in parts]))
-    for one in ranks:
-        one.close()
-
-
 def test_a_sample_that_comes_again_and_again_is_kept_once(path, decodes):
     numbers = [3, 3, 1, 3, 2, 1, 1, 3]
     with loader(path, OPTIONS["center"], 4, sampler=numbers * 3, cache="ram") as kept:

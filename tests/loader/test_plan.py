@@ -13,7 +13,7 @@ import gdsload
 from gdsload.loader import loader, plan
 from gdsload.loader.budgets import limits_of
 from gdsload.loader.plan import plan_loader
-from gdsload.loader.ranks import ScheduleRule, Schedules
+from gdsload.loader.ranks import Schedules
 from gdsload.loader.resources import SHARE_OF_VRAM
 from gdsload.loader.shown import shown
 from gdsload.transforms import DecodeImage
@@ -133,18 +133,6 @@ def test_a_loader_as_text_says_where_later_epochs_come_from(planned, device, giv
 def test_options_are_refused_before_the_dataset_is_looked_at(tmp_path):
     with pytest.raises(gdsload.OptionError, match="arena is"):
         gdsload.DataLoader(tmp_path / "nothing", device="cpu", memory=gdsload.Memory(arena="many"))
-
-
-def test_the_ranks_are_a_rule(planned, monkeypatch):
-    """The plan is made once, and process groups come and go."""
-    rule = planned(batch_size=10, drop_last=True).schedule
-    assert rule == ScheduleRule(1000, 10, tail="drop", lanes=1)
-    assert rule.world() == (0, 1)
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    monkeypatch.setattr("torch.distributed.get_rank", lambda: 3)
-    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
-    assert rule.world() == (3, 4)
-    assert planned(ranks=(1, 2)).schedule.world() == (1, 2)
 
 
 def images(path):

@@ -42,7 +42,7 @@ def read(folder, name):
     with open(os.path.join(folder, name)) as file:
         return file.read()
 
-def raised(pid, folder, after_s, *again):
+def raised(pid, folder, after_s):
     '''See a process through, and give its exit code.'''
     began = time.monotonic()
     if after_s is not None:
@@ -51,9 +51,6 @@ def raised(pid, folder, after_s, *again):
             time.sleep(0.001)
         time.sleep(after_s)
         os.kill(pid, signal.SIGINT)
-        for wait_s in again:
-            time.sleep(wait_s)
-            os.kill(pid, signal.SIGINT)
     while not (found := os.waitpid(pid, os.WNOHANG))[0]:
         if time.monotonic() > began + 20:
             os.kill(pid, signal.SIGABRT)
@@ -73,8 +70,7 @@ for line in sys.stdin:
         loader = born(job["folder"], path, mmap, delay)
         program = job["program"]
         break
-    after_s = job["after_s"]
-    code = raised(pid, job["folder"], *(after_s if isinstance(after_s, list) else [after_s]))
+    code = raised(pid, job["folder"], job["after_s"])
     print(json.dumps([code, read(job["folder"], "out"), read(job["folder"], "err")]), flush=True)
 if program is not None:
     exec(program)
@@ -98,8 +94,7 @@ def nursery():
 def run(plain, tmp_path, nursery):
     """Runs programs, each in a process of its own with a loader in it: gives their exit codes, outputs and errors.
 
-    Each is (program, (mmap, delay of reads in seconds), seconds after which it gets SIGINT, a list for several, or
-    None).
+    Each is (program, (mmap, delay of reads in seconds), seconds after which it gets SIGINT, or None).
     """
 
     def start(programs):

@@ -178,22 +178,6 @@ class TestState:
             next(iter(loader))
             assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict()
 
-    @pytest.mark.parametrize("batch_size", [25, 30])
-    @pytest.mark.parametrize("tail", ["share", "pad", "drop"])
-    def test_behind_the_last_batch_the_next_epoch_begins(self, make, batch_size, tail):
-        with (
-            make(batch_size, shuffle="full", tail=tail) as loader,
-            make(batch_size, shuffle="full", tail=tail) as other,
-        ):
-            _held = begin(loader, len(loader))
-            state = loader.state_dict()
-            other.load_state_dict(state)
-            assert (state["epoch"], other.epoch, loader.epoch) == (0, 1, 1)
-            assert other.state_dict() == state
-            epochs = [numbers(other) for _ in range(other.epoch, 3)]
-            assert epochs == [numbers(loader), numbers(loader)]
-            assert other.epoch == 3
-
     @pytest.mark.parametrize(("epoch", "left"), [(0, 0), (1, 40)])
     def test_behind_the_last_batch_nothing_is_left_of_the_epoch_if_it_is_asked_for(self, make, epoch, left):
         """As by a loop that counts epochs itself, or by Lightning, which goes on within the epoch of a checkpoint."""

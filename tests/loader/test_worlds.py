@@ -28,10 +28,6 @@ def test_the_process_group_decides(load, plain, group):
     assert loader.state_dict()["global_batch"] == 30
 
 
-def test_what_is_passed_comes_first(load, plain, group):
-    assert next(iter(load(plain, 10, ranks=(0, 2), with_index=True)))["index"].tolist() == list(range(10))
-
-
 @pytest.mark.parametrize(
     "order", [{}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}]
 )
@@ -62,18 +58,6 @@ def test_an_epoch_asks_anew(load, plain, join):
     assert [first + second for first, second in zip(*halves, strict=True)] == [
         first + second for first, second in zip(alone[::2], alone[1::2], strict=True)
     ]
-
-
-def test_a_state_goes_on_in_the_group_that_is_there_then(load, plain, join):
-    first = load(plain, 30, "full", with_index=True)
-    iterator = begin(first)
-    state, rest = first.state_dict(), numbers(iterator)
-    second = load(plain, 10, "full", with_index=True)
-    join()
-    second.load_state_dict(state)
-    found = numbers(second)
-    assert found[:-1] == [batch[10:20] for batch in rest[:-1]]
-    assert set(found[-1]) <= set(rest[-1])
 
 
 class TestAWorldThatChanges:

@@ -27,7 +27,7 @@ from gdsload.order import DatasetFacts, Permutation, Purpose, Schedule, derive_k
 from gdsload.order.checks import check_epoch, check_whole
 from gdsload.system.arrays import IntArray
 
-__all__ = ["PlannedEpoch", "PlannedSampler", "place_in", "state_of"]
+__all__ = ["PlannedEpoch", "PlannedSampler", "another_kind", "place_in", "state_of"]
 
 _WINDOW_STEPS = 64
 """Steps of a window: a batch then differs in length by a hundredth or so of what the window does, and steps have that
@@ -225,15 +225,20 @@ def state_of(sampler: PlannedSampler, place: dict[str, Any] | None) -> dict[str,
     return {"plan": sampler.identity(), "place": place}
 
 
+def another_kind() -> StateError:
+    """The error for the state of another sampler."""
+    return StateError(
+        "the state was taken with a sampler of another kind", remedy="Pass the same sampler, made in the same way."
+    )
+
+
 def place_in(state: object, sampler: PlannedSampler, world_size: int, step: int) -> dict[str, Any] | None:
     """The place of a state that `state_of` made, after `step` batches; None at an epoch's begin.
 
     Raises StateError if it was made of another sampler, in an epoch with another number of ranks, or is none.
     """
     if not isinstance(state, dict) or state.keys() != {"plan", "place"} or not isinstance(state["plan"], dict):
-        raise StateError(
-            "the state was taken with a sampler of another kind", remedy="Pass the same sampler, made in the same way."
-        )
+        raise another_kind()
     now, plan = sampler.identity(), state["plan"]
     for name in [*now, *plan]:
         if plan.get(name) != now.get(name):

@@ -25,7 +25,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from gdsload.errors import OptionError, StateError
 from gdsload.loader.samplers.draws import Draws
 from gdsload.loader.samplers.indices import IndexSource
-from gdsload.loader.samplers.planned import PlannedEpoch, PlannedSampler, place_in, state_of
+from gdsload.loader.samplers.planned import PlannedEpoch, PlannedSampler, another_kind, place_in, state_of
 from gdsload.loader.state import Place
 from gdsload.order import Schedule
 
@@ -87,7 +87,7 @@ class Sampled:
         return None
 
     def set_epoch(self, epoch: int, *, resumed: bool) -> None:
-        """Pass the number of the next epoch to the samplers that take it, which may be the one that was `resumed`."""
+        """Pass the number of the next epoch, which may be one that was `resumed`, to the samplers that take it."""
         if not resumed:
             self._resumed = self._begins = None
         self._leave()
@@ -167,15 +167,15 @@ class Sampled:
             mark = state_of(planned, place_in(mark, planned, schedule.world_size, step))
         elif stateful is not None:
             if not isinstance(mark, dict) or mark.keys() - {"over"} != {"state"} or mark.get("over", True) is not True:
-                raise _another()
+                raise another_kind()
             self._set_to(mark, step)
         elif begin is not None:
             if not isinstance(mark, dict) or mark.keys() != {"begin", "digest"} or type(mark["digest"]) is not int:
-                raise _another()
+                raise another_kind()
             _check(begin, mark["begin"], step, self.source.name)
             self._set_to(mark, step)
         elif mark is not None or step:
-            raise _another()
+            raise another_kind()
         self._resumed, self._begins = None if mark is None else dict(mark), None
         self._next = self._draws = None  # they are not what the sampler is set to now
 
@@ -278,7 +278,7 @@ class Sampled:
 def _check(mine: dict[str, Any], begin: Any, step: int, name: str) -> None:
     """Raise StateError if the begin of an epoch is that of another sampler."""
     if not isinstance(begin, dict) or (begin.keys() ^ mine.keys()) - {"batches"}:
-        raise _another()
+        raise another_kind()
     if begin.get("indices") != mine.get("indices"):
         raise StateError("the sampler's indices are not those of the state", remedy="Pass the same indices.")
     now = mine.get("batches")
@@ -303,12 +303,6 @@ def _planned_draws(source: IndexSource, planned: PlannedSampler, state: object, 
 
 def _as_text(generator: torch.Generator) -> str:
     return base64.b64encode(generator.get_state().numpy().tobytes()).decode()
-
-
-def _another() -> StateError:
-    return StateError(
-        "the state was taken with a sampler of another kind", remedy="Pass the same sampler, made in the same way."
-    )
 
 
 def index_source(options: Options, samples: int) -> IndexSource | None:

@@ -405,6 +405,20 @@ class TestErrors:
             found, error = collect(iter(loader))
             assert (found, type(error)) == ([], ZeroDivisionError)
 
+    @pytest.mark.parametrize("at", [0, 40])
+    def test_one_that_is_interrupted_leaves_no_gap(self, make, at, monkeypatch):
+        """As by Ctrl-C, where the consumer's thread draws."""
+        monkeypatch.setattr("threading.excepthook", lambda _: None)
+
+        def interrupted():
+            yield from range(at)
+            raise KeyboardInterrupt
+
+        seen = []
+        with make(1, sampler=interrupted()) as loader, pytest.raises((KeyboardInterrupt, RuntimeError)):
+            seen.extend(batch["index"].item() for batch in loader)
+        assert seen == list(range(len(seen)))
+
     @pytest.mark.parametrize("number", [2**64 - 1, 2**63])
     @pytest.mark.parametrize(
         "form", [lambda given: np.array(given, "u8"), lambda given: torch.tensor(given, dtype=torch.uint64)]
