@@ -205,10 +205,10 @@ class TokenSource(OfDocuments):
         if self.end is None:
             yield Item("all tokens", partial(dict, tokens=(tokens, np.array([0, len(tokens)]))), 1)
             return
-        place = _behind(tokens, self.end, low // itemsize)
-        stop = _behind(tokens, self.end, high // itemsize)
+        place = _next_document(tokens, self.end, low // itemsize)
+        stop = _next_document(tokens, self.end, high // itemsize)
         while place < stop:
-            edge = min(_behind(tokens, self.end, place + BATCH_BYTES // itemsize), stop)
+            edge = min(_next_document(tokens, self.end, place + BATCH_BYTES // itemsize), stop)
             run = tokens[place:edge]
             edges = np.flatnonzero(run == self.end) + 1
             if not len(edges) or edges[-1] < len(run):
@@ -237,7 +237,7 @@ def _whole(name: str) -> np.dtype[Any]:
     return dtype
 
 
-def _behind(tokens: NDArray[Any], end: int, place: int) -> int:
+def _next_document(tokens: NDArray[Any], end: int, place: int) -> int:
     """The first place from this one on where a document begins: after the token that ends the one before."""
     if place == 0:
         return 0

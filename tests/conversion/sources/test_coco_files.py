@@ -150,8 +150,8 @@ def agrees(sample):
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_images_that_exif_turns_have_their_boxes_turned_with_them(tmp_path, samples_in, orientation, said, codec):
     root = of_one_image(tmp_path, orientation, (8, 6), said, codec)
-    told = {} if orientation in (1, 5, 6, 7, 8) else {"upright": said == "turned"}
-    (found,) = samples_in(CocoSource(str(root), **told))
+    given = {} if orientation in (1, 5, 6, 7, 8) else {"upright": said == "turned"}
+    (found,) = samples_in(CocoSource(str(root), **given))
     assert found["image"].shape == ((3, 8, 6) if orientation >= 5 else (3, 6, 8))
     assert agrees(found)
 
