@@ -25,7 +25,7 @@ from tests.conversion.reading import made_by
 from tools import make_mds
 
 DATA = make_mds.FOLDER
-PACKERS = [packer.partition(":")[0] for packer in make_mds.PACKERS if packer != "snappy"]
+PACKERS = [packer.partition(":")[0] for packer in make_mds.PACKERS]
 
 
 def plain(value):
