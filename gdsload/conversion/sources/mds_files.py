@@ -113,7 +113,7 @@ class MdsSource(FieldChoice, ImageSource):
     def _opened(self, shard: _Shard) -> Iterator[tuple[str, IO[bytes]]]:
         """A shard, unpacked; whatever is wrong with it is a FormatError."""
         path, packed = self._place(shard)
-        errors = OSError, EOFError, ValueError, zlib.error
+        errors = OSError, EOFError, ValueError, TypeError, zlib.error
         with (
             reading("the shard cannot be read", path, *errors, remedy="Copy it again, whole."),
             open_file(path) as file,
