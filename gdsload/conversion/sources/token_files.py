@@ -17,6 +17,7 @@ from gdsload.conversion.reasons import counted_are, reading
 from gdsload.conversion.row_source import BATCH_BYTES, filled, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
 from gdsload.conversion.sources.token_formats import (
+    ARRAYS,
     IndexedTokens,
     TokenRow,
     indexed_tokens,
@@ -121,7 +122,7 @@ class TokenSource(OfDocuments):
             found = islice(names_below(self.path) if os.path.isdir(self.path) else (), _LOOKED_AT)
             others = [os.path.join(folder, name) for folder, name in found]
             if not any(other.lower().endswith(_SUFFIXES) for other in others):
-                for other in others:
+                for other in sorted(others, key=lambda other: not other.lower().endswith(ARRAYS)):  # texts may be notes
                     refuse_other_kind(other)
             raise
 
