@@ -20,7 +20,7 @@ from gdsload.conversion.sources.pictures import ImageForm, put
 from gdsload.conversion.sources.streams import exactly
 from gdsload.errors import FormatError, GdsloadError
 
-__all__ = ["decoded", "encoded_image", "raw_image", "sample_bytes", "scalar", "shaped", "value_bytes"]
+__all__ = ["decoded", "raw_image", "sample_bytes", "scalar", "shaped", "value_bytes"]
 
 # Bytes of a pixel in the modes of Pillow whose rows have no padding.
 _PIXEL_BYTES = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "LAB": 3, "RGBA": 4, "CMYK": 4}
@@ -89,13 +89,8 @@ def shaped(content: bytes, offset: int, dtype: np.dtype[Any], shape: Sequence[in
     return np.frombuffer(content[offset:], dtype.newbyteorder("<")).astype(dtype).reshape(shape)
 
 
-def encoded_image(content: bytes, look: ImageForm, field: str, file: str) -> dict[str, Any]:
-    """An image of a file: the fields that are made of it."""
-    return look.fields(field, content, f"{file}: {field}")
-
-
 def raw_image(content: bytes, look: ImageForm, field: str, file: str) -> dict[str, Any]:
-    """Pixels as Pillow has them: width, height, length of the mode's name, that name, pixels. Fields, as above."""
+    """The fields of an image of Pillow's: width, height, length of the mode's name, that name, pixels."""
     stream, where = io.BytesIO(content), f"{file}: {field}"
     width, height, length = struct.unpack("<III", exactly(stream, 12))
     mode = exactly(stream, length).decode()

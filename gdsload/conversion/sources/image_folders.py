@@ -75,7 +75,7 @@ class ImageFolderSource(ImageSource):
                 f"{named[0]!r} is taken for a class. Pictures and their masks are converted with a CSV table that "
                 "has the paths of a pair in each row, `kind='csv'`."
             )
-        if others := self._left_out():
+        if others := self._left_out(bool(folders)):
             endings = ", ".join(sorted({os.path.splitext(name)[1].lower() for name in others}))
             found.append(
                 f"{counted_are(len(others), 'file')} left out, {others[0]!r} first ({endings}). "
@@ -85,11 +85,15 @@ class ImageFolderSource(ImageSource):
             )
         return found
 
-    def _left_out(self) -> list[str]:
+    def _left_out(self, classes: bool) -> list[str]:
         """The files that are not read: other ones than pictures, and pictures that are in no folder of a class."""
-        taken = {name for _, name in self._files()}
-        paths = (entry.path for root in self._roots(self._split_folders()) for entry in self.files.entries(root))
-        return [name for path in paths if (name := os.path.relpath(path, self.path)) not in taken]
+        found = []
+        for root in self._roots(self._split_folders()):
+            for entry in self.files.entries(root):
+                is_in_root = entry.path == os.path.join(root, entry.name)
+                if is_in_root == classes or not entry.name.lower().endswith(PICTURES):
+                    found.append(os.path.relpath(entry.path, self.path))
+        return found
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The files are many: they are known by a checksum of names, lengths and times."""

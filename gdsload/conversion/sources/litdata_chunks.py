@@ -21,7 +21,6 @@ from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import TableForm
 from gdsload.conversion.sources.binary_samples import (
     decoded,
-    encoded_image,
     raw_image,
     sample_bytes,
     scalar,
@@ -167,16 +166,13 @@ def _decoder(how: str, field: str, look: ImageForm, file: str) -> Callable[[byte
         "int": partial(scalar, np.dtype("int64")),
         "float": partial(scalar, np.dtype("float64")),
         "bool": partial(scalar, np.dtype("bool")),
-        "str": partial(str, encoding="utf-8"),
-        "text": partial(str, encoding="utf-8"),
-        "bytes": bytes,
-        "file": bytes,
+        **dict.fromkeys(("str", "text"), partial(str, encoding="utf-8")),
+        **dict.fromkeys(("bytes", "file"), bytes),
         "tensor": partial(_array, ">", _TENSORS),
         "numpy": partial(_array, "<", _ARRAYS),
         "no_header_tensor": partial(_vector, _TENSORS, detail),
         "no_header_numpy": partial(_vector, _ARRAYS, detail),
-        "jpeg": partial(encoded_image, look=look, field=field, file=file),
-        "image": partial(encoded_image, look=look, field=field, file=file),
+        **dict.fromkeys(("jpeg", "image"), partial(look.fields, field, where=where)),
         "pil": partial(raw_image, look=look, field=field, file=file),
     }
     if kind == "pickle":

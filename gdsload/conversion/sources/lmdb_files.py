@@ -23,7 +23,7 @@ __all__ = ["LmdbSource"]
 _SUFFIXES = (".mdb", ".lmdb")
 AT_ONCE_BYTES = 8 * 2**20
 _FEW = 1024
-_LOCKS = ("lock.mdb", "-lock")
+_LOCK = "lock.mdb"
 _DATABASE_BYTES = 48
 """How long the value is that describes a database."""
 _MAX_DATABASES = 1
@@ -112,13 +112,7 @@ class LmdbSource(ImageSource):
         return found
 
     def _files(self) -> list[str]:
-        if not os.path.isdir(self.path):
-            check_file(self.path)
-            return self.files.chosen([self.path])
-        found = [file for file in self.files.walk(self.path, _SUFFIXES) if not file.endswith(_LOCKS)]
-        if not found:
-            raise FormatError(f"there is no file with {' or '.join(_SUFFIXES)}", file=self.path)
-        return self.files.chosen(found, self.path)
+        return [file for file in self.files.find(_SUFFIXES) if os.path.basename(file) != _LOCK]
 
 
 class KeyRuns(NamedTuple):

@@ -25,7 +25,6 @@ from gdsload.conversion.row_source import check_fields, run_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.binary_samples import (
     decoded,
-    encoded_image,
     raw_image,
     sample_bytes,
     scalar,
@@ -114,7 +113,7 @@ class MdsSource(FieldChoice, ImageSource):
     def _opened(self, shard: _Shard) -> Iterator[tuple[str, IO[bytes]]]:
         """A shard, unpacked; whatever is wrong with it is a FormatError."""
         path, packed = self._place(shard)
-        errors = OSError, EOFError, ValueError, zlib.error
+        errors = OSError, EOFError, ValueError, TypeError, zlib.error
         with (
             reading("the shard cannot be read", path, *errors, remedy="Copy it again, whole."),
             open_file(path) as file,
@@ -269,7 +268,7 @@ def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[
         "str_float": np.float64,
         **dict.fromkeys(("str_decimal", "str", "json"), partial(str, encoding="utf-8")),
         "bytes": bytes,
-        **dict.fromkeys(("jpeg", "png"), partial(encoded_image, look=look, field=field, file=file)),
+        **dict.fromkeys(("jpeg", "png"), partial(look.fields, field, where=f"{file}: {field}")),
         "pil": partial(raw_image, look=look, field=field, file=file),
     }
     if name not in simple:

@@ -18,6 +18,8 @@ from gdsload.errors import FormatError
 __all__ = ["TarReader", "opened_tar", "repacked"]
 
 _PIECE_BYTES = 2**22
+_PACK = "tar --sort=name --transform='s,^[.]/,,'"
+_PACK_LINKS = "tar --sort=name --transform='s,^[.]/,,' --dereference --hard-dereference"
 _KINDS = {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a named pipe"}
 
 
@@ -106,7 +108,7 @@ class TarReader:
         if member.islnk() or member.issym():
             kind = f"a link to {member.linkname!r:.100}, which is not followed"
             if ".." not in member.linkname.split("/") and not member.linkname.startswith("/"):
-                remedy = f"To make files of links: `{repacked(self._file, '--dereference --hard-dereference ')}`"
+                remedy = f"To make files of links: `{repacked(self._file, _PACK_LINKS)}`"
         return FormatError(f"the sample cannot be taken: {member.name!r:.200} is {kind}", remedy=remedy)
 
     def content(self, member: tarfile.TarInfo) -> bytes:
@@ -114,17 +116,15 @@ class TarReader:
         return exactly(self._stream, member.size, f"it ends within {member.name!r:.200}, of {member.size} bytes")
 
 
-def repacked(file: str, options: str = "") -> str:
-    """The shell command that packs a tar file again, sorted by name, with options of GNU tar's; each file has its own.
+def repacked(file: str, pack: str = _PACK) -> str:
+    """The shell command that unpacks a tar file, and packs it again with a command of GNU tar's.
 
-    It stops before it would unpack two members of one name, so that none is lost.
+    The results are named after the file, so that the commands of several files do not meet. It stops before it would
+    unpack two members of one name, so that none is lost.
     """
     stem = os.path.basename(file).removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz")
     folder, packed = shlex.quote(f"files-{stem}"), shlex.quote(f"sorted-{stem}.tar")
-    return (
-        f"mkdir {folder} && tar -xkf {shlex.quote(file)} -C {folder} && "
-        f"tar {options}--sort=name --transform='s,^[.]/,,' -cf {packed} -C {folder} ."
-    )
+    return f"mkdir {folder} && tar -xkf {shlex.quote(file)} -C {folder} && {pack} -cf {packed} -C {folder} ."
 
 
 @contextmanager

@@ -159,21 +159,17 @@ def _records(file: str) -> Iterator[bytes]:
     checksum, place = need("google_crc32c", file=file).value, 0
     with _opened(file) as stream:
         while header := stream.read(12):
-            length = _length(header, place, checksum)
-            cut = f"the record at byte {place} is cut short"
-            content = exactly(stream, length, cut)
-            if _masked(checksum(content)) != int.from_bytes(exactly(stream, 4, cut), "little"):
-                raise ValueError(f"the record at byte {place} does not match its checksum")
+            record = f"the record at byte {place}"
+            if len(header) != 12:
+                raise ValueError(f"{record} is cut short")
+            if _masked(checksum(header[:8])) != int.from_bytes(header[8:], "little"):
+                raise ValueError(f"the length of {record} does not match its checksum")
+            length = int.from_bytes(header[:8], "little")
+            content = exactly(stream, length, f"{record} is cut short")
+            if _masked(checksum(content)) != int.from_bytes(exactly(stream, 4, f"{record} is cut short"), "little"):
+                raise ValueError(f"{record} does not match its checksum")
             place += length + 16
             yield content
-
-
-def _length(header: bytes, place: int, checksum: Any) -> int:
-    if len(header) != 12:
-        raise ValueError(f"the record at byte {place} is cut short")
-    if _masked(checksum(header[:8])) != int.from_bytes(header[8:], "little"):
-        raise ValueError(f"the length of the record at byte {place} does not match its checksum")
-    return int.from_bytes(header[:8], "little")
 
 
 def _masked(checksum: int) -> int:

@@ -17,6 +17,7 @@ from gdsload.conversion.reasons import counted_are, reading
 from gdsload.conversion.row_source import BATCH_BYTES, filled, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
 from gdsload.conversion.sources.token_formats import (
+    ARRAYS,
     IndexedTokens,
     TokenRow,
     indexed_tokens,
@@ -121,7 +122,7 @@ class TokenSource(OfDocuments):
             found = islice(names_below(self.path) if os.path.isdir(self.path) else (), _LOOKED_AT)
             others = [os.path.join(folder, name) for folder, name in found]
             if not any(other.lower().endswith(_SUFFIXES) for other in others):
-                for other in others:
+                for other in sorted(others, key=lambda other: not other.lower().endswith(ARRAYS)):  # texts may be notes
                     refuse_other_kind(other)
             raise
 
@@ -205,10 +206,10 @@ class TokenSource(OfDocuments):
         if self.end is None:
             yield Item("all tokens", partial(dict, tokens=(tokens, np.array([0, len(tokens)]))), 1)
             return
-        place = _behind(tokens, self.end, low // itemsize)
-        stop = _behind(tokens, self.end, high // itemsize)
+        place = _next_document(tokens, self.end, low // itemsize)
+        stop = _next_document(tokens, self.end, high // itemsize)
         while place < stop:
-            edge = min(_behind(tokens, self.end, place + BATCH_BYTES // itemsize), stop)
+            edge = min(_next_document(tokens, self.end, place + BATCH_BYTES // itemsize), stop)
             run = tokens[place:edge]
             edges = np.flatnonzero(run == self.end) + 1
             if not len(edges) or edges[-1] < len(run):
@@ -237,7 +238,7 @@ def _whole(name: str) -> np.dtype[Any]:
     return dtype
 
 
-def _behind(tokens: NDArray[Any], end: int, place: int) -> int:
+def _next_document(tokens: NDArray[Any], end: int, place: int) -> int:
     """The first place from this one on where a document begins: after the token that ends the one before."""
     if place == 0:
         return 0

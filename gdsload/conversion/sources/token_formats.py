@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gdsload.conversion.input_files import check_file, open_file
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["IndexedTokens", "TokenRow", "indexed_tokens", "is_index", "refuse_other_kind", "token_row"]
+__all__ = ["ARRAYS", "IndexedTokens", "TokenRow", "indexed_tokens", "is_index", "refuse_other_kind", "token_row"]
 
 # llm.c, dev/data/data_common.py, and the trainers that took its form over: magic number to version and element type.
 _HEADERS = {20240520: (1, "uint16"), 20240801: (7, "uint32")}
@@ -26,6 +26,7 @@ _INDEX = struct.Struct("<9sQBQQ")
 _INDEX_MAGIC, _OLD_MAGIC = b"MMIDIDX\0\0", b"TNTIDX\0\0"
 _CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
+ARRAYS = (".npy", ".npz")
 _TEXTS = (".json", ".jsonl", ".ndjson", ".txt", ".md", ".csv", ".tsv", ".xml", ".html", ".py")
 
 
@@ -52,7 +53,7 @@ def refuse_other_kind(file: str) -> None:
     Raises:
         FormatError: with the kind that takes it.
     """
-    if file.lower().endswith((".npy", ".npz")):
+    if file.lower().endswith(ARRAYS):
         raise FormatError(
             "it is an array, no flat file of tokens",
             file=file,

@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, Unpack, cast
 
 from gdsload.conversion.folders import is_passed_over, is_path_passed_over
@@ -98,25 +98,19 @@ class TarSource(FieldChoice, ImageSource):
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         file = str(part.where[0])
-        sample: _Sample | None = None
         seen: set[int] = set()  # hashes of keys: a file may have millions of samples
         with opened_tar(file) as tar:
-            for member in tar:
-                if (found := _key_and_field(member)) is None:
-                    continue
-                key, name = found
-                if sample is None or key != sample.key:
-                    if sample is not None:
-                        yield self._item(sample, file)
-                    if hash(key) in seen:
+            named = ((found, member) for member in tar if (found := _key_and_field(member)) is not None)
+            for key, members in groupby(named, lambda one: one[0][0]):
+                sample = _Sample(key)
+                for (_, name), member in members:
+                    if not sample.members and hash(key) in seen:
                         raise _apart(key, member.name, file)
-                    seen.add(hash(key))
-                    sample = _Sample(key)
-                self._take(tar, member, name, sample)
+                    self._take(tar, member, name, sample)
+                seen.add(hash(key))
+                yield Item(key, partial(_decoded, sample, file, self.form, self.with_key, self.fields))
             if not tar.has_end:
                 note(_MAYBE_CUT, os.path.basename(file))
-        if sample is not None:
-            yield self._item(sample, file)
 
     def _take(self, tar: TarReader, member: tarfile.TarInfo, name: str, sample: _Sample) -> None:
         twice = name in sample.members
@@ -134,9 +128,6 @@ class TarSource(FieldChoice, ImageSource):
     def _wanted(self) -> frozenset[str]:
         """The members that are wanted: beside an image that is kept there are fields of its header."""
         return frozenset(found for name in self.fields or () for found in (name, name.partition(".")[0]))
-
-    def _item(self, sample: _Sample, file: str) -> Item:
-        return Item(sample.key, partial(_decoded, sample, file, self.form, self.with_key, self.fields))
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What attributes say of numbers and dimensions, in HDF5 as netCDF writes it, and in Zarr as xarray does."""
+"""Attributes of numbers and dimensions, in HDF5 as netCDF writes it, and in Zarr as xarray does."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def test_stored_numbers_are_said_or_unpacked_and_other_coordinates_left_out(tmp_
     assert list(dataset.schema) == ["count", "t2m", "time"]
     assert np.array_equal(dataset.column("t2m").numpy(), TEMPERATURES[:, :latitudes])
     meaning = "the number * 0.01 + 273.15 and missing for -32767"
-    told = f"'t2m' has the numbers as they are stored; by its attributes a value is {meaning}"
+    stored = f"'t2m' has the numbers as they are stored; by its attributes a value is {meaning}"
     assert report.notes == (
-        f"{told}: `unpack=True` makes values of them",
+        f"{stored}: `unpack=True` makes values of them",
         "'time' is in days since 2000-01-01 (standard)",
         "'lat' is left out: it belongs to another dimension than the first, and `metadata={...}` may keep it",
     )

@@ -97,22 +97,6 @@ def test_shards_have_ragged_boxes_whatever_the_first_images_have(tmp_path, conve
     assert dataset[0]["boxes"].tolist() == [[0.5, 1, 2.25, 3]]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"boxes": "xyxy"}, [1, 2, 4, 6]),
-        ({"boxes": "cxcywh"}, [2.5 / 8, 4 / 6, 3 / 8, 4 / 6]),
-        ({"size": 24, "resize": "squash"}, [3, 8, 9, 16]),
-        ({"size": 24, "resize": "squash", "boxes": "cxcywh"}, [2.5 / 8, 4 / 6, 3 / 8, 4 / 6]),
-    ],
-)
-def test_forms_of_boxes(tmp_path, samples_in, options, expected):
-    write(tmp_path)
-    found = samples_in(CocoSource(str(tmp_path), **options))[0]
-    assert np.allclose(found["boxes"], [expected], atol=1e-6)
-    assert found["image"].shape == (3, 24, 24) if "size" in options else (3, 6, 8)
-
-
 def of_one_image(root, orientation, stored, said, codec="PNG"):
     """A picture with a white rectangle of 3 × 2 pixels as stored, and the box of that in the stored or turned one."""
     width, height = stored
@@ -150,8 +134,8 @@ def agrees(sample):
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_images_that_exif_turns_have_their_boxes_turned_with_them(tmp_path, samples_in, orientation, said, codec):
     root = of_one_image(tmp_path, orientation, (8, 6), said, codec)
-    told = {} if orientation in (1, 5, 6, 7, 8) else {"upright": said == "turned"}
-    (found,) = samples_in(CocoSource(str(root), **told))
+    given = {} if orientation in (1, 5, 6, 7, 8) else {"upright": said == "turned"}
+    (found,) = samples_in(CocoSource(str(root), **given))
     assert found["image"].shape == ((3, 8, 6) if orientation >= 5 else (3, 6, 8))
     assert agrees(found)
 
@@ -166,8 +150,12 @@ def test_boxes_of_which_nothing_says_in_which_image_they_are_are_refused(tmp_pat
 
 def test_images_that_are_kept_have_their_boxes_turned_as_a_loader_turns_them(tmp_path, samples_in):
     root = of_one_image(tmp_path, 6, (8, 6), "stored")
-    boxes = [samples_in(CocoSource(str(root), keep_encoded=kept))[0]["boxes"].tolist() for kept in (True, False)]
-    assert boxes[0] == boxes[1]
+    kept, made = (
+        samples_in(CocoSource(str(root), keep_encoded=one, boxes="xyxy"))[0]["boxes"] for one in (True, False)
+    )
+    assert kept.tolist() == made.tolist()
+    (small,) = samples_in(CocoSource(str(root), size=24, resize="squash"))
+    assert (small["image"].shape, small["boxes"].tolist()) == ((3, 24, 24), [[12, 6, 8, 9]])
 
 
 def test_splits(tmp_path, samples_in):

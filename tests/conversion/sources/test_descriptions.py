@@ -1,4 +1,4 @@
-"""What a source says of its files and options: the same again, and something else once one of them has changed."""
+"""Descriptions of sources: the same again, and another one once a file or an option has changed."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_refused(tmp_path, datasets, match):
         Hdf5Source(write(tmp_path / "a.h5", **datasets)).parts(1)
 
 
-def test_groups_in_which_datasets_may_lie_are_named(tmp_path):
+def test_groups_that_may_have_datasets_are_named(tmp_path):
     path = write(tmp_path / "a.h5", **{"data/demo_0/x": [1, 2], "data/demo_1/x": [3]})
     with pytest.raises(FormatError, match=r"no dataset in group '/'. Pass one of .* in it as `group=`: '/data'\."):
         Hdf5Source(path).parts(1)

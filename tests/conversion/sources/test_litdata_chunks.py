@@ -48,7 +48,7 @@ def test_lists_nested_dictionaries_and_single_values():
     assert [sample["0"].tolist() for sample in found] == [list(range(number)) for number in range(make_litdata.COUNT)]
 
 
-def test_plain_rows_lie_in_tables(converted):
+def test_plain_rows_are_in_tables(converted):
     pytest.importorskip("pyarrow")
     items = items_of(LitDataSource(str(DATA / "rows")), 1)
     assert [item.key for item in items] == ["chunk-0-0.bin, rows 0 to 3", "chunk-0-1.bin, rows 0 to 2"]
@@ -132,7 +132,7 @@ WRONG_KIND = "a value in it is not of the kind that it must be"
         (lambda chunk, config: config.update(data_spec=None), WRONG_KIND),
     ],
 )
-def test_an_index_that_lies(tmp_path, change, reason):
+def test_an_index_that_is_wrong(tmp_path, change, reason):
     with pytest.raises(FormatError, match=reason):
         made_by(changed(tmp_path, change))
 

@@ -25,7 +25,7 @@ CLASSES = {"float64": "double", "float32": "single", "bool": "logical"}
 
 
 def write_v73(path, variables):
-    """As `save -v7.3` does: HDF5 behind a block of 512 bytes, dimensions in reverse, the class as an attribute."""
+    """As `save -v7.3` does: HDF5 after a block of 512 bytes, dimensions in reverse, the class as an attribute."""
     with h5py.File(path, "w", userblock_size=512) as file:
         for name, array in variables.items():
             made = file.create_dataset(name, data=array.astype("u1").T if array.dtype == bool else array.T)
@@ -64,7 +64,7 @@ def of_class(path, array, stored, number):
 
 
 def test_doubles_that_matlab_has_stored_in_bytes_are_doubles(tmp_path, samples_in):
-    """What MATLAB packs into fewer bytes differs from file to file; what the variable is does not."""
+    """MATLAB packs them into fewer bytes in some files and not in others; the class of the variable stays."""
     array = np.arange(COUNT, dtype=np.uint8)[:, None]
     (first, *_) = samples_in(of_class(tmp_path / "a.mat", array, 9, 6))
     assert first["x"].dtype == np.float64

@@ -25,7 +25,7 @@ from tests.conversion.reading import made_by
 from tools import make_mds
 
 DATA = make_mds.FOLDER
-PACKERS = [packer.partition(":")[0] for packer in make_mds.PACKERS if packer != "snappy"]
+PACKERS = [packer.partition(":")[0] for packer in make_mds.PACKERS]
 
 
 def plain(value):
@@ -79,7 +79,7 @@ def test_pickles_are_refused_but_can_be_left_out():
     assert made_by(MdsSource(path).only(["n"])) == [{"n": 1}]
 
 
-def test_unpacked_shards_come_first_and_merged_ones_lie_deeper(tmp_path):
+def test_unpacked_shards_come_first_and_merged_ones_are_deeper(tmp_path):
     """As `keep_zip` and `merge_index` of the library leave them."""
     shutil.copytree(DATA / "gz", tmp_path / "all" / "part")
     tree = json.loads((DATA / "gz" / "index.json").read_text())
@@ -127,7 +127,7 @@ def changed(tmp_path, kind, change):
         (lambda shard, tree: shard.update(compression="bz2"), "Invalid data stream"),
     ],
 )
-def test_an_index_that_lies(tmp_path, change, reason):
+def test_an_index_that_is_wrong(tmp_path, change, reason):
     with pytest.raises(FormatError, match=reason):
         made_by(changed(tmp_path, "gz", change))
 

@@ -52,17 +52,17 @@ def tiff(values, photometric=1, sample_format=1, extra=(), order="<"):
         (279, "I", [len(pixels)]), *([(338, "H", list(extra))] if extra else []),
         (339, "H", [sample_format] * channels),
     ]  # fmt: skip
-    entries, behind, begin = struct.pack(order + "H", len(tags)), b"", end + 6 + 12 * len(tags)
+    entries, after, begin = struct.pack(order + "H", len(tags)), b"", end + 6 + 12 * len(tags)
     for tag, kind, numbers in tags:
         raw = struct.pack(f"{order}{len(numbers)}{kind}", *numbers)
         if len(raw) > 4:
-            behind, raw = (
-                behind + raw.ljust(len(raw) + len(raw) % 2, b"\0"),
-                struct.pack(order + "I", begin + len(behind)),
+            after, raw = (
+                after + raw.ljust(len(raw) + len(raw) % 2, b"\0"),
+                struct.pack(order + "I", begin + len(after)),
             )
         entries += struct.pack(order + "HHI", tag, {"H": 3, "I": 4}[kind], len(numbers)) + raw.ljust(4, b"\0")
     start = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", end)
-    return start + pixels.ljust(end - 8, b"\0") + entries + bytes(4) + behind
+    return start + pixels.ljust(end - 8, b"\0") + entries + bytes(4) + after
 
 
 def of_several(codec, mode="RGB"):
@@ -77,7 +77,7 @@ def in_colour(values):
 
 
 def short(value):
-    """What a file is called in a test's name."""
+    """The name of a file in the name of a test."""
     return value[:2].decode(errors="replace") if isinstance(value, bytes) else None
 
 

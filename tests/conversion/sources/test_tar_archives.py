@@ -1,4 +1,4 @@
-"""What comes after an archive, links, and members that are apart: whatever a tar holds is read, refused or said."""
+"""More after an archive, links, and members that are apart: a tar file is read, or refused, or a note tells."""
 
 from __future__ import annotations
 

@@ -152,6 +152,7 @@ def test_what_is_no_tokens_is_refused_whatever_the_kind_says(tmp_path, name, mat
     """Also all files of a folder, and of folders in it."""
     (tmp_path / "in" / "deep").mkdir(parents=True)
     (tmp_path / "in" / "deep" / name).write_text('{"a": 1}\n')
+    (tmp_path / "in" / "deep" / "README.md").write_text("notes\n")
     path = tmp_path / "in" / ("" if folder else f"deep/{name}")
     for options in ({"dtype": "uint16"}, {"on_error": "skip"}):
         with pytest.raises(FormatError, match=match):

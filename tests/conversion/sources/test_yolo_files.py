@@ -66,20 +66,6 @@ def test_boxes_are_those_of_the_turned_image(tmp_path, samples_in, orientation, 
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"boxes": "xyxy"}, [3.5, 0, 4.5, 3]),
-        ({"boxes": "xywh"}, [3.5, 0, 1, 3]),
-        ({"boxes": "xyxy", "size": 16, "resize": "squash"}, [7, 0, 9, 8]),
-        ({"size": 16, "resize": "squash"}, [0.5, 0.25, 0.125, 0.5]),
-    ],
-)
-def test_forms_of_boxes(tmp_path, samples_in, options, expected):
-    put(tmp_path, ["images/1.png"], {"labels/1.txt": "0 0.5 0.25 0.125 0.5"})
-    assert np.allclose(samples_in(YoloSource(str(tmp_path), **options))[0]["boxes"], [expected])
-
-
-@pytest.mark.parametrize(
     ("line", "match"),
     [
         ("0 0.5 0.5 0.5", "a line has 4 values, not class, centre, width, height"),
