@@ -1,4 +1,4 @@
-"""Checks of the memory and of the mappings that a loader can have."""
+"""A check of the memory that the page cache can have."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import Any
 from gdsload.system.ram import cgroup_limit, memory_room
 from gdsload.system.units import format_bytes
 from gdsload.tools.doctor.context import Context
-from gdsload.tools.doctor.finding import Finding, clip, info, ok, unknown, warning
+from gdsload.tools.doctor.finding import Finding, info, ok, unknown
 
 __all__ = ["CHECKS"]
-
-_MAPS_BESIDES = 8192
-"""Mappings that Python, torch, CUDA and libraries need besides shards."""
 
 
 def page_cache(context: Context) -> Finding:
@@ -35,16 +32,4 @@ def page_cache(context: Context) -> Finding:
     return info(f"{both}: they do not fit, so epochs read the drive", remedy if limited else "", **evidence)
 
 
-def mappings(context: Context) -> Finding:
-    """The limit on mappings against the number of shards, each of which is mapped."""
-    value, shards = context.system.tree.number("/proc/sys/vm/max_map_count"), context.place.shards
-    evidence: dict[str, Any] = {"limit": value, "shards": shards}
-    if value is None:
-        return unknown("vm.max_map_count cannot be read", **evidence)
-    if value >= shards + _MAPS_BESIDES:
-        return ok(f"{value} mappings may be made, enough for all shards", **evidence)
-    remedy = f"sudo sysctl vm.max_map_count={2 * shards + 65536}, or larger shards."
-    return warning(f"only {clip(value)} mappings may be made, and there are {shards} shards", remedy, **evidence)
-
-
-CHECKS = (("memory.page-cache", page_cache), ("memory.mappings", mappings))
+CHECKS = (("memory.page-cache", page_cache),)
