@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 
-_SUFFIXES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP", ".tif": "TIFF"}
-"""The formats of a sheet by the end of its name, as Pillow calls them."""
 _EXAMPLES = """
 gdsload inspect shards/
 gdsload inspect shards/ --sample -1
@@ -46,10 +44,11 @@ def add_to(commands: Commands[Parser]) -> None:
     )
     parser.add_argument("--sample", type=int, metavar="N", help="show this sample; -1 is the last one")
     parser.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field, from sample N on")
-    parser.add_argument("--out", metavar="FILE", help=f"where it goes: {', '.join(_SUFFIXES)} (default: sheet.png)")
+    parser.add_argument(
+        "--out", metavar="FILE", help="where it goes, by its name PNG, JPEG or other (default: sheet.png)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a FILE that is there")
     parser.add_argument("--count", type=or_none, default=16, metavar="N", help="pictures on it (default: %(default)s)")
-    parser.add_argument("--layout", choices=("chw", "hwc"), help="where its channels are (default: by its shape)")
     parser.set_defaults(run=_run)
 
 
@@ -104,16 +103,13 @@ def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
     from gdsload.tools.cli.sheet import channels_first, pixels, save_sheet
 
     out: str = chosen.out or "sheet.png"
-    form = _SUFFIXES.get(os.path.splitext(out)[1].lower())
-    if form is None:
-        raise OptionError(f"{out!r} has no name of a picture", remedy=f"Supported are {', '.join(_SUFFIXES)}.")
     if os.path.lexists(out) and not chosen.overwrite:
         raise OptionError("there is a file already", file=out, remedy="Pass another --out, or --overwrite.")
     field = dataset.schema.get(chosen.image)
     if field is None:
         names = ", ".join(map(repr, dataset.schema))
         raise OptionError(f"there is no field {chosen.image!r}", remedy=f"There are {names}.")
-    first = channels_first(chosen.image, field, chosen.layout)
+    first = channels_first(chosen.image, field)
     numbers = range(len(dataset))[chosen.sample or 0 :][: chosen.count]
     samples = [(number, dataset[number]) for number in numbers]
     images = [
@@ -123,7 +119,7 @@ def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
     ]
     if not images:
         raise OptionError("there is no picture to show", file=dataset.path)
-    save_sheet([image for _, image, _ in images], [said for _, _, said in images], (out, form), first=first)
+    save_sheet([image for _, image, _ in images], [said for _, _, said in images], out, first=first)
     say(f"{out}: {counted(len(images), 'picture')}, samples {images[0][0]} to {images[-1][0]}")
     return 0
 
