@@ -52,6 +52,8 @@ def test_each_drive_is_shown_with_its_numa_node(two: Made):
     assert finding.severity == "warning"
     assert finding.message == f"GPU {GPU} is on NUMA node 0, but drive {FAR} on 1"
     assert found["storage.path"].message == "/home/set: 5 safetensors files, 40 KiB on 2 mounts"
+    two.write(f"/sys/bus/pci/devices/{FAR}/numa_node", "0")
+    assert of(two)["topology.drives"].message == "2 mounts: /data 3 shards on nvme0n1p1, /far 2 shards on nvme1n1"
 
 
 def test_where_the_folder_lies_does_not_matter(two: Made):
