@@ -107,7 +107,7 @@ def test_documents_count_and_not_blocks(tmp_path):
 
 def test_the_command(tmp_path, capsys):
     source, report = table(tmp_path / "t.csv", bad=(3, 50, 51, 52, 53, 54, 390)), tmp_path / "bad.jsonl"
-    arguments = ["convert", str(source), str(tmp_path / "out"), "--option", 'types={"n": "int"}', "--workers", "1"]
+    arguments = ["convert", str(source), str(tmp_path / "out"), "--types", '{"n": "int"}', "--workers", "1"]
     arguments += ["--on-error", "skip", "--report", str(report)]
     assert main(arguments) == 1
     said = capsys.readouterr()

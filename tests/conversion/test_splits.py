@@ -250,8 +250,8 @@ def test_the_command_says_what_to_pass(tmp_path, out, capsys):
 
     for name in ("train", "val"):
         np.arange(9, dtype=np.uint16).tofile(tmp_path / f"{name}.bin")
-    options = ["--option", "dtype=uint16", "--workers", "1"]
+    options = ["--dtype", "uint16", "--workers", "1"]
     assert main(["convert", str(tmp_path), str(out), *options]) == 2
     assert "--split train" in capsys.readouterr().err
-    assert main(["convert", str(tmp_path), str(out), *options, "--option", "split=val"]) == 0
+    assert main(["convert", str(tmp_path), str(out), *options, "--split", "val"]) == 0
     assert len(gdsload.ShardDataset(out)) == 9

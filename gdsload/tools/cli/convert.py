@@ -15,7 +15,7 @@ from gdsload.conversion.allowance import DEFAULT_ALLOWANCE
 from gdsload.conversion.recognise import KINDS
 from gdsload.errors import ConversionError, GdsloadError, OptionError, Skipped, WriteError
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.source_options import HelpSource, add_source_options, option_value, source_options
+from gdsload.tools.cli.source_options import HelpSource, add_source_options, source_options
 from gdsload.tools.cli.terminal import Bar, plain, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, script_folder
 from gdsload.tools.cli.writing import NAMES, add_writing, run_with_bar, show_notes, summarise
@@ -52,9 +52,6 @@ def add_to(commands: Commands[Parser]) -> None:
     )
     source.add_argument(
         "--help-source", nargs="?", action=HelpSource, metavar="KIND", help="list a kind's options, or all kinds"
-    )
-    source.add_argument(
-        "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the kind: as --NAME VALUE"
     )
     source.add_argument(
         "--keep-encoded", action="store_true", help="keep images as the files that they are: JPEG, PNG or WebP"
@@ -111,10 +108,7 @@ def _run(chosen: argparse.Namespace) -> int:
 def _options(chosen: argparse.Namespace) -> ConvertKeywords:
     return {
         "kind": chosen.kind,
-        "source_options": {
-            **{name: option_value(name, text) for name, text in map(_pair, chosen.option)}, **source_options(chosen),
-            **({"keep_encoded": True} if chosen.keep_encoded else {})
-        },
+        "source_options": {**source_options(chosen), **({"keep_encoded": True} if chosen.keep_encoded else {})},
         "fields": chosen.fields,
         "casts": dict(pair for given in chosen.cast for pair in _casts(given)),
         "ragged": chosen.ragged,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "add_writing", "as_tree", "run_with_bar", "show_notes", "summarise"]
 
-NAMES = {"fields": "--fields", "casts": "--cast", "source_options": "--option", "kind": "--kind"}
+NAMES = {"casts": "--cast"}
 """How options are typed that have other names in Python; for `as_typed`."""
 
 

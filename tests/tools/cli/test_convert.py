@@ -116,7 +116,7 @@ def test_keep_encoded(pictures, tmp_path, capsys):
 
 
 def test_dry_run_of_images_either_way(pictures, tmp_path, capsys):
-    for options in (["--option", "size=32"], ["--keep-encoded"]):
+    for options in (["--size", "32"], ["--keep-encoded"]):
         assert main(["convert", str(pictures), str(tmp_path / "out"), "--dry-run", *options]) == 0
         said = capsys.readouterr().out
         assert "size: about " in said
@@ -137,7 +137,7 @@ def test_what_has_no_images_cannot_keep_them(source, tmp_path, capsys):
 
 
 def test_a_mode_for_a_field(pictures, tmp_path):
-    arguments = ["--option", "mode.image=L", "--option", "mode=RGBA", "--option", "size=4", "--workers", "1"]
+    arguments = ["--mode", "image=L,=RGBA", "--size", "4", "--workers", "1"]
     assert main(["convert", str(pictures), str(tmp_path / "out"), *arguments]) == 0
     assert gdsload.ShardDataset(tmp_path / "out").schema["image"].shape == (1, 4, 4)
 
@@ -199,13 +199,3 @@ def test_python_and_the_command_line_name_options_each_in_its_own_words(tmp_path
     assert "--types n=str" in said
     assert "--types z=str" in said
     assert "--types n=str" in json.loads(report.read_text())["reason"]
-
-
-def test_an_option_of_a_kind_takes_the_same_text_by_either_name(tmp_path, capsys):
-    (tmp_path / "t.csv").write_text("zip,age\n00501,3\n10001,4\n")
-    for number, words in enumerate((["--types", "zip=str"], ["--option", "types=zip=str"])):
-        assert main(["convert", str(tmp_path / "t.csv"), str(tmp_path / f"{number}"), *words, "--workers", "1"]) == 0
-        assert gdsload.ShardDataset(tmp_path / f"{number}").column("zip") == ["00501", "10001"]
-    capsys.readouterr()
-    assert main(["convert", str(tmp_path / "t.csv"), str(tmp_path / "no"), "--option", "types=zip:str"]) == 2
-    assert capsys.readouterr().err == "error: --option types: 'zip:str' is not NAME=VALUE,...\n"
