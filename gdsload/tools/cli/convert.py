@@ -42,7 +42,7 @@ def add_to(commands: Commands[Parser]) -> None:
         "convert", help="make shards of a dataset as it is on disk", example=_EXAMPLES,
         usage="gdsload convert SOURCE OUT [options]",
         description="Make shards of a dataset as it is on disk. An interrupted run goes on by the same command.\n"
-        "A kind's own options, such as --size 224 of images, are listed by --help-source KIND.",
+        "A kind's own options, such as --size 224 or --keep-encoded of images, are listed by --help-source KIND.",
     )  # fmt: skip
     parser.add_argument("source", metavar="SOURCE", help="what is converted: a file or folder, or MODULE:NAME")
     parser.add_argument("out", metavar="OUT", help="the folder to make")
@@ -52,9 +52,6 @@ def add_to(commands: Commands[Parser]) -> None:
     )
     source.add_argument(
         "--help-source", nargs="?", action=HelpSource, metavar="KIND", help="list a kind's options, or all kinds"
-    )
-    source.add_argument(
-        "--keep-encoded", action="store_true", help="keep images as the files that they are: JPEG, PNG or WebP"
     )
     source.add_argument("--dry-run", action="store_true", help="print schema, counts and sizes, and write nothing")
     _add_samples(parser)
@@ -108,7 +105,7 @@ def _run(chosen: argparse.Namespace) -> int:
 def _options(chosen: argparse.Namespace) -> ConvertKeywords:
     return {
         "kind": chosen.kind,
-        "source_options": {**source_options(chosen), **({"keep_encoded": True} if chosen.keep_encoded else {})},
+        "source_options": source_options(chosen),
         "fields": chosen.fields,
         "casts": dict(pair for given in chosen.cast for pair in _casts(given)),
         "ragged": chosen.ragged,

@@ -23,11 +23,9 @@ from gdsload.tools.doctor import (
     cufile_checks,
     gpu_checks,
     machine_checks,
-    memory_checks,
     p2p_checks,
     package_checks,
     storage_checks,
-    topology_checks,
 )
 from gdsload.tools.doctor.context import Context, DataPlace, locate
 from gdsload.tools.doctor.finding import Finding, Report, clip, unknown
@@ -43,8 +41,6 @@ CHECKS = (
     *cufile_checks.CHECKS,
     *p2p_checks.CHECKS,
     *storage_checks.CHECKS,
-    *topology_checks.CHECKS,
-    *memory_checks.CHECKS,
     *package_checks.CHECKS,
 )
 _FILES_S = 5.0
