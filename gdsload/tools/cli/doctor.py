@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -67,19 +68,11 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def _run(chosen: argparse.Namespace) -> int:
     refuse_empty(chosen.path)
-    bar = Bar(sys.stderr)
-    bar.say("asking the machine…")
-    try:
+    with closing(Bar(sys.stderr)) as bar:
+        bar.say("asking the machine…")
         from gdsload.tools.doctor import diagnose
 
-        report = diagnose(
-            chosen.path,
-            chosen.device,
-            probe=not chosen.no_probe,
-            timeout_s=chosen.timeout,
-        )
-    finally:
-        bar.close()
+        report = diagnose(chosen.path, chosen.device, probe=not chosen.no_probe, timeout_s=chosen.timeout)
     if chosen.json:
         say(render_json(report))
     else:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gdsload.errors import OptionError
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.terminal import plain, say, table, terminal_width, wrapped
+from gdsload.tools.cli.terminal import plain, say, say_wrapped, table
 from gdsload.tools.cli.usage import Commands, Parser, as_count
 
 if TYPE_CHECKING:
@@ -66,8 +65,7 @@ def _run(chosen: argparse.Namespace) -> int:
         if chosen.json:
             say(json.dumps(facts(sample), indent=1))
         for line in [] if chosen.json else lines(sample):
-            for piece in wrapped(plain(line), terminal_width(sys.stdout), rest="    "):
-                say(piece)
+            say_wrapped(line, rest="    ")
         return 0
     if chosen.json:
         say(json.dumps(_tree(dataset), indent=1, ensure_ascii=False))
@@ -77,11 +75,9 @@ def _run(chosen: argparse.Namespace) -> int:
     say(f"{count}, {format_bytes(dataset.num_bytes)}")
     say(f"digest {dataset.digest}")
     for names in dataset.stored.packed:
-        for line in wrapped(plain(f"stored together: {', '.join(names)}"), terminal_width(sys.stdout), rest="  "):
-            say(line)
+        say_wrapped(f"stored together: {', '.join(names)}", rest="  ")
     for line in metadata_lines(dataset.metadata):
-        for piece in wrapped(plain(line), terminal_width(sys.stdout), rest="  "):
-            say(piece)
+        say_wrapped(line, rest="  ")
     say("")
     rows = [("field", "type", "shape of a sample", "bytes a sample")]
     rows += [(plain(name), _kind(field), _shape(field), _size(field)) for name, field in dataset.schema.items()]
