@@ -84,7 +84,9 @@ def two_gpus(devices):
 @pytest.fixture
 def cufile(tmp_path):
     """Skips where cuFile does not answer, or fails if it must."""
-    found = probe_cufile(tmp_path.parent)
+    file = tmp_path.parent / "probed"  # the same for all tests of a process: cuFile is asked once
+    file.write_bytes(bytes(2**20))
+    found = probe_cufile(str(file))
     if found.status != "ok":
         if "cufile" in os.environ.get("GDSLOAD_REQUIRE", "").split(","):
             pytest.fail(f"GDSLOAD_REQUIRE=cufile, but cuFile does not answer: {found}", pytrace=False)

@@ -6,6 +6,7 @@ Probing cuFile takes seconds, and no batch waits for that.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 
 from gdsload.backends.base import Destination, FileBackend, PendingRead
@@ -72,7 +73,10 @@ class ProbedBackend(FileBackend):
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`."""
-        return {path: count for one in self._opened for path, count in one.backend.bytes_by_path().items()}
+        found = Counter[str]()  # both may read bytes for the host, by one path
+        for one in self._opened:
+            found.update(one.backend.bytes_by_path())
+        return dict(found)
 
     def close(self) -> None:
         """See `Backend.close`. It does not wait for cuFile's answer, which nobody wants any more."""

@@ -8,7 +8,7 @@ from functools import partial
 from gdsload.system.numa import stay_on
 from gdsload.system.pool import Future, Pool, Work, done
 
-__all__ = ["DriveReaders", "one_each", "threads_of_each"]
+__all__ = ["close_all", "one_each", "run_on", "threads_of_each"]
 
 _MOST = 48
 """Threads that read from all drives together, unless they are asked for: they take turns at the interpreter lock."""
@@ -40,40 +40,34 @@ def one_each(drives: int, count: int, name: str, processors: Collection[int] | N
     return [Pool(count, each, partial(stay_on, processors)) for each in names]
 
 
-class DriveReaders:
-    """The pools of several drives. Each has its own queue and threads: one that is slow keeps no other waiting.
+def run_on(pools: Sequence[Pool], works: Sequence[tuple[int, Work]], future: Future | None = None) -> Future:
+    """See `Pool.run`; each piece of work comes with the number of its pool.
 
-    Args:
-        each: the pools, by the number that work is given with.
+    Each pool has a queue and threads for itself: a drive that is slow keeps no other waiting.
     """
+    if not works:
+        return done
+    future = future or Future(len(works))
+    queues: dict[int, list[Work]] = {}
+    for number, work in works:
+        queues.setdefault(number, []).append(work)
+    begun = False
+    while queues:
+        number, mine = queues.popitem()
+        try:
+            pools[number].run(mine, future)
+            begun = True
+        except BaseException as error:
+            if not begun:
+                raise
+            # What is queued goes on, so what it needs must not be freed: its future gets the error.
+            for _ in range(len(mine) + sum(map(len, queues.values()))):
+                future.finish(error)
+            break
+    return future
 
-    def __init__(self, each: Sequence[Pool]) -> None:
-        self._each = each
 
-    def run(self, works: Sequence[tuple[int, Work]], future: Future | None = None) -> Future:
-        """See `Pool.run`; each piece of work comes with the number of its pool."""
-        if not works:
-            return done
-        future = future or Future(len(works))
-        queues: dict[int, list[Work]] = {}
-        for number, work in works:
-            queues.setdefault(number, []).append(work)
-        begun = False
-        while queues:
-            number, mine = queues.popitem()
-            try:
-                self._each[number].run(mine, future)
-                begun = True
-            except BaseException as error:
-                if not begun:
-                    raise
-                # What is queued goes on, so what it needs must not be freed: its future gets the error.
-                for _ in range(len(mine) + sum(map(len, queues.values()))):
-                    future.finish(error)
-                break
-        return future
-
-    def close(self) -> None:
-        """See `Pool.close`."""
-        for readers in self._each:
-            readers.close()
+def close_all(pools: Sequence[Pool]) -> None:
+    """See `Pool.close`."""
+    for pool in pools:
+        pool.close()

@@ -54,6 +54,8 @@ def _open_bounce(request: BackendRequest, files: Files, _found: CufileProbe | No
 
 def _check_gds(request: BackendRequest, paths: Sequence[str], _mapped: bool, probe: Probing) -> CufileProbe | None:
     found, path = probe_each(probe, paths, request.device)
+    if not paths:  # nothing will be read
+        return found
     if found.status != "ok":
         raise BackendUnavailableError(f"cuFile cannot be used here: {found.reason}", file=path, remedy=_DOCTOR)
     if not found.proven and not request.allow_compat:

@@ -37,7 +37,7 @@ def probe_each(probe: Probing, paths: Sequence[str], device: torch.device) -> tu
 
     Returns:
         What came of the first that cannot be read, or else of the first that is not read by DMA, or else of the first;
-        and its path if there are several drives.
+        and its path if there are several drives. Nothing is asked about a dataset without shards.
     """
     found: list[tuple[CufileProbe, str | None]] = []
     for path in paths:
@@ -45,7 +45,8 @@ def probe_each(probe: Probing, paths: Sequence[str], device: torch.device) -> tu
         found.append((one, path if len(paths) > 1 else None))
         if one.status != "ok":
             break
-    return min(found, key=lambda pair: (pair[0].status == "ok", pair[0].proven, pair[0].batches))
+    none = CufileProbe("skipped", "the dataset has no shards"), None
+    return min(found, key=lambda pair: (pair[0].status == "ok", pair[0].proven, pair[0].batches), default=none)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ class BackendRequest:
         allow_compat: whether `gds` by name may be cuFile's own compat mode, in which the CPU reads.
         pinned_bytes: bytes of the pinned ring.
         register_bytes: bytes of files that may be registered with CUDA.
-        keep: shards that are read whole at once into the page cache, which keeps them for later epochs, within
-            `register_bytes`; 0: it keeps none.
+        keep: whether the page cache keeps what was read for later epochs, within `register_bytes`.
+        whole: shards that are read whole at once beside what batches want, if the page cache keeps them; 0: none.
         read_threads: threads that read; None for the backend's default.
         per_sample: whether samples are transformed one by one, in CPU memory, before they are batches.
     """
@@ -71,7 +72,8 @@ class BackendRequest:
     allow_compat: bool = False
     pinned_bytes: int = PINNED_BYTES
     register_bytes: int = 0
-    keep: int = 0
+    keep: bool = False
+    whole: int = 0
     per_sample: bool = False
     read_threads: int | None = None
 

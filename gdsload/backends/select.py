@@ -108,7 +108,7 @@ def _auto(request: BackendRequest, files: Files, probe: Probing) -> OpenedBacken
         return replace(cold, reason=lambda: f"{cold.reason()}; {none}")
     if request.keep:
         files.kept[:] = _first_that_fit(files, request.register_bytes)
-    tier = RegisteredTier(files, request.device, register_bytes=request.register_bytes, at_once=request.keep)
+    tier = RegisteredTier(files, request.device, register_bytes=request.register_bytes, at_once=request.whole)
     backend = Tiered("auto", files, tier, cold.backend)
     return OpenedBackend(
         backend, lambda: f"mapped+{cold.name()}", lambda: _account(tier, cold.reason()), lambda: _shares(tier, cold)
@@ -173,7 +173,7 @@ def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:
 
 
 def _trials(files: Files) -> list[str]:
-    return [files.sources[file].path for file in files.drives.firsts()] or ["."]
+    return [files.sources[file].path for file in files.drives.firsts()]
 
 
 def _first_that_fit(files: Files, nbytes: int) -> NDArray[np.bool_]:

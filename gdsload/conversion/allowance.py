@@ -27,15 +27,16 @@ class Allowance:
 
     def __init__(self, given: float | str) -> None:
         self._given = given
-        text = f"{given:.18f}" if isinstance(given, float) else given  # not "1e-05"
-        match = _PATTERN.fullmatch(str(text)) if isinstance(given, int | float | str) else None
-        if isinstance(given, bool) or match is None:
-            raise _no_allowance(given)
-        whole, fraction, percent = match.groups()
-        self._share = float(whole + (fraction or "")) / (100 if percent else 1) if fraction or percent else None
+        text = f"{given:.18f}" if isinstance(given, float) else str(given)  # not "1e-05"
+        whole, fraction, percent = found.groups() if (found := _PATTERN.fullmatch(text)) else ("2", "", "%")
         self._count = int(whole)
-        if self._share is not None and self._share > 1:
-            raise _no_allowance(given)
+        self._share = float(whole + (fraction or "")) / (100 if percent else 1) if fraction or percent else None
+        if found is None or isinstance(given, bool) or (self._share is not None and self._share > 1):
+            raise OptionError(
+                f"is {given!r:.200}, no share or number of samples",
+                option="max_skipped",
+                remedy='Pass a share as "5%" or 0.05, at most 1.0; or a number, as 20.',
+            )
 
     def check(self, skipped: Sequence[Skipped], samples: int) -> None:
         """Refuse to skip more than are allowed of all samples.
@@ -55,11 +56,3 @@ class Allowance:
                 remedy="Mend them or the options; or pass more, `max_skipped=20` or `max_skipped='5%'`: "
                 "then it goes on with the parts that are finished, which are kept.",
             )
-
-
-def _no_allowance(given: object) -> OptionError:
-    return OptionError(
-        f"is {given!r:.200}, no share or number of samples",
-        option="max_skipped",
-        remedy='Pass a share as "5%" or 0.05, at most 1.0; or a number, as 20.',
-    )

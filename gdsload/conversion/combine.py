@@ -60,7 +60,7 @@ def publish(
         place.abandon()
         if isinstance(error, GdsloadError):
             raise
-        raise write_error("the dataset cannot be put together", error, path) from error
+        raise write_error("the dataset cannot be put together", error, str(error.filename or path)) from error
     except BaseException:
         place.abandon()
         raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 from typing import cast as typed
 
@@ -19,7 +19,13 @@ from gdsload.shards.format.stored import PackRule, pack_rule
 from gdsload.shards.values import is_array, unrounded
 from gdsload.system.units import parse_bytes
 
-__all__ = ["Change", "ConvertOptions"]
+__all__ = ["ONE_SCALE", "Change", "ConvertOptions"]
+
+ONE_SCALE = (
+    "A cast leaves each in its scale; `dtype='float32'` makes all samples of files floats from -1 to 1; else pass a "
+    "`map=` that divides int16 by 2**15 and int32 by 2**31."
+)
+"""Advice to users about sounds of several types."""
 
 OnError = Literal["stop", "skip"]
 _CLIP = ":clip"
@@ -42,8 +48,6 @@ class ConvertOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shard_bytes", parse_bytes(self.shard_bytes, "shard_bytes", at_least=1))
         object.__setattr__(self, "pack_fields", pack_rule(self.pack_fields))
-        if self.on_error not in ("stop", "skip"):
-            raise OptionError(f"is {self.on_error!r}", option="on_error", remedy='Supported are "stop" and "skip".')
         known = {dtype.name for dtype in DTYPES.values()}
         for field, name in self.casts:
             if name.removesuffix(_CLIP) not in known:
@@ -56,11 +60,6 @@ class ConvertOptions:
             object.__setattr__(self, "shuffle_seed", check_whole(self.shuffle_seed, "shuffle_seed", 0, 2**64 - 1))
         if self.map is not None:
             find_function(self.map)
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it, as JSON takes it."""
-        found: dict[str, Any] = asdict(self)
-        return found
 
 
 class Change:
@@ -120,8 +119,7 @@ class Change:
                     raise SchemaError(
                         f"the sound is {kind}, and cast to {wanted} it would keep the scale of that",
                         field=name,
-                        remedy="Of files, `dtype='float32'` makes all samples floats from -1 to 1; else divide int16 "
-                        "by 2**15 and int32 by 2**31 with `map=`.",
+                        remedy=ONE_SCALE,
                     )
 
     def _cast(self, value: Any, kind: str, field: str) -> Any:

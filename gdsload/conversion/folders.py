@@ -1,17 +1,19 @@
-"""Folders of a source: one rule for files that do not belong to the dataset, and one order of the others."""
+"""Folders of a source: one rule for files that do not belong to the dataset, and one order of the others; patterns."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, OptionError
 from gdsload.system.paths import natural
 
 __all__ = [
     "entries_in",
+    "expanded",
     "first_below",
     "is_folder",
     "is_passed_over",
@@ -32,6 +34,8 @@ _NAMES = frozenset({
 _LOOKED_AT = 1000
 _BEGINNINGS = (".", "~$", "_temporary", "_tmp", "_task_tmp", "_started", "_committed")
 _ENDINGS = ("@synoeastream", "@synoresource")
+_BRACES = re.compile(r"\{(?:(\d{1,12})\.\.(\d{1,12})|([^{},]*(?:,[^{},]*)+))\}", re.ASCII)
+_MAX_EXPANDED = 1_000_000
 
 
 def is_passed_over(name: str, *, tables: bool = False) -> bool:
@@ -122,3 +126,34 @@ def leads_back(link: str) -> bool:
             return True
         folder = os.path.dirname(folder)
     return False
+
+
+def expanded(path: str) -> list[str] | None:
+    """The files that a pattern of braces stands for, in its order; None if it has none, or is a path itself.
+
+    ``{000..002}`` are numbers of so many digits, ``{a,b}`` those words.
+
+    Raises:
+        OptionError: if they are none, or too many.
+    """
+    if os.path.lexists(path) or not _BRACES.search(path):
+        return None
+    names, end = [""], 0
+    for match in _BRACES.finditer(path):
+        options = _alternatives(match)
+        if not 1 <= len(names) * len(options) <= _MAX_EXPANDED:
+            raise OptionError(f"{path!r:.200} stands for no file, or for more than {_MAX_EXPANDED}")
+        names = [name + path[end : match.start()] + option for name in names for option in options]
+        end = match.end()
+    return [name + path[end:] for name in names]
+
+
+def _alternatives(match: re.Match[str]) -> Sequence[str]:
+    low, high, words = match.groups()
+    if words is not None:
+        return str(words).split(",")
+    count = int(high) - int(low) + 1
+    if count > _MAX_EXPANDED:
+        return ()
+    width = len(low) if low.startswith("0") else 0
+    return [f"{int(low) + number:0{width}}" for number in range(count)]

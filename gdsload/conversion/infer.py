@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gdsload.conversion.conversion_options import Change, ConvertOptions
-from gdsload.conversion.part import failed, made, one_scale, place_of
+from gdsload.conversion.conversion_options import ONE_SCALE, Change, ConvertOptions
+from gdsload.conversion.part import failed, place_of, results
 from gdsload.conversion.reading_notes import noted_in_reading, noting
 from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.source import Part, Source, path_of
@@ -41,7 +41,10 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
         for schema, samples, where in _first(source, parts, options, troubles):
             seen += samples
             if found is None or found.keys() == schema.keys():
-                found = schema if found is None else _joined(found, schema, source, options.ragged, where)
+                schemas = (found or schema, schema)
+                found = Schema(
+                    {name: _both(name, schemas, source, name in options.ragged, where) for name in schemas[0]}
+                )
             elif options.on_error == "stop":
                 raise _other_fields(found, schema, where)
             # Else it is skipped later. It counts here, so that this ends even if no other sample is like the first.
@@ -76,19 +79,16 @@ def _first(
     change, good = Change(options), False
     for part in parts:
         for item in source.read(part):
-            if item.count and not change.wants_samples:
-                with suppress(Exception):  # then its samples are looked at one by one
-                    yield infer_schema(change(item.make()), batch=True), item.count, place_of(item.key, part)
-                    good = True
-                    continue
-            for key, sample in made(item, change):
-                if not isinstance(sample, Exception):
-                    yield _schema_alone(sample, source, place_of(key, part)), 1, place_of(key, part)
+            for key, count, found in results(item, change, partial(infer_schema, batch=True), dict):
+                where = place_of(key, part)
+                if not isinstance(found, Exception):
+                    schema = found if isinstance(found, Schema) else _schema_alone(found, source, where)
+                    yield schema, count, where
                     good = True
                 elif options.on_error == "stop" and not good:  # else it stops when it comes there
-                    raise failed(key, part, sample) from sample
+                    raise failed(key, part, found) from found
                 elif not troubles:
-                    troubles.append(f"{place_of(key, part)}: {reason_of(sample)}")
+                    troubles.append(f"{where}: {reason_of(found)}")
 
 
 def _schema_alone(sample: Mapping[str, Any], source: Source, where: str) -> Schema:
@@ -107,11 +107,6 @@ def _other_fields(one: Schema, other: Schema, where: str) -> SchemaError:
     )
 
 
-def _joined(one: Schema, other: Schema, source: Source, ragged: Sequence[str], where: str) -> Schema:
-    """The schema of the samples before and of another one, with its place."""
-    return Schema({name: _both(name, (one, other), source, name in ragged, where) for name in one})
-
-
 def _both(name: str, schemas: tuple[Schema, Schema], source: Source, ragged: bool, where: str) -> Field:
     one, other = (schema[name] for schema in schemas)
     if one == other:
@@ -128,7 +123,7 @@ def _both(name: str, schemas: tuple[Schema, Schema], source: Source, ragged: boo
     raise SchemaError(
         f"samples differ: {one} and {other} ({where})",
         field=name,
-        remedy=one_scale(source) if sounds else _way_out(name, one, other, source, channels),
+        remedy=ONE_SCALE if sounds else _way_out(name, one, other, source, channels),
     )
 
 

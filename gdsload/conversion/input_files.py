@@ -11,32 +11,32 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TypedDict
 
-from gdsload.conversion.brace_patterns import expanded
-from gdsload.conversion.folders import entries_in, first_below, is_folder, is_passed_over, leads_back, names_in
+from gdsload.conversion.folders import (
+    entries_in,
+    expanded,
+    first_below,
+    is_folder,
+    is_passed_over,
+    leads_back,
+    names_in,
+)
 from gdsload.conversion.splits import ALL, level_splits, split_words, splits_of
 from gdsload.conversion.table_logs import refuse_logged, refuse_logged_above
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.paths import absolute
 
-__all__ = ["FileOptions", "SourceFiles", "Stamp", "check_file", "digest_of", "noted_by", "open_file", "stamps"]
+__all__ = ["FileOptions", "SourceFiles", "Stamp", "check_file", "digest_of", "open_file", "stamps"]
 
 Stamp = list[str | int]
-_note: ContextVar[Callable[[Stamp], None] | None] = ContextVar("_note", default=None)
 _LOGGED = ".parquet"
 _TABLES = frozenset(
     ending + packed
     for ending in (_LOGGED, ".arrow", ".feather", ".csv", ".tsv", ".jsonl", ".ndjson")
     for packed in ("", ".gz")
 )
-_KINDS = {
-    stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
-    stat.S_IFDIR: "a folder",
-}  # fmt: skip
 
 
 def stamps(files: Iterable[str]) -> list[Stamp]:
@@ -46,7 +46,6 @@ def stamps(files: Iterable[str]) -> list[Stamp]:
     and inodes are left out: on network file systems they change by themselves. Of a symbolic link that leads to nothing
     they are its own: its source says so.
     """
-    note = _note.get()
     found: list[Stamp] = []
     for file in files:
         try:
@@ -54,8 +53,6 @@ def stamps(files: Iterable[str]) -> list[Stamp]:
         except OSError:
             status = os.lstat(file)
         found.append([file, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
-        if note is not None:
-            note(found[-1])
     return found
 
 
@@ -67,22 +64,11 @@ def digest_of(found: Iterable[object]) -> str:
     return digest.hexdigest()
 
 
-@contextmanager
-def noted_by(note: Callable[[Stamp], None]) -> Iterator[None]:
-    """Have a function called with each file that `stamps` looks at in here: whatever source it is, and however many."""
-    before = _note.set(note)
-    try:
-        yield
-    finally:
-        _note.reset(before)
-
-
 def open_file(path: str) -> IO[bytes]:
     """Open a file for reading.
 
     Raises:
-        FormatError: if it is no regular file, such as a pipe, which would be waited on for ever; or a symbolic link to
-            nothing.
+        FormatError: if it is a symbolic link to nothing, or no regular file: a pipe would be waited on for ever.
         OSError: if it cannot be opened.
     """
     return open(path, "rb", opener=_open_regular)
@@ -92,9 +78,8 @@ def _open_regular(path: str, flags: int) -> int:
     try:
         fd = os.open(path, flags | os.O_NONBLOCK)
     except OSError:
-        if os.path.exists(path):
-            _check_mode(os.stat(path).st_mode, path)  # a socket
-        _check_target(path)
+        if os.path.lexists(path):
+            check_file(path)  # a socket, or a link to nothing
         raise
     try:
         _check_mode(os.fstat(fd).st_mode, path)
@@ -113,22 +98,16 @@ def check_file(path: str) -> None:
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
-        _check_target(path)
-        raise FormatError(f"the file cannot be read: {error.strerror}", file=path) from None
+        if not os.path.islink(path):
+            raise FormatError(f"the file cannot be read: {error.strerror}", file=path) from None
+        what = f"it is a symbolic link to {os.readlink(path)!r}, where no file is"  # it is listed all the same
+        raise FormatError(what, file=path, remedy="Put the file there, or remove the link.") from None
     _check_mode(mode, path)
-
-
-def _check_target(path: str) -> None:
-    """Refuse a symbolic link to nothing, which is listed, so that "no such file" would mislead."""
-    if os.path.islink(path) and not os.path.exists(path):
-        what = f"it is a symbolic link to {os.readlink(path)!r}, where no file is"
-        raise FormatError(what, file=path, remedy="Put the file there, or remove the link.")
 
 
 def _check_mode(mode: int, path: str) -> None:
     if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
-        raise FormatError(f"it is no file, but {kind}", file=path, remedy="Remove it, or put a file in its place.")
+        raise FormatError("it is no regular file", file=path, remedy="Remove it, or put a file in its place.")
 
 
 class FileOptions(TypedDict, total=False):
@@ -161,7 +140,7 @@ class SourceFiles:
 
     @classmethod
     def of(cls, path: str, options: FileOptions) -> SourceFiles:
-        """The files at a path, by the options of a source, which may have others beside."""
+        """The files at a path, by the options of a source."""
         return cls(path, split=options.get("split"), follow_links=options.get("follow_links", False))
 
     def find(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict, cast, get_type_hints
 
 from gdsload.conversion.clusters import Cluster
 from gdsload.conversion.conversion_options import ConvertOptions, OnError
-from gdsload.conversion.option_types import source_parameters
+from gdsload.conversion.option_types import check_types, source_parameters
 from gdsload.conversion.recognise import source_class
 from gdsload.conversion.sources.arrow_types import ColumnOptions
 from gdsload.conversion.sources.pictures import ImageFileOptions
@@ -17,7 +17,7 @@ from gdsload.errors import OptionError
 from gdsload.shards.format.metadata import checked_metadata
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import PackRule
-from gdsload.system.names import check_list, check_names
+from gdsload.system.names import check_names
 
 __all__ = [
     "AllKeywords",
@@ -71,7 +71,6 @@ class SourceKeywords(ImageFileOptions, ColumnOptions, total=False):
     """The options of all kinds of sources, for type checkers; each kind documents its own."""
 
     boxes: str
-    database: str | None
     decode: str
     delimiter: str | None
     dense: bool
@@ -97,6 +96,10 @@ class AllKeywords(ConvertKeywords, SourceKeywords, total=False):
 
 _REARRANGING = RearrangeKeywords.__annotations__.keys()
 _CONVERTING = ConvertKeywords.__annotations__.keys()
+_BY_TYPE = {
+    "schema", "fields", "casts", "ragged", "fixed", "on_error", "executor", "overwrite", "restart", "progress", "pack",
+    "kind", "source_options",
+}  # fmt: skip
 
 
 def check_rearranging(what: str, options: Mapping[str, Any], *own: str) -> None:
@@ -106,7 +109,7 @@ def check_rearranging(what: str, options: Mapping[str, Any], *own: str) -> None:
         OptionError: if there is one.
     """
     check_names(what, options, {*_REARRANGING, *own})
-    _check_kinds(options)
+    _check_types(options)
 
 
 def divided(source: object, given: Mapping[str, Any]) -> ConvertKeywords:
@@ -117,7 +120,7 @@ def divided(source: object, given: Mapping[str, Any]) -> ConvertKeywords:
     """
     options = cast("ConvertKeywords", {name: value for name, value in given.items() if name in _CONVERTING})
     others = {name: value for name, value in given.items() if name not in _CONVERTING}
-    _check_kinds(options)
+    _check_types(options)
     inner = nested(options.get("source_options") or {})
     kind, made = source_class(source, options.get("kind"))
     if made is None and (inner or options.get("kind") is not None):
@@ -126,6 +129,12 @@ def divided(source: object, given: Mapping[str, Any]) -> ConvertKeywords:
             remedy=f"Leave them out: the {type(source).__name__} has its options from where it was made.",
         )
     names = [] if made is None else list(source_parameters(made))
+    if "dtype" in {*others, *inner} and "dtype" not in names:
+        given_type = {**inner, **others}["dtype"]
+        raise OptionError(
+            f"kind {kind!r} has no option 'dtype'" if kind else "convert has no option 'dtype'",
+            remedy=f"Say as what a field is stored: `casts={{'NAME': {given_type!r:.50}}}`.",
+        )
     check_names(f"convert of kind {kind!r}" if kind else "convert", others, {*_CONVERTING, *names})
     check_names(f"kind {kind!r}", inner, names)
     if twice := sorted(others.keys() & inner.keys()):
@@ -155,16 +164,14 @@ def choose(options: Mapping[str, Any]) -> ConvertOptions:
     Raises:
         OptionError: if one cannot be used.
     """
-    fields, casts = options.get("fields"), options.get("casts") or {}
-    ragged, fixed = (_names(name, options.get(name) or ()) for name in ("ragged", "fixed"))
+    fields = options.get("fields")
+    ragged, fixed = (tuple(options.get(name) or ()) for name in ("ragged", "fixed"))
     if both := sorted(set(ragged) & set(fixed)):
         raise OptionError(f"field {both[0]!r} is to be ragged and fixed")
-    if not isinstance(casts, Mapping) or not all(isinstance(one, str) for pair in casts.items() for one in pair):
-        raise OptionError(f"is {casts!r:.200}", option="casts", remedy='Pass types: `casts={"label": "uint8"}`.')
     return ConvertOptions(
         shard_bytes=options.get("shard_bytes", "256MiB"),
-        fields=None if fields is None else _names("fields", fields),
-        casts=tuple(casts.items()),
+        fields=None if fields is None else tuple(fields),
+        casts=tuple((options.get("casts") or {}).items()),
         ragged=ragged,
         fixed=fixed,
         map=options.get("map"),
@@ -174,29 +181,12 @@ def choose(options: Mapping[str, Any]) -> ConvertOptions:
     )
 
 
-def _names(what: str, given: object) -> tuple[str, ...]:
-    check_list(what, given)
-    found = tuple(given) if isinstance(given, Iterable) else (None,)
-    if not all(isinstance(one, str) for one in found):
-        raise OptionError(f"is {given!r:.200}, no list of names", option=what, remedy=f"Pass a list: `{what}=['x']`.")
-    return cast("tuple[str, ...]", found)
-
-
-def _check_kinds(options: Mapping[str, Any]) -> None:
-    """Refuse values that would be misunderstood, or found out late.
+def _check_types(options: Mapping[str, Any]) -> None:
+    """Refuse values that would be misunderstood, or found out late; others have checks of their own.
 
     Raises:
         OptionError: for the first of them.
     """
-    for name, suits, may_be in (
-        ("schema", lambda one: isinstance(one, Schema | Mapping), "a mapping from names to gdsload.Field, or None"),
-        ("source_options", lambda one: isinstance(one, Mapping), "a mapping from names to values, or None"),
-        ("overwrite", lambda one: isinstance(one, bool), "True or False"),
-        ("restart", lambda one: isinstance(one, bool), "True or False"),
-        ("progress", callable, "a function of four numbers, or None"),
-        ("executor", lambda one: callable(getattr(one, "submit", None)), "a concurrent.futures.Executor, or None"),
-    ):
-        value = options.get(name)
-        if value is not None and not suits(value):
-            raise OptionError(f"is {value!r:.200}", option=name, remedy=f"It may be: {may_be}.")
+    checked = {name: annotation for name, annotation in get_type_hints(ConvertKeywords).items() if name in _BY_TYPE}
+    check_types(checked, {name: value for name, value in options.items() if value is not None})
     checked_metadata(options.get("metadata"))

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from gdsload.errors import OptionError
 from gdsload.system.names import check_list
 
-__all__ = ["check_values", "shows_options", "source_parameters"]
+__all__ = ["check_types", "check_values", "shows_options", "source_parameters"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -22,7 +22,7 @@ class _Default:
 
 
 _DEFAULT = _Default()
-_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Any: "value"}
 
 
 def source_parameters(made: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -63,15 +63,22 @@ def check_values(made: Callable[..., Any], given: Mapping[str, Any]) -> None:
     Raises:
         OptionError: naming the option, the value, and what it may be.
     """
-    parameters = source_parameters(made)
+    check_types({name: one.annotation for name, one in source_parameters(made).items()}, given)
+
+
+def check_types(annotations: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse values that options with these annotations do not have; as `check_values`.
+
+    Raises:
+        OptionError: naming the option, the value, and what it may be.
+    """
     for name, value in given.items():
-        wanted = parameters[name].annotation if name in parameters else Any
+        wanted = annotations.get(name, Any)
         if _suits(value, wanted):
             continue
         if any(get_origin(one) is Sequence for one in _choices(wanted)):
             check_list(name, value)
-        may_be = " or ".join(_word(one) for one in _choices(wanted) if one is not types.NoneType)
-        raise OptionError(f"is {value!r:.200}", option=name, remedy=f"It may be: {may_be}.")
+        raise OptionError(f"is {value!r:.200}", option=name, remedy=f"It may be: {_word(wanted)}.")
 
 
 def _choices(wanted: Any) -> tuple[Any, ...]:
@@ -96,10 +103,14 @@ def _suits(value: object, wanted: Any) -> bool:
         )
     if wanted in (int, float):
         return isinstance(value, Integral if wanted is int else Real) and not isinstance(value, bool)
+    if origin is Callable:
+        return callable(value)
     return not isinstance(wanted, type) or isinstance(value, wanted)
 
 
 def _word(wanted: Any) -> str:
+    if len(choices := _choices(wanted)) > 1:
+        return " or ".join(_word(one) for one in choices if one is not types.NoneType)
     origin, inner = get_origin(wanted), get_args(wanted)
     if origin is Literal:
         return ", ".join(map(repr, inner))
@@ -107,4 +118,6 @@ def _word(wanted: Any) -> str:
         return f"a list, each a {_word(inner[0])}"
     if origin is Mapping:
         return f"a mapping of each {_word(inner[0])} to a {_word(inner[1])}"
+    if origin is Callable:
+        return "function"
     return _WORDS.get(wanted, str(getattr(wanted, "__name__", wanted)))

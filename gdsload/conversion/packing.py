@@ -55,9 +55,6 @@ class Packing:
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in _TYPES:
             raise OptionError(f"is {self.dtype!r:.100}", option="dtype", remedy=f"Supported are {', '.join(_TYPES)}.")
-        for name, number in (("length", self.length), ("eos", self.eos or 0), ("pad", self.pad or 0)):
-            if not isinstance(number, int):
-                raise OptionError(f"is {number!r}, no whole number", option=name)
         if not 1 <= self.length < 2**31:
             raise OptionError(f"blocks cannot have {self.length} tokens", remedy="Pass a length from 1 to 2**31 - 1.")
         if self.field == _EDGES:
@@ -251,63 +248,55 @@ class _Cutter:
     """Cuts documents, as they come, into blocks, and gives several blocks at once."""
 
     def __init__(self, packing: Packing, run: _PackedRun) -> None:
-        self._packing, self._dtype = packing, np.dtype(run.dtype)
-        self._skip, self._number = run.skip, run.first
-        self._eos = None if packing.eos is None else np.array([packing.eos], self._dtype)
-        self._most = max(_BATCH_TOKENS // packing.length, 1)
-        self._done: list[NDArray[Any]] = []
-        self._starts: list[list[int]] = []
-        self.left = run.blocks
-        self._begin()
-
-    def _begin(self) -> None:
-        self._block = np.empty(self._packing.length, self._dtype)
-        self._filled, self._edges = 0, [0]
+        self._packing, self._most = packing, max(_BATCH_TOKENS // packing.length, 1)
+        self._skip, self._number, self.left = run.skip, run.first, run.blocks
+        self._after = np.array([] if packing.eos is None else [packing.eos], run.dtype)
+        self._pieces: list[NDArray[Any]] = []
+        self._starts: list[int] = []
+        self._total = 0
 
     def add(self, document: NDArray[Any]) -> Iterator[Item]:
-        """Cut a document; what comes are batches of whole blocks."""
-        fresh = True
-        for piece in (document, self._eos):
-            if piece is None:
-                continue
-            place = min(self._skip, len(piece))
-            self._skip -= place
-            while place < len(piece) and self.left:
-                if fresh and self._filled:
-                    self._edges.append(self._filled)
-                fresh = False
-                taken = piece[place : place + self._packing.length - self._filled]
-                self._block[self._filled : self._filled + len(taken)] = taken
-                self._filled += len(taken)
-                place += len(taken)
-                if self._filled == self._packing.length:
-                    yield from self._end()
+        """Cut a document, which may be overwritten then; what comes are batches of whole blocks."""
+        if self.left:
+            self._put(np.concatenate([document, self._after])[self._skip :])
+            self._skip = max(self._skip - len(document) - len(self._after), 0)
+        while self.left and self._total >= (count := min(self._most, self.left)) * self._packing.length:
+            yield self._cut(count)
+
+    def _put(self, piece: NDArray[Any]) -> None:
+        if len(piece):
+            self._pieces.append(piece)
+            self._starts.append(self._total)
+            self._total += len(piece)
 
     def close(self) -> Iterator[Item]:
-        """Yield the last block, padded if a pad token is given."""
-        if self.left and self._filled and self._packing.pad is not None:
-            self._edges.append(self._filled)
-            self._block[self._filled :] = self._packing.pad
-            yield from self._end()
-        if self.left:
+        """Yield the last blocks, the very last one padded if a pad token is given."""
+        length, pad = self._packing.length, self._packing.pad
+        if self.left and pad is not None:
+            self._put(np.full(-self._total % length, pad, self._after.dtype))
+        if self.left > self._total // length:
             raise FormatError(f"{self.left} blocks are missing: the documents are fewer than when they were counted")
+        if self.left:
+            yield self._cut(self.left)
 
-    def _end(self) -> Iterator[Item]:
-        self._done.append(self._block)
-        self._starts.append([*self._edges, self._packing.length])
-        self.left -= 1
-        self._begin()
-        if self.left and len(self._done) < self._most:
-            return
-        offsets = np.cumsum([0, *map(len, self._starts)])
+    def _cut(self, count: int) -> Item:
+        length = self._packing.length
+        row = self._pieces[0] if len(self._pieces) == 1 else np.concatenate(self._pieces)
+        size, starts = count * length, np.array(self._starts)
+        edges = np.union1d(starts[starts < size], np.arange(0, size, length))
+        ends = np.cumsum(np.bincount(edges // length))
         batch = {
-            self._packing.field: np.stack(self._done),
-            _EDGES: (np.concatenate([np.array(starts, np.int32) for starts in self._starts]), offsets),
+            self._packing.field: row[:size].reshape(count, length),
+            _EDGES: (
+                np.insert(edges % length, ends, length).astype(np.int32),
+                np.concatenate([[0], ends + np.arange(1, count + 1)]),
+            ),
         }
-        count = len(self._done)
-        yield Item(f"blocks {self._number} to {self._number + count - 1}", partial(dict, batch), count)
-        self._number += count
-        self._done, self._starts = [], []
+        self._pieces, self._total = [row[size:]], self._total - size
+        self._starts = [0, *(starts[starts > size] - size).tolist()]
+        self._number, first = self._number + count, self._number
+        self.left -= count
+        return Item(f"blocks {first} to {self._number - 1}", partial(dict, batch), count)
 
 
 def _raise(error: Exception) -> Any:

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gdsload.conversion.conversion_options import Change, ConvertOptions
+from gdsload.conversion.conversion_options import ONE_SCALE, Change, ConvertOptions
 from gdsload.conversion.reading_notes import noting
 from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.source import Item, Part, Source
-from gdsload.conversion.sources.audio_folders import AudioFolderSource
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.conversion.staging import PartReport, part_folder, part_report, write_json
 from gdsload.errors import ConversionError, OptionError, ReadError, SchemaError, Skipped, WriteError
@@ -24,7 +23,7 @@ from gdsload.shards.values import CONVERT
 from gdsload.shards.writer import ShardWriter
 
 __all__ = [
-    "PartTask", "convert_part", "failed", "key_of", "made", "one_scale", "place_of", "samples_of",
+    "PartTask", "convert_part", "failed", "key_of", "place_of", "results", "samples_of",
 ]  # fmt: skip
 
 _EVERY_S = 0.2
@@ -42,8 +41,6 @@ class PartTask:
         stage: the folder of the conversion.
         options: how to convert.
         spread_over: folders over which its shards are spread, beginning with the first one.
-        stopped: returns whether the work is to end, where it cannot be ended from outside.
-        noted: called now and then with the task's number and the number of samples written.
     """
 
     source: Source
@@ -53,12 +50,17 @@ class PartTask:
     stage: str
     options: ConvertOptions
     spread_over: tuple[str, ...] = ()
-    stopped: Callable[[], bool] | None = None
-    noted: Callable[[int, int], None] | None = None
 
 
-def convert_part(task: PartTask) -> PartReport:
+def convert_part(
+    task: PartTask, stopped: Callable[[], bool] | None = None, note: Callable[[int, int], None] | None = None
+) -> PartReport:
     """Convert the parts of a task, so that their folder is in the stage when this returns.
+
+    Args:
+        task: the task.
+        stopped: returns whether the work is to end, where it cannot be ended from outside.
+        note: called now and then with the task's number and the number of samples written.
 
     Raises:
         ConversionError: if a sample cannot be converted and `on_error` is ``"stop"``.
@@ -66,9 +68,9 @@ def convert_part(task: PartTask) -> PartReport:
         WriteError: if the disk is full or fails.
         FormatError: if the source itself is damaged.
     """
-    found = part_report(task.stage, task.number)
-    if found is not None:  # made by a worker that was lost before it could say so
-        return found
+    report = part_report(task.stage, task.number)
+    if report is not None:  # made by a worker that was lost before it could say so
+        return report
     folder = part_folder(task.stage, task.number)
     if os.path.isdir(folder):  # without its report: it was interrupted between the two
         remove_interrupted(folder, task.stage)
@@ -83,12 +85,17 @@ def convert_part(task: PartTask) -> PartReport:
     with writer, noting() as noted:
         for part in task.parts:
             for item in task.source.read(part):
-                if task.stopped is not None and task.stopped():
+                if stopped is not None and stopped():
                     raise ReadError("the conversion was interrupted")
-                _write(item, part, task, writer, change, skipped)
-                if task.noted is not None and (now := time.monotonic()) - last > _EVERY_S:
+                for key, _, found in results(item, change, writer.write_batch, writer.write):
+                    if isinstance(found, Exception):
+                        trouble = _explained(found, task.source, writer.schema)
+                        if options.on_error == "stop":
+                            raise failed(key, part, trouble) from trouble
+                        skipped.append(Skipped(key, reason_of(trouble)))
+                if note is not None and (now := time.monotonic()) - last > _EVERY_S:
                     last = now
-                    task.noted(task.number, writer.samples)
+                    note(task.number, writer.samples)
     samples, nbytes = writer.samples, _bytes_in(folder)
     listed = [{"key": one.key, "reason": one.reason} for one in skipped]
     made = {"samples": samples, "nbytes": nbytes, "skipped": listed, "clipped": change.clipped, "noted": noted}
@@ -96,32 +103,12 @@ def convert_part(task: PartTask) -> PartReport:
     return PartReport(task.number, samples, nbytes, tuple(skipped), change.clipped, noted)
 
 
-def _write(item: Item, part: Part, task: PartTask, writer: ShardWriter, change: Change, skipped: list[Skipped]) -> None:
-    """Write an item of a part; if one of its samples is bad, each is written by itself, and the bad one is skipped."""
-    trouble = _try(writer, item, change)
-    if trouble is None:
-        return
-    if item.count is not None:
-        try:
-            samples = list(samples_of(item))
-        except Exception as error:
-            trouble = error
-        else:
-            for sample in samples:
-                _write(sample, part, task, writer, change, skipped)
-            return
-    trouble = _explained(trouble, task.source, writer.schema)
-    if task.options.on_error == "stop":
-        raise failed(item.key, part, trouble) from trouble
-    skipped.append(Skipped(item.key, reason_of(trouble)))
-
-
 def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exception:
     """The error, with a remedy if it is about a picture of another size than the first ones, or about a sound."""
     if not isinstance(trouble, SchemaError) or schema is None or (field := schema.get(trouble.field or "")) is None:
         return trouble
     if trouble.remedy == CONVERT and f"{trouble.field}.sampling_rate" in schema:
-        return SchemaError(trouble.message, field=trouble.field, remedy=one_scale(source))
+        return SchemaError(trouble.message, field=trouble.field, remedy=ONE_SCALE)
     if trouble.remedy and (asked := as_ragged(str(trouble.field), field)) in trouble.remedy:
         remedy = trouble.remedy.replace(asked, f"`ragged=[{trouble.field!r}]`")
         trouble = SchemaError(trouble.message, field=trouble.field, remedy=remedy)
@@ -129,13 +116,6 @@ def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exc
         return trouble
     pixels = field.kind == "fixed" and field.dtype.name == "uint8" and len(field.shape) == 3
     return SchemaError(trouble.message, field=trouble.field, remedy=source.ways_out) if pixels else trouble
-
-
-def one_scale(source: Source) -> str:
-    """Advice to users about sounds of several types: a cast alone would leave each in its own scale."""
-    if isinstance(source, AudioFolderSource):
-        return "A cast leaves each in its scale; `dtype='float32'` makes all samples floats from -1 to 1."
-    return "A cast leaves each in its scale; pass a `map=` that divides int16 by 2**15 and int32 by 2**31."
 
 
 def place_of(key: str, part: Part) -> str:
@@ -152,21 +132,38 @@ def failed(key: str, part: Part, trouble: Exception) -> ConversionError:
     )
 
 
-def _try(writer: ShardWriter, item: Item, change: Change) -> Exception | None:
-    """Write an item; returns its fault, or None. Errors of disks and options are raised."""
-    if item.count is not None and change.wants_samples:
-        return SchemaError("samples come one by one")
+def results(
+    item: Item, change: Change, of_batch: Callable[[dict[str, Any]], Any], of_sample: Callable[[dict[str, Any]], Any]
+) -> Iterator[tuple[str, int, Any]]:
+    """Call a function with an item as it will be written: with a batch as a whole, or with each sample if that fails.
+
+    Yields:
+        Where it comes from, the number of samples, and what the function returns, or the error that is the fault of
+        that sample alone. Errors of disks and options are raised.
+    """
+    if item.count is not None and not change.wants_samples:
+        found = _result(item, change, of_batch)
+        if not isinstance(found, Exception):
+            yield item.key, item.count, found
+            return
+    try:
+        items = [item] if item.count is None else list(samples_of(item))
+    except Exception as error:
+        yield item.key, 1, error
+        return
+    for one in items:
+        yield one.key, 1, _result(one, change, of_sample)
+
+
+def _result(item: Item, change: Change, function: Callable[[dict[str, Any]], Any]) -> Any:
     before = dict(change.clipped)
     try:
-        values = change(item.make())
-        write = writer.write if item.count is None else writer.write_batch
-        write(values)
+        return function(change(item.make()))
     except (WriteError, MemoryError, OptionError):
         raise
     except Exception as error:
         change.clipped = before
         return error
-    return None
 
 
 def samples_of(item: Item) -> Iterator[Item]:
@@ -179,23 +176,6 @@ def samples_of(item: Item) -> Iterator[Item]:
 def key_of(item: Item, index: int) -> str:
     """The key of a sample of a batch; a batch of one has the key of its sample."""
     return item.key if item.count == 1 else f"sample {index} of {item.key}"
-
-
-def made(item: Item, change: Change) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
-    """The samples of an item, each with where it comes from, as they would be written; or what is wrong with one."""
-    try:
-        items = [item] if item.count is None else list(samples_of(item))
-    except Exception as error:
-        yield item.key, error
-        return
-    for one in items:
-        try:
-            found: dict[str, Any] | Exception = change(one.make())
-        except OptionError:
-            raise
-        except Exception as error:
-            found = error
-        yield one.key, found
 
 
 def _bytes_in(folder: str) -> int:

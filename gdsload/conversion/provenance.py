@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from gdsload.conversion.conversion_options import ConvertOptions
@@ -36,8 +37,8 @@ def metadata_of(source: Source, schema: Schema, options: ConvertOptions, given: 
     Keys in the keyword `metadata` of the conversion replace what the source says.
 
     Raises:
-        OptionError: if datasets that are put together disagree, the name of a class is no text, or JSON cannot hold
-            what was given.
+        OptionError: if datasets that are put together disagree, or JSON cannot hold it: also a class whose folder has
+            a name that is not UTF-8.
     """
     wanted = checked_metadata(given.get("metadata"))
     found = told_by(source, list(schema), [about for about in _OF_FIELDS if about not in wanted])
@@ -50,23 +51,7 @@ def metadata_of(source: Source, schema: Schema, options: ConvertOptions, given: 
                 del found[about]
     if isinstance(key := found.get(KEY), str) and key not in schema:
         del found[KEY]
-    _check_classes({name: of for name, of in found.items() if name not in wanted}, source)
     return checked_metadata(found | wanted)
-
-
-def _check_classes(found: Mapping[str, Any], source: Source) -> None:
-    """Refuse classes whose folders have names of any bytes: with these replaced, two might be called the same."""
-    of = found.get(CLASSES)
-    for field, names in of.items() if isinstance(of, dict) else ():
-        for name in names if isinstance(names, list) else ():
-            if isinstance(name, str) and name.encode("utf-8", "replace").decode() != name:
-                raise OptionError(
-                    f"the class {name!r:.200} has a name that is not UTF-8",
-                    file=path_of(source),
-                    field=field,
-                    remedy="Rename its folder; or say the names of all classes, in this order: "
-                    f'`metadata={{"classes": {{{field!r}: [...]}}}}`.',
-                )
 
 
 def told_by(source: Source, fields: Sequence[str], matters: Collection[str] = _OF_FIELDS) -> dict[str, Any]:
@@ -106,9 +91,9 @@ def _provenance(source: Source, options: ConvertOptions, given: Mapping[str, Any
         where["name"] = name
     if inner := given.get("source_options"):
         where["options"] = _as_json(inner)
-    usual = ConvertOptions().to_json()
+    usual = asdict(ConvertOptions())
     # The treatment of bad samples does not change good ones.
-    chosen = {name: value for name, value in options.to_json().items() if value != usual[name] and name != "on_error"}
+    chosen = {name: value for name, value in asdict(options).items() if value != usual[name] and name != "on_error"}
     if pack := given.get("pack"):
         chosen["pack"] = dict(pack)
     return {"source": where, **({"options": _as_json(chosen)} if chosen else {}), "gdsload": __version__}
@@ -166,30 +151,18 @@ def _agreed(datasets: Sequence[tuple[str, Mapping[str, Any]]], about: str, field
                 continue
             before, known = names.setdefault(field, (path, found))
             if known != found:
-                raise (_disagreement if about == CLASSES else _other_unit)(field, before, path, known, found)
+                raise _disagreement(field, about, before, path, known, found)
     return {field: known for field, (_, known) in names.items()}
 
 
-def _other_unit(field: str, before: str, path: str, known: Any, found: Any) -> OptionError:
-    return OptionError(
-        f"{before} and {path} count it in different units ({known!s:.80}; {found!s:.80}): one number would mean two "
-        "things",
-        field=field,
-        remedy="Convert the values of one (gdsload.reshard with `map=` and `metadata=`).",
-    )
-
-
-def _disagreement(field: str, before: str, path: str, known: Any, found: Any) -> OptionError:
-    where = ""
+def _disagreement(field: str, about: str, before: str, path: str, known: Any, found: Any) -> OptionError:
     if isinstance(known, list) and isinstance(found, list):
-        where = f" ({len(known)} and {len(found)} of them)"
-        for number, (one, other) in enumerate(zip(known, found, strict=False)):
-            if one != other:
-                where = f": {number} is {one!r:.80} in the one and {other!r:.80} in the other"
-                break
+        pairs = zip(known, found, strict=False)
+        same = next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(known), len(found)))
+        known, found = f"from {same} on {known[same:]}", f"from {same} on {found[same:]}"
     return OptionError(
-        f"{before} and {path} name the classes of their labels differently{where}: one number would mean two things",
+        f"{before} and {path} have different {about} ({known!s:.80}; {found!s:.80}): one number would mean two things",
         field=field,
-        remedy="Renumber the labels of one (gdsload.reshard with `map=` and `metadata=`); or, if they mean the same, "
-        f'say the names: `metadata={{"classes": {{{field!r}: [...]}}}}`.',
+        remedy="Convert the values of one (gdsload.reshard with `map=` and `metadata=`); or, if they mean the same, "
+        f'say so: `metadata={{"{about}": {{{field!r}: ...}}}}`.',
     )

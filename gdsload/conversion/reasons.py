@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dis
-import os
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,18 +10,17 @@ from gdsload.system.units import counted
 
 __all__ = ["as_pasted", "counted_are", "in_words", "of_user", "reading", "reason_of"]
 
-_BARE = (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, ZeroDivisionError, struct.error)
-_RAISE = dis.opmap["RAISE_VARARGS"]
-_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_BARE = (KeyError, IndexError, TypeError, AttributeError)
+"""Errors of Python itself, for a value that the code did not expect: their texts tell users nothing of their file."""
 _MOST = 200
 _LONGEST_REASON = _LONGEST_VALUE = 500
+_LONGEST_REMEDY = 16_000  # a command with several paths
 
 
 def in_words(error: BaseException) -> str:
     """The reason why a file or a value of a source cannot be taken, as the end of a sentence of bounded length.
 
-    ``"it has no 'shards'"`` for a missing key. Where code of this package has run into a value that it did not expect,
-    Python's own text ("'int' object is not subscriptable") tells users nothing of their file, and is left out.
+    ``"it has no 'shards'"`` for a missing key.
     """
     if isinstance(error, GdsloadError):
         return error.message
@@ -37,7 +33,7 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, KeyError) and error.args:
         key = error.args[0]  # or a sentence of h5py's
         return key[:_MOST] if isinstance(key, str) and " " in key else f"it has no {key!r:.100}"
-    if _is_bare(error) or type(error) in (TypeError, AttributeError, IndexError):
+    if type(error) in _BARE:
         return "a value in it is not of the kind that it must be"
     return " ".join(str(error).split())[:_MOST]
 
@@ -54,11 +50,17 @@ def counted_are(count: int, what: str) -> str:
 
 
 def reason_of(trouble: Exception) -> str:
-    """The reason that a sample is bad, for people: of bounded length, with the class of an error of other code."""
-    if _is_bare(trouble):
+    """The reason that a sample is bad, for people: of bounded length, with the class of an error of other code.
+
+    A remedy is whole: it may be a command that is pasted into a shell.
+    """
+    if type(trouble) in _BARE:
         return f"the sample cannot be made: {in_words(trouble)}"
-    said = str(trouble) if isinstance(trouble, GdsloadError) else f"{type(trouble).__name__}: {trouble}"
-    return said[:_LONGEST_REASON].rstrip(".")
+    if not isinstance(trouble, GdsloadError):
+        return f"{type(trouble).__name__}: {trouble}"[:_LONGEST_REASON].rstrip(".")
+    ending = f". {trouble.remedy}" if trouble.remedy else ""
+    said = str(trouble).removesuffix(ending)[:_LONGEST_REASON].rstrip(".")
+    return said + ending[:_LONGEST_REMEDY].removesuffix(".")
 
 
 @contextmanager
@@ -102,17 +104,3 @@ def of_user(failed: str, name: str | None = None) -> Iterator[None]:
     except Exception as error:
         said = f"{failed}: {type(error).__name__}: {str(error)[:_MOST]}"
         raise FormatError(said.rstrip(": "), file=name) from error
-
-
-def _is_bare(error: BaseException) -> bool:
-    """Return whether Python itself raised an error in this package, as for a value that the code did not expect.
-
-    The text of an error that a ``raise`` statement or a library has raised is meant to be read.
-    """
-    trace = error.__traceback__
-    if type(error) not in _BARE or trace is None:
-        return False
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    code = trace.tb_frame.f_code
-    return code.co_filename.startswith(_PACKAGE) and code.co_code[trace.tb_lasti] != _RAISE

@@ -5,26 +5,25 @@ from __future__ import annotations
 import importlib
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, cast
 
 from gdsload.conversion.box_texts import base_of, has_boxes
-from gdsload.conversion.brace_patterns import expanded
-from gdsload.conversion.folders import names_below, names_in
+from gdsload.conversion.folders import entries_in, expanded, names_below, names_in
 from gdsload.conversion.input_files import check_file, open_file
 from gdsload.conversion.option_types import check_values, source_parameters
 from gdsload.conversion.source import Source
 from gdsload.conversion.splits import split_words
 from gdsload.conversion.suffixes import PICTURES
 from gdsload.conversion.table_logs import refuse_logged
-from gdsload.conversion.unknown_sources import WAYS_OUT, unknown
 from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
 from gdsload.system.names import check_names
 from gdsload.system.paths import refuse_no_path
 
-__all__ = ["KINDS", "recognise", "source_class", "source_for"]
+__all__ = ["KINDS", "WAYS_OUT", "recognise", "source_class", "source_for"]
 
 _PLACE = "gdsload.conversion.sources"
 KINDS = {
@@ -86,6 +85,23 @@ _LOOKED_AT = 1000
 _TEXTS_LOOKED_AT = 4
 _NAMES_LOOKED_AT = 20_000
 _LOOKED_AT_BYTES = 2**16
+WAYS_OUT = (
+    "Anything else is converted as a torch dataset, named as 'package.module:name' (in Python also as an object), or "
+    "as a Source of your own: see gdsload.conversion.source."
+)
+_ENDINGS_SHOWN = 8
+_HINTS = {
+    "video is not decoded: a torch dataset that returns frames can be converted":
+        (".mp4", ".mkv", ".avi", ".mov", ".webm", ".m4v"),
+    "audio of this form is not decoded: a torch dataset that returns samples can be converted":
+        (".m4a", ".aac", ".wma"),
+    "GIF images are not decoded: save them as PNG": (".gif",),
+    "archives other than tar are not read: unpack them first":
+        (".zip", ".rar", ".7z", ".tar.bz2", ".tar.xz", ".tar.zst"),
+    "unpack it first (gunzip)": (".json.gz", ".txt.gz", ".npy.gz"),
+    "unpack it first (zstd -d)": (".jsonl.zst", ".json.zst", ".csv.zst", ".tsv.zst", ".txt.zst", ".npy.zst"),
+    "an array of JSON is read as a line for each sample: write it so (jq -c '.[]' a.json > a.jsonl)": (".json",),
+}  # fmt: skip
 
 
 def source_for(source: object, kind: str | None, options: Mapping[str, Any] | None = None) -> Source:
@@ -165,11 +181,30 @@ def recognise(path: str) -> str:
         found = _by_file(os.path.basename(path)) or _texts([path])
     if len(found) == 1:
         return found.pop()
-    what = f"it could be any of {', '.join(sorted(found))}" if found else unknown(path)
+    what = f"it could be any of {', '.join(sorted(found))}" if found else _unknown(path)
     remedy = f"Pass `kind=`, one of {', '.join(map(repr, sorted(found) or KINDS))}."
     raise OptionError(
         f"the kind of {path!r} cannot be recognised: {what}", remedy=remedy if found else f"{remedy} {WAYS_OUT}"
     )
+
+
+def _unknown(path: str) -> str:
+    """An error text for a path with no known file: the endings of names there, and advice about some."""
+    is_folder = os.path.isdir(path)
+    names = [name for _, name in islice(names_below(path), _NAMES_LOOKED_AT)] if is_folder else [os.path.basename(path)]
+    endings = Counter(_ending(name) for name in names)
+    if not names:
+        return "all its files are hidden, or kept by other programs beside data" if entries_in(path) else "it is empty"
+    common = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(_ENDINGS_SHOWN))
+    more = ", …" if len(endings) > _ENDINGS_SHOWN else ""
+    hints = [hint for hint, suffixes in _HINTS.items() if any(name.lower().endswith(suffixes) for name in names)]
+    return "; ".join([f"none of its files is known; it has {common}{more}", *hints])
+
+
+def _ending(name: str) -> str:
+    stem, ending = os.path.splitext(name.lower())
+    inner = os.path.splitext(stem)[1] if ending in (".gz", ".bz2", ".xz", ".zst", ".zip") else ""
+    return (inner + ending)[:40] if ending else "names without an ending"
 
 
 def _by_object(source: object) -> str:
@@ -244,15 +279,14 @@ def _of_objects(path: str, names: list[str]) -> set[str]:
     described = any(name.lower().endswith((".yaml", ".yml")) for name in names)
     for name, listed in ("", names), *inner.items():
         folder = os.path.join(path, name)
-        texts = (
-            _in_labels(folder)
-            if (layout := {"images", "labels"} <= set(map(str.lower, listed)))
-            else _beside(folder, listed)
-        )
+        layout = {"images", "labels"} <= set(map(str.lower, listed))
+        texts = _may_have_boxes(folder, "labels") if layout else _may_have_boxes(folder, "images", listed)
         if (layout and (described or _lacks_pictures_in_labels(folder, listed))) or _are_boxes(texts):
             found.add("yolo")
     base = base_of(path)
-    if base != path and _are_boxes(_in_labels(base)):  # a folder of images, whose labels are in the folder beside it
+    if base != path and _are_boxes(
+        _may_have_boxes(base, "labels")
+    ):  # a folder of images, whose labels are in the folder beside it
         found.add("yolo")
     return found
 
@@ -267,36 +301,26 @@ def _lacks_pictures_in_labels(folder: str, listed: list[str]) -> bool:
     return found == {"images": True, "labels": False}
 
 
-def _in_labels(folder: str) -> Iterator[tuple[str, str]]:
-    """The texts below `labels` of a folder, each with the path of its image below `images`, less the ending."""
-    labels = os.path.join(folder, "labels")
-    for place, name in names_below(labels) if os.path.isdir(labels) else ():
-        if name.lower().endswith(".txt"):
-            images = os.path.join(folder, "images", os.path.relpath(place, labels))
-            yield os.path.join(place, name), os.path.join(images, os.path.splitext(name)[0])
+def _may_have_boxes(folder: str, below: str, names: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
+    """The texts with these names in a folder, and those below another in it; each with its image, less the ending.
 
-
-def _beside(folder: str, names: list[str]) -> Iterator[tuple[str, str]]:
-    """The same of texts that are beside their images: in the folder, and below its `images`."""
-    images = os.path.join(folder, "images")
-    below = islice(names_below(images), _NAMES_LOOKED_AT) if os.path.isdir(images) else ()
-    for place, name in chain(((folder, name) for name in names), below):
+    The image is beside its text, or, if the other folder is `labels`, at the same place below `images`.
+    """
+    root = os.path.join(folder, below)
+    there = islice(names_below(root), _NAMES_LOOKED_AT) if os.path.isdir(root) else ()
+    for place, name in chain(((folder, name) for name in names), there):
         if name.lower().endswith(".txt"):
-            yield os.path.join(place, name), os.path.join(place, os.path.splitext(name)[0])
+            image = os.path.join(folder, "images", os.path.relpath(place, root), os.path.splitext(name)[0])
+            yield os.path.join(place, name), os.path.normpath(image)
 
 
 def _are_boxes(texts: Iterable[tuple[str, str]]) -> bool:
     """Return whether some of these texts are called as images are, and their first lines are boxes."""
-    seen = 0
-    for text, image in islice(texts, _LOOKED_AT):
-        if any(os.path.exists(image + ending) for one in PICTURES for ending in (one, one.upper())):
-            boxes = has_boxes(text)  # None: an image without objects has an empty text
-            if boxes is False:
-                return False
-            seen += boxes is True
-        if seen == _TEXTS_LOOKED_AT:
-            break
-    return seen > 0
+    endings = [ending for one in PICTURES for ending in (one, one.upper())]
+    named = (text for text, image in islice(texts, _LOOKED_AT) if any(os.path.exists(image + one) for one in endings))
+    # None is of an image without objects, which has an empty text.
+    boxes = list(islice((found for found in map(has_boxes, named) if found is not None), _TEXTS_LOOKED_AT))
+    return bool(boxes) and all(boxes)
 
 
 def _names_pictures(table: str) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from gdsload.conversion.sizes import estimated_bytes
 from gdsload.conversion.source import Part
 from gdsload.conversion.staging import PartReport
 from gdsload.errors import DiskFullError, WriteError
 from gdsload.shards.format.schema import Schema
 from gdsload.system.units import format_bytes
 
-__all__ = ["Room", "estimated_bytes", "part_bytes"]
+__all__ = ["Room"]
 
 
 class Room:
@@ -41,22 +43,17 @@ class Room:
         self._spread = bool(spread_over)
         self._folders = list(spread_over) or [os.path.dirname(path)]
         self._sizes = [estimated_bytes(parts, schema) for parts in tasks]
-        self._begun = set(done)
-        self._left = sum(size for number, size in enumerate(self._sizes) if number not in done and size > 0)
-        self._second = sum(max(size, 0) for size in self._sizes) if twice else 0
 
-    def begin(self, number: int) -> None:
+    def check(self) -> None:
         """Look, before the first part, whether there is room for all unfinished ones.
 
         Raises:
             DiskFullError: if there is not.
         """
-        if number not in self._begun:
-            self._check(self._left + self._second)
-            self._begun.add(number)
-            self._left -= max(self._sizes[number], 0)
+        left = sum(max(size, 0) for number, size in enumerate(self._sizes) if number not in self._done)
+        self._check(left + (sum(max(size, 0) for size in self._sizes) if self._twice else 0))
 
-    def begin_again(self) -> None:
+    def check_again(self) -> None:
         """Look whether there is room for all samples once more, now that their size is known.
 
         Raises:
@@ -65,12 +62,10 @@ class Room:
         self._check(sum(report.nbytes for report in self._done.values()))
 
     def _check(self, needed: int) -> None:
-        drives: dict[int, list[tuple[str, int, int]]] = {}
-        for folder in self._folders:
-            device, free, total = _room_in(folder)
-            drives.setdefault(device, []).append((folder, free, total))
-        for folders in drives.values():
-            (folder, free, total), share = folders[0], needed * len(folders) // len(self._folders)
+        found = {folder: _room_in(folder) for folder in self._folders}
+        folders_of = Counter(device for device, _, _ in found.values())
+        for folder, (device, free, total) in found.items():
+            share = needed * folders_of[device] // len(self._folders)
             if share > free and total:  # some file systems do not say how large they are
                 raise DiskFullError("there is no room for the dataset", file=folder)
 
@@ -112,16 +107,3 @@ def _room_in(folder: str) -> tuple[int, int, int]:
             file=folder,
             remedy="See whether its drive is mounted and well, and run it again: it goes on.",
         ) from error
-
-
-def estimated_bytes(parts: Sequence[Part], schema: Schema) -> int:
-    """About how many bytes some parts will have, or -1."""
-    sizes = [part_bytes(part, schema) for part in parts]
-    return -1 if min(sizes, default=0) < 0 else sum(sizes)
-
-
-def part_bytes(part: Part, schema: Schema) -> int:
-    """About how many bytes a part will have, or -1."""
-    if part.samples >= 0 and not any(field.ragged for field in schema.values()):
-        return part.samples * schema.fixed_bytes  # fields left out and casts are in it
-    return part.nbytes

@@ -9,29 +9,28 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Unpack
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Unpack, get_type_hints
 
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE, Allowance
 from gdsload.conversion.combine import publish, put_in_order, shuffle_into
 from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.infer import schema_of
 from gdsload.conversion.keywords import AllKeywords, ConvertKeywords, Progress, choose, divided
-from gdsload.conversion.option_types import shows_options
+from gdsload.conversion.option_types import check_types, shows_options
 from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import PartTask
 from gdsload.conversion.provenance import metadata_of, notes_of
 from gdsload.conversion.reading_notes import noted_in_reading
 from gdsload.conversion.recognise import source_for
-from gdsload.conversion.room import Room, part_bytes
-from gdsload.conversion.sizes import sized
+from gdsload.conversion.room import Room
+from gdsload.conversion.sizes import bytes_of_parts, bytes_of_shards, gathered, part_bytes, sized
 from gdsload.conversion.snapshot import SourceSnapshot, refuse_inside
 from gdsload.conversion.source import OfDocuments, Part, Source, taking
-from gdsload.conversion.spread import CONVERSION, Spread
-from gdsload.conversion.staging import PartReport, StagingFolder, tidy_up
-from gdsload.conversion.tasks import bytes_of_parts, bytes_of_shards, gathered
+from gdsload.conversion.spread import CONVERSION, do_all
+from gdsload.conversion.staging import PartReport, StagingFolder, part_report
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
-from gdsload.shards.format.index import INDEX_NAME
+from gdsload.order.checks import check_whole
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import packed_by
 from gdsload.shards.publish import Publication
@@ -66,11 +65,6 @@ class ConversionPlan:
     def samples(self) -> int:
         """Number of samples, or -1 if that is only known once they are read."""
         return _sum([part.samples for part in self.parts])
-
-    @property
-    def source_samples(self) -> int:
-        """Number of samples of the source, which may be documents that blocks are made of; or -1."""
-        return _sum([part.made_of if part.made_of >= 0 else part.samples for part in self.parts])
 
     @property
     def nbytes(self) -> int:
@@ -110,27 +104,30 @@ class ConvertReport:
 class _Count:
     """The progress of a conversion: the parts written so far, and how much of the source was skipped."""
 
-    plan: ConversionPlan
     tasks: Sequence[Sequence[Part]]
     allowance: Allowance
-    progress: Progress | None
+    progress: Progress
     passes: int
     done: dict[int, PartReport] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
-    bad: int = 0
+
+    @property
+    def source_samples(self) -> int:
+        """Number of samples of the source, which may be documents that blocks are made of; or -1."""
+        parts = [part for parts in self.tasks for part in parts]
+        return _sum([part.made_of if part.made_of >= 0 else part.samples for part in parts])
 
     def begin(self, stage: StagingFolder) -> None:
         """Count what an interrupted run has finished, and say how far that is."""
         for number in range(len(self.tasks)):
-            if (report := stage.finished(number)) is not None:
+            if (report := part_report(stage.folder, number)) is not None:
                 self.add(report)
         self.tell()
 
     def add(self, report: PartReport) -> None:
         self.done[report.number] = report
         self.begun.pop(report.number, None)
-        self.bad += len(report.skipped)
-        if report.skipped and self.plan.source_samples >= 0:  # then it is known at once whether they are too many
+        if report.skipped and self.source_samples >= 0:  # then it is known at once whether they are too many
             self.check()
         self.tell()
 
@@ -142,8 +139,6 @@ class _Count:
 
     def tell(self) -> None:
         """Report the progress; a part under way counts by its samples, as far as it is known how many it will have."""
-        if self.progress is None:
-            return
         (samples, nbytes), parts = self.written(), float(len(self.done))
         for number, made in self.begun.items():
             expected = [part.samples for part in self.tasks[number]]
@@ -169,16 +164,15 @@ class _Count:
 
     def check(self) -> None:
         """Refuse more bad samples than are allowed."""
-        if self.bad:
-            known = self.plan.source_samples
-            self.allowance.check(self.skipped(), known if known >= 0 else self.written()[0] + self.bad)
+        if skipped := self.skipped():
+            known = self.source_samples
+            self.allowance.check(skipped, known if known >= 0 else self.written()[0] + len(skipped))
 
     def again(self, samples: int) -> None:
         """So many samples have been written in their new order, too; in parts, as if they had any."""
-        if self.progress is not None:
-            (first, nbytes), parts = self.written(), len(self.tasks)
-            second = [whole * samples // max(first, 1) for whole in (nbytes, parts)]
-            self.progress(first + samples, nbytes + second[0], parts + second[1], parts * self.passes)
+        (first, nbytes), parts = self.written(), len(self.tasks)
+        second = [whole * samples // max(first, 1) for whole in (nbytes, parts)]
+        self.progress(first + samples, nbytes + second[0], parts + second[1], parts * self.passes)
 
     def written(self) -> tuple[int, int]:
         """Samples and bytes of the parts that are done."""
@@ -192,10 +186,7 @@ def plan(source: Any, **options: Unpack[AllKeywords]) -> ConversionPlan:
     Raises:
         FormatError, OptionError, ConversionError: see `convert`.
     """
-    given = divided(source, options)
-    Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
-    chosen = choose(given)
-    found = _source(source, given)
+    given, chosen, found = _checked(source, options)
     return ConversionPlan(found.kind, *_looked_over(found, chosen, given), notes_of(found))
 
 
@@ -240,54 +231,45 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
         ConversionError: if a sample cannot be converted, or too many of them; in `skipped` are those left out.
         FileChangedError: if a file of the source has changed meanwhile.
         ReadError: if a worker was lost; the next run goes on from there.
-        DiskFullError: if there is no room, which is looked at before each part; likewise.
+        DiskFullError: if there is no room, which is looked at before the first part; likewise.
         WriteError: if the disk fails; likewise.
         OptionError: if an argument cannot be used, `out` is in the folder of the source, or another conversion to it
             was interrupted.
         DatasetExistsError: if there is something at `out` that must not be replaced.
     """
     refuse_in_import(CONVERSION)
-    given = divided(source, options)
-    chosen = choose(given)
-    found = _source(source, given)
-    Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
-    spread = Spread(given.get("workers"), given.get("executor"))
+    given, chosen, found = _checked(source, options)
+    workers = given.get("workers")
+    workers = len(os.sched_getaffinity(0)) if workers is None else check_whole(workers, "workers", 1)
     path = absolute(out)
     given["spread_over"] = targets = check_targets(given.get("spread_over"), path)
     refuse_inside(found, path, targets)
-    tidy_up(path)
     publish_check(path, overwrite=given.get("overwrite", False), spread_over=targets)
     schema, look = given.get("schema"), SourceSnapshot(found)
     wanted = {
         "source": look.description,
         # Skipping bad samples does not change parts that have none, or whose bad ones were skipped.
-        "options": {name: value for name, value in chosen.to_json().items() if name != "on_error"},
+        "options": {name: value for name, value in asdict(chosen).items() if name != "on_error"},
         "schema": None if schema is None else _as_schema(schema).to_json(),
     }
-    before = _identity(path)
     stage = StagingFolder(path, wanted, restart=given.get("restart", False))
     done = False
     try:
-        report = _run(found, look, chosen, stage, path, given, spread)
+        report = _run(found, look, chosen, stage, path, given, workers)
         done = True
     except KeyboardInterrupt as error:
-        # It may have appeared already: what was interrupted is the tidying up then.
-        done = stage.is_complete() and _identity(path) not in (None, before)
-        if not done:
-            error.add_note(stage.progress())
+        error.add_note(stage.progress())
         raise
     finally:
         stage.close(remove=done)
     return report
 
 
-def _identity(path: str) -> tuple[int, int] | None:
-    """The device and inode of the index of the dataset at a path; None without a dataset."""
-    try:
-        found = os.stat(os.path.join(path, INDEX_NAME))
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+def _checked(source: Any, options: Mapping[str, Any]) -> tuple[ConvertKeywords, ConvertOptions, Source]:
+    """The keywords of a conversion, those that decide its result, and its source."""
+    given = divided(source, options)
+    Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
+    return given, choose(given), _source(source, given)
 
 
 def _run(
@@ -297,17 +279,17 @@ def _run(
     stage: StagingFolder,
     path: str,
     options: ConvertKeywords,
-    spread: Spread,
+    workers: int,
 ) -> ConvertReport:
     if stage.planned is None:
-        stage.keep(*_planned(source, chosen, options))
+        fields, parts = _looked_over(source, chosen, options)
+        stage.keep(fields, gathered(source, parts, fields, int(chosen.shard_bytes)))
     schema, tasks = stage.planned or (Schema({}), [])
     stored = packed_by(schema, chosen.pack_fields)
     metadata = metadata_of(source, schema, chosen, options)
     twice = chosen.shuffle_seed is not None
     allowance = Allowance(options.get("max_skipped", DEFAULT_ALLOWANCE))
-    planned = ConversionPlan(source.kind, schema, [part for parts in tasks for part in parts])
-    count = _Count(planned, tasks, allowance, options.get("progress"), 2 if twice else 1)
+    count = _Count(tasks, allowance, options.get("progress") or (lambda *_: None), 2 if twice else 1)
     count.begin(stage)
     over = [os.fspath(folder) for folder in options.get("spread_over") or ()]
     resumed, overwrite = len(count.done), options.get("overwrite", False)
@@ -321,14 +303,16 @@ def _run(
     room = Room(path, schema, tasks, count.done, twice=twice, spread_over=over)
     try:
         try:
-            spread.do(left, room.begin, count.add, count.note)
+            if left:
+                room.check()
+            do_all(left, workers, options.get("executor"), count.add, count.note)
         except (FormatError, ReadError):
             look.check()  # that a file changed is what is wrong with it then
             raise
         look.check()
         count.check()
         if twice:
-            room.begin_again()
+            room.check_again()
             ordered = put_in_order(stage.folder, stored, len(tasks), over)
             shuffle_into(
                 path, ordered, chosen, overwrite=overwrite, progress=count.again, spread_over=over, metadata=metadata
@@ -340,11 +324,6 @@ def _run(
     sizes = [entry.stat().st_size for entry in os.scandir(path) if entry.name.endswith(".safetensors")]
     notes = (*notes_of(source), *count.notes())
     return ConvertReport(path, count.written()[0], len(sizes), sum(sizes), count.skipped(), resumed, notes)
-
-
-def _planned(source: Source, chosen: ConvertOptions, options: ConvertKeywords) -> tuple[Schema, list[list[Part]]]:
-    schema, parts = _looked_over(source, chosen, options)
-    return schema, gathered(source, parts, schema, int(chosen.shard_bytes))
 
 
 def _looked_over(source: Source, chosen: ConvertOptions, options: ConvertKeywords) -> tuple[Schema, list[Part]]:
@@ -365,14 +344,11 @@ def _source(source: object, options: ConvertKeywords) -> Source:
         if options.get("shuffle_seed") is not None and isinstance(found, OfDocuments):
             found.check_shuffle()
         return taking(found, options.get("fields"))
-    if not isinstance(pack, Mapping):
-        raise OptionError(f"is {pack!r:.200}", option="pack", remedy='Pass {"field": name, "length": n}, say.')
     check_names("pack", pack, Packing.__dataclass_fields__)
     if missing := [name for name in ("field", "length") if name not in pack]:
         remedy = 'Pass {"field": name, "length": n}, say: which field has the tokens, and how many a block gets.'
         raise OptionError(f"is {dict(pack)!r:.200}: missing is {missing[0]!r}", option="pack", remedy=remedy)
-    if not isinstance(pack["field"], str):
-        raise OptionError(f"field of pack is {pack['field']!r:.200}, no name", remedy="Pass the field with the tokens.")
+    check_types(get_type_hints(Packing), pack)
     packing = Packing(**pack)
     return PackedSource(taking(found, (packing.field,)), packing)
 

@@ -1,32 +1,37 @@
-"""Estimates of a result's size, from the first samples as they will be written.
+"""The sizes of parts and of the shards that they become, estimated from the first samples as they will be written.
 
 A source knows the length of an image's file, which may be a tenth of its pixels' bytes, and the digits of numbers in a
-line of JSON.
+line of JSON. So a task that is to fill one shard may get more than that. Its shards may get as much, so that no rest of
+it becomes a shard; and parts are taken together until they come near a whole number of shards. All of it depends on the
+parts and the schema alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
-from gdsload.conversion.part import made
+from gdsload.conversion.part import results
 from gdsload.conversion.row_source import BATCH_BYTES
-from gdsload.conversion.source import Item, Part, Source
+from gdsload.conversion.source import ExactParts, Item, Part, Source
 from gdsload.conversion.sources.pictures import ImageSource
-from gdsload.errors import GdsloadError, OptionError, SchemaError
+from gdsload.errors import GdsloadError, OptionError
 from gdsload.shards.encode import EncodedField, batch_rows, sample_rows
 from gdsload.shards.format.schema import Schema
 
-__all__ = ["sized"]
+__all__ = ["bytes_of_parts", "bytes_of_shards", "estimated_bytes", "gathered", "part_bytes", "sized"]
 
 _IMAGES = 16
 _ITEMS = 128
 _SAMPLES = 4096
 _MAPPED = 256
 """Of these, where a function of the user's makes each: it may take its time."""
+_PARTS_IN_SHARD = 8
+_EVEN = 0.15
+_ROOM = 0.25
 
 
 def sized(source: Source, parts: Sequence[Part], schema: Schema, options: ConvertOptions) -> list[Part]:
@@ -76,28 +81,12 @@ def _mean(items: Iterable[Item], change: Change, schema: Schema) -> float | None
     """Bytes of a sample in a shard, the mean of the first good ones; None if there are none."""
     samples = nbytes = 0
     for item in items:
-        for count, size in _written(item, change, schema):
-            samples, nbytes = samples + count, nbytes + size
+        for _, count, found in results(item, change, partial(batch_rows, schema), partial(sample_rows, schema)):
+            if not isinstance(found, Exception):
+                samples, nbytes = samples + count, nbytes + _bytes_of_rows(schema, found)
             if samples >= (_MAPPED if change.wants_samples else _SAMPLES) or nbytes >= BATCH_BYTES:
                 return nbytes / samples
     return nbytes / samples if samples else None
-
-
-def _written(item: Item, change: Change, schema: Schema) -> Iterator[tuple[int, int]]:
-    """The numbers of good samples of an item, and their bytes in a shard: all at once, or one by one."""
-    try:
-        if item.count is not None and not change.wants_samples:
-            yield item.count, _bytes_of_rows(schema, batch_rows(schema, change(item.make())))
-            return
-    except OptionError:
-        raise
-    except Exception:  # noqa: S110 - one of its samples is bad
-        pass
-    for _, sample in made(item, change):
-        if isinstance(sample, Exception):
-            continue
-        with suppress(SchemaError):
-            yield 1, _bytes_of_rows(schema, sample_rows(schema, sample))
 
 
 def _bytes_of_rows(schema: Schema, rows: Mapping[str, EncodedField]) -> int:
@@ -105,3 +94,62 @@ def _bytes_of_rows(schema: Schema, rows: Mapping[str, EncodedField]) -> int:
     lengths = {name: found.lengths for name, found in rows.items() if found.lengths is not None}
     varying = sum(int(found.sum()) * schema[name].row_bytes + 8 * count for name, found in lengths.items())
     return count * schema.fixed_bytes + varying
+
+
+def estimated_bytes(parts: Sequence[Part], schema: Schema) -> int:
+    """About how many bytes some parts will have, or -1."""
+    sizes = [part_bytes(part, schema) for part in parts]
+    return -1 if min(sizes, default=0) < 0 else sum(sizes)
+
+
+def part_bytes(part: Part, schema: Schema) -> int:
+    """About how many bytes a part will have, or -1."""
+    if part.samples >= 0 and not any(field.ragged for field in schema.values()):
+        return part.samples * schema.fixed_bytes  # fields left out and casts are in it
+    return part.nbytes
+
+
+def bytes_of_parts(source: Source, shard_bytes: int) -> int:
+    """The size of the parts to ask a source for: several make a shard where sizes are estimates."""
+    if isinstance(source, ExactParts):
+        return shard_bytes
+    return max(min(shard_bytes // _PARTS_IN_SHARD, BATCH_BYTES), 1)
+
+
+def gathered(source: Source, parts: Sequence[Part], schema: Schema, shard_bytes: int) -> list[list[Part]]:
+    """Runs of parts, whose samples fill one shard each, or several where parts are large.
+
+    A part whose size is not known is alone.
+    """
+    if isinstance(source, ExactParts):
+        return [[part] for part in parts]
+    found: list[list[Part]] = []
+    total = -1
+    for part in parts:
+        nbytes = estimated_bytes([part], schema)
+        if found and total >= 0 <= nbytes and not _fills(total, nbytes, shard_bytes):
+            found[-1].append(part)
+            total += nbytes
+        else:
+            found.append([part])
+            total = nbytes
+    return found
+
+
+def _fills(total: int, following: int, shard_bytes: int) -> bool:
+    """Return whether so many bytes fill some shards evenly, and no better with what follows."""
+    even = _shards(total, shard_bytes) * shard_bytes
+    return total + following / 2 >= shard_bytes and abs(total - even) <= _EVEN * even
+
+
+def bytes_of_shards(source: Source, parts: Sequence[Part], schema: Schema, shard_bytes: int) -> int:
+    """The size that the shards of a task may get: even ones, with room for more than was estimated."""
+    total = estimated_bytes(parts, schema)
+    if total < 0 or isinstance(source, ExactParts):
+        return shard_bytes
+    shards = _shards(total, shard_bytes)
+    return max(int(min(total / shards * (1 + _ROOM / shards), shard_bytes * (1 + _ROOM))), 1)
+
+
+def _shards(total: int, shard_bytes: int) -> int:
+    return max(round(total / shard_bytes), 1)

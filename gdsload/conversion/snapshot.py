@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from gdsload.conversion.input_files import Stamp, noted_by
 from gdsload.conversion.source import Source, path_of
 from gdsload.errors import FileChangedError, OptionError
 
@@ -19,33 +18,26 @@ class SourceSnapshot:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._seen: set[int] = set()  # of a million files perhaps: hashes take a tenth of what the stamps would
-        self.description = self._describe(lambda stamp: self._seen.add(hash(tuple(stamp))))
+        self.description = self._describe()
 
-    def _describe(self, note: Callable[[Stamp], None]) -> Any:
-        with noted_by(note):
-            return json.loads(json.dumps(self._source.describe()))
+    def _describe(self) -> Any:
+        return json.loads(json.dumps(self._source.describe()))
 
     def check(self) -> None:
         """Look again.
 
         Raises:
-            FileChangedError: if the source has changed, naming the first file.
+            FileChangedError: if the source has changed.
         """
-        others: list[str] = []
-
-        def note(stamp: Stamp) -> None:
-            if not others and hash(tuple(stamp)) not in self._seen:
-                others.append(str(stamp[0]))
-
+        file = path_of(self._source)
         try:
-            same = self._describe(note) == self.description
+            same = self._describe() == self.description
         except FileNotFoundError as error:
-            others, same = [str(error.filename)], False
+            file, same = str(error.filename), False
         if not same:
             raise FileChangedError(
                 "the source has changed since its conversion began: the result would be of two states of it",
-                file=others[0] if others else None,
+                file=file,
                 remedy="Run it again when nothing changes the source any more, with `restart=True`: the "
                 "parts that are finished may be of the old state.",
             )

@@ -15,8 +15,7 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     wait,
 )
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,10 +23,9 @@ from gdsload.conversion.clusters import Cluster, meaning
 from gdsload.conversion.part import PartTask, convert_part
 from gdsload.conversion.staging import PartReport
 from gdsload.errors import ReadError
-from gdsload.order.checks import check_whole
 from gdsload.system.crew import Crew, Work
 
-__all__ = ["CONVERSION", "Spread"]
+__all__ = ["CONVERSION", "do_all"]
 
 CONVERSION = Work("gdsload-convert", "the source", "convert", "`workers=1`")
 
@@ -39,86 +37,66 @@ Submit = Callable[[PartTask, Callable[[Outcome], None]], None]
 """Starts a task; a function is called with another one that gives its report or raises its error."""
 
 
-class Spread:
-    """The workers that do the tasks of a conversion.
+def do_all(
+    tasks: Sequence[PartTask],
+    workers: int,
+    executor: Executor | Cluster | None,
+    add: Callable[[PartReport], None],
+    note: Callable[[int, int], None],
+) -> None:
+    """Have all tasks of a conversion done.
+
+    The first error ends it, when what was begun has ended. Ctrl-C ends it at once: what was begun is lost.
 
     Args:
-        workers: how many at once; None: one for each processor.
+        tasks: what is to be done.
+        workers: how many are done at once.
         executor: what has them done; None: this process, threads or processes of our own.
+        add: called with the report of each.
+        note: called now and then with the number of a task that is under way and how many samples it has by then, but
+            for tasks that an executor does.
 
     Raises:
-        OptionError: if there is no such number of workers.
+        ReadError: if a worker was lost.
     """
+    if executor is None and (workers == 1 or len(tasks) < 2):
+        for one in tasks:
+            add(convert_part(one, note=note))
+        return
+    left, running = iter(tasks), 0
+    ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
 
-    def __init__(self, workers: int | None, executor: Executor | Cluster | None) -> None:
-        self._workers = len(os.sched_getaffinity(0)) if workers is None else check_whole(workers, "workers", 1)
-        self._executor = executor
+    def noted(number: int, samples: int) -> None:
+        """Hand it to the thread of the caller."""
+        ended.put(lambda: note(number, samples))
 
-    def do(
-        self,
-        tasks: Sequence[PartTask],
-        begin: Callable[[int], None],
-        add: Callable[[PartReport], None],
-        note: Callable[[int, int], None],
-    ) -> None:
-        """Have all tasks done, some of them handed out at once.
-
-        The first error ends it, when what was begun has ended. Ctrl-C ends it at once: what was begun is lost.
-
-        Args:
-            tasks: what is to be done.
-            begin: called with a task's number before it is begun.
-            add: called with its report.
-            note: called now and then with the number of a part that is under way and how many samples it has by then,
-                but for parts that an executor does.
-
-        Raises:
-            ReadError: if a worker was lost.
-        """
-        if self._executor is None and (self._workers == 1 or len(tasks) < 2):
-            for one in tasks:
-                begin(one.number)
-                add(convert_part(replace(one, noted=note)))
-            return
-        left, running = iter(tasks), 0
-        ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-
-        def noted(number: int, samples: int) -> None:
-            """Hand it to the thread of the caller."""
-            ended.put(lambda: note(number, samples))
-
-        try:
-            with self._hands(tasks, noted) as submit:
-                while True:
-                    while running < 4 * self._workers and (task := next(left, None)) is not None:
-                        begin(task.number)
-                        submit(task, ended.put)
-                        running += 1
-                    if not running:
-                        return
-                    if (report := ended.get()()) is not None:
-                        add(report)
-                        running -= 1
-        except BrokenExecutor as error:
-            raise ReadError(
-                f"a worker was lost: {error}",
-                remedy="If it was killed, memory may have run out: run it again with fewer workers. If a file is "
-                "damaged, `workers=1` names it. It goes on from there.",
-            ) from error
-
-    def _hands(self, tasks: Sequence[PartTask], noted: Callable[[int, int], None]) -> AbstractContextManager[Submit]:
-        if self._executor is not None:
-            return _theirs(self._executor)
-        threads = tasks[0].source.threads and tasks[0].options.map is None
-        crew = Crew(CONVERSION, min(self._workers, len(tasks)), processes=not threads)
-        return _ours(crew, noted, threads=threads)
+    try:
+        with _ours(tasks, workers, noted) if executor is None else _theirs(executor) as submit:
+            while True:
+                while running < 4 * workers and (task := next(left, None)) is not None:
+                    submit(task, ended.put)
+                    running += 1
+                if not running:
+                    return
+                if (report := ended.get()()) is not None:
+                    add(report)
+                    running -= 1
+    except BrokenExecutor as error:
+        raise ReadError(
+            f"a worker was lost: {error}",
+            remedy="If it was killed, memory may have run out: run it again with fewer workers. If a file is "
+            "damaged, `workers=1` names it. It goes on from there.",
+        ) from error
 
 
 @contextmanager
-def _ours(crew: Crew, noted: Callable[[int, int], None], *, threads: bool) -> Iterator[Submit]:
+def _ours(tasks: Sequence[PartTask], workers: int, noted: Callable[[int, int], None]) -> Iterator[Submit]:
+    threads = tasks[0].source.threads and tasks[0].options.map is None
+    crew = Crew(CONVERSION, min(workers, len(tasks)), processes=not threads)
+
     def submit(task: PartTask, ended: Callable[[Outcome], None]) -> None:
         if threads:
-            crew.submit(_convert_beside, (replace(task, stopped=crew.stopped),), ended, noted)
+            crew.submit(convert_part, (task, crew.stopped), ended, noted)
         else:
             crew.submit(_convert_alone, (task,), ended, noted)
 
@@ -133,13 +111,8 @@ def _ours(crew: Crew, noted: Callable[[int, int], None], *, threads: bool) -> It
     except Exception:
         raise
     except BaseException:
-        crew.stop()
+        crew.end()
         raise
-
-
-def _convert_beside(task: PartTask, noted: Callable[[int, int], None]) -> PartReport:
-    """Do a task in a thread among others."""
-    return convert_part(replace(task, noted=noted))
 
 
 def _convert_alone(task: PartTask, noted: Callable[[int, int], None]) -> PartReport:
@@ -147,7 +120,7 @@ def _convert_alone(task: PartTask, noted: Callable[[int, int], None]) -> PartRep
     os.environ["OMP_NUM_THREADS"] = "1"  # for a torch that is imported later
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
-    return convert_part(replace(task, noted=noted))
+    return convert_part(task, note=noted)
 
 
 @contextmanager

@@ -74,11 +74,7 @@ class BatchForm:
 
 
 class BatchMaker:
-    """The base of the assemblers of all devices.
-
-    Args:
-        form: how a batch looks.
-    """
+    """The base of the assemblers of all devices."""
 
     takes_processor = True
     """True if gathering keeps a processor busy; if not, a thread that gathers waits for a device."""
@@ -99,12 +95,7 @@ class BatchMaker:
         """Begin to make ready, in threads, what takes time and can be done without until then; again: nothing."""
 
     def assemble(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
-        """Gather a group of batches.
-
-        Args:
-            slices: the samples of all the batches. Their bytes must have landed, and stay until it returns.
-            sizes: number of samples of each batch.
-        """
+        """Gather batches of so many samples each, whose bytes have landed, and stay until it returns."""
         raise NotImplementedError
 
     def decode(self, batches: Sequence[ImageBatch], stopped: Callable[[], bool]) -> None:
@@ -129,15 +120,7 @@ class BatchMaker:
         stopped: Callable[[], bool],
         after: torch.cuda.Event | None = None,
     ) -> Ready:
-        """See `batch_source.transformed`, whose work is complete when it returns.
-
-        Args:
-            transform: called for each batch.
-            ready: the batches, which are removed from it.
-            steps: their steps.
-            stopped: whether nobody wants them any more.
-            after: what on the device must be done before; None: nothing that is not done.
-        """
+        """See `batch_source.transformed`: it begins after an event on the device, and is complete when it returns."""
         with nullcontext() if self.queue is None else self.queue.transforming(ready.batches, after):
             return transformed(transform, ready.batches, ready.sizes, steps, stopped)
 

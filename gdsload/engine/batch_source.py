@@ -52,31 +52,21 @@ class BatchSource(Protocol):
     """True if making batches keeps a processor busy; if not, the thread that makes them waits for a device."""
 
     def start(self, steps: range) -> PendingBatches:
-        """Queue the reads or kernels that make the batches of some steps; never waits for a drive.
+        """Queue the reads or kernels that make the batches of consecutive steps; never waits for a drive.
 
-        Args:
-            steps: consecutive steps, best those after the ones of the last call.
+        It is fastest for steps after those of the last call.
 
         Raises:
             GdsloadError: if that fails; nothing is held for these steps then.
         """
 
     def arena_bytes(self, steps: range, window_bytes: int) -> int:
-        """Arena memory held, and what `start` would take for these steps; 0 if it would take none.
-
-        Args:
-            steps: consecutive steps.
-            window_bytes: expected bytes of a window.
-        """
+        """Arena bytes held and those that `start` would take, where a window has so many; 0 if it would take none."""
 
     def hand_over(self, batches: Sequence[Any]) -> Callable[[Any], Any]:
-        """The last step for each of these batches, or of what a transform made of them.
+        """The last step for each batch of a group, or for what a transform made of it.
 
-        Args:
-            batches: those of one group.
-
-        Returns:
-            Takes each of them in order, in the consumer's thread, when it gets it; gives what the consumer gets.
+        It is called with each of them in order, in the consumer's thread, and returns what the consumer gets.
         """
 
     def again(self) -> BatchSource:
@@ -110,14 +100,8 @@ def transformed(
 ) -> Ready:
     """The batches of some steps after the user's transform, each of which may be `Failed`.
 
-    An error of the library's, raised because it was closed or has lost a worker process, ends them instead.
-
-    Args:
-        transform: called for each batch in order; None: they stay as they are.
-        batches: removed one by one, so that those are freed that have been replaced.
-        sizes: number of samples of each.
-        steps: their steps.
-        stopped: whether nobody wants them any more.
+    The batches are removed from their list one by one, so that those are freed that have been replaced. An error of the
+    library's, raised because it was closed or has lost a worker process, ends them instead.
     """
     if transform is None:
         return Ready(batches, sizes)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gdsload.engine.group_lengths import GroupLengths
 from gdsload.engine.images.encoded import EncodedImages
-from gdsload.engine.jagged import jagged_tensor, maker
+from gdsload.engine.jagged import maker
 from gdsload.errors import FormatError
 from gdsload.shards.format.schema import Field
 from gdsload.shards.format.stored import StoredSchema
@@ -85,14 +85,7 @@ class FieldCodec:
     def put(
         self, batch: dict[str, Any], values: torch.Tensor, group: GroupLengths | None = None, number: int = 0
     ) -> None:
-        """Put what the column holds into a batch.
-
-        Args:
-            batch: the batch.
-            values: the stored rows of all samples, concatenated, shape ``[rows, *row_shape]``.
-            group: the rows of each sample of a group of batches, if they are ragged.
-            number: the batch's number there.
-        """
+        """Put what the column holds into a batch: the rows of all its samples, ``[rows, *row_shape]``."""
         batch[self.name] = values if self.decode is None or group is None else self.decode(values, group, number)
 
 
@@ -101,11 +94,6 @@ class PackedFields(FieldCodec):
 
     Those of one element type share memory: of the type with most bytes the rows' own, of others a copy of their part of
     them, since torch cannot save tensors of several types in one memory.
-
-    Args:
-        name: the column's name.
-        stored: the schema and its columns.
-        wanted: the fields that are wanted, in the order of a row.
     """
 
     def __init__(self, name: str, stored: StoredSchema, wanted: Sequence[str]) -> None:
@@ -184,7 +172,7 @@ class Varlen(NamedTuple):
 
 def _jagged(values: torch.Tensor, group: GroupLengths, number: int) -> torch.Tensor:
     """Nested tensors of torch's jagged layout."""
-    return jagged_tensor(values, group.offsets[number], group.shortest[number], group.longest[number])
+    return maker()(values, group.offsets[number], group.shortest[number], group.longest[number])
 
 
 def _offsets(values: torch.Tensor, group: GroupLengths, number: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -230,12 +218,8 @@ def codecs_of(
 ) -> dict[str, FieldCodec]:
     """The codecs of the columns that contain some fields, by the columns' names.
 
-    Args:
-        stored: what the fields are on disk.
-        fields: those that are wanted.
-        ragged: how ragged fields are handed out.
-        padding: for each field that is padded the bytes of the element that it is filled up with.
-        decoded: fields of encoded images that are to be decoded.
+    `padding` has the bytes of the element that each padded field is filled up with; `decoded` are encoded images that
+    are to be decoded.
     """
 
     def made(name: str, inside: Sequence[str]) -> FieldCodec:

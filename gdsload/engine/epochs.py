@@ -31,17 +31,7 @@ launch takes. A consumer that makes them itself would have the GPU wait for so m
 def prefetch(
     job: Job, backend: Backend, maker: BatchMaker, *, limits: Limits, start: int, stats: LoaderStats, ahead: bool
 ) -> Prefetcher:
-    """The prefetcher of an epoch.
-
-    Args:
-        job: what to deliver.
-        backend: what reads the bytes.
-        maker: what makes batches of them.
-        limits: what may be used.
-        start: the first step.
-        stats: where time is counted.
-        ahead: whether batches are made ahead of the consumer; else its thread makes each when it asks for it.
-    """
+    """The prefetcher of an epoch. If not `ahead`, the consumer's thread makes each batch when it asks for it."""
     gather = ResidentGather.of(job, backend, maker)
     source, runner = route(job, backend, maker, gather, stats)
     if not ahead:
@@ -60,12 +50,7 @@ def route(
 ) -> tuple[LandedSource | VramSource, Runner]:
     """The source of an epoch's batches, and what runs it: decided here alone, once an epoch.
 
-    Args:
-        job: what to deliver.
-        backend: what reads the bytes.
-        maker: what makes batches of them.
-        gather: gathers what the GPU can address; None: such batches are not gathered so.
-        stats: where time is counted.
+    `gather` is None where batches are not gathered out of what the GPU can address.
     """
     most_batches = MOST_BATCHES if maker.takes_processor else _BY_THREADS_FOR_GPU
     threads = Runner(_threads(backend, maker), most_batches=most_batches)

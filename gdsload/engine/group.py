@@ -24,9 +24,6 @@ _EXPECTED = (GdsloadError, torch.OutOfMemoryError, torch.AcceleratorError, Drive
 class Group:
     """Consecutive batches that are made together.
 
-    Args:
-        steps: the steps whose batches these are.
-
     Attributes:
         ready: where they are put when they are complete, once.
     """
@@ -52,8 +49,8 @@ class Group:
             # The caller is planning and could not report it: it is raised again in `make`.
             return True
 
-    def make(self, source: BatchSource, stopped: Callable[[], bool]) -> Ready:
-        """Wait for their bytes, make them, and put them where the consumer waits for them.
+    def make(self, source: BatchSource, stopped: Callable[[], bool]) -> bool:
+        """Make them when their bytes are there, and put them where the consumer waits; returns whether none failed.
 
         After an error, batches are made one by one, so that it is raised at the batch it belongs to. If it does not
         occur again, the epoch goes on after errors of the expected kinds, as a file or a device may have failed for a
@@ -64,16 +61,17 @@ class Group:
         try:
             found = self._result(stopped)
             ready = found if isinstance(found, Ready) else self._one_by_one(source, stopped, found)
-            return ready
         except BaseException as error:
-            if own_thread():  # else the consumer gets the very error
-                interrupted.__cause__ = error
-            raise
+            if not own_thread():  # it is the consumer's own
+                raise
+            interrupted.__cause__ = error
         finally:
             # In any case: the consumer would wait for ever for a group that never gets ready.
             self._pending = self._error = None
+            made = ready.error is None
             self.ready.put(ready)
             del ready, interrupted  # with the error's traceback they were a circle, in which all of this would stay
+        return made
 
     def drop(self) -> None:
         """Release what is held for them, as they are no longer wanted."""

@@ -23,13 +23,7 @@ _MOST_ROWS = 2**31 - 1
 
 
 class GroupLengths:
-    """The rows of each sample of a ragged field, in a group of batches.
-
-    Args:
-        lengths: rows of each sample, of all batches.
-        sizes: samples of each batch.
-        tensors: makes tensors for the batches.
-    """
+    """The rows of each sample of a ragged field, in a group of batches."""
 
     def __init__(self, lengths: IntArray, sizes: Sequence[int], tensors: MakeTensors) -> None:
         self.lengths, self.sizes, self._tensors = lengths, list(sizes), tensors

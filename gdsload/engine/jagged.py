@@ -17,22 +17,12 @@ from typing import Any
 
 import torch
 
-__all__ = ["by_class", "by_public_function", "jagged_parts", "jagged_tensor", "maker"]
+__all__ = ["by_class", "by_public_function", "jagged_parts", "maker"]
 
 _Make = Callable[[torch.Tensor, torch.Tensor, int, int], torch.Tensor]
-
-
-def jagged_tensor(values: torch.Tensor, offsets: torch.Tensor, shortest: int, longest: int) -> torch.Tensor:
-    """A nested tensor.
-
-    Args:
-        values: the rows of all samples, shape ``[rows, ...]``.
-        offsets: where each begins among them, and the end of the last; int64 ``[samples + 1]``. Tensors that are made
-            of the same one are of one shape for torch.
-        shortest: rows of the shortest sample.
-        longest: rows of the longest sample.
-    """
-    return maker()(values, offsets, shortest, longest)
+"""Makes a nested tensor of the rows of all samples, ``[rows, ...]``; the offset of each among them and the end of the
+last, int64 ``[samples + 1]``; and the rows of the shortest and the longest sample. Tensors that are made of the same
+offsets are of one shape for torch."""
 
 
 def jagged_parts(tensor: Any) -> tuple[torch.Tensor, ...] | None:
@@ -53,12 +43,12 @@ def jagged_parts(tensor: Any) -> tuple[torch.Tensor, ...] | None:
 
 
 def by_public_function(values: torch.Tensor, offsets: torch.Tensor, shortest: int, longest: int) -> torch.Tensor:
-    """See `jagged_tensor`."""
+    """See `_Make`."""
     return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=shortest, max_seqlen=longest)
 
 
 def by_class(values: torch.Tensor, offsets: torch.Tensor, shortest: int, longest: int) -> torch.Tensor:
-    """See `jagged_tensor`."""
+    """See `_Make`."""
     from torch.nested._internal import nested_tensor
 
     # Each has its own, of the same memory: what is made of one object would be compiled for that alone.

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-from gdsload.engine.loaded_rows import LoadedRows, RowSlice
-from gdsload.order import LanePieces, Schedule
+from gdsload.engine.loaded_rows import LoadedRows, RowSlice, Slices
+from gdsload.order import BlockOrder, LanePieces, Schedule
+from gdsload.shards.reads import within
 from gdsload.system.arrays import IntArray
 
 __all__ = ["LaneWindow", "LaneWindows"]
+
+_LEFT_OUT = 8
+"""A window of which no more than one sample in so many is not wanted is read whole, as to look for those takes longer
+than to read them: at the end of an epoch without its last batch, and of one that begins within a window."""
+_Pieces = list[tuple[int, int, int]]
+"""Runs of positions of a lane: of each a step before which it is not taken, its first position, the one after its last.
+"""
 
 
 @dataclass(slots=True)
@@ -23,7 +30,7 @@ class LaneWindow:
         count: its samples.
         stop: the lane position after its last.
         wanted: the positions of its samples, in the order in which they are read; or of the runs of consecutive samples
-            that it is, first id and the one after the last, shape ``[runs, 2]``. It is the planner's.
+            that it is, first id and the one after the last, shape ``[runs, 2]``. None once it is being read.
         places: for each sample, in the order in which they are handed out, its number among those that are read
             together; None where the rows are found by id.
         cursor: how many samples were handed out.
@@ -32,7 +39,7 @@ class LaneWindow:
 
     count: int
     stop: int
-    wanted: IntArray
+    wanted: IntArray | None
     places: IntArray | None = None
     cursor: int = 0
     rows: LoadedRows | None = None
@@ -52,18 +59,14 @@ class LaneWindow:
 
 
 class LaneWindows:
-    """The windows that steps take samples from.
+    """The windows that steps take samples from; of rows that are found by id, they are the runs that blocks are."""
 
-    Args:
-        schedule: which lane positions each step takes.
-    """
-
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
+    def __init__(self, order: BlockOrder, schedule: Schedule, *, by_id: bool) -> None:
+        self._order, self._schedule, self._by_id = order, schedule, by_id
         self._held: dict[int, LaneWindow] = {}
         self._opening: list[LaneWindow] = []  # those that the call being made has opened, however far it has got
-        self._behind: int | None = None  # the step after the last ones that samples were taken for
-        self._asked: tuple[range, list[_Taken]] | None = None
+        self._after: int | None = None  # the step after the last ones that samples were taken for
+        self._asked: tuple[range, dict[int, _Pieces]] | None = None
         self._pieces: tuple[range, LanePieces] | None = None
 
     def opens(self, steps: range) -> int:
@@ -71,55 +74,52 @@ class LaneWindows:
 
         0 for steps that do not follow the last ones: if the steps before are made without windows, so are these.
         """
-        if steps.start != self._behind:
+        if steps.start != self._after:
             return 0
-        held = self._held
-        return sum(one.lane not in held or one.stop > held[one.lane].stop for one in self._taken_of(steps))
+        found, order = 0, self._order
+        for lane, pieces in self._by_lane(steps).items():
+            (_, first, _), (_, _, last) = pieces[0], pieces[-1]
+            held = self._held.get(lane)
+            stop = order.window_at(lane % order.lanes, first)[1] if held is None else held.stop
+            found += (held is None) + max(-(-(last - stop) // order.window), 0)
+        return found
 
-    def pieces(self, steps: range) -> LanePieces:
-        """The lane positions of some steps: kept for the next call."""
-        if self._pieces is None or self._pieces[0] != steps:
-            self._pieces = steps, self._schedule.pieces(steps)
-        return self._pieces[1]
+    def take(self, steps: range, read: Callable[[IntArray, int], LoadedRows]) -> Slices:
+        """The samples of some steps: lane by lane, and of each lane window by window.
 
-    def take(
-        self, steps: range, opened: Callable[[int, int, int], LaneWindow], read: Callable[[list[LaneWindow]], None]
-    ) -> list[RowSlice]:
-        """The samples of some steps, lane by lane, and of each lane window by window.
+        `read` starts reading some windows together; given are what of each is `wanted`, and how many samples they are.
 
-        If it fails, nothing is held for any step, and the next call reads windows again.
-
-        Args:
-            steps: consecutive steps, best those after the ones of the last call: if some were left out in between,
-                their windows are read again.
-            opened: this rank's part of the window of a lane that holds a position, from there on; given are a step
-                before which no rank gets any of it, the lane and the position.
-            read: starts reading some windows together.
+        If steps since the last call's were left out, their windows are read again. If it fails, nothing is held for any
+        step, and the next call reads windows again.
         """
-        if steps.start != self._behind:
+        if steps.start != self._after:
             self.let_go()
-        self._behind = steps.stop
+        self._after = steps.stop
         parts: list[RowSlice] = []
         try:
-            taken = [(one.lane, *each) for one in self._taken_of(steps) for each in self._windows_of(one, opened)]
+            taken = [
+                (lane, window, stop)
+                for lane, pieces in self._by_lane(steps).items()
+                for window, stop in self._windows_of(lane, pieces)
+            ]
             # Windows of one length together, as they are used up at about the same time: memory is released when all of
             # them are, and what would be held longest is the shortest.
             alike: dict[int, list[LaneWindow]] = {}
             for window in self._opening:
                 alike.setdefault(window.count, []).append(window)
             for some in alike.values():
-                read(some)
+                self._load(some, read)
             for lane, window, stop in taken:
                 parts.append(window.take(stop))
                 self._held[lane] = window
             self._opening = []
+            return Slices(parts, None if self._by_id else _delivered(self._pieces_of(steps)))
         except BaseException:
-            self._behind = None
+            self._after = None
             for part in parts:
                 part.rows.drop(part.count)
             self.let_go()
             raise
-        return parts
 
     def let_go(self) -> None:
         """Release what is left of the windows held: the next step wanted is not the one after the last call's."""
@@ -128,70 +128,78 @@ class LaneWindows:
         for window in windows:
             window.let_go()
 
-    def _taken_of(self, steps: range) -> list[_Taken]:
-        """The samples that some steps take of each lane: kept, as both `opens` and `take` want them."""
+    def _pieces_of(self, steps: range) -> LanePieces:
+        """The lane positions of some steps: kept for the next call."""
+        if self._pieces is None or self._pieces[0] != steps:
+            self._pieces = steps, self._schedule.pieces(steps)
+        return self._pieces[1]
+
+    def _by_lane(self, steps: range) -> dict[int, _Pieces]:
+        """The positions that some steps take of each lane, in rising order: kept, as `opens` and `take` want them."""
         if self._asked is None or self._asked[0] != steps:
-            runs = self._schedule.ranges(steps)
+            runs, found = self._schedule.ranges(steps), dict[int, _Pieces]()
             if runs is None:
-                found = _by_lane(self.pieces(steps))
+                some = self._pieces_of(steps)
+                columns = [column.tolist() for column in (some.lane, some.step, some.start, some.stop)]
+                for lane, *piece in sorted(zip(*columns, strict=True)):
+                    found.setdefault(lane, []).append(tuple(piece))
             else:
-                found = [_Taken(run.lane, len(run), run.stop, steps.start, run.start) for run in runs]
+                found = {run.lane: [(steps.start, run.start, run.stop)] for run in runs}
             self._asked = steps, found
         return self._asked[1]
 
-    def _windows_of(
-        self, taken: _Taken, opened: Callable[[int, int, int], LaneWindow]
-    ) -> Iterator[tuple[LaneWindow, int]]:
+    def _windows_of(self, lane: int, pieces: _Pieces) -> Iterator[tuple[LaneWindow, int]]:
         """The windows that are needed of a lane, opened where none is held, and up to where in each."""
-        window, done = self._held.get(taken.lane), 0
+        window = self._held.get(lane)
         cursor = window.cursor if window else 0
-        while done < taken.total:
-            if window is None or cursor == window.count:
-                window, cursor = opened(*taken.place(done)), 0
-                self._opening.append(window)
-            count = min(taken.total - done, window.count - cursor)
-            done, cursor = done + count, cursor + count
+        for step, start, stop in pieces:
+            done = start
+            while done < stop:
+                if window is None or cursor == window.count:
+                    if window is not None and cursor > window.cursor:
+                        yield window, cursor
+                    window, cursor = self._opened(step, lane, done), 0
+                    self._opening.append(window)
+                count = min(stop - done, window.count - cursor)
+                done, cursor = done + count, cursor + count
+        if window is not None:
             yield window, cursor
 
+    def _opened(self, step: int, lane: int, position: int) -> LaneWindow:
+        """This rank's part of the window of a lane that holds a position, from there on; no step before takes it."""
+        order, own = self._order, lane % self._order.lanes  # of what is repeated, those samples alone are read
+        start, stop = order.window_at(own, position)
+        runs = self._schedule.runs_within(lane, step, position, stop)
+        if not self._by_id:
+            ids, places = order.sorted_ids(own, runs)
+            return LaneWindow(len(places), stop, ids, places)
+        count = sum(map(len, runs))
+        if (stop - start - count) * _LEFT_OUT <= stop - start:
+            return LaneWindow(count, stop, order.runs_between(own, start, stop))
+        ids, _ = order.sorted_ids(own, runs)
+        first = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
+        lengths = np.diff(first, append=len(ids))
+        return LaneWindow(count, stop, np.stack([ids[first], ids[first] + lengths], axis=1))
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """The samples that some steps take of a lane.
-
-    Attributes:
-        lane: the lane; see `LaneRun`.
-        total: samples.
-        stop: the position after the last.
-        step: a step before which none of them is taken.
-        start: the first position, where they are one run of them.
-        pieces: the runs that they are, where they are several: of each, its step, the position after its last, and
-            samples of all up to it.
-    """
-
-    lane: int
-    total: int
-    stop: int
-    step: int
-    start: int
-    pieces: tuple[IntArray, IntArray, IntArray] | None = None
-
-    def place(self, number: int) -> tuple[int, int, int]:
-        """Of a sample, by its number among them: a step before which it is not taken, lane and position."""
-        if self.pieces is None:
-            return self.step, self.lane, self.start + number
-        step, stop, ends = self.pieces
-        piece = int(np.searchsorted(ends, number, side="right"))
-        return int(step[piece]), self.lane, int(stop[piece] - ends[piece]) + number
+    def _load(self, windows: list[LaneWindow], read: Callable[[IntArray, int], LoadedRows]) -> None:
+        """Start reading some windows together."""
+        wanted = np.concatenate([window.wanted for window in windows if window.wanted is not None])
+        if self._by_id and len(windows) > 1:
+            wanted = wanted[wanted[:, 0].argsort()]
+        rows, begin = read(wanted, sum(window.count for window in windows)), 0
+        for window in windows:
+            window.rows, window.wanted = rows, None
+            if window.places is not None:
+                window.places += begin
+            begin += window.count
 
 
-def _by_lane(pieces: LanePieces) -> list[_Taken]:
-    """The samples that pieces take of each lane."""
-    by_lane = np.argsort(pieces.lane, kind="stable")
-    lanes, found = pieces.lane[by_lane], []
-    edges = [*np.flatnonzero(np.diff(lanes, prepend=-1)).tolist(), len(lanes)]
-    for low, high in pairwise(edges):
-        mine = by_lane[low:high]
-        step, stop, ends = pieces.step[mine], pieces.stop[mine], np.cumsum(pieces.stop[mine] - pieces.start[mine])
-        first = int(pieces.start[mine[0]])
-        found.append(_Taken(int(lanes[low]), int(ends[-1]), int(stop[-1]), int(step[0]), first, (step, stop, ends)))
-    return found
+def _delivered(pieces: LanePieces) -> IntArray | None:
+    """Of samples that are taken lane by lane see `Slices.order`."""
+    counts, by_lane = pieces.stop - pieces.start, np.argsort(pieces.lane, kind="stable")
+    ends = np.cumsum(counts[by_lane])
+    first = np.empty_like(ends)
+    first[by_lane] = ends - counts[by_lane]
+    if (first[1:] > first[:-1]).all():
+        return None
+    return np.repeat(first, counts) + within(counts)

@@ -53,12 +53,7 @@ class Limits:
     read_bytes: int = 0
 
     def group(self, most: int = MOST_BATCHES, *, landing: bool = False) -> int:
-        """Number of batches that are made at once: `most`, or fewer within the bytes that they may have.
-
-        Args:
-            most: the most.
-            landing: whether their bytes land in the arena first.
-        """
+        """Number of batches that are made at once: `most`, or fewer within the bytes that they may have or land as."""
         if self.one_by_one:
             return 1
         nbytes = landing * self.landing_bytes or self.group_bytes

@@ -62,7 +62,6 @@ class LoadedRows:
         pending: the read, and when its bytes have landed.
         remaining: how many samples have not been gathered yet.
         counted: whether its bytes have been counted, as some have been gathered.
-        released: whether the arena memory has been released.
     """
 
     fields: dict[str, RowMap]
@@ -71,7 +70,6 @@ class LoadedRows:
     pending: PendingRead
     remaining: int
     counted: bool = False
-    released: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -82,7 +80,7 @@ class LoadedRows:
     @property
     def nbytes(self) -> int:
         """Arena memory that is held until the last sample is gathered."""
-        return 0 if self.released else self.pending.nbytes
+        return self.pending.nbytes if self.remaining else 0
 
     def used(self, count: int) -> None:
         """Note that `count` samples have been gathered. Threads share loaded rows."""
@@ -96,8 +94,7 @@ class LoadedRows:
         """`count` samples are no longer needed. After the last one the memory is released."""
         with self._lock:
             self.remaining -= count
-            last = not self.remaining and not self.released
-            self.released = self.released or last
+            last = count > 0 and not self.remaining
         if last:
             self.pending.release()
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from gdsload.backends.base import Backend
@@ -22,37 +21,23 @@ from gdsload.system.arrays import IntArray
 __all__ = ["on_demand"]
 
 
-class _Asked(Steps):
-    """Steps without an order: each is there while it is asked for, with the positions that it takes."""
+class _Asked(Steps, threading.local):
+    """One step, which takes the positions that the calling thread asks for."""
 
-    steps = 1 << 62
+    steps = 1
+    asked: IntArray
 
-    def __init__(self) -> None:
-        self._positions: dict[int, IntArray] = {}
-        self._numbers = count()
-
-    @contextmanager
-    def step(self, positions: IntArray) -> Iterator[int]:
-        """The number of a step that takes these positions. Several threads may have one each."""
-        number = next(self._numbers)
-        self._positions[number] = positions
-        try:
-            yield number
-        finally:
-            del self._positions[number]
-
-    def reach(self, step: int) -> int:
+    def reach(self, _step: int) -> int:
         """See `Steps`."""
-        return self.size(step)
+        return len(self.asked)
 
-    def size(self, step: int) -> int:
+    def size(self, _step: int) -> int:
         """See `Steps`."""
-        return len(self._positions[step])
+        return len(self.asked)
 
-    def positions(self, steps: range) -> IntArray:
+    def positions(self, _steps: range) -> IntArray:
         """See `Steps`."""
-        (step,) = steps
-        return self._positions[step]
+        return self.asked
 
 
 def on_demand(table: ShardTable, backend: Backend, maker: BatchMaker) -> Callable[[IntArray], Batch]:
@@ -61,11 +46,6 @@ def on_demand(table: ShardTable, backend: Backend, maker: BatchMaker) -> Callabl
     It takes sample ids in the table, in any order; they may repeat. The batch is handed over to the stream that is
     current, and complete when the function returns. Where bytes are read, what lands on a device takes as much of its
     memory as the batch until then. Several threads may call it. It raises `GdsloadError` for what cannot be read.
-
-    Args:
-        table: the samples.
-        backend: what reads them.
-        maker: what makes batches.
     """
     asked = _Asked()
     job = Job(table, asked)
@@ -78,8 +58,8 @@ def on_demand(table: ShardTable, backend: Backend, maker: BatchMaker) -> Callabl
         return LandedSource(job, backend, maker, LoaderStats())
 
     def batch_of(ids: IntArray) -> Batch:
-        with asked.step(ids) as step:
-            batch: Any = make_now(source(), step).batches[0]
+        asked.asked = ids
+        batch: Any = make_now(source(), 0).batches[0]
         found: Batch = maker.hand_over([batch])(batch)
         return found
 

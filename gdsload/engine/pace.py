@@ -23,9 +23,6 @@ class Pace:
     It knows no budgets: the caller stays within them, and reports no wait that is caused by a budget. What is read, and
     in which order, does not depend on it.
 
-    Args:
-        depth: the first depth; clamped to `LEAST` and `MOST`.
-
     Attributes:
         depth: how many groups may have their reads under way before one is gathered.
     """
@@ -37,12 +34,7 @@ class Pace:
         self._old = 0  # groups still to come that were planned at a lower depth, and so say nothing of this one
 
     def taken(self, at: float, waited_s: float) -> None:
-        """Note that the consumer took a group.
-
-        Args:
-            at: when, in seconds of any clock that goes forward.
-            waited_s: how long it waited for reads that only the depth kept from starting earlier.
-        """
+        """Note that the consumer took a group, at a time in seconds, and how long only the depth made it wait."""
         before, self._before = self._before, at
         if before is None:  # the first of an epoch: nothing can have been read ahead
             return

@@ -41,7 +41,7 @@ from gdsload.engine.steps import Steps
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.gather_host import limit_threads, one_thread
 from gdsload.shards.values import no_inference
-from gdsload.system.pool import Pool, end_at_exit
+from gdsload.system.pool import Pool, end_at_exit, own_thread
 
 __all__ = ["Prefetcher"]
 
@@ -53,7 +53,7 @@ _MOST_GROUPS, _MOST_ONE_BY_ONE = LEAST, 16
 """Full groups ahead of the consumer, however small their batches are: as many as keep the readers of a cold disk busy;
 and batches, where each takes long to make. More would hide nothing from the consumer, would take the processor and the
 interpreter lock from it, and would be made for nothing if the epoch is left early."""
-_ENCODED_GROUPS = 12
+_ENCODED_GROUPS = 24
 """Groups of encoded images that are read ahead of the decoder, whether they have landed or not."""
 _LAST_BYTES = 16 * 2**20
 """Groups that taper are not made smaller than this: a third of a millisecond over PCIe 5 x16."""
@@ -61,14 +61,6 @@ _LAST_BYTES = 16 * 2**20
 
 class Prefetcher:
     """Delivers the batches of one epoch.
-
-    Args:
-        source: makes the batches.
-        steps: the steps of the epoch.
-        limits: what may be used.
-        start: the first step.
-        stats: where the depth of reads is kept between epochs.
-        runner: who makes the batches.
 
     Attributes:
         stopped: whether it was closed or stopped.
@@ -186,25 +178,16 @@ class Prefetcher:
 
     def _run(self) -> None:
         """Make groups until none is left, as each thread does."""
-        if self.stopped:
-            return
         first = True
-        try:
-            while (group := self._claim()) is not None:
-                try:
-                    if first:  # while its bytes are being read: it takes 50 ms, once in a process
-                        limit_threads(1)  # the other processors are other threads', or the training step's
-                finally:
-                    self._finish(group)
-                if first:
-                    with suppress(Exception):  # it is made, or fails again, where it is needed
-                        self.runner.prepare()
-                first = False
-        except BaseException:
-            # What was planned before is waited for, and no other thread may be there to make it.
-            while self._ended and (group := self._claim()) is not None:
-                self._finish(group)
-            raise
+        while (group := self._claim()) is not None:
+            if first:  # while its bytes are being read: it takes 50 ms, once in a process
+                with suppress(Exception):
+                    limit_threads(1)  # the other processors are other threads', or the training step's
+            self._finish(group)
+            if first:
+                with suppress(Exception):  # it is made, or fails again, where it is needed
+                    self.runner.prepare()
+            first = False
 
     def _end_with(self, error: Exception) -> None:
         """End the epoch with an error after all that was planned."""
@@ -267,11 +250,12 @@ class Prefetcher:
             except Exception as error:
                 _log.exception("batches cannot be planned")
                 self._end_with(error)
-            except BaseException as error:  # the thread ends, and the group that it had begun is lost
+            except BaseException as error:  # the group that it had begun is lost
                 closed = LoaderClosedError("the planning of batches was interrupted")
                 closed.__cause__ = error
                 self._end_with(closed)
-                raise
+                if not own_thread():  # Ctrl-C of the consumer
+                    raise
             group = self._unclaimed.popleft() if self._may_claim() else None
             if group is not None or (self._ended and not self._unclaimed):
                 self._room.put(None)  # there may be room for another, or nothing left: the next thread finds out
@@ -385,9 +369,8 @@ class Prefetcher:
 
     def _finish(self, group: Group) -> None:
         """Wait for a group's bytes and make its batches."""
+        made = False
         try:
-            ready = group.make(self.source, lambda: self.stopped)
-            self._failed = self._failed or ready.error is not None
-        except BaseException:
-            self._failed = True
-            raise
+            made = group.make(self.source, lambda: self.stopped)
+        finally:
+            self._failed = self._failed or not made

@@ -35,7 +35,6 @@ from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder, FullOrder, SequentialOrder
 from gdsload.system.arrays import IntArray, array_of
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs
-from gdsload.system.streams import on, side_stream
 
 __all__ = ["ResidentGather", "evaluated_by_gpu", "filled", "in_parts", "makes_plain_rows"]
 
@@ -73,11 +72,7 @@ class _Reach:
 class ResidentGather:
     """Gathers batches of an epoch by their positions, once the GPU can address all shards.
 
-    Args:
-        job: what to deliver.
-        ordered: the job's steps, if they are those of an order that the GPU can evaluate; else None.
-        backend: where the shards are.
-        maker: what allocates and finishes batches.
+    `ordered` are the job's steps, if they are those of an order that the GPU can evaluate; else None.
     """
 
     def __init__(self, job: Job, ordered: Ordered | None, backend: Backend, maker: DeviceAssembler) -> None:
@@ -174,7 +169,7 @@ class ResidentGather:
         prepare(("positions", device, rows, samples), partial(compile_gather, device, rows, samples))
         ordered = self.ordered
         if ordered is not None and isinstance(ordered.order, BlockOrder):
-            prepare(("blocks", device), partial(_rehearse, device, ordered, ordered.order))
+            prepare(("blocks", device), partial(BlockIds.rehearse, device, ordered.order, ordered.schedule))
 
     def shards(self, steps: range) -> IntArray:
         """The shards that some steps' batches may be made from, but for copies: those to be checked after the gather.
@@ -308,12 +303,6 @@ class ResidentGather:
         return np.array(self.job.indices(self.job.steps.positions(range(step, step + 1))))
 
 
-def _rehearse(device: torch.device, ordered: Ordered, order: BlockOrder) -> None:
-    """Have the GPU compute ids of an epoch, so that all kernels that it takes are there."""
-    with on(side_stream(device)):
-        BlockIds(device, order, ordered.schedule).rehearse()
-
-
 def makes_plain_rows(maker: object) -> TypeGuard[DeviceAssembler]:
     """Return whether batches are made on a GPU, and only of rows that the kernel can gather."""
     if not isinstance(maker, DeviceAssembler) or maker.form.offsets:
@@ -325,14 +314,7 @@ def makes_plain_rows(maker: object) -> TypeGuard[DeviceAssembler]:
 def filled(
     form: BatchForm, sizes: Sequence[int], device: torch.device, fill: Callable[[str, list[torch.Tensor]], None]
 ) -> list[Batch]:
-    """Batches of rows of one shape, queued on the current stream.
-
-    Args:
-        form: how a batch looks.
-        sizes: samples of each.
-        device: the GPU.
-        fill: called with each column and its tensors, one of each batch: queues what fills them.
-    """
+    """Batches of rows of one shape, queued on the current stream: `fill` queues what fills a column's tensors."""
     batches = [form.new_batch() for _ in sizes]
     for name, codec in form.codecs.items():
         outs = batch_tensors(sizes, codec.stored, device)
@@ -345,10 +327,7 @@ def filled(
 def in_parts(steps: range, sizes: Sequence[int], ids: torch.Tensor | None) -> list[tuple[range, PositionBatch]]:
     """Consecutive steps in parts with batches of one size.
 
-    Args:
-        steps: the steps.
-        sizes: samples of each.
-        ids: those of the rows of all of them, in order, on the device; None: the gather knows them.
+    `ids` are those of all their rows, in order, on the device; None where the gather knows them.
     """
     parts, step, row = [], steps.start, 0
     for size, same in groupby(sizes):

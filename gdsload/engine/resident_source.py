@@ -30,15 +30,7 @@ _log = logging.getLogger("gdsload")
 
 
 class ResidentSource(LandedSource):
-    """Gathers on the loader's stream what the GPU can address, and has all else read.
-
-    Args:
-        gather: what gathers, while it is ready.
-        job: what to deliver.
-        backend: what reads the groups that cannot be gathered this way.
-        maker: what gathers those, and whose stream gathers are queued on.
-        stats: where time is counted.
-    """
+    """Gathers on the loader's stream what the GPU can address, and has all else read."""
 
     def __init__(
         self, gather: ResidentGather, job: Job, backend: Backend, maker: DeviceAssembler, stats: LoaderStats
@@ -73,7 +65,7 @@ class ResidentSource(LandedSource):
             _log.warning("batches cannot be gathered by their positions, and are read instead", exc_info=True)
             gather.give_up()
             return None
-        finish = partial(self._finished, steps, batches, (event, shards, queued_s))
+        finish = partial(self._finished, steps, batches, event, shards, queued_s)
         # What is dropped goes back to the allocator, which knows the stream.
         return PendingBatches(partial(_past, event), finish, batches.clear)
 
@@ -81,18 +73,13 @@ class ResidentSource(LandedSource):
         self,
         steps: range,
         queued: list[Batch],
-        about: tuple[torch.cuda.Event, IntArray, float],
+        event: torch.cuda.Event,
+        shards: IntArray,
+        queued_s: float,
         stopped: Callable[[], bool],
     ) -> Ready:
-        """See `PendingBatches.result`.
-
-        Args:
-            steps: the steps.
-            queued: their batches, which are not filled yet; removed from it.
-            about: the event after the gathers, the shards they read, and how long it took the host to queue them.
-            stopped: whether nobody wants them any more.
-        """
-        (event, shards, queued_s), began = about, time.perf_counter()
+        """See `PendingBatches.result`: the queued batches, which are removed, are filled after the event."""
+        began = time.perf_counter()
         ready = Ready(queued.copy(), self._gather.sizes(steps))
         queued.clear()
         if (transform := self.job.transform) is not None:
@@ -125,12 +112,6 @@ class VramSource:
     A gather out of VRAM takes microseconds, and queued on the consumer's stream it comes before the work that uses the
     batch: no thread, no event and no waiting is needed, and the memory belongs to the consumer's stream. So the
     consumer's thread must call `start` and `result`, and one group ahead is enough.
-
-    Args:
-        gather: what gathers; ready.
-        job: what to deliver.
-        device: the GPU.
-        stats: where time is counted.
     """
 
     takes_processor = False

@@ -15,12 +15,7 @@ runs of different lengths."""
 
 
 def lie_in_runs(ids: IntArray, sample_bytes: int) -> bool:
-    """Return whether samples are better handled as runs, in the order given.
-
-    Args:
-        ids: sample ids.
-        sample_bytes: bytes of a sample.
-    """
+    """Return whether samples are better handled as runs, in the order given."""
     sample_bytes = max(sample_bytes, 1)
     fewest = max(min(_RUN_SAMPLES, -(-_LONG_RUN_BYTES // sample_bytes)), _RUN_BYTES // sample_bytes, 2)
     too_many = -(-len(ids) // fewest)
@@ -29,12 +24,7 @@ def lie_in_runs(ids: IntArray, sample_bytes: int) -> bool:
 
 
 def runs_of(ids: IntArray, sample_bytes: int) -> IntArray | None:
-    """Ids as runs: for each the first id, and the one after the last, shape ``[runs, 2]``; None if they are too many.
-
-    Args:
-        ids: sample ids, in the order given; at least one.
-        sample_bytes: bytes of a sample; not 0.
-    """
+    """Ids, at least one, as runs: the first id and the one after the last, ``[runs, 2]``; None if they are too many."""
     if not lie_in_runs(ids, sample_bytes):
         return None
     broken = (ids[1:] != ids[:-1] + 1).nonzero()[0]

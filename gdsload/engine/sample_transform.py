@@ -50,9 +50,12 @@ _DRAWS = frozenset({
     "cauchy_", "bernoulli_", "_standard_gamma", "_sample_dirichlet",
 })  # fmt: skip
 """Names of torch's functions that take a generator."""
-
 _OF_A_BATCH = 0x9E3779B97F4A7C15
 """Is added to a sample's key, bit by bit, for what is drawn for its batch."""
+_NOT_COLLATED = (
+    "what sample_transform has made of the samples of a batch cannot be put together: let it return tensors of one "
+    "shape, numbers or texts, in dicts or tuples of one structure"
+)
 
 Sample = dict[str, Any]
 _Chunk = tuple[list[Sample], list[int], list[int]]
@@ -152,7 +155,7 @@ class SampleTransform:
         pieces = [slice(begin, begin + size) for begin in range(0, len(samples), size)]
         try:
             results = self._done([(samples[piece], keys[piece], indices[piece]) for piece in pieces])
-            made = _collated(results) if self._collate is None else _collated_by(self._collate, results, keys)
+            made = _collated(self._collate, results, keys)
         except Exception as error:
             _note(error, f"in the batch of step {step} of epoch {epoch}")
             raise
@@ -219,26 +222,16 @@ def _parts(value: Any) -> Sequence[Any]:
     return parts
 
 
-def _collated(results: list[Any]) -> Any:
+def _collated(collate: Callable[[list[Any]], Any] | None, results: list[Any], keys: list[int]) -> Any:
+    """The batch of some results. The random numbers of a user's function follow from the batch's first sample."""
     try:
-        return default_collate(results)
-    except Exception as error:
-        _note(
-            error,
-            "what sample_transform has made of the samples of a batch cannot be put together: let it return tensors of "
-            "one shape, numbers or texts, in dicts or tuples of one structure",
-        )
-        raise
-
-
-def _collated_by(collate: Callable[[list[Any]], Any], results: list[Any], keys: list[int]) -> Any:
-    """The batch that a function of the user's makes, whose random numbers follow from the batch's first sample."""
-    try:
+        if collate is None:
+            return default_collate(results)
         with torch.no_grad(), _DrawsFrom(torch.Generator().manual_seed(keys[0] ^ _OF_A_BATCH if keys else _OF_A_BATCH)):
             return collate(results)
     except Exception as error:
-        _note(error, f"in collate_fn, for {len(results)} samples")
-        if isinstance(error, StopIteration):
+        _note(error, _NOT_COLLATED if collate is None else f"in collate_fn, for {len(results)} samples")
+        if collate is not None and isinstance(error, StopIteration):
             raise RuntimeError("collate_fn raised StopIteration, which would have ended the epoch") from error
         raise
 
@@ -305,11 +298,7 @@ def _note(error: BaseException, text: str) -> None:
 
 
 class _DrawsFrom(TorchFunctionMode):
-    """Has torch's functions draw from a generator where they are given none; in this thread alone.
-
-    Args:
-        generator: on the CPU.
-    """
+    """Has torch's functions draw from a generator where they are given none; in this thread alone."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()

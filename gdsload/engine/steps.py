@@ -49,12 +49,7 @@ class Steps(Protocol):
 
 
 class Ordered(Steps):
-    """Steps of an order, all known from the start.
-
-    Args:
-        order: the samples' order in this epoch.
-        schedule: which of the order's positions each step of this rank takes.
-    """
+    """Steps of an order, all known from the start."""
 
     def __init__(self, order: Order, schedule: Schedule) -> None:
         self.order, self.schedule = order, schedule

@@ -16,13 +16,7 @@ __all__ = ["DeviceTransform"]
 
 
 class DeviceTransform:
-    """Calls transforms, one batch at a time, with the same settings of torch in every thread.
-
-    Args:
-        transforms: the transforms, in the order in which they are applied.
-        device: that of the batches.
-        key: seed of the random numbers of an epoch's step.
-    """
+    """Calls transforms, one batch at a time, with the same settings of torch in every thread."""
 
     def __init__(
         self, transforms: Sequence[Callable[..., Any]], device: torch.device, key: Callable[[int, int], int]

@@ -18,7 +18,6 @@ from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.gpu.gather_positions import DeviceRows, PositionGather, word_of
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.loaded_rows import RowMap, Slices
-from gdsload.engine.read_planner import ReadPlanner
 from gdsload.engine.resident import evaluated_by_gpu, filled, in_parts, makes_plain_rows
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
@@ -35,17 +34,11 @@ _AHEAD = 2**18
 class WindowSource(LandedSource):
     """Reads windows as runs of samples, and has the GPU find the samples in them.
 
-    Args:
-        job: what to deliver: rows that the kernel can gather, of samples that are the order's.
-        order: the order.
-        schedule: which of its positions each step takes; with it, one that is possible for `BlockIds`.
-        backend: what reads, into memory of the GPU.
-        maker: what allocates batches, and whose stream they are gathered on.
-        stats: where time is counted.
-
     Raises:
         torch.OutOfMemoryError: if the GPU has no room for the order's blocks.
     """
+
+    by_id = True
 
     def __init__(
         self,
@@ -56,7 +49,7 @@ class WindowSource(LandedSource):
         maker: DeviceAssembler,
         stats: LoaderStats,
     ) -> None:
-        super().__init__(job, backend, maker, stats, ReadPlanner(job, backend, maker.form, by_id=True))
+        super().__init__(job, backend, maker, stats)
         self.assembler = maker
         self._schedule, self._ids = schedule, BlockIds(maker.device, order, schedule)
         self._ahead = range(0), torch.empty(0)
@@ -102,13 +95,7 @@ class WindowSource(LandedSource):
         return ids[first : first + sum(self._schedule.sizes(steps))]
 
     def gather(self, slices: Slices, sizes: list[int], ids: torch.Tensor) -> list[Batch]:
-        """Queue the gathering of batches on the current stream.
-
-        Args:
-            slices: windows that have landed.
-            sizes: samples of each batch.
-            ids: their samples, in order, on the device.
-        """
+        """Queue the gathering of batches of the samples `ids`, whose windows have landed, on the current stream."""
         maker, windows, parts = self.assembler, slices.loaded(), in_parts(range(len(sizes)), sizes, ids)
 
         def fill(name: str, outs: list[torch.Tensor]) -> None:

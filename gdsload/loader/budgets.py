@@ -34,11 +34,7 @@ one that the consumer has: one is decoded while the bytes of the next one are ga
 
 
 def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
-    """The limits of an epoch with these steps.
-
-    Raises:
-        BudgetError: if the windows that must be in memory at once do not fit the arena.
-    """
+    """The limits of an epoch; BudgetError if the windows that must be in memory at once do not fit the arena."""
     order, mean, arena_bytes = plan.order, plan.sample_bytes, plan.arena_bytes
     # A window ends with its lane.
     window_bytes = int(mean * min(order.window, -(-schedule.samples // order.lanes)))
@@ -58,18 +54,18 @@ def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
         plan.prefetch_bytes,
         arena_bytes,
         _group_bytes(plan),
-        nbytes if nbytes >= _SMALL_BYTES else nbytes + _OBJECTS_BYTES + _FIELD_BYTES * len(plan.fields),
+        nbytes if nbytes >= _SMALL_BYTES else nbytes + _OBJECTS_BYTES + _FIELD_BYTES * len(plan.form.fields),
         window_bytes,
         int(plan.batch_sample_bytes) if sizes_vary else 0,
         landing_bytes=_landing_bytes(plan),
-        one_by_one=plan.per_sample is not None,  # its samples are shared out among threads
+        one_by_one=plan.options.sample_transform is not None,  # its samples are shared out among threads
         read_bytes=min(int(mean * schedule.batch_size), nbytes) if plan.form.decode else 0,
     )
 
 
 def _landing_bytes(plan: LoaderPlan) -> int:
     """Bytes of a group for a GPU whose bytes land in its memory; 0: as of any other group."""
-    if plan.placement != "gpu" or plan.per_sample is not None or plan.form.decode:
+    if plan.placement != "gpu" or plan.options.sample_transform is not None or plan.form.decode:
         return 0
     return max(min(plan.prefetch_bytes // 4, plan.arena_bytes // 4, _MOST_LANDING_BYTES), _GROUP_BYTES_ON_GPU)
 

@@ -17,10 +17,9 @@ from torch.utils.data import Subset
 from gdsload.backends.base import BackendStatus
 from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.errors import FileChangedError, OptionError, SampleIndexError
-from gdsload.loader.indices import Indices, whole_numbers
-from gdsload.loader.known_fields import known_field, known_fields
 from gdsload.loader.paths_and_devices import dataset_path, resolve_device
 from gdsload.loader.sample_reader import CPU, SampleReader
+from gdsload.loader.wanted import Indices, known_field, known_fields, whole_numbers
 from gdsload.shards.catalog import Catalog, open_catalog
 from gdsload.shards.files import OpenFiles
 from gdsload.shards.format.schema import Schema

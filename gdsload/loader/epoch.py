@@ -1,7 +1,7 @@
 """One epoch of a loader, as an iterator.
 
 Invariants:
-    1. One thread at a time is inside `next`; `close` and `drop` may be called from any thread meanwhile.
+    1. One thread at a time asks for batches; `close` and `drop` may be called from any thread meanwhile.
     2. The place moves when a batch is handed out, and not before: a run resumed from it gets each batch once.
     3. After an error of a transform, the next `next` goes on with the batch after it. Any other error ends the epoch,
        and each later `next` raises it again.
@@ -10,13 +10,12 @@ Invariants:
 from __future__ import annotations
 
 import copy
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import get_ident
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._autograd import _profiler_enabled
@@ -24,59 +23,34 @@ from torch.autograd.profiler import record_function
 
 from gdsload.engine.batch_source import identity
 from gdsload.engine.prefetch import Prefetcher
-from gdsload.engine.stats import LoaderStats
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.loader.state import Place
 from gdsload.system.dropped import Closer
 from gdsload.system.failed import Failed
 from gdsload.system.pool import park_at_exit, program_end
 
-__all__ = ["Epoch", "EpochOwner"]
+if TYPE_CHECKING:
+    from gdsload.loader.life import Life
+
+__all__ = ["Epoch"]
 
 _SPAN = "enumerate(DataLoader)#Epoch.__next__"
 """The span of torch's iterators, but for the class: profilers know loaders by it."""
 
 
-class EpochOwner(Protocol):
-    """The part of a loader that its epochs use."""
-
-    stats: LoaderStats
-
-    def check_usable(self) -> None:
-        """Raise LoaderClosedError if the loader was closed, or belongs to another process."""
-
-    def check_world(self, place: Place) -> None:
-        """Raise OptionError if rank or world size are others than when the epoch at `place` began."""
-
-    def begin(self, epoch: Epoch) -> None:
-        """Note that `epoch` asks for its first batch; set its place, and the pipeline that reads from there."""
-
-    def batches(self, place: Place | None = None) -> int:
-        """Number of batches of the epoch at a place; None: of one that begins now."""
-
-    def ended(self, epoch: Epoch) -> None:
-        """Note that `epoch` has handed out its last batch.
-
-        Raises:
-            FileChangedError: if a shard that some of its batches are made from has changed meanwhile.
-        """
-
-
 class Epoch(Iterator[Any]):
     """Iterates over the batches of one epoch. It reads from its first `next` on: one that is dropped costs nothing.
 
-    Args:
-        owner: the loader.
-        finish: what is done with each batch, at its place and of so many samples, in the consumer's thread before it
-            is handed out; None: nothing.
+    Each batch goes through `finish`, with its place and number of samples, in the consumer's thread before it is handed
+    out, if there is such a function.
     """
 
     _goes_on = True
     """True if the epoch goes on after an error of a transform."""
 
-    def __init__(self, owner: EpochOwner, finish: Callable[[Any, Place, int], Any] | None) -> None:
+    def __init__(self, owner: Life, finish: Callable[[Any, Place, int], Any] | None) -> None:
         self._owner, self._finish = owner, finish
-        self._turn = threading.RLock()
+
         self.pipeline: Prefetcher | None = None
         self._batches: deque[tuple[Any, int]] = deque()
         self._hand_over: Callable[[Any], Any] = identity  # for these batches
@@ -110,26 +84,17 @@ class Epoch(Iterator[Any]):
         if not self._batches:  # once a group
             park_at_exit()
         if self._over:
-            raise self._end()
+            raise StopIteration if self._ended_by is None else copy.copy(self._ended_by)
         if self._fetching is not None and self._fetching == get_ident():
             raise RuntimeError("a transform asked for a batch of the epoch that it makes one of")
-        goes_on = False
+        self._owner.check_usable()
         try:
-            self._owner.check_usable()  # before the lock, which a fork may have left locked
-            with self._turn:
-                try:
-                    return self._next(entered)
-                except BaseException as error:
-                    goes_on = self._failed  # before another thread has its turn
-                    if not goes_on:
-                        self._ended_by = _without_frames(error)
-                        self._over = True
-                    raise
+            return self._next(entered)
         except BaseException as error:
-            if goes_on:
+            if self._failed:
                 raise
             self._over = True
-            self._ended_by = self._ended_by or _without_frames(error)
+            self._ended_by = _without_frames(error)
             park_at_exit()  # rather than end with an error because the loader was closed meanwhile
             if isinstance(error, KeyboardInterrupt):
                 self._stop()
@@ -143,13 +108,7 @@ class Epoch(Iterator[Any]):
         if (pipeline := self.pipeline) is not None:
             pipeline.stop()
 
-    def _end(self) -> BaseException:
-        """The exception that each `next` of a finished epoch raises."""
-        return StopIteration() if self._ended_by is None else copy.copy(self._ended_by)
-
     def _next(self, entered: float) -> Any:
-        if self._over:  # since we waited for our turn
-            raise self._end()
         if self._failed:  # the batch at the place: it is not tried again
             self._failed = False
             self.place.step += 1

@@ -24,15 +24,11 @@ def hand_over_steps(
 ) -> Callable[[Any, Place, int], Any] | None:
     """The function that each batch goes through in the consumer's thread; None if there is nothing to be done.
 
-    Args:
-        plan: the loader's.
-        device_transform: calls the user's transform, after a batch is copied to its device. Batches that are not copied
-            here have gone through it already, ahead of the consumer.
-
-    Returns:
-        It takes the batch, its place, and its number of samples.
+    It takes the batch, its place, and its number of samples. Batches that are not copied to their device here have gone
+    through `device_transform` already, ahead of the consumer.
     """
-    buffers = Buffers(plan.schedule.batch_size) if plan.reuse_buffers else None
+    options, names = plan.options, plan.options.tuple_names
+    buffers = Buffers(plan.schedule.batch_size) if options.reuse_buffers else None
 
     def finish(batch: Any, place: Place, size: int) -> Any:
         if plan.copies:
@@ -40,15 +36,15 @@ def hand_over_steps(
             batch = on_device(batch, plan.form, lambda tensor: tensor.to(plan.device))
             if device_transform is not None:
                 batch = device_transform(place.epoch, place.step, batch)
-        if plan.with_real:
+        if options.with_real:
             _add_real(batch, place, size, plan.device)
-        if plan.transform is not None:
-            batch = plan.transform(batch)
-        if plan.as_tuple:
-            batch = as_tuple(batch, plan.as_tuple)
+        if options.transform is not None:
+            batch = options.transform(batch)
+        if names:
+            batch = as_tuple(batch, names)
         return batch if buffers is None else buffers(batch, size)
 
-    needed = plan.copies or plan.transform is not None or plan.with_real or plan.as_tuple or plan.reuse_buffers
+    needed = plan.copies or options.transform is not None or options.with_real or names or options.reuse_buffers
     return finish if needed else None
 
 
@@ -61,11 +57,7 @@ def on_device(batch: Any, form: BatchForm, copy: Callable[[torch.Tensor], torch.
 
 
 def as_tuple(batch: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """Some fields of a batch.
-
-    Raises:
-        OptionError: if transforms have made it anything but a mapping, or one without such a field.
-    """
+    """Some fields of a batch; OptionError if transforms have made it no mapping, or one without such a field."""
     if not isinstance(batch, Mapping):
         raise OptionError(
             f"is {names!r}, but the transforms made a {type(batch).__name__} of the batch",
@@ -80,11 +72,7 @@ def as_tuple(batch: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _add_real(batch: Any, place: Place, size: int, device: torch.device) -> None:
-    """Add the mask of the samples that count to a batch.
-
-    Raises:
-        OptionError: if a `device_transform` has made anything but a mutable mapping of it.
-    """
+    """Add the mask of the samples that count; OptionError if a `device_transform` has made no mutable mapping."""
     if not isinstance(batch, MutableMapping):
         raise OptionError(
             f"adds 'real' to each batch, but `device_transform` returned a {type(batch).__name__}",
@@ -99,12 +87,9 @@ def _add_real(batch: Any, place: Place, size: int, device: torch.device) -> None
 class Buffers:
     """Copies each batch into tensors that are made for the first one; used by one thread at a time.
 
-    The tensors stay where they are, for work that was recorded with their addresses.
-    A batch is a tensor, or dicts, tuples and lists of such, of one structure. If a tensor has fewer rows than its
-    buffer, as in a last batch, the first rows of the buffer are handed out.
-
-    Args:
-        rows: samples of a full batch; the least first dimension of a buffer.
+    The tensors stay where they are, for work that was recorded with their addresses. A batch is a tensor, or dicts,
+    tuples and lists of such, of one structure. If a tensor has fewer rows than its buffer, as in a last batch, the
+    first rows of the buffer are handed out. A buffer's first dimension is `rows` at least, the samples of a full batch.
     """
 
     def __init__(self, rows: int) -> None:
@@ -115,14 +100,9 @@ class Buffers:
         self._samples = rows
 
     def __call__(self, batch: Any, samples: int) -> Any:
-        """The batch in the buffers, copied on the stream that is current; valid until the next one is.
+        """The batch of so many samples in the buffers, copied on the current stream; valid until the next one is.
 
-        Args:
-            batch: the batch.
-            samples: how many it is made of.
-
-        Raises:
-            OptionError: if a part is no tensor, is missing, or does not fit the buffer that the first batch's had.
+        Raises OptionError if a part is no tensor, is missing, or does not fit the buffer that the first batch's had.
         """
         self._filled.clear()
         self._samples = samples

@@ -22,14 +22,14 @@ from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import LoaderClosedError
+from gdsload.loader.batch_fields import image_draws
 from gdsload.loader.budgets import limits_of
-from gdsload.loader.decoded_fields import image_draws
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.hand_over import hand_over_steps, on_device
 from gdsload.loader.peer_check import PeerCheckedEpoch
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.progress import Progress
-from gdsload.loader.resources import OpenResources, open_resources, release
+from gdsload.loader.resources import OpenResources, open_resources
 from gdsload.loader.state import Place
 from gdsload.system.dropped import Closer, settle_dropped
 from gdsload.system.pool import WeakList, own_thread
@@ -38,12 +38,7 @@ __all__ = ["Life"]
 
 
 class Life:
-    """The running parts of a loader: its pipelines, resources and counts. Its epochs see it as an `EpochOwner`.
-
-    Args:
-        plan: the loader's.
-        progress: its epochs.
-    """
+    """The running parts of a loader: its pipelines, resources and counts."""
 
     def __init__(self, plan: LoaderPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
@@ -51,13 +46,18 @@ class Life:
         self._before = LoaderStats()
         self.limits = limits_of(plan, progress.schedules.newest)
         self._transform = None
-        if plan.device_transform:
-            self._transform = DeviceTransform(plan.device_transform, plan.device, progress.transform_key)
+        options = plan.options
+        if options.device_transform:
+            self._transform = DeviceTransform(options.device_transform, plan.device, progress.transform_key)
         self._samples = None
-        if plan.per_sample is not None:
+        if options.sample_transform is not None:
             index = plan.form.index or "index"
             self._samples = SampleTransform(
-                plan.per_sample, progress.sample_keys, index=index, collate=plan.collate_fn, ahead=plan.ahead
+                options.sample_transform,
+                progress.sample_keys,
+                index=index,
+                collate=options.collate_fn,
+                ahead=options.ahead,
             )
         self._finish = hand_over_steps(plan, self._transform)
         if plan.placement == "gpu" and not plan.backend.keep:  # else it waits for the drive in any case
@@ -102,8 +102,8 @@ class Life:
         if (resources := self._resources) is None:
             shards = self._plan.space.shards
             every = sum(len(one.sources) for one in self._plan.selected.datasets)
-            return CacheStatus(self._plan.cache, every if shards is None else len(shards))
-        return CacheStatus(self._plan.cache, len(resources.table.starts), resources.tiers())
+            return CacheStatus(self._plan.options.cache, every if shards is None else len(shards))
+        return CacheStatus(self._plan.options.cache, len(resources.table.starts), resources.tiers())
 
     def batches(self, place: Place | None = None) -> int:
         """As ``len(loader)``; of the epoch at a place, if one is given."""
@@ -124,10 +124,7 @@ class Life:
         """The place at which a copy of the loader is to go on: a state, or between epochs the next number.
 
         A number fits any ranks of the copy. With a state comes the number that `set_epoch` was called with since, or
-        None.
-
-        Raises:
-            StateError: in the middle of an epoch of a sampler that cannot be resumed there.
+        None. Raises StateError in the middle of an epoch of a sampler that cannot be resumed there.
         """
         with self._held():
             if not self._progress.inside:
@@ -196,7 +193,7 @@ class Life:
                 self._closing.release()
 
     def check_usable(self) -> None:
-        """For `Epoch`: raise an error if it cannot go on. See `EpochOwner`."""
+        """Raise LoaderClosedError if the loader was closed, or belongs to another process."""
         if self.closed:
             raise LoaderClosedError("the loader was closed", remedy="Make a new one.")
         if self._elsewhere():
@@ -214,7 +211,7 @@ class Life:
         return nullcontext() if self._elsewhere() else self._lock
 
     def check_world(self, place: Place) -> None:
-        """For `Epoch`: raise an error if its world is another one now."""
+        """Raise OptionError if rank or world size are others than when the epoch at `place` began."""
         self._progress.schedules.check(place.schedule)
 
     def _open(self) -> OpenResources:
@@ -229,7 +226,7 @@ class Life:
         return self._resources
 
     def begin(self, epoch: Epoch) -> None:
-        """For `Epoch`: it asks for its first batch."""
+        """Set the place of an epoch that asks for its first batch, and the pipeline that reads from there."""
         self._settle()
         self._owner = os.getpid()  # before the lock, which a fork of another thread's may copy as it is
         with self._lock:
@@ -264,7 +261,7 @@ class Life:
                 pipeline.close()
 
     def ended(self, epoch: Epoch) -> None:
-        """For `Epoch`: it has handed out its last batch."""
+        """Note that an epoch is over; FileChangedError if a shard of some of its batches has changed meanwhile."""
         if (resources := self._resources) is not None:
             resources.table.files.check_passed()
         with self._lock:
@@ -287,7 +284,7 @@ class Life:
         job = Job(resources.table, steps, plan.space.ids, plan.space.index, transform, draws)
         return prefetch(
             job, resources.backend, resources.maker,
-            limits=limits, start=place.step, stats=self.stats, ahead=plan.ahead,
+            limits=limits, start=place.step, stats=self.stats, ahead=plan.options.ahead,
         )  # fmt: skip
 
 
@@ -303,7 +300,11 @@ def _in_turn(transforms: Sequence[Callable[[int, int, Any], Any]], epoch: int, s
 
 
 def _release(backend: Backend, maker: BatchMaker, samples: SampleTransform | None) -> None:
-    """Give back what the resources hold, and end the workers that transform samples; may be called again."""
+    """Close and unmap the files, free memory, and end the workers of samples; may be called again, after Ctrl-C.
+
+    It does not take the resources themselves: it waits until the last reader drops them.
+    """
     if samples is not None:
         samples.close()
-    release(backend, maker)
+    backend.close()
+    maker.close()

@@ -25,8 +25,7 @@ from gdsload.loader.progress import Progress
 from gdsload.loader.rank_groups import ranks_of
 from gdsload.loader.shown import shown
 from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView, TorchAttributes
-from gdsload.loader.torch_keywords import TorchKeywords, check_torch_keywords
-from gdsload.loader.whole_batches import warn_of_shared_draws
+from gdsload.loader.torch_keywords import TorchKeywords, check_torch_keywords, warn_of_shared_draws
 from gdsload.order import BlockShuffle
 from gdsload.order.checks import check_epoch, check_whole
 from gdsload.transforms import DecodeImage
@@ -176,7 +175,7 @@ class DataLoader(TorchAttributes):
         cache: Literal["pagecache", "none", "auto", "vram", "ram"] = "pagecache",
         **unneeded: Unpack[TorchKeywords],
     ) -> None:
-        check_torch_keywords(unneeded, self._keywords, backend)
+        check_torch_keywords(unneeded, self._keywords)
         options = Options(
             batch_size=check_whole(batch_size, "batch_size", 1),
             shuffle=False if shuffle is None else shuffle,
@@ -212,7 +211,6 @@ class DataLoader(TorchAttributes):
     def _set_up(self, dataset: object, options: Options) -> None:
         before = vars(self).keys() | {"_own", "_made"}
         self._plan = plan = plan_loader(dataset, options)
-        self._options = options
         # As with torch's loader, `len(loader.dataset)` is the number of samples.
         self.dataset, self.device, self.order_options = plan.dataset, plan.device, plan.order
         self.batch_size = plan.schedule.batch_size if options.batch_sampler is None else None
@@ -221,7 +219,7 @@ class DataLoader(TorchAttributes):
         self._life = Life(plan, self._progress)
         self.stats = self._life.stats
         view = (SequentialView if plan.order.shuffle == "sequential" else OrderView)(self._life, len(plan.selected))
-        self.sampler: Any = view if options.sampler is None or plan.function is not None else options.sampler
+        self.sampler: Any = view if options.sampler is None or options.function is not None else options.sampler
         self.batch_sampler: Any = options.batch_sampler
         if options.batch_sampler is None:
             self.batch_sampler = BatchView(self._life, view, plan.schedule.batch_size, self.drop_last)
@@ -241,7 +239,7 @@ class DataLoader(TorchAttributes):
         return self._life.batches()
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch. Nothing is read before its first batch is asked for."""
+        """One epoch, for one thread at a time. Nothing is read before its first batch is asked for."""
         if torch.compiler.is_compiling():
             return cast("Iterator[Any]", torch.compiler.disable(self._life.epoch)())
         return self._life.epoch()
@@ -358,7 +356,7 @@ class DataLoader(TorchAttributes):
             OptionError: if a loader with a mesh or a process group is pickled.
         """
         state = {name: value for name, value in vars(self).items() if name not in self._own}
-        options = self._options
+        options = self._plan.options
         if self.seed is not None:  # one that was drawn, too
             options = replace(options, seed=self.seed, generator=None)
         return _remade, (type(self), self.dataset, options), (self._life.luggage(), state)

@@ -20,7 +20,7 @@ from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import OptionError
 from gdsload.loader.batch_fields import Padded
 from gdsload.loader.rank_groups import RankGroups
-from gdsload.loader.samplers.function import is_function
+from gdsload.loader.samplers.indices import is_function
 from gdsload.loader.samplers.planned import PlannedSampler
 from gdsload.order import BlockShuffle, Tail
 from gdsload.system.names import check_list
@@ -115,11 +115,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Options:
-    """All options of a loader but its dataset; see `gdsload.DataLoader`.
-
-    Raises:
-        OptionError: if one cannot be used, or not together with another.
-    """
+    """All options of a loader but its dataset; OptionError if one cannot be used, or not together with another."""
 
     batch_size: int
     shuffle: bool | str | BlockShuffle
@@ -200,8 +196,7 @@ class Options:
     def tuple_names(self) -> tuple[str, ...]:
         """The fields of batches that are handed out as tuples; none: batches are as they are.
 
-        Raises:
-            OptionError: if they are no names.
+        Raises OptionError if they are no names.
         """
         names = self.as_tuple
         if names is None:
@@ -218,12 +213,8 @@ def per_sample(
 ) -> PerSample | None:
     """The transforms of samples, and the number and kind of their workers; None: batches are made of no samples.
 
-    Args:
-        transform: as the loader takes it.
-        collated: whether a function makes batches of samples, in any case.
-
-    Raises:
-        OptionError: if one cannot be called.
+    If batches are `collated` by a function, they are made of samples in any case. Raises OptionError if a transform
+    cannot be called.
     """
     if isinstance(transform, PerSample):
         return transform

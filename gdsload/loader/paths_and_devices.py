@@ -19,22 +19,14 @@ SEVERAL = (
 
 
 def dataset_path(path: object) -> str:
-    """The path of a dataset.
-
-    Raises:
-        OptionError: if it is no path, or several.
-    """
+    """The path of a dataset; OptionError if it is no path, or several."""
     if isinstance(path, str | os.PathLike):
         return os.fspath(path)
     raise OptionError(f"a dataset's path is a text or an os.PathLike, not {path!r:.200}", remedy=SEVERAL)
 
 
 def resolve_device(device: str | torch.device | int | None) -> torch.device:
-    """The device that batches go to: as given, else the current accelerator, else the CPU.
-
-    Raises:
-        OptionError: if there is no such device here.
-    """
+    """The device that batches go to: as given, OptionError if it is not there, else the accelerator, else the CPU."""
     if device is None:
         if not torch.accelerator.is_available():
             return torch.device("cpu")

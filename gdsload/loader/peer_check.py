@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import xxhash
 
 from gdsload.errors import LoaderClosedError, OptionError, ReadError
-from gdsload.loader.epoch import Epoch, EpochOwner
+from gdsload.loader.epoch import Epoch
 from gdsload.loader.rank_groups import gather_texts
 from gdsload.loader.state import Place
 from gdsload.shards.values import memory_of
+
+if TYPE_CHECKING:
+    from gdsload.loader.life import Life
 
 __all__ = ["PeerCheckedEpoch", "batch_digest"]
 
@@ -22,19 +25,15 @@ __all__ = ["PeerCheckedEpoch", "batch_digest"]
 class PeerCheckedEpoch(Epoch):
     """An epoch whose batches are compared with those of the peers, which all have to ask for theirs.
 
-    An error of one of them is raised by all, so that none waits for another.
-
-    Args:
-        owner: see `Epoch`.
-        finish: see `Epoch`.
-        peers: gives the process groups that reach them.
+    An error of one of them is raised by all, so that none waits for another. `peers` gives the process groups that
+    reach them.
     """
 
     _goes_on = False  # the peers need each batch
 
     def __init__(
         self,
-        owner: EpochOwner,
+        owner: Life,
         finish: Callable[[Any, Place, int], Any] | None,
         peers: Callable[[], list[Any]],
     ) -> None:

@@ -10,27 +10,31 @@ rule), and the defaults of budgets that are shares of what is free when the reso
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
 from gdsload.backends.choices import requested
-from gdsload.backends.keep import AT_ONCE
 from gdsload.backends.request import BackendRequest, Placement
 from gdsload.backends.select import preflight, reads_in_place
 from gdsload.engine.assemble import BatchForm
-from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import BackendUnavailableError, OptionError
-from gdsload.loader.batch_fields import batch_form, field_names, mean_sample_bytes, refuse_ragged
+from gdsload.loader.batch_fields import (
+    batch_form,
+    decoded_fields,
+    decoded_sample_bytes,
+    field_names,
+    mean_sample_bytes,
+    refuse_ragged,
+)
 from gdsload.loader.dataset import ShardDataset
-from gdsload.loader.decoded_fields import decoded_fields, decoded_sample_bytes
 from gdsload.loader.options import Options, default_budgets
 from gdsload.loader.paths_and_devices import resolve_device
 from gdsload.loader.rank_groups import RankGroups, check_ranks
 from gdsload.loader.ranks import ScheduleRule
-from gdsload.loader.samplers import IndexSource, expected_batch, index_source
+from gdsload.loader.samplers.indices import IndexSource
+from gdsload.loader.samplers.sampled import expected_batch, index_source
 from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
 from gdsload.order import DatasetFacts, OrderOptions, ShuffleName, resolve
 from gdsload.shards.drive_order import DriveOrder, file_system_of
@@ -45,30 +49,20 @@ class LoaderPlan:
     """All that is decided about a loader before its first batch.
 
     Attributes:
+        options: what was asked for.
         dataset: what the user handed over; a dataset where that was a path.
         selected: the samples.
         space: the samples at the order's positions.
         schedule: what the steps of an epoch follow from.
         groups: the ranks that share samples out, if a mesh or process group was given.
-        with_real: whether each batch says which of its samples count.
         source: gives the indices of this rank's samples; None if the order does.
-        function: gives the order of an epoch, if that is a function.
         seed: seed of the order, or beside a sampler of the random numbers of transforms; None if one is drawn.
         order: the order options.
-        fields: the fields that are read, in the schema's order.
-        form: the form of a batch.
-        per_sample: the transforms of each sample; None: there are none.
-        collate_fn: makes a batch of these samples; None: torch's `default_collate`.
-        device_transform: the transforms of batches on their device.
-        transform: the transform of batches in the consumer's thread; None: there is none.
-        ahead: whether batches are made ahead of the consumer; else its thread makes each when it asks for it.
-        as_tuple: the fields that are handed out, as a tuple; none: batches are as they are.
-        reuse_buffers: whether batches are copied into the same tensors.
+        form: the form of a batch, of the fields that are read.
         mapped: whether shards are mapped into memory.
         asked: the backend that was asked for; that of `backend`, but where samples are transformed one by one.
         backend: which backend is opened, with which budgets.
         registers_by_default: whether `backend.register_bytes` is still to be found out, when it is opened.
-        cache: where samples are kept for later epochs: the option.
         in_vram: whether there is a tier in the GPU's memory.
         vram_bytes: bytes of that tier, or of decoded images there; None: a share of what is free when it is made.
         keeps_images: whether decoded images are kept for later epochs, where batches are built.
@@ -80,30 +74,20 @@ class LoaderPlan:
         batch_sample_bytes: expected bytes of a sample in a batch, where its images are decoded.
     """
 
+    options: Options
     dataset: object
     selected: Selected
     space: SampleSpace
     schedule: ScheduleRule
     groups: RankGroups | None
-    with_real: bool
     source: IndexSource | None
-    function: Callable[[int], Any] | None
     seed: int | None
     order: OrderOptions
-    fields: tuple[str, ...]
     form: BatchForm
-    per_sample: PerSample | None
-    collate_fn: Callable[[list[Any]], Any] | None
-    device_transform: tuple[Callable[..., Any], ...]
-    transform: Callable[..., Any] | None
-    ahead: bool
-    as_tuple: tuple[str, ...]
-    reuse_buffers: bool
     mapped: bool
     asked: str
     backend: BackendRequest
     registers_by_default: bool
-    cache: str
     in_vram: bool
     vram_bytes: int | None
     keeps_images: bool
@@ -138,18 +122,14 @@ class LoaderPlan:
 def plan_loader(dataset: object, options: Options) -> LoaderPlan:
     """Decide what a loader does.
 
-    Args:
-        dataset: what its samples are in.
-        options: all else.
-
-    Raises:
-        OptionError: if one cannot be used.
-        BackendUnavailableError: if the backend or the tier that was asked for cannot be used.
-        DatasetNotFoundError, FormatError: see `ShardDataset`.
+    Raises OptionError if an option cannot be used; BackendUnavailableError if the backend or the tier that was asked
+    for cannot; DatasetNotFoundError and FormatError as of `ShardDataset`.
     """
     request, memory = _backend_request(options), options.memory
     prefetch_bytes, arena_bytes = default_budgets(request.placement, request.device)
-    dataset, selected = _selected(dataset)
+    dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
+    selected = select(dataset)
+    selected.refuse_different_columns()
     mapped = selected.mapped(options.mmap)
     source = index_source(options, len(selected))
     fields = field_names(selected.schema, options)
@@ -162,30 +142,20 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
     ranks = check_ranks(options.ranks, check_peers=options.check_peers, seed=options.order_seed)
     preflight(request, _trials(selected), mapped=mapped)
     return LoaderPlan(
+        options=options,
         dataset=dataset,
         selected=selected,
         space=sample_space(selected, order),
         schedule=_schedule_rule(options, selected, order, source, ranks),
         groups=ranks if isinstance(ranks, RankGroups) else None,
-        with_real=options.with_real,
         source=source,
-        function=options.function,
         seed=options.order_seed,
         order=order,
-        fields=fields,
         form=batch_form(selected, fields, options, decode),
-        per_sample=options.sample_transform,
-        collate_fn=options.collate_fn,
-        device_transform=options.device_transform,
-        transform=options.transform,
-        ahead=options.ahead,
-        as_tuple=options.tuple_names,
-        reuse_buffers=options.reuse_buffers,
         mapped=mapped,
         asked=str(requested(options.backend).backend),
         backend=request,
         registers_by_default=memory.registered is None and request.placement == "gpu",
-        cache=options.cache,
         in_vram=in_vram,
         vram_bytes=memory.nbytes("vram"),
         keeps_images=keeps_images,
@@ -196,13 +166,6 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
         sample_bytes=mean_sample_bytes(selected, fields),
         batch_sample_bytes=decoded_sample_bytes(selected, fields, decode),
     )
-
-
-def _selected(dataset: object) -> tuple[object, Selected]:
-    dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
-    selected = select(dataset)
-    selected.refuse_different_columns()
-    return dataset, selected
 
 
 def _schedule_rule(
@@ -231,18 +194,14 @@ def _backend_request(options: Options) -> BackendRequest:
         device=resolve_device(options.device),
         register_bytes=options.memory.nbytes("registered") or 0,
         per_sample=per_sample,
-        keep=AT_ONCE if options.cache in ("pagecache", "auto") else 0,
+        keep=options.cache in ("pagecache", "auto"),
     )
     _refuse_cache(options.cache, request)
     return request
 
 
 def _refuse_cache(cache: str, request: BackendRequest) -> None:
-    """Refuse a tier that was asked for by name and that there cannot be.
-
-    Raises:
-        BackendUnavailableError: if it cannot be used.
-    """
+    """Raise BackendUnavailableError if a tier was asked for by name that there cannot be."""
     if cache == "vram" and request.placement == "host":
         raise BackendUnavailableError(
             f"`cache='vram'` keeps samples for a GPU that gathers them, but batches for {str(request.device)!r} are "
@@ -252,11 +211,7 @@ def _refuse_cache(cache: str, request: BackendRequest) -> None:
 
 
 def _keeps_images(cache: str, request: BackendRequest, decode: Mapping[str, DecodeImage]) -> bool:
-    """Return whether decoded images are kept for later epochs.
-
-    Raises:
-        OptionError: if they were asked for, and none can be kept.
-    """
+    """Return whether decoded images are kept for later epochs; OptionError if they were asked for, and none can be."""
     some = any(one.repeatable for one in decode.values())
     if cache != "ram":
         return some and cache in ("vram", "auto") and request.placement == "gpu"
@@ -304,4 +259,4 @@ def _trials(selected: Selected) -> list[str]:
     """Paths to try reads on: a shard on each drive."""
     sources = [source for dataset in selected.datasets for source in dataset.sources]
     firsts = DriveOrder([file_system_of(source) for source in sources]).firsts()
-    return [sources[file].path for file in firsts] or [selected.datasets[0].path]
+    return [sources[file].path for file in firsts]

@@ -7,12 +7,12 @@ from typing import Any
 
 from gdsload.engine.steps import Ordered, Steps
 from gdsload.errors import OptionError, StateError
-from gdsload.loader.agreement import agree, warn_of_others
 from gdsload.loader.plan import LoaderPlan
-from gdsload.loader.rank_groups import everyone_there
+from gdsload.loader.rank_groups import agree, everyone_there, warn_of_others
 from gdsload.loader.ranks import Schedules
-from gdsload.loader.samplers import IndexFunction, Sampled
-from gdsload.loader.state import Cursor, OrderIdentity, Place, Run
+from gdsload.loader.samplers.indices import IndexFunction
+from gdsload.loader.samplers.sampled import Sampled
+from gdsload.loader.state import Cursor, OrderIdentity, Place
 from gdsload.order import GivenOrder, Purpose, Schedule, derive_key
 
 __all__ = ["Progress"]
@@ -20,44 +20,35 @@ __all__ = ["Progress"]
 
 @dataclass(slots=True)
 class _Resumed:
-    """A loaded state, with what is known of it until the epoch that it was taken in goes on.
+    """A loaded state.
 
     Attributes:
         state: the state, without a sampler's.
+        cursor: its place.
         change_batch_size: whether its batch size may be another one.
         kept: whether that epoch has been asked for since, even if nothing is left of it.
-        over: whether nothing is left of it; None if that is not known yet.
+        place: the epoch that went on there; `set_epoch` goes back there until it is finished. None: it has not begun.
     """
 
     state: dict[str, Any]
-    change_batch_size: bool
-    kept: bool = False
-    over: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """The place where a resumed epoch began, to go back there until it is finished."""
-
-    place: Place
     cursor: Cursor
-    resumed: _Resumed
+    change_batch_size: bool = False
+    kept: bool = False
+    place: Place | None = None
 
 
 class Progress:
     """The epochs of a loader: which is next, how far the newest one is, and the state of both.
 
     Not for several threads at once: the loader has the lock.
-
-    Args:
-        plan: the loader's.
     """
 
     def __init__(self, plan: LoaderPlan) -> None:
         self._plan = plan
         self.schedules = Schedules(plan.schedule)
         self.sampled = None if plan.source is None else Sampled(plan.source)
-        self._function = None if plan.function is None else IndexFunction(plan.function, len(plan.selected))
+        function = plan.options.function
+        self._function = None if function is None else IndexFunction(function, len(plan.selected))
         self.seed = plan.seed
         """The seed of the order and of transforms; None until one has been drawn."""
         self._agreed = plan.groups is None and plan.seed is not None
@@ -67,8 +58,9 @@ class Progress:
         self._newest: Place | None = None
         self._last: Place | None = None  # as _newest, and still when it is over
         self._resumed: _Resumed | None = None
-        self._run = Run()
-        self._begun: _Begun | None = None
+        self._begun: _Resumed | None = None  # as _resumed, from where its epoch begins
+        self._run = self._left = 0
+        """The number of the run, and how many of its epochs that have begun are not finished."""
 
     def batches(self, place: Place | None = None) -> int:
         """Number of batches of the epoch at a place; None: of one that begins now."""
@@ -112,9 +104,9 @@ class Progress:
     @property
     def epoch(self) -> int:
         """The number of finished epochs, counted from 0 or from the number that was set."""
-        newest, run = self._newest, self._run
-        finished = newest is not None and newest.run is run and self._finished(newest)
-        return self._next - run.left + finished
+        newest = self._newest
+        finished = newest is not None and newest.run == self._run and self._finished(newest)
+        return self._next - self._left + finished
 
     def _finished(self, place: Place) -> bool:
         """Return whether all batches of the newest epoch, or of one without a sampler, have been handed out.
@@ -131,9 +123,7 @@ class Progress:
         resumed = self._resumed
         if resumed is None or resumed.kept or not self._cursor.position:
             return self._cursor.epoch
-        if resumed.over is None:
-            resumed.over = self._nothing_left()
-        return self._cursor.epoch + resumed.over
+        return self._cursor.epoch + self._nothing_left()
 
     def _nothing_left(self) -> bool:
         """Return whether the epoch that is resumed has no batch left, as far as that is known before it begins."""
@@ -149,7 +139,7 @@ class Progress:
     def inside(self) -> bool:
         """True if a state is needed to say where the consumer is, and not only the number of the next epoch."""
         drawn = self._plan.seed is None and self.seed is not None
-        return self._newest is not None or self._cursor.position > 0 or self._run.left > 0 or drawn
+        return self._newest is not None or self._cursor.position > 0 or self._left > 0 or drawn
 
     @property
     def step(self) -> int:
@@ -161,8 +151,7 @@ class Progress:
     def set_epoch(self, number: int, step: int | None = None) -> None:
         """Set the number of the epoch that is begun next, and its first batch; None: as it was, in the same epoch.
 
-        Raises:
-            OptionError: if the epoch has no such batch, or there is a sampler.
+        Raises OptionError if the epoch has no such batch, or there is a sampler.
         """
         if step is not None and self.sampled is not None:
             raise OptionError(
@@ -171,9 +160,10 @@ class Progress:
                 remedy="Resume a state of the loader, or leave out batches as they come.",
             )
         begun, self._begun = self._begun, None
-        self._newest, self._run = None, Run()
-        if begun is not None and begun.place.epoch == number and not self._finished(begun.place):
-            self._cursor, self._resumed = begun.cursor, replace(begun.resumed, kept=True)
+        self._newest, self._run, self._left = None, self._run + 1, 0
+        place = None if begun is None else begun.place
+        if begun is not None and place is not None and place.epoch == number and not self._finished(place):
+            self._cursor, self._resumed = begun.cursor, replace(begun, kept=True)
         elif number != self._cursor.epoch:
             if self.sampled is not None and self._cursor.position:
                 self.sampled.give_up(self._cursor.position)
@@ -183,7 +173,7 @@ class Progress:
         if step is not None:
             schedule = self._schedule(number)
             self._cursor = Cursor(number, schedule.position(step))
-            self._resumed = _Resumed(self._identity(schedule).state(self._cursor), change_batch_size=False, kept=True)
+            self._resumed = _Resumed(self._identity(schedule).state(self._cursor), self._cursor, kept=True)
         if self.sampled is not None:
             self.sampled.set_epoch(number, resumed=self._cursor.position > 0)
 
@@ -197,13 +187,9 @@ class Progress:
         return self._resumed is not None and self._resumed.kept
 
     def state(self, *, opened: bool) -> dict[str, Any]:
-        """The state of the loader, after the last batch handed out.
+        """The state of the loader, after the last batch handed out; if `opened`, the ranks of the newest epoch count.
 
-        Args:
-            opened: whether an epoch has begun, whose ranks count then.
-
-        Raises:
-            StateError: in the middle of an epoch of a sampler that cannot be resumed there.
+        Raises StateError in the middle of an epoch of a sampler that cannot be resumed there.
         """
         place, cursor = self._newest, self._cursor
         if place is not None:
@@ -211,8 +197,8 @@ class Progress:
         else:
             schedule = self.schedules.newest if opened else self.schedules.now()
         state = self._identity(schedule).state(cursor)
-        own = place is not None and place.run is self._run  # the epoch that the state is of may still be finished
-        if left := self._run.left - own:
+        own = place is not None and place.run == self._run  # the epoch that the state is of may still be finished
+        if left := self._left - own:
             state["left"] = left
         if self._function is not None and cursor.position:
             state["indices"] = self._function.digest(cursor.epoch)
@@ -225,12 +211,7 @@ class Progress:
     def resume(self, state: dict[str, Any], *, change_batch_size: bool = False) -> None:
         """Go on where a state was taken.
 
-        Args:
-            state: the state.
-            change_batch_size: whether it may be of another batch size.
-
-        Raises:
-            StateError: if it was taken of another order, or is none; nothing is changed then.
+        Raises StateError if it was taken of another order, or is none; nothing is changed then.
         """
         mark = None
         whole, schedule = state, self.schedules.now()
@@ -263,8 +244,8 @@ class Progress:
         if self._plan.seed is None:
             self.seed = state["seed"]
         self._cursor, self._newest, self._last = cursor, None, None
-        self._resumed = _Resumed(state, change_batch_size)
-        self._run, self._begun = Run(left), None
+        self._resumed, self._begun = _Resumed(state, cursor, change_batch_size), None
+        self._run, self._left = self._run + 1, left
 
     def next_place(self) -> Place:
         """The place where the next epoch begins, with the ranks that there are now."""
@@ -327,23 +308,20 @@ class Progress:
 
     def begun(self, place: Place) -> None:
         """Note that the epoch at a place is the newest; it moves on as batches are handed out."""
-        cursor, begun = Cursor(place.epoch + 1, 0), None
-        if self._resumed is not None and self.sampled is None:
-            begun = _Begun(place, self._cursor, self._resumed)
         if (newest := self._newest) is not None and self._finished(newest):
             self.ended(newest)  # its last batch was taken, and no other one was asked for
         if self.sampled is not None:
             self.sampled.begun()  # Ctrl-C, which strikes in calls, strikes before it or after all that follows
-        self._newest, self._last, self._cursor, self._resumed = place, place, cursor, None
-        self._begun = self._begun if begun is None else begun
+        elif self._resumed is not None:
+            self._resumed.place, self._begun = place, self._resumed
+        self._newest, self._last, self._cursor, self._resumed = place, place, Cursor(place.epoch + 1, 0), None
         place.first, place.run = place.step, self._run
-        place.run.left += 1
+        self._left += 1
 
     def ended(self, place: Place) -> None:
         """Note that the epoch at a place is over: it is finished."""
-        if (run := place.run) is not None:
-            place.run = None
-            run.left -= 1
+        self._left -= place.run == self._run
+        place.run = None
         if self._newest is place:
             self._newest = None
 
@@ -378,11 +356,7 @@ class Progress:
         return self.seed
 
     def _resumed_at(self, schedule: Schedule, state: dict[str, Any], change_batch_size: bool) -> Cursor:
-        """The cursor of a state.
-
-        Raises:
-            StateError: if it was taken of another order, or is none.
-        """
+        """The cursor of a state; StateError if it was taken of another order, or is none."""
         steps_of = None if self._function is None else self._schedule
         return self._identity(schedule, state).resume(state, change_batch_size=change_batch_size, steps_of=steps_of)
 

@@ -1,14 +1,22 @@
-"""The ranks that share a loader's samples out, from a mesh or process group, and the values that they exchange.
+"""The ranks that share a loader's samples out, from a mesh or process group, and their agreement on loader and seed.
 
 Of a mesh, its dimensions of data parallelism share the samples out. Ranks that differ in other dimensions alone (of
 tensor, context or pipeline parallelism) are peers: they get the same batches.
+
+Ranks of a mesh, of a process group, or with seed=None begin the first epoch together, and agree then. Other ranks must
+not wait for each other: they compare their seeds with those of ranks that have begun before. docs/design/0014-ranks.md
+has the reasons.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
+import warnings
 import weakref
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NoReturn
@@ -19,9 +27,9 @@ import torch
 from gdsload.errors import OptionError
 from gdsload.order.checks import check_whole
 
-__all__ = ["DATA_DIMENSIONS", "RankGroups", "check_ranks", "everyone_there", "gather_texts", "ranks_of"]
+__all__ = ["RankGroups", "agree", "check_ranks", "everyone_there", "gather_texts", "ranks_of", "warn_of_others"]
 
-DATA_DIMENSIONS = (
+_DATA_DIMENSIONS = (
     "dp", "ddp", "fsdp", "hsdp", "data", "batch", "replicate", "shard", "data_parallel", "dp_replicate", "dp_shard",
     "dp_shard_mod_ep", "dp_shard_in_ep",
 )  # fmt: skip
@@ -30,6 +38,9 @@ _SAME_DATA = (
     "tp", "cp", "sp", "pp", "mp", "tensor", "context", "sequence", "pipeline", "model", "tensor_parallel",
     "context_parallel", "sequence_parallel", "pipeline_parallel", "model_parallel",
 )  # fmt: skip
+
+_begun: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
+"""Numbers of the loaders of one kind that this process has begun."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,11 +71,7 @@ class RankGroups:
         return self.world_size if self.mesh is None else int(self.mesh.size())
 
     def everyone(self) -> list[Any]:
-        """The process groups along which all processes are reached, one after the other.
-
-        Raises:
-            OptionError: if what was given has been destroyed.
-        """
+        """The process groups along which all processes are reached, one after the other; OptionError if one is gone."""
         try:
             if self.mesh is not None:
                 return [self.mesh.get_group(dim) for dim in range(self.mesh.ndim)]
@@ -97,8 +104,7 @@ class RankGroups:
 def ranks_of(given: object) -> RankGroups | tuple[int, int] | None:
     """The ranks that share samples out, as the option `ranks` has them.
 
-    Raises:
-        OptionError: if it says no ranks, or none that are this process's.
+    Raises OptionError if it says no ranks, or none that are this process's.
     """
     if given is None:
         return None
@@ -125,11 +131,21 @@ def check_ranks(
 ) -> RankGroups | tuple[int, int] | None:
     """The ranks, with whether peers compare their batches.
 
-    Raises:
-        OptionError: if they cannot, or if a seed that is to be drawn cannot be agreed upon.
+    Raises OptionError if they cannot, or if a seed that is to be drawn cannot be agreed upon.
     """
-    if seed is None:
-        _check_drawn_seed(ranks)
+    if seed is None and isinstance(ranks, tuple) and ranks[1] > 1:
+        raise OptionError(
+            "is None, so all ranks must agree upon one, but `ranks=(rank, world_size)` does not connect them",
+            option="seed",
+            remedy="Pass a seed, or a mesh or process group as `ranks`.",
+        )
+    if seed is None and isinstance(ranks, RankGroups) and ranks.members < torch.distributed.get_world_size():
+        raise OptionError(
+            f"is None, so the {ranks.members} ranks of the mesh or group agree upon one, but there are "
+            f"{torch.distributed.get_world_size()}, and others may need the same batches",
+            option="seed",
+            remedy="Pass the whole mesh, or a seed.",
+        )
     if not check_peers:
         return ranks
     if not isinstance(ranks, RankGroups) or not ranks.peer_dims:
@@ -167,7 +183,7 @@ def _of_mesh(mesh: Any) -> RankGroups:
     peers = tuple(dim for dim, name in enumerate(names) if name in _SAME_DATA)
     data = [dim for dim in range(len(shape)) if dim not in peers]
     called = {dim: names[dim] if names else f"number {dim}" for dim in data}
-    unknown = [name for name in called.values() if name not in DATA_DIMENSIONS]
+    unknown = [name for name in called.values() if name not in _DATA_DIMENSIONS]
     # A mesh of one dimension was chosen or flattened for this, whatever its name.
     if unknown and len(shape) > 1:
         chosen = "`ranks=mesh['name']`" if names else "`mesh_dim_names=...` when the mesh is made"
@@ -176,28 +192,12 @@ def _of_mesh(mesh: Any) -> RankGroups:
             f"{', '.join(unknown)} may get the same samples, or others",
             option="ranks",
             remedy=f"Name the dimension along which they get others, {chosen}, or pass `ranks=(rank, world_size)`. "
-            f"Known names are {', '.join(DATA_DIMENSIONS)}; along {', '.join(_SAME_DATA[:5])} ranks get the same.",
+            f"Known names are {', '.join(_DATA_DIMENSIONS)}; along {', '.join(_SAME_DATA[:5])} ranks get the same.",
         )
     rank = 0
     for dim in data:
         rank = rank * shape[dim] + place[dim]
     return RankGroups(rank, prod(shape[dim] for dim in data), mesh, peers)
-
-
-def _check_drawn_seed(ranks: RankGroups | tuple[int, int] | None) -> None:
-    if isinstance(ranks, tuple) and ranks[1] > 1:
-        raise OptionError(
-            "is None, so all ranks must agree upon one, but `ranks=(rank, world_size)` does not connect them",
-            option="seed",
-            remedy="Pass a seed, or a mesh or process group as `ranks`.",
-        )
-    if isinstance(ranks, RankGroups) and ranks.members < torch.distributed.get_world_size():
-        raise OptionError(
-            f"is None, so the {ranks.members} ranks of the mesh or group agree upon one, but there are "
-            f"{torch.distributed.get_world_size()}, and others may need the same batches",
-            option="seed",
-            remedy="Pass the whole mesh, or a seed.",
-        )
 
 
 def everyone_there() -> list[Any]:
@@ -207,13 +207,9 @@ def everyone_there() -> list[Any]:
 
 
 def gather_texts(values: object, groups: Sequence[Any]) -> list[Any]:
-    """The values of all ranks that the groups reach, gathered to each of them.
+    """The plain values of all ranks, which travel as JSON along the groups, one after the other, to each of them.
 
-    All of them have to call it. The values travel as JSON.
-
-    Args:
-        values: plain values of this rank.
-        groups: process groups, along which they are passed on one after the other.
+    All of them have to call it.
     """
     found = [values]
     for group in groups:
@@ -237,3 +233,68 @@ def _gather(text: str, group: Any) -> list[str]:
     parts = [torch.empty_like(padded) for _ in counts]
     torch.distributed.all_gather(parts, padded, group=group)
     return [part[:count].cpu().numpy().tobytes().decode() for part, count in zip(parts, counts, strict=True)]
+
+
+def drawn_seed() -> int:
+    """A seed from torch's global generator, as torch's samplers draw theirs."""
+    return int(torch.empty((), dtype=torch.int64).random_().item())
+
+
+def agree(state: Mapping[str, Any], groups: Sequence[Any]) -> int:
+    """Make sure that all ranks have the same state, and give their seed: a drawn one if they have none.
+
+    All of them have to call it, and all raise OptionError if they differ. The groups reach them; there are none if this
+    is the only rank. The state is that of `DataLoader.state_dict`.
+    """
+    # Each rank draws one, so that their generators stay alike, and that of the first rank counts.
+    drawn = drawn_seed() if state["seed"] is None else 0
+    rank = torch.distributed.get_rank() if groups else 0
+    answers = gather_texts({"rank": rank, "state": dict(state), "drawn": drawn}, groups)
+    answers.sort(key=lambda one: one["rank"])
+    names = list(dict.fromkeys(name for one in answers for name in one["state"]))
+    differing = [
+        name for name in names if any(one["state"].get(name) != answers[0]["state"].get(name) for one in answers)
+    ]
+    if differing:
+        raise OptionError(
+            "the ranks of this loader do not run the same one: "
+            + "; ".join(f"{name} is {_by_rank(name, answers)}" for name in differing),
+            remedy="Make it in all ranks with the same dataset and options, and resume it in all of them from the same "
+            "state.",
+        )
+    seed = answers[0]["state"]["seed"]
+    return int(answers[0]["drawn"] if seed is None else seed)
+
+
+def _by_rank(name: str, answers: Sequence[Mapping[str, Any]]) -> str:
+    """The values of `name`, each with the ranks that have it, in words."""
+    ranks: dict[str, list[int]] = {}
+    for one in answers:
+        value = one["state"].get(name)
+        shown = "not drawn yet" if name == "seed" and value is None else f"{value!r:.100}"
+        ranks.setdefault(shown, []).append(one["rank"])
+    return ", ".join(
+        f"{value} on rank{'s' if len(those) > 1 else ''} {', '.join(map(str, those))}" for value, those in ranks.items()
+    )
+
+
+def warn_of_others(kind: Mapping[str, Any], name: str, value: int | str, *, remedy: str) -> None:
+    """Warn if another rank has begun the same loader with another seed, or with other indices: with another `value`.
+
+    No rank waits: the first one to begin leaves its seed in the store of torch.distributed, where the others find it,
+    by `kind`, the plain values that the loader's order depends on besides. Without such a store, nothing is compared.
+    """
+    key = hashlib.sha256(json.dumps(kind, sort_keys=True).encode()).hexdigest()
+    mine = json.dumps([torch.distributed.get_rank(), value])
+    try:
+        store = torch.distributed.distributed_c10d._get_default_store()  # noqa: SLF001 (a second one has no address)
+        rank, other = json.loads(store.compare_set(f"gdsload/{key}/{next(_begun[key])}", "", mine))
+    except (AttributeError, RuntimeError, ValueError):  # MPI has no store, and not all stores can do it
+        return
+    if other != value:
+        warnings.warn(
+            f"rank {rank} has begun this loader with {name} {other}, and rank {torch.distributed.get_rank()} with "
+            f"{name} {value}: so some samples come several times in an epoch, and others never. {remedy}",
+            UserWarning,
+            stacklevel=2,
+        )

@@ -43,11 +43,7 @@ class SampledSchedule(Schedule):
         return range(size)
 
     def step_at(self, position: int) -> int:
-        """The position itself.
-
-        Raises:
-            OptionError: if it is less than 0.
-        """
+        """The position itself. Raises OptionError if it is less than 0."""
         if position < 0:
             raise OptionError(f"is {position}, which is no number of batches", option="position")
         return position
@@ -89,32 +85,11 @@ class ScheduleRule:
         return 0, 1
 
     def schedule(self) -> Schedule:
-        """The steps of an epoch that begins now.
-
-        Raises:
-            OptionError: if there is no such rank.
-        """
+        """The steps of an epoch that begins now. Raises OptionError if there is no such rank."""
         if self.sampled:
             share = self.world() if self.planned else (0, 1)
             return SampledSchedule(self.samples, self.batch_size, *share, tail=self.tail)
         return Schedule(self.samples, self.batch_size, *self.world(), self.tail, self.lanes)
-
-
-class _Seen:
-    """The default process group of torch.distributed as it was, or that there was none.
-
-    It is not held: torch keeps the store of a group that is referred to, and the next group would hang, as it waits for
-    processes at their old addresses.
-    """
-
-    def __init__(self) -> None:
-        group = _process_group()
-        self._group = None if group is None else weakref.ref(group)
-
-    def is_now(self) -> bool:
-        """Return whether the default process group is still this one; quick enough for each batch."""
-        group = _process_group()
-        return self._group is None if group is None else self._group is not None and self._group() is group
 
 
 def _process_group() -> Any:
@@ -122,29 +97,26 @@ def _process_group() -> Any:
 
 
 class Schedules:
-    """The steps of epochs, and which part of them is this rank's.
-
-    Args:
-        rule: what they follow from.
-
-    Raises:
-        OptionError: if there is no such rank.
-    """
+    """The steps of epochs, and which part of them is this rank's; OptionError if there is no such rank."""
 
     def __init__(self, rule: ScheduleRule) -> None:
         self._rule = rule
-        self._seen = _Seen()
         self.newest = rule.schedule()
         """That of the newest epoch; before the first one, as far as is known."""
+        self._group: weakref.ref[Any] | None = None
+        """The default process group when it began. It is not held: torch keeps the store of a group that is referred
+        to, and the next group would hang, as it waits for processes at their old addresses."""
+
+    def _same_group(self) -> bool:
+        """Return whether the default process group is still that one; quick enough for each batch."""
+        group = _process_group()
+        return self._group is None if group is None else self._group is not None and self._group() is group
 
     def now(self, samples: int | None = None) -> Schedule:
-        """The steps of an epoch that begins now. They do not change while the process group is the same.
+        """The steps of an epoch of so many samples that begins now; None: of the rule's.
 
-        Args:
-            samples: samples of the epoch of all ranks; None for the rule's.
-
-        Raises:
-            OptionError: if there are several processes, and the rank of this one is unknown.
+        They do not change while the process group is the same. Raises OptionError if there are several processes, and
+        the rank of this one is unknown.
         """
         self._renew()
         if samples is not None and samples != self.newest.samples:
@@ -163,17 +135,13 @@ class Schedules:
                 "before the first batch, len(loader) and states, or pass `ranks=(rank, world_size)`; `ranks=(0, 1)` "
                 "gives all samples to every process.",
             )
-        if not self._seen.is_now():
-            seen = _Seen()
-            self.newest, self._seen = self._rule.schedule(), seen
+        if not self._same_group():
+            self.newest, group = self._rule.schedule(), _process_group()
+            self._group = None if group is None else weakref.ref(group)
 
     def check(self, begun: Schedule) -> None:
-        """Make sure that an epoch's world is still the one that it began with.
-
-        Raises:
-            OptionError: if it is not.
-        """
-        if self._rule.fixed or (self.newest is begun and self._seen.is_now()):
+        """Make sure that an epoch's world is still the one that it began with. Raises OptionError if it is not."""
+        if self._rule.fixed or (self.newest is begun and self._same_group()):
             return
         now = self._rule.world()
         if now != (begun.rank, begun.world_size):

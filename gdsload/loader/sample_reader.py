@@ -37,14 +37,7 @@ and 0.68 s in one, whose addresses leave the processor's cache."""
 
 
 class SampleReader:
-    """Reads samples of a dataset in one process. Its methods may be called from several threads.
-
-    Args:
-        catalog: the dataset's shards.
-        open_files: makes the files that their bytes come from.
-        mapped: whether they are mapped into memory.
-        device: where batches go: the CPU, or a CUDA device.
-    """
+    """Reads samples of a dataset in one process, for the CPU or a CUDA device. Several threads may call its methods."""
 
     def __init__(self, catalog: Catalog, open_files: OpenFiles, *, mapped: bool, device: torch.device = CPU) -> None:
         self.owner = os.getpid()

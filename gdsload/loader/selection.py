@@ -6,7 +6,6 @@ They are addressed by the positions of an order.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -62,11 +61,7 @@ class Selected:
         return self.datasets[0].stored
 
     def refuse_different_columns(self) -> None:
-        """Refuse datasets that store their fields in different columns, which cannot be read as one.
-
-        Raises:
-            OptionError: if there are such.
-        """
+        """Raise OptionError for datasets that store their fields in different columns, which cannot be read as one."""
         for dataset in self.datasets[1:]:
             if dataset.stored != self.stored:
                 first, second = (list(map(list, found.packed)) or "none" for found in (self.stored, dataset.stored))
@@ -77,11 +72,7 @@ class Selected:
                 )
 
     def refuse_ragged_windows(self, fields: Sequence[str]) -> None:
-        """Refuse fields whose samples have their own shapes, if samples are in windows.
-
-        Raises:
-            OptionError: if there is one.
-        """
+        """Raise OptionError if samples are in windows and one of the fields has samples of their own shapes."""
         if self.offsets is not None:
             refuse_ragged_windows(self.datasets[0], fields)
 
@@ -111,17 +102,10 @@ class Selected:
 
 
 def select(source: object) -> Selected:
-    """Take a dataset apart.
+    """Take a dataset apart: a `ShardDataset`, a path, or torch's `Subset` and `ConcatDataset` over them, or a `Mix`.
 
-    Args:
-        source: a `ShardDataset`, a path to one, or `torch.utils.data.Subset` (so also `random_split`) and
-            `ConcatDataset` over them or over `Windows` with the same offsets, nested as deep as you like; or a `Mix`.
-
-    Raises:
-        OptionError: if it is anything else, or the datasets have different fields, windows other offsets, or
-            their files are opened in different ways.
-        DatasetNotFoundError: if there is nothing at the path.
-        FormatError: if what is there is damaged.
+    They may be nested, and over `Windows` with the same offsets. Raises OptionError if it is anything else, or the
+    datasets have different fields, windows other offsets, or their files are opened in different ways.
     """
     if isinstance(source, Mix):
         return replace(select(ConcatDataset(source.datasets)), mixture=source.mixture)
@@ -194,27 +178,17 @@ def _collect(source: object, found: list[ShardDataset], shapes: list[dict[str, O
         raise OptionError(f"a loader reads one dataset, not a {type(source).__name__} of them", remedy=SEVERAL)
     else:
         raise OptionError(
-            f"gdsload cannot read a {_kind(type(source))} from its shards",
+            f"gdsload cannot read a {type(source).__module__}.{type(source).__qualname__} from its shards",
             remedy="Convert it once, with `gdsload.convert(dataset, folder)`, then load the shards. Changes of each "
             "sample go into `sample_transform`. torch's Subset, random_split and ConcatDataset over a ShardDataset are "
             "read as they are.",
         )
 
 
-def _kind(kind: type) -> str:
-    """The name of a class; with its module, unless that is another one, as of classes that a metaclass has made."""
-    module = sys.modules.get(kind.__module__)
-    known = getattr(module, kind.__name__, None) is kind and kind.__module__ not in ("__main__", "builtins")
-    return f"{kind.__module__}.{kind.__qualname__}" if known else kind.__qualname__
-
-
 def _ids(source: object, starts: dict[int, int], known: dict[int, Numbers]) -> Numbers:
-    """The sample id for each index of `source`.
+    """The sample id for each index of `source`; `starts` has the first id of each dataset of shards, by its identity.
 
-    Args:
-        source: a dataset.
-        starts: the first id of each dataset of shards, by its Python identity.
-        known: what has been found by now, by identity: many subsets may be of one dataset.
+    `known` has what has been found by now, by identity: many subsets may be of one dataset.
     """
     if (found := known.get(id(source))) is None:
         found = known[id(source)] = _new_ids(source, starts, known)

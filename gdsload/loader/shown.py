@@ -12,12 +12,7 @@ __all__ = ["shown"]
 
 
 def shown(plan: LoaderPlan, batch_size: int | None) -> str:
-    """A loader as text: dataset, order, device, backend and budgets.
-
-    Args:
-        plan: the loader's.
-        batch_size: as the loader has it.
-    """
+    """A loader as text: dataset, order, device, backend and budgets."""
     order = plan.order
     return (
         f"DataLoader({_dataset(plan.dataset)}, batch_size={batch_size}, {order.shuffle} order ({order.reason}), "
@@ -46,7 +41,7 @@ def _later(plan: LoaderPlan) -> str:
 
 def _way(plan: LoaderPlan) -> str:
     """The backend in use, where another one was asked for, as samples are made in CPU memory; else nothing."""
-    why = "collate_fn" if plan.collate_fn else "sample_transform"
+    why = "collate_fn" if plan.options.collate_fn else "sample_transform"
     return "" if plan.asked == str(plan.backend.backend) else f" ({plan.backend.backend}, for {why})"
 
 

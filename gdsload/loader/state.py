@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,33 +15,16 @@ from gdsload.order import Mixture, OrderOptions, Schedule
 from gdsload.system.arrays import Numbers
 from gdsload.system.units import counted
 
-__all__ = ["Cursor", "OrderIdentity", "Place", "Run", "dataset_digest"]
+__all__ = ["Cursor", "OrderIdentity", "Place", "dataset_digest"]
 
 _VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """The position of all ranks in an epoch.
-
-    Attributes:
-        epoch: its number.
-        position: samples that all ranks together have got.
-    """
+class Cursor(NamedTuple):
+    """The position of all ranks in an epoch: samples that all together have got."""
 
     epoch: int
     position: int
-
-
-@dataclass(slots=True, eq=False)
-class Run:
-    """The epochs of a loader since the number of the next one was last set.
-
-    Attributes:
-        left: how many of those that have begun are not finished.
-    """
-
-    left: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -52,14 +35,15 @@ class Place:
         epoch: the number of its epoch.
         step: how many steps of it have been handed out.
         schedule: the steps of that epoch.
-        run: what counts the epoch as one that is not finished; None before it begins and after it ends.
+        run: number of the run that counts its epoch as not finished; None before it begins and after it ends.
+            A run ends where the number of the next epoch is set.
         first: the step that it began with.
     """
 
     epoch: int
     step: int
     schedule: Schedule
-    run: Run | None = None
+    run: int | None = None
     first: int = 0
 
 
@@ -97,15 +81,10 @@ class OrderIdentity:
         change_batch_size: bool = False,
         steps_of: Callable[[int], Schedule] | None = None,
     ) -> Cursor:
-        """The cursor of a state that `state` made.
+        """The cursor of a state that `state` made; StateError if it was made for another order, or is none.
 
-        Args:
-            state: the state.
-            change_batch_size: whether its global batch may be another one, if one of ours begins at its position.
-            steps_of: gives the steps of an epoch, where each has another number of samples.
-
-        Raises:
-            StateError: if it was made for another order, or is none.
+        With `change_batch_size` its global batch may be another one, if one of ours begins at its position. `steps_of`
+        gives the steps of an epoch, where each has another number of samples.
         """
         if not _is_plain(state) or state.get("version") != _VERSION:
             raise StateError(
@@ -155,12 +134,10 @@ class OrderIdentity:
 
 
 def dataset_digest(digests: Sequence[str], ids: Numbers | None, offsets: object = None) -> str:
-    """The digest that names the samples of a loader.
+    """The digest that names the samples of a loader, from those of its datasets.
 
-    Args:
-        digests: what names the content of each dataset.
-        ids: the samples selected of them, in order; None for all.
-        offsets: of windows, which samples of each field they have; None if samples are in no windows.
+    `ids` are the samples selected of them, in order, or None for all; `offsets` say which samples of each field windows
+    have, or None if samples are in no windows.
     """
     if len(digests) == 1 and ids is None:
         return digests[0]

@@ -9,76 +9,57 @@ error, which says what to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Sampler, SequentialSampler
 
 from gdsload.errors import OptionError
 from gdsload.order.checks import check_epoch
 
-__all__ = ["BatchView", "EpochKeeper", "OrderView", "SequentialView", "TorchAttributes"]
+if TYPE_CHECKING:
+    from gdsload.loader.life import Life
+
+__all__ = ["BatchView", "OrderView", "SequentialView", "TorchAttributes"]
 
 _SET_BY_FRAMEWORKS = "worker_init_fn"
 """Lightning sets it after `seed_everything(workers=True)`."""
 
 
-class EpochKeeper(Protocol):
-    """The owner of a loader's epochs."""
+class OrderView(Sampler[Any]):
+    """``loader.sampler`` of a loader that has no sampler of the user's: it knows the epoch, and cannot be iterated.
 
-    def set_epoch(self, number: int) -> None:
-        """As `DataLoader.set_epoch`."""
-
-    def batches(self) -> int:
-        """As ``len(loader)``."""
-
-
-class _View:
-    """The loader's stand-in for a sampler: it knows the epoch, and its order stays the loader's.
-
-    Args:
-        keeper: what knows the loader's epochs. Not the loader itself, which holds this: it must be freed when it is
-            dropped.
+    It is made of the loader's life, not of the loader itself, which holds this: it must be freed when it is dropped.
     """
 
-    def __init__(self, keeper: EpochKeeper, samples: int) -> None:
-        self._keeper, self._samples = keeper, samples
+    def __init__(self, life: Life, samples: int) -> None:
+        self._life, self._samples = life, samples
 
     def set_epoch(self, epoch: int) -> None:
         """As `DataLoader.set_epoch`."""
-        self._keeper.set_epoch(check_epoch(epoch))
-
-    def __iter__(self) -> Iterator[Any]:
-        raise _remade_by_torch()
-
-
-class OrderView(_View, Sampler[int]):
-    """``loader.sampler`` of a loader that has no sampler of the user's."""
+        self._life.set_epoch(check_epoch(epoch))
 
     def __len__(self) -> int:
         """Number of samples of the dataset."""
         return self._samples
+
+    def __iter__(self) -> Iterator[Any]:
+        raise _remade_by_torch()
 
 
 class SequentialView(OrderView, SequentialSampler):
     """The same of a loader that does not shuffle: frameworks look for torch's class."""
 
 
-class BatchView(_View, Sampler[list[int]]):
-    """``loader.batch_sampler`` of a loader that has none of the user's.
+class BatchView(OrderView):
+    """``loader.batch_sampler`` of a loader that has none of the user's. Frameworks set the epoch by its `sampler`."""
 
-    Attributes:
-        sampler: what frameworks tell the epoch to.
-        batch_size: samples of a batch.
-        drop_last: whether a last batch that is not full is left out.
-    """
-
-    def __init__(self, keeper: EpochKeeper, sampler: OrderView, batch_size: int, drop_last: bool) -> None:
-        super().__init__(keeper, len(sampler))
+    def __init__(self, life: Life, sampler: OrderView, batch_size: int, drop_last: bool) -> None:
+        super().__init__(life, len(sampler))
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
 
     def __len__(self) -> int:
         """As ``len(loader)``."""
-        return self._keeper.batches()
+        return self._life.batches()
 
 
 def _refuse_to_collate(_: object) -> Any:
@@ -116,20 +97,13 @@ class TorchAttributes:
     """Those of the loader's constructor, `dataset` among them."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute, but for keywords of the loader's and of torch's, which have taken effect or have none.
-
-        Raises:
-            OptionError: if `name` is one of those; as in torch this is a ValueError.
-        """
-        if self._made and name[:1] != "_" and name != _SET_BY_FRAMEWORKS:
-            unneeded = name in vars(TorchAttributes) and name not in self._keywords and name not in self._own
-            if unneeded or name in self._keywords or name in self._own:
-                remedy = "Leave it out: the loader does without." if unneeded else "Leave it out: the loader sets it."
-                if name in self._keywords:
-                    remedy = f"Make a new one with the `{name}` that you want."
-                raise OptionError(
-                    f"cannot be set after the {type(self).__name__} was made, and would change nothing",
-                    option=name,
-                    remedy=remedy,
-                )
+        """Set an attribute; OptionError, a ValueError as in torch, for keywords, which would change nothing."""
+        fixed = name in self._keywords or name in self._own or name in vars(TorchAttributes)
+        if self._made and fixed and name[:1] != "_" and name != _SET_BY_FRAMEWORKS:
+            new = f"Make a new one with the `{name}` that you want."
+            raise OptionError(
+                f"cannot be set after the {type(self).__name__} was made, and would change nothing",
+                option=name,
+                remedy=new if name in self._keywords else "Leave it out.",
+            )
         super().__setattr__(name, value)

@@ -1,41 +1,21 @@
-"""The keywords that `gdsload.DataLoader` does not have: torch's, former ones of ours, and wrong ones."""
+"""Arguments that users of torch and torchvision are used to: keywords without a meaning here, and random transforms."""
 
 from __future__ import annotations
 
+import functools
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
-from typing import TypedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypedDict
 
-from gdsload.backends.choices import Auto, Bounce, Gds
-from gdsload.errors import OptionError
+import torch
+
+from gdsload.loader.options import Options
 from gdsload.system.names import check_names
+from gdsload.transforms import Compose
 
-__all__ = ["WARNED", "TorchKeywords", "check_torch_keywords"]
+__all__ = ["WARNED", "TorchKeywords", "check_torch_keywords", "warn_of_shared_draws"]
 
-_FORMER: tuple[tuple[str, dict[str, str]], ...] = (
-    ("shuffle=gdsload.BlockShuffle({})", {"block": "block=", "window": "window=", "lanes": "lanes="}),
-    ("ranks=({})", {"rank": "", "world_size": ""}),
-    ("ranks={}", {"mesh": ""}),
-    ("ranks={}", {"process_group": ""}),
-    (
-        "memory=gdsload.Memory({})",
-        {
-            "prefetch_bytes": "prefetch=", "arena_bytes": "arena=", "register_bytes": "registered=",
-            "vram_bytes": "vram=", "ram_bytes": "ram=",
-        },
-    ),
-    (
-        "backend=gdsload.{backend}({})",
-        {"gds_engine": "engine=", "gds_compat": "compat=", "pinned_bytes": "pinned=", "read_threads": "threads="},
-    ),
-    (
-        "sample_transform=gdsload.PerSample(transform, {})",
-        {"sample_workers": "workers=", "sample_processes": "processes="},
-    ),
-    ("ragged=gdsload.Padded({})", {"padding_value": ""}),
-)  # fmt: skip
-"""Former keywords: the values that replace them, and their places in these."""
 _TORCHS: dict[str, object] = {
     "num_workers": 0, "pin_memory": False, "pin_memory_device": "", "prefetch_factor": None, "timeout": 0,
     "persistent_workers": False, "worker_init_fn": None, "multiprocessing_context": None, "in_order": True,
@@ -43,6 +23,12 @@ _TORCHS: dict[str, object] = {
 """torch's defaults: if they are written out, they ask for nothing."""
 WARNED: set[str] = set()
 """The keywords that a warning has named in this process."""
+
+_ALSO_RANDOM = (
+    "AugMix", "AutoAugment", "ColorJitter", "ElasticTransform", "GaussianBlur", "GaussianNoise", "RandAugment",
+    "ScaleJitter", "TrivialAugmentWide",
+)  # fmt: skip
+"""torchvision's transforms that draw, beside those called ``Random...``; its MixUp and CutMix are for batches."""
 
 
 class TorchKeywords(TypedDict, total=False):
@@ -59,18 +45,8 @@ class TorchKeywords(TypedDict, total=False):
     in_order: bool
 
 
-def check_torch_keywords(given: Mapping[str, object], known: Iterable[str], backend: object) -> None:
-    """Answer the keywords that the loader does not have: with a warning, once, for those that it does not need.
-
-    Args:
-        given: the keywords.
-        known: those that the loader has.
-        backend: the loader's.
-
-    Raises:
-        OptionError: if one is a former one, or unknown.
-    """
-    _refuse_former(given, backend)
+def check_torch_keywords(given: Mapping[str, object], known: Iterable[str]) -> None:
+    """Warn, once, of keywords that the loader does not need; OptionError if one is unknown."""
     unneeded = TorchKeywords.__annotations__.keys()
     check_names("DataLoader", sorted(given.keys() - unneeded), known)
     found = sorted(name for name in given.keys() & unneeded if given[name] != _TORCHS[name])
@@ -83,26 +59,37 @@ def check_torch_keywords(given: Mapping[str, object], known: Iterable[str], back
         )
 
 
-def _refuse_former(given: Mapping[str, object], backend: object) -> None:
-    """Refuse keywords that are values of other options, with the text that says the same."""
-    kind = Gds if "gds_compat" in given else {"bounce": Bounce, "gds": Gds}.get(str(backend), Auto)
-    has = {f"{field.name}=" for field in fields(kind)}
-    said: list[str] = []
-    names: list[str] = []
-    for text, places in _FORMER:
-        found = {name: place for name, place in places.items() if name in given}
-        names += found
-        if given.get("sample_workers") == 0 and found.pop("sample_workers", ""):
-            said.append("ahead=False")
-        if "{backend}" in text:
-            found = {name: place for name, place in found.items() if place in has}
-        if found:
-            values = ", ".join(f"{place}{_shown(name, given[name])}" for name, place in found.items())
-            said.append(text.format(values, backend=kind.__name__))
-    if names:
-        raise OptionError(f"DataLoader has no option {', '.join(names)}", remedy=f"Pass `{'`, `'.join(said)}`.")
+def warn_of_shared_draws(options: Options) -> None:
+    """Warn if `transform` or `device_transform` is or contains such a transform. Code of functions is not looked at."""
+    if "torchvision" not in sys.modules:
+        return
+    for name, value in (("transform", options.transform), ("device_transform", options.device_transform)):
+        found = next(_drawing(value), None)
+        if found is not None:
+            warnings.warn(
+                f"`{name}` gets whole batches, and torchvision's {found} draws once for all samples of one: pass it as "
+                "`sample_transform`, which gets them one by one, or take one of gdsload.transforms",
+                UserWarning,
+                stacklevel=3,
+            )
 
 
-def _shown(name: str, value: object) -> str:
-    """A value as it is written, or the name of one that cannot be."""
-    return repr(value) if value is None or isinstance(value, bool | int | float | str | dict) else name
+def _drawing(value: Any) -> Iterator[str]:
+    """Names of torchvision's random transforms in what a loader is given."""
+    kind = type(value)
+    inside: list[Any] = []
+    if kind.__module__.startswith("torchvision.transforms"):
+        if kind.__name__.startswith("Random") or kind.__name__ in _ALSO_RANDOM:
+            yield kind.__name__
+        nested = getattr(value, "transforms", ())
+        inside += nested if isinstance(nested, list | tuple) else []
+    elif isinstance(value, list | tuple):
+        inside += value
+    elif isinstance(value, Compose):
+        inside += value.transforms
+    elif isinstance(value, functools.partial):
+        inside += [value.func, *value.args, *value.keywords.values()]
+    elif isinstance(value, torch.nn.Module):
+        inside += value.children()
+    for one in inside:
+        yield from _drawing(one)

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from gdsload.engine.windows import Offsets, evenly_spaced
 from gdsload.errors import OptionError, SampleIndexError
 from gdsload.loader.dataset import ShardDataset
-from gdsload.loader.indices import Indices, whole_numbers
-from gdsload.loader.known_fields import known_field
+from gdsload.loader.wanted import Indices, known_field, whole_numbers
 from gdsload.order.checks import MAX_SAMPLES, check_whole
 from gdsload.shards import reads
 from gdsload.system.arrays import IntArray, Numbers, array_of, taken

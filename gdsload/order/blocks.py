@@ -46,8 +46,7 @@ class BlockSequence:
     def permuted(cls, run_lengths: NDArray[np.int64], block: int, key: int) -> BlockSequence:
         """Cut each run (a shard's samples) into blocks, its last one maybe shorter, and permute all blocks.
 
-        Raises:
-            OptionError: if that makes more than MAX_BLOCKS blocks.
+        Raises OptionError if that makes more than MAX_BLOCKS blocks.
         """
         counts = -(-run_lengths // block)
         blocks = int(counts.sum())
@@ -69,8 +68,7 @@ class BlockSequence:
     def extents(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the runs of consecutive ids at positions [start, stop), a non-empty range, in order.
 
-        Returns:
-            First id and length of each run, int64, shape [runs]. A block cut by an edge gives a part.
+        They are given by first id and length, int64, shape [runs]. A block cut by an edge gives a part.
         """
         first = int(self.cuts.searchsorted(start, side="right")) - 1
         last = int(self.cuts.searchsorted(stop, side="left"))
@@ -87,12 +85,13 @@ class BlockOrder:
     position and not between blocks, so that their sizes never depend on how full blocks are.
 
     The block sequence is built on first use, and the ids of the windows used last are kept: at most two pieces
-    of 512 KiB for each lane. Safe to share between threads.
+    of 512 KiB for each lane. Safe to share between threads. Methods raise OptionError for positions that a lane, or for
+    `sorted_ids` one window of it, does not have.
 
     Args:
-        run_lengths: samples of each shard, in dataset order.
+        run_lengths: samples of each shard, in dataset order; `samples` are all of them.
         block: samples of a block; the last block of each shard may be shorter.
-        window: samples shuffled together.
+        window: samples shuffled together: lane positions of a window.
         lanes: number of lanes.
         key: 64-bit key, from `derive_key`.
 
@@ -100,48 +99,16 @@ class BlockOrder:
         OptionError: if an argument is out of range.
     """
 
-    __slots__ = (
-        "_block",
-        "_key",
-        "_lanes",
-        "_lock",
-        "_pieces",
-        "_run_lengths",
-        "_samples",
-        "_sequence",
-        "_window",
-    )
-
     def __init__(self, run_lengths: Sequence[int], *, block: int, window: int, lanes: int, key: int) -> None:
         self._run_lengths = check_run_lengths(run_lengths)
-        self._samples = int(self._run_lengths.sum())
+        self.samples = int(self._run_lengths.sum())
         self._block = check_whole(block, "block", 1, MAX_SAMPLES)
-        self._window = check_whole(window, "window", 1, MAX_SAMPLES)
-        self._lanes = check_whole(lanes, "lanes", 1, MAX_SAMPLES)
-        self._key = check_whole(key, "key", 0, MASK64)
+        self.window = check_whole(window, "window", 1, MAX_SAMPLES)
+        self.lanes = check_whole(lanes, "lanes", 1, MAX_SAMPLES)
+        self.key = check_whole(key, "key", 0, MASK64)
         self._lock = threading.Lock()
         self._sequence: BlockSequence | None = None
-        self._pieces: Recent[tuple[int, int, int], NDArray[np.int64]] = Recent(_PIECES_PER_LANE * self._lanes)
-
-    @property
-    def samples(self) -> int:
-        """Number of samples, all lanes together."""
-        return self._samples
-
-    @property
-    def lanes(self) -> int:
-        """Number of lanes."""
-        return self._lanes
-
-    @property
-    def window(self) -> int:
-        """Lane positions per window."""
-        return self._window
-
-    @property
-    def key(self) -> int:
-        """The 64-bit key."""
-        return self._key
+        self._pieces: Recent[tuple[int, int, int], NDArray[np.int64]] = Recent(_PIECES_PER_LANE * self.lanes)
 
     @property
     def blocks(self) -> int:
@@ -150,15 +117,11 @@ class BlockOrder:
 
     def lane_length(self, lane: int) -> int:
         """Return the number of positions of `lane`."""
-        check_whole(lane, "lane", 0, self._lanes - 1)
-        return lane_share(self._samples, lane, self._lanes)
+        check_whole(lane, "lane", 0, self.lanes - 1)
+        return lane_share(self.samples, lane, self.lanes)
 
     def window_at(self, lane: int, position: int) -> tuple[int, int]:
-        """Return the positions [start, stop) of the window of `lane` that holds `position`.
-
-        Raises:
-            OptionError: if the lane has no such position.
-        """
+        """Return the positions [start, stop) of the window of `lane` that holds `position`."""
         check_whole(position, f"position of lane {lane}", 0, self.lane_length(lane) - 1)
         return self._window_bounds(lane, self._window_number(lane, position))
 
@@ -168,22 +131,18 @@ class BlockOrder:
         A reader that keeps windows in memory then reads one at a time ahead, and not one for every lane at once.
         """
         length = self.lane_length(lane)
-        return length if length <= self._window else max(1, self._window * (lane + 1) // self._lanes)
+        return length if length <= self.window else max(1, self.window * (lane + 1) // self.lanes)
 
     def _window_number(self, lane: int, position: int) -> int:
         first = self._first_window(lane)
-        return 0 if position < first else 1 + (position - first) // self._window
+        return 0 if position < first else 1 + (position - first) // self.window
 
     def _window_bounds(self, lane: int, window: int) -> tuple[int, int]:
-        stop = self._first_window(lane) + window * self._window
-        return max(stop - self._window, 0) if window else 0, min(stop, self.lane_length(lane))
+        stop = self._first_window(lane) + window * self.window
+        return max(stop - self.window, 0) if window else 0, min(stop, self.lane_length(lane))
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions [start, stop) of `lane`, read-only, shape [stop - start].
-
-        Raises:
-            OptionError: if the lane has no such positions.
-        """
+        """Return the sample ids at positions [start, stop) of `lane`, read-only, shape [stop - start]."""
         check_range(start, stop, self.lane_length(lane), f"lane {lane}")
         parts = []
         while start < stop:
@@ -201,15 +160,8 @@ class BlockOrder:
     def sorted_ids(self, lane: int, runs: Sequence[LaneRun]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the sample ids at positions of one window, in rising order, without sorting them.
 
-        Args:
-            lane: the lane.
-            runs: the positions; at least one, none of them twice.
-
-        Returns:
-            The ids, and for each position, in the order of the runs, the index of its id among them.
-
-        Raises:
-            OptionError: if the lane has no such positions, or they are not of one window.
+        The runs are the positions: one at least, none of them twice. Beside the ids comes, for each position in the
+        order of the runs, the index of its id among them.
         """
         low, high = runs[0].start, runs[-1].stop
         window = self._window_number(lane, low)
@@ -237,14 +189,10 @@ class BlockOrder:
     def runs_between(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return the runs of consecutive ids that are at positions [start, stop) of `lane`, if those are whole windows.
 
-        Returns:
-            First id of each, and the one after its last; int64, shape [runs, 2], in rising order.
-
-        Raises:
-            OptionError: if the lane has no such positions.
+        They are given by first id and the one after the last; int64, shape [runs, 2], in rising order.
         """
         check_range(start, stop, self.lane_length(lane), f"lane {lane}")
-        base = lane_offset(self._samples, lane, self._lanes)
+        base = lane_offset(self.samples, lane, self.lanes)
         starts, lengths = self.sequence().extents(base + start, base + stop)
         by_id = starts.argsort()
         runs = np.empty((len(starts), 2), np.int64)
@@ -253,11 +201,11 @@ class BlockOrder:
         return runs
 
     def _permutation(self, lane: int, window: int, length: int) -> Permutation:
-        return Permutation(length, derive_key(self._key, Purpose.WINDOW, lane, window))
+        return Permutation(length, derive_key(self.key, Purpose.WINDOW, lane, window))
 
     def _window_range(self, lane: int, window: int) -> tuple[int, int]:
         """Positions of a window in the block sequence."""
-        base = lane_offset(self._samples, lane, self._lanes)
+        base = lane_offset(self.samples, lane, self.lanes)
         start, stop = self._window_bounds(lane, window)
         return base + start, base + stop
 
@@ -278,12 +226,8 @@ class BlockOrder:
         return ids
 
     def sequence(self) -> BlockSequence:
-        """Return all blocks in permuted order; made once.
-
-        Raises:
-            OptionError: if there are more than MAX_BLOCKS of them.
-        """
+        """Return all blocks in permuted order; made once. Raises OptionError if there are more than MAX_BLOCKS."""
         with self._lock:
             if self._sequence is None:
-                self._sequence = BlockSequence.permuted(self._run_lengths, self._block, self._key)
+                self._sequence = BlockSequence.permuted(self._run_lengths, self._block, self.key)
             return self._sequence

@@ -18,11 +18,7 @@ MAX_SAMPLES: Final = 1 << 48
 
 
 def check_whole(value: int, name: str, at_least: int, at_most: int | None = None) -> int:
-    """Return `value` as an int, if it is a whole number in [at_least, at_most].
-
-    Raises:
-        OptionError: if it is not.
-    """
+    """Return `value` as an int; OptionError if it is no whole number in [at_least, at_most]."""
     try:
         whole = operator.index(value)
     except TypeError:
@@ -39,11 +35,7 @@ def check_whole(value: int, name: str, at_least: int, at_most: int | None = None
 
 
 def check_epoch(value: object) -> int:
-    """Return the number of an epoch as an int.
-
-    Raises:
-        OptionError: if it is no whole number from 0 to 2**64 - 1.
-    """
+    """Return the number of an epoch as an int; OptionError if it is no whole number from 0 to 2**64 - 1."""
     try:
         number = -1 if isinstance(value, bool) else operator.index(cast("int", value))
     except TypeError:
@@ -65,8 +57,7 @@ def check_range(start: int, stop: int, length: int, where: str) -> None:
 def check_run_lengths(run_lengths: Sequence[int]) -> NDArray[np.int64]:
     """Return the samples of each shard as int64, shape [shards].
 
-    Raises:
-        OptionError: if they are no whole numbers of at least 0, or more than MAX_SAMPLES together.
+    Raises OptionError if they are no whole numbers of at least 0, or more than MAX_SAMPLES together.
     """
     lengths = np.asarray(run_lengths)
     if lengths.ndim != 1 or (lengths.size and (lengths.dtype.kind not in "iu" or int(lengths.min()) < 0)):

@@ -25,15 +25,11 @@ _REDUCE_SHIFT: Final = np.uint64(40)
 
 
 class _Tables(NamedTuple):
-    """The tables of a network: the terms its rounds add, and the image of its halves, not reduced between the rounds.
+    """The tables of a network: the number that each round adds to one half by the value of the other, and both halves.
 
-    A half of size m that a round changes is added to and stays below 5 m in the end. So each table repeats itself as
-    often as the half it is looked up by has been added to.
-
-    Attributes:
-        rounds: the number that each round adds to one half, by the value of the other.
-        left: the left half, reduced.
-        right: the right half, reduced, times the size of the left one.
+    A half of size m that a round changes is not reduced between the rounds: it is added to and stays below 5 m in the
+    end. So each table repeats itself as often as the half it is looked up by has been added to. `left` has the left
+    half reduced, `right` the right half reduced and times the size of the left one.
     """
 
     rounds: list[NDArray[np.int64]]
@@ -42,7 +38,7 @@ class _Tables(NamedTuple):
 
 
 class Feistel:
-    """A permutation of [0, n) by a generalised Feistel network and cycle walking.
+    """A permutation of [0, n), n up to 2**48, by a generalised Feistel network and cycle walking, with a 64-bit key.
 
     Both are from Black and Rogaway, "Ciphers with Arbitrary Finite Domains" (CT-RSA 2002). A number is split
     into (left, right) in Z_a x Z_b; each round adds a keyed hash of one half to the other, modulo its size.
@@ -56,10 +52,6 @@ class Feistel:
 
     A half has few values, so for many numbers the hashes of all values are computed first, and looked up. Any thread
     may use it.
-
-    Args:
-        n: size of the domain, 1 to 2**48.
-        key: 64-bit key.
     """
 
     __slots__ = ("_left", "_n", "_right", "_round_keys", "_tables")

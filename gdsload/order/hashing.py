@@ -62,19 +62,10 @@ def mix64(value: int) -> int:
 
 
 def derive_key(*parts: int) -> int:
-    """Make one 64-bit key from a sequence of whole numbers, such as (seed, epoch, purpose).
+    """Make one 64-bit key from a sequence of whole numbers in [0, 2**64), such as (seed, epoch, purpose).
 
-    Every part is scrambled before it is absorbed, and the number of parts comes first: (1, 2), (2, 1) and
-    (1, 2, 0) give unrelated keys.
-
-    Args:
-        parts: integers in [0, 2**64).
-
-    Returns:
-        A key in [0, 2**64).
-
-    Raises:
-        OptionError: if a part is no whole number in [0, 2**64).
+    Every part is scrambled before it is absorbed, and the number of parts comes first: (1, 2), (2, 1) and (1, 2, 0)
+    give unrelated keys. Raises OptionError if a part is outside.
     """
     key = mix64(len(parts) ^ _START)
     for part in parts:

@@ -37,13 +37,10 @@ def lane_offset(samples: int, lane: int, lanes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LaneRun:
-    """Consecutive positions of one lane.
+    """Consecutive positions of one lane: [start, stop), counted from the start of the lane.
 
-    Attributes:
-        lane: number of the lane. Repeated samples of lane l of L have the number l + L, and l + 2 * L the second time:
-            they are those of the same positions, but do not follow the others there.
-        start: first position, counted from the start of the lane.
-        stop: the position after the last.
+    Repeated samples of lane l of L have the number l + L, and l + 2 * L the second time: they are those of the same
+    positions, but do not follow the others there.
     """
 
     lane: int
@@ -56,14 +53,7 @@ class LaneRun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanePieces:
-    """Consecutive lane positions of steps, in the order in which they are delivered; int64 arrays of one length.
-
-    Attributes:
-        step: the step of each piece.
-        lane: its lane; see `LaneRun`.
-        start: its first position.
-        stop: the position after its last.
-    """
+    """Consecutive lane positions of steps, in the order in which they are delivered; int64 arrays of one length."""
 
     step: NDArray[np.int64]
     lane: NDArray[np.int64]
@@ -74,6 +64,8 @@ class LanePieces:
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The lane positions that a rank gets at each step: a pure function of its arguments.
+
+    Methods that take a step raise OptionError if it is not in [0, steps).
 
     Attributes:
         samples: samples of the epoch, M.
@@ -134,21 +126,13 @@ class Schedule:
         return -self.samples % self.global_batch if self.tail == "pad" else 0
 
     def position(self, step: int) -> int:
-        """Return how many samples all ranks have got before `step`; `steps` itself is allowed.
-
-        Raises:
-            OptionError: if `step` is not in [0, steps].
-        """
+        """Return how many samples all ranks have got before `step`; `steps` itself is allowed."""
         if not 0 <= step <= self.steps:
             raise OptionError(f"is {step}, but the epoch has {self.steps} steps", option="step")
         return min(step * self.global_batch, self.samples)
 
     def step_at(self, position: int) -> int:
-        """Return the step that begins at `position`: the inverse of `position`.
-
-        Raises:
-            OptionError: if no step begins or ends there.
-        """
+        """Return the step that begins at `position`: the inverse of `position`. Raises OptionError if none does."""
         step = -(-position // self.global_batch)
         if not 0 <= step <= self.steps or self.position(step) != position:
             raise OptionError(
@@ -163,9 +147,6 @@ class Schedule:
         All full batches have batch_size of them, and so has one that is filled up. Of a last, partial batch each rank
         gets as many as every other, and at least one: if the ranks do not divide the samples, neighbouring ranks share
         some.
-
-        Raises:
-            OptionError: if `step` is not in [0, steps).
         """
         if 0 <= step < self.samples // self.global_batch:
             return self.batch_size
@@ -173,26 +154,15 @@ class Schedule:
         return stop - start
 
     def sizes(self, steps: range) -> list[int]:
-        """Return the samples of this rank at each of some consecutive steps.
-
-        Raises:
-            OptionError: if a step is not in [0, steps).
-        """
+        """Return the samples of this rank at each of some consecutive steps."""
         full = max(min(len(steps), self.samples // self.global_batch - steps.start), 0)
         return [self.batch_size] * full + [self.size(step) for step in steps[full:]]
 
     def counted(self, step: int, size: int) -> range:
-        """Return which places of this rank's batch at `step` count if each sample is to count once.
+        """Return which places of this rank's batch of so many samples count if each sample is to count once.
 
         A sample that several ranks have counts at the first of them; a sample that fills up the last batch does not
         count. All ranks together have as many such places as the step has samples.
-
-        Args:
-            step: the step.
-            size: samples of this rank's batch at it.
-
-        Raises:
-            OptionError: if `step` is not in [0, steps).
         """
         before, after, start, _ = self._slice(step)
         if self.tail == "pad":
@@ -204,9 +174,6 @@ class Schedule:
         """Return which samples [start, stop) this rank gets at `step`, in the order in which all are delivered.
 
         Where there is one lane only, these are their positions; those beyond the last are the first ones again.
-
-        Raises:
-            OptionError: if `step` is not in [0, steps).
         """
         before, _, start, stop = self._slice(step)
         return before + start, before + stop
@@ -216,9 +183,6 @@ class Schedule:
 
         The global batch takes its share of every lane, lane by lane, and a rank gets a slice of it. So a rank reads
         from few lanes. Empty runs are left out.
-
-        Raises:
-            OptionError: if `step` is not in [0, steps).
         """
         before, after, start, stop = self._slice(step)
         runs = self._between(before, after, start, stop)
@@ -245,11 +209,7 @@ class Schedule:
         return runs
 
     def pieces(self, steps: range) -> LanePieces:
-        """Return `runs` of some consecutive steps, all at once: with many lanes that takes a fraction of the time.
-
-        Raises:
-            OptionError: if a step is not in [0, steps).
-        """
+        """Return `runs` of some consecutive steps, all at once: with many lanes that takes a fraction of the time."""
         for step in {*steps[:1], *steps[-1:]}:
             self._slice(step)
         if self._padded(steps):
@@ -272,11 +232,7 @@ class Schedule:
         return LanePieces(at[row], column, (first + lower)[row, column], (first + upper)[row, column])
 
     def ranges(self, steps: range) -> list[LaneRun] | None:
-        """Return the lane positions of consecutive steps, of each lane one run; None if they are not such runs.
-
-        Raises:
-            OptionError: if a step is not in [0, steps).
-        """
+        """Return the lane positions of consecutive steps, of each lane one run; None if they are not such runs."""
         if self.world_size > 1 or not steps or self._padded(steps):
             return None
         before, after = self._slice(steps[0])[0], self._slice(steps[-1])[1]
@@ -288,11 +244,7 @@ class Schedule:
     def runs_within(self, lane: int, step: int, start: int, stop: int) -> list[LaneRun]:
         """Return which of the positions [start, stop) of a lane this rank gets, in rising order.
 
-        Args:
-            lane: number of the lane, or of what is repeated of it.
-            step: a step before which no rank gets any of them.
-            start: the first position.
-            stop: the one after the last.
+        The number of the lane may be of what is repeated of it. No rank gets any of them before `step`.
         """
         if lane >= self.lanes:
             step = max(step, self.steps - 1)  # at no other is anything repeated
@@ -310,15 +262,9 @@ class Schedule:
         return found
 
     def runs_of(self, steps: range) -> list[LaneRun]:
-        """Return the lane positions of this rank at consecutive steps, in the order in which they are delivered.
-
-        Raises:
-            OptionError: if a step is not in [0, steps).
-        """
-        if self.lanes > 1 or self.world_size > 1 or not steps or self._padded(steps):
-            return [run for step in steps for run in self.runs(step)]
-        start, (_, stop, _, _) = self._slice(steps[0])[0], self._slice(steps[-1])
-        return [LaneRun(0, start, stop)]
+        """Return the lane positions of this rank at consecutive steps, in the order in which they are delivered."""
+        whole = self.ranges(steps) if self.lanes == 1 else None
+        return [run for step in steps for run in self.runs(step)] if whole is None else whole
 
     def _padded(self, steps: range) -> bool:
         """Return whether the last of some steps is filled up with samples that the epoch began with."""

@@ -117,35 +117,20 @@ class Mixture:
 class MixOrder(OneLane):
     """The order of one epoch of a mixture, in one lane. Its ids count through the datasets one after the other.
 
-    Args:
-        mixture: what is mixed.
-        shuffled: whether each pass through a dataset is its own permutation, else in dataset order.
-        seed: seed of both permutations, in [0, 2**64).
-        epoch: number of the epoch, in [0, 2**64).
-
-    Raises:
-        OptionError: if seed or epoch is out of range.
+    Each pass through a dataset is its own permutation if `shuffled`, else in dataset order. Raises OptionError if seed
+    or epoch are not in [0, 2**64).
     """
 
     def __init__(self, mixture: Mixture, *, shuffled: bool, seed: int, epoch: int) -> None:
-        self._mixture, self._shuffled = mixture, shuffled
+        self.samples, self._mixture, self._shuffled = mixture.samples, mixture, shuffled
         self._seed = check_whole(seed, "seed", 0, MASK64)
         self._epoch = check_whole(epoch, "epoch", 0, MASK64)
         self._starts = [0, *accumulate(mixture.lengths)]
         self._turns: Recent[int, NDArray[np.int64]] = Recent(_RECENT_TURNS)
         self._passes: Recent[tuple[int, int], Permutation] = Recent(2 * len(mixture.lengths))
 
-    @property
-    def samples(self) -> int:
-        """Number of samples of the epoch."""
-        return self._mixture.samples
-
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions [start, stop), read-only, shape [stop - start].
-
-        Raises:
-            OptionError: if there are no such positions.
-        """
+        """See `Order`."""
         check_range(start, stop, self.lane_length(lane), "the epoch")
         ids = np.empty(stop - start, dtype=np.int64)
         for turn in range(start // TURN, -(-stop // TURN)):

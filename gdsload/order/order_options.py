@@ -99,9 +99,6 @@ class OrderOptions:
         window: samples shuffled together; 0 unless `shuffle` is "block".
         lanes: number of lanes; 1 unless `shuffle` is "block".
         reason: the reason for this order, in words; no part of the state, nor of equality.
-
-    Raises:
-        OptionError: if an option is out of range.
     """
 
     shuffle: ShuffleName
@@ -109,24 +106,6 @@ class OrderOptions:
     window: int
     lanes: int
     reason: str = field(default="", compare=False)
-
-    def __post_init__(self) -> None:
-        if self.shuffle == "block":
-            check_whole(self.block, "block", 1, MAX_SAMPLES)
-            check_whole(self.window, "window", 1, MAX_SAMPLES)
-            check_whole(self.lanes, "lanes", 1, MAX_SAMPLES)
-        elif self.shuffle not in ("sequential", "full", "sampler", "function"):
-            raise OptionError(
-                f"is {self.shuffle!r}, which is no order",
-                option="shuffle",
-                remedy='Pass "sequential", "full" or "block".',
-            )
-        elif (self.block, self.window, self.lanes) != (0, 0, 1):
-            raise OptionError(
-                f"is {self.shuffle!r}, which has no block, window or lanes",
-                option="shuffle",
-                remedy="Pass `block=0`, `window=0`, `lanes=1`.",
-            )
 
     def state(self) -> dict[str, str | int]:
         """Return the options as a JSON-able dict, as a loader's state holds them."""
@@ -136,15 +115,10 @@ class OrderOptions:
 def resolve(shuffle: bool | str | BlockShuffle, facts: DatasetFacts) -> OrderOptions:
     """Fill in the defaults, from the dataset and the arguments alone.
 
-    Args:
-        shuffle: False for dataset order, "full" or "block" for that shuffle. True chooses: full where samples average
-            64 KiB or more, or the dataset is at most 1 GiB; else block. Blocks of one sample, which samples of more
-            than 2 MiB have by default, are permuted one by one: that is a full shuffle, and "block" is "full" then,
-            unless a `BlockShuffle` gives one.
-        facts: the dataset.
-
-    Raises:
-        OptionError: if `shuffle` is anything else.
+    `shuffle` is False for dataset order, "full" or "block" for that shuffle. True chooses: full where samples average
+    64 KiB or more, or the dataset is at most 1 GiB; else block. Blocks of one sample, which samples of more than 2 MiB
+    have by default, are permuted one by one: that is a full shuffle, and "block" is "full" then, unless a
+    `BlockShuffle` gives one. Raises OptionError if `shuffle` is anything else.
     """
     name, reason = _choose(shuffle, facts)
     if name != "block":

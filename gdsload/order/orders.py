@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -49,20 +48,11 @@ class Order(Protocol):
         ...
 
 
-class OneLane(ABC):
-    """The base of orders of one lane."""
+class OneLane:
+    """The base of orders of one lane; they set `samples`, their number."""
 
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def samples(self) -> int:
-        """Number of samples."""
-
-    @property
-    def lanes(self) -> int:
-        """Number of lanes: 1."""
-        return 1
+    samples: int
+    lanes = 1
 
     def lane_length(self, lane: int) -> int:
         """Return the number of positions of lane 0."""
@@ -71,31 +61,13 @@ class OneLane(ABC):
 
 
 class SequentialOrder(OneLane):
-    """Dataset order, in one lane.
-
-    Args:
-        samples: number of samples.
-
-    Raises:
-        OptionError: if `samples` is out of range.
-    """
-
-    __slots__ = ("_samples",)
+    """Dataset order, in one lane; OptionError if the number of samples is out of range."""
 
     def __init__(self, samples: int) -> None:
-        self._samples = check_whole(samples, "number of samples", 0, MAX_SAMPLES)
-
-    @property
-    def samples(self) -> int:
-        """Number of samples."""
-        return self._samples
+        self.samples = check_whole(samples, "number of samples", 0, MAX_SAMPLES)
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return start, start + 1, ..., stop - 1.
-
-        Raises:
-            OptionError: if there are no such positions.
-        """
+        """See `Order`."""
         check_range(start, stop, self.lane_length(lane), "the epoch")
         ids = np.arange(start, stop, dtype=np.int64)
         ids.flags.writeable = False
@@ -103,80 +75,32 @@ class SequentialOrder(OneLane):
 
 
 class FullOrder(OneLane):
-    """One permutation of all samples, in one lane.
-
-    Args:
-        samples: number of samples.
-        key: 64-bit key, from `derive_key`.
-
-    Raises:
-        OptionError: if an argument is out of range.
-    """
-
-    __slots__ = ("_permutation",)
+    """One permutation of all samples, in one lane, by a 64-bit key; OptionError if an argument is out of range."""
 
     def __init__(self, samples: int, key: int) -> None:
-        self._permutation = Permutation(check_whole(samples, "number of samples", 0, MAX_SAMPLES), key)
-
-    @property
-    def samples(self) -> int:
-        """Number of samples."""
-        return len(self._permutation)
-
-    @property
-    def permutation(self) -> Permutation:
-        """The permutation."""
-        return self._permutation
+        self.samples = check_whole(samples, "number of samples", 0, MAX_SAMPLES)
+        self.permutation = Permutation(self.samples, key)
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions [start, stop), read-only, shape [stop - start].
-
-        Raises:
-            OptionError: if there are no such positions.
-        """
+        """See `Order`."""
         check_range(start, stop, self.lane_length(lane), "the epoch")
-        return self._permutation(start, stop)
+        return self.permutation(start, stop)
 
 
 class GivenOrder(OneLane):
-    """Sample ids as they are given, in one lane: some may come several times, and others never.
-
-    Args:
-        ids: the ids; int64 ``[samples]``, read-only.
-    """
-
-    __slots__ = ("_ids",)
+    """Sample ids as they are given, int64 ``[samples]``, read-only: some may come several times, and others never."""
 
     def __init__(self, ids: NDArray[np.int64]) -> None:
-        self._ids = ids
-
-    @property
-    def samples(self) -> int:
-        """Number of ids."""
-        return len(self._ids)
+        self.samples, self._ids = len(ids), ids
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions [start, stop), read-only, shape [stop - start].
-
-        Raises:
-            OptionError: if there are no such positions.
-        """
+        """See `Order`."""
         check_range(start, stop, self.lane_length(lane), "the epoch")
         return self._ids[start:stop]
 
 
 def make_order(options: OrderOptions, run_lengths: Sequence[int], seed: int, epoch: int) -> Order:
-    """Make the order of one epoch.
-
-    Args:
-        options: which order, from `resolve` or a saved state.
-        run_lengths: samples of each shard, in dataset order.
-        seed: seed of the shuffle, in [0, 2**64).
-        epoch: number of the epoch, in [0, 2**64).
-
-    Raises:
-        OptionError: if an argument is out of range.
-    """
+    """Make the order of one epoch, of shards with so many samples each; OptionError if an argument is out of range."""
     check_whole(seed, "seed", 0, MASK64)
     check_whole(epoch, "epoch", 0, MASK64)
     if options.shuffle == "block":

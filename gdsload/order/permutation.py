@@ -58,17 +58,10 @@ class Recipe:
 
 
 class Permutation:
-    """A seeded permutation of [0, n): position -> image. Safe to share between threads.
+    """A seeded permutation of [0, n), n up to 2**48: position -> image. Safe to share between threads.
 
-    Making one costs microseconds, whatever n is. It keeps the images that were used last: all up to EXACT_LIMIT, and
-    above it four chunks of 128 KiB, beside the tables of its network.
-
-    Args:
-        n: how many numbers to permute, 0 to 2**48.
-        key: 64-bit key, from `derive_key`.
-
-    Raises:
-        OptionError: if `n` or `key` is out of range.
+    Making one, of a 64-bit key from `derive_key`, costs microseconds, whatever n is. It keeps the images that were used
+    last: all up to EXACT_LIMIT, and above it four chunks of 128 KiB, beside the tables of its network.
     """
 
     __slots__ = ("_chunks", "_each", "_feistel", "_key", "_n")
@@ -85,11 +78,7 @@ class Permutation:
         return self._n
 
     def __call__(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the images of positions [start, stop), read-only, shape [stop - start].
-
-        Raises:
-            OptionError: unless 0 <= start <= stop <= n.
-        """
+        """Return the images of positions [start, stop), read-only, shape [stop - start]; OptionError if outside."""
         check_range(start, stop, self._n, "the permutation")
         each = self._each
         first = start // each

@@ -14,13 +14,10 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """Keeps the `capacity` values that were used last. Safe to share between threads.
+    """Keeps the `capacity` values that were used last, at least 1. Safe to share between threads.
 
     A value is made outside the lock: two threads that miss together may both make it, and both get the one
     stored first. That costs a little work now and then, but no thread waits while another one makes a value.
-
-    Args:
-        capacity: how many values to keep, at least 1.
     """
 
     __slots__ = ("_capacity", "_lock", "_values")

@@ -9,6 +9,8 @@ import hashlib
 import os
 import shlex
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gdsload.errors import (
@@ -83,12 +85,8 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
         FormatError: if something is damaged; where `whole` is false, only if not one shard says what the fields are.
     """
     refuse_no_path(path)
-    try:
+    with _looking(path):
         mode = os.stat(path).st_mode
-    except OSError as error:
-        if is_absent(error):
-            raise DatasetNotFoundError(f"there is no dataset here: {error.strerror}", file=path) from None
-        raise read_error("the dataset cannot be looked at", error, path) from None
     given, path = path, absolute(path)
     if not stat.S_ISDIR(mode):
         try:
@@ -97,22 +95,34 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
             if not path.endswith(SHARD_SUFFIX):
                 error.remedy = _to_convert(given)
             raise
-    if os.path.lexists(os.path.join(path, INDEX_NAME)):
-        return _from_index(path, whole=whole)
-    try:
-        # Hidden ones are copies half made, and what macOS puts beside each file.
-        names = [name for name in os.listdir(path) if name.endswith(SHARD_SUFFIX) and not name.startswith(".")]
-    except OSError as error:
-        raise read_error("the folder cannot be read", error, path) from None
-    if not names:
+    with _looking(path):
+        if os.path.lexists(os.path.join(path, INDEX_NAME)):
+            return _from_index(path, whole=whole)
+        names = os.listdir(path)
+    # Hidden ones are copies half made, and what macOS puts beside each file.
+    files = [name for name in names if name.endswith(SHARD_SUFFIX) and not name.startswith(".")]
+    if not files:
         raise DatasetNotFoundError(
             f"the folder holds neither {INDEX_NAME} nor {SHARD_SUFFIX} files",
             file=path,
-            remedy=_to_convert(given) if os.listdir(path) else "Pass the folder that ShardWriter wrote.",
+            remedy=_to_convert(given) if names else "Pass the folder that ShardWriter wrote.",
         )
     return _from_files(
-        path, [os.path.join(path, name) for name in sorted(names, key=natural)], alone=False, whole=whole
+        path, [os.path.join(path, name) for name in sorted(files, key=natural)], alone=False, whole=whole
     )
+
+
+@contextmanager
+def _looking(path: str) -> Iterator[None]:
+    """A context in which the system's errors are those of looking at a dataset."""
+    try:
+        yield
+    except GdsloadError:
+        raise
+    except OSError as error:
+        if is_absent(error):
+            raise DatasetNotFoundError(f"there is no dataset here: {error.strerror}", file=path) from None
+        raise read_error("the dataset cannot be looked at", error, path) from None
 
 
 def _to_convert(path: str) -> str:
@@ -123,22 +133,13 @@ def _to_convert(path: str) -> str:
 def _from_index(path: str, *, whole: bool) -> Catalog:
     while True:
         real = os.path.realpath(path)
+        folder = os.open(real, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            folder = os.open(real, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            if is_absent(error):
-                raise DatasetNotFoundError(f"the dataset is gone: {error.strerror}", file=path) from None
-            raise read_error("the folder cannot be opened", error, path) from None
-        try:
-            found = _from_folder(path, folder, real, whole=whole)
-            if whole or _is_at(path, folder):
-                return found
-        except (GdsloadError, OSError) as error:
+            return _from_folder(path, folder, real, whole=whole)
+        except (GdsloadError, OSError):
             # A writer that replaces the dataset may remove the old one while it is read here.
             if _is_at(path, folder):
-                if isinstance(error, GdsloadError):
-                    raise
-                raise read_error("the folder cannot be read", error, path) from None
+                raise
         finally:
             os.close(folder)
 
@@ -214,25 +215,22 @@ def _status(folder: int, index: Index) -> tuple[dict[str, os.stat_result], set[s
     return found, links, astray
 
 
-def _check_present(path: str, stats: dict[str, os.stat_result], astray: dict[str, str], index: Index) -> None:
+def _check_present(path: str, found: dict[str, os.stat_result], astray: dict[str, str], index: Index) -> None:
     """A shard that is missing should be noticed now, not hours into a training run."""
-    sizes = {name: found.st_size for name, found in stats.items()}
     problems = []
     first = 0
     for shard in index.shards:
-        found, file, samples = sizes.get(shard.file), os.path.join(path, shard.file), (first, first + shard.samples)
-        if found is None:
+        status, file, samples = found.get(shard.file), os.path.join(path, shard.file), (first, first + shard.samples)
+        if status is None:
             problems.append(Problem(astray.get(shard.file, "the shard is missing"), file, samples=samples))
-        elif problem := wrong_length(file, found, shard.bytes, samples):
+        elif not stat.S_ISREG(status.st_mode):
+            problems.append(Problem("the shard is no regular file", file, samples=samples))
+        elif problem := wrong_length(file, status.st_size, shard.bytes, samples):
             problems.append(problem)
         first += shard.samples
-    for name, status in stats.items():
-        if not stat.S_ISREG(status.st_mode):
-            problems.append(Problem("the shard is no regular file", os.path.join(path, name)))
     if problems:
-        files = {problem.file for problem in problems}  # of one that is no regular file, its length is wrong, too
         raise FormatError(
-            f"{len(files)} of {len(index.shards)} shards are missing or of another length",
+            f"{len(problems)} of {len(index.shards)} shards are missing or of another length",
             file=path,
             problems=problems,
             remedy="Mount the drives that links lead to, or copy the dataset again, whole. `gdsload verify` also says "

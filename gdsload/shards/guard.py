@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import ReadError
-from gdsload.shards.reads import Extents, coalesce, within
+from gdsload.shards.reads import Extents, within
 from gdsload.system.memory import populate
 
 __all__ = ["Guard"]
@@ -30,8 +30,6 @@ _PIECE = 1 << _SHIFT
 that are not wanted, smaller ones take more calls."""
 _MOST_PIECES = 8
 """Pieces that are populated by one call."""
-_MOST_CALLS = 64
-"""Calls that are made while other threads wait to populate."""
 
 
 class Guard:
@@ -112,27 +110,24 @@ class Guard:
 
     def ensure(self, wanted: Extents) -> None:
         """See `Files.ensure`."""
-        if (pieces := self.missing(wanted)) is None:
+        if self.missing(wanted) is None:
             return
-        for low in range(0, len(pieces), _MOST_CALLS):
-            with self._populating:  # threads that want the same pieces find them populated
-                if (missing := self.missing(pieces[low : low + _MOST_CALLS])) is not None:
-                    self._populate_all(missing, wanted)
-
-    def _populate_all(self, pieces: Extents, wanted: Extents) -> None:
-        """Populate pieces, and note them by one call."""
-        counts = -(-pieces.nbytes >> _SHIFT)
-        addresses = (self._base[pieces.file] + pieces.offset).tolist()
-        for index, (address, nbytes) in enumerate(zip(addresses, pieces.nbytes.tolist(), strict=True)):
-            if populate(address, nbytes):
-                self.populate(int(pieces.file[index]), int(pieces.offset[index]), nbytes, wanted)
-                counts[index] = 0  # they are noted, if they may be touched
+        with self._populating:  # threads that want the same pieces find them populated
+            if (pieces := self.missing(wanted)) is None:
+                return
+            counts = -(-pieces.nbytes >> _SHIFT)
+            addresses = (self._base[pieces.file] + pieces.offset).tolist()
+            for index, (address, nbytes) in enumerate(zip(addresses, pieces.nbytes.tolist(), strict=True)):
+                if populate(address, nbytes):
+                    self.populate(int(pieces.file[index]), int(pieces.offset[index]), nbytes, wanted)
+                    counts[index] = 0  # they are noted, if they may be touched
         first = (self._begin[pieces.file] + pieces.offset) >> _SHIFT
         self._note(np.repeat(first, counts) + within(counts))
 
     def populate(self, file: int, offset: int, nbytes: int, wanted: Extents) -> None:
         """See `Files.populate`."""
-        if not self._brought(file, offset, nbytes):
+        code = populate(int(self._base[file]) + offset, nbytes)
+        if code and (code == errno.EFAULT or not self._is_readable(file, offset, nbytes)):
             self._bring_exactly(file, offset, offset + nbytes, wanted)
             return
         begin = int(self._begin[file]) + offset
@@ -145,36 +140,27 @@ class Guard:
             self._sure[pieces] = True
             self.left -= newly
 
-    def _brought(self, file: int, offset: int, nbytes: int) -> bool:
-        """Populate the pages of these bytes, and return whether all of them are in memory."""
-        code = populate(int(self._base[file]) + offset, nbytes)
-        if code and code != errno.EFAULT:  # the call failed, not the pages: Linux before 5.14, or no memory for it
-            try:
-                self._read(file, offset, nbytes)
-            except ReadError:
-                return False
-        return code != errno.EFAULT
+    def _is_readable(self, file: int, offset: int, nbytes: int) -> bool:
+        """Read bytes where the call failed, and not the pages: Linux before 5.14, or no memory for it."""
+        try:
+            self._read(file, offset, nbytes)
+        except ReadError:
+            return False
+        return True
 
     def _bring_exactly(self, file: int, low: int, high: int, wanted: Extents) -> None:
-        """Bring in those pages of a shard's bytes `low` to `high` - 1 alone that are wanted."""
+        """Bring in those of a shard's bytes `low` to `high` - 1 alone that are wanted."""
         begin, end = np.maximum(wanted.offset, low), np.minimum(wanted.offset + wanted.nbytes, high)
         inside = (wanted.file == file) & (begin < end)
-        exact = Extents(wanted.file[inside], begin[inside], (end - begin)[inside])
-        pages = coalesce(exact, max_gap_bytes=0, max_read_bytes=_PIECE, alignment=mmap.PAGESIZE).extents
-        for offset, nbytes in zip(*_columns(pages)[1:], strict=True):
-            count = min(nbytes, int(self._size[file]) - offset)
-            if self._brought(file, offset, count):
-                continue
-            self._read(file, offset, count)  # it raises the error, with the place
-            if not self._brought(file, offset, count):
-                raise ReadError(
-                    "its bytes can be read, but its pages cannot be mapped, as if there were no room for them: "
-                    f"{os.strerror(errno.EFAULT)}",
-                    file=self._names[file],
-                    offset=offset,
-                    remedy="A file with holes needs room in its file system to be mapped. Pass `mmap=False`, say.",
-                )
-
-
-def _columns(extents: Extents) -> tuple[list[int], list[int], list[int]]:
-    return extents.file.tolist(), extents.offset.tolist(), extents.nbytes.tolist()
+        for first, last in zip(begin[inside].tolist(), end[inside].tolist(), strict=True):
+            for at in range(first & -mmap.PAGESIZE, last, _PIECE):
+                count = min(last - at, _PIECE)
+                self._read(file, at, count)  # it raises the error, with the place
+                if populate(int(self._base[file]) + at, count) == errno.EFAULT:
+                    raise ReadError(
+                        "its bytes can be read, but its pages cannot be mapped, as if there were no room for them: "
+                        f"{os.strerror(errno.EFAULT)}",
+                        file=self._names[file],
+                        offset=at,
+                        remedy="A file with holes needs room in its file system to be mapped. Pass `mmap=False`, say.",
+                    )

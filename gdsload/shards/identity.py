@@ -110,14 +110,6 @@ class Watch:
         """Bytes of a file that is or was open."""
         return self._known[file].nbytes
 
-    def opened(self, file: int, found: os.stat_result) -> None:
-        """Note which file it is that was opened.
-
-        Raises:
-            FileChangedError: if it is not the one that was opened first.
-        """
-        self._compare(file, found)
-
     def check(self, files: IntArray, *, believed_s: float = 0.0) -> None:
         """See `Files.check`. Files that are passed over to save time are left to `check_passed`."""
         now = time.monotonic()
@@ -141,23 +133,25 @@ class Watch:
     def _look(self, files: IntArray, now: float) -> float:
         """Look at files; returns how many seconds it took."""
         for file in distinct(files, len(self._sources)).tolist():
-            self._compare(file, self._stat(file))
+            source = self._sources[file]
+            try:
+                status = os.stat(source.path, follow_symlinks=source.follow_links)
+            except OSError as error:
+                if is_absent(error):
+                    raise gone(source.path) from None
+                raise read_error("the shard cannot be looked at", error, source.path) from None
+            self.compare(file, status)
         # The time at which it began, noted last: files that were passed over meanwhile may have been read after the
         # look.
         self._looked[files] = now
         return time.monotonic() - now
 
-    def _stat(self, file: int) -> os.stat_result:
-        source = self._sources[file]
-        try:
-            return os.stat(source.path, follow_symlinks=source.follow_links)
-        except OSError as error:
-            if is_absent(error):
-                raise gone(source.path) from None
-            raise read_error("the shard cannot be looked at", error, source.path) from None
+    def compare(self, file: int, status: os.stat_result) -> None:
+        """Note which file it is the first time, and then refuse another. Asked of each shard of each read.
 
-    def _compare(self, file: int, status: os.stat_result) -> None:
-        """Refuse a file that is another one, or was changed. Asked of each shard of each read."""
+        Raises:
+            FileChangedError: if it is not the one that was opened first, or was changed.
+        """
         found = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         known = self._known.get(file)
         if known is None:

@@ -6,6 +6,7 @@ have open files.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -29,7 +30,7 @@ from gdsload.shards.identity import ShardSource, Watch, gone
 from gdsload.shards.page_cache import is_resident
 from gdsload.shards.prepared_reads import PreparedReads
 from gdsload.shards.reads import Extents, distinct
-from gdsload.shards.shard_folders import link_target, linked_folder
+from gdsload.shards.shard_folders import link_target
 from gdsload.shards.status import NO_DESCRIPTORS, read_error, status_of
 from gdsload.system.bulk_reads import BulkReads
 from gdsload.system.memory import map_file, unmap
@@ -63,8 +64,8 @@ def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder
     except (FileNotFoundError, NotADirectoryError):
         raise DatasetNotFoundError("there is no such file", file=path) from None
     except OSError as error:
-        link = not follow_links and os.path.islink(path)
-        raise read_error("the file cannot be opened", error, path, _about_link(path) if link else None) from None
+        remedy = _about_link(path) if error.errno == errno.ELOOP and not follow_links else None
+        raise read_error("the file cannot be opened", error, path, remedy) from None
     try:
         if not stat.S_ISREG(status_of(fd, path).st_mode):
             raise ReadError("it is no regular file", file=path)
@@ -79,8 +80,6 @@ def _about_link(path: str) -> str:
         link_target(*os.path.split(path))
     except ReadError as error:
         return f"It is {error.message}. {error.remedy}"
-    except OSError:
-        pass
     return "It is a symbolic link, which must not be here."
 
 
@@ -214,12 +213,8 @@ class LocalFiles:
             fd = open_regular(source.path, follow_links=source.follow_links, flags=flags)
         except DatasetNotFoundError:
             raise gone(source.path) from None
-        except ReadError:
-            if not source.follow_links and linked_folder(*os.path.split(source.path)) is not None:
-                self._watch.check_now(np.array([file]))  # a spread dataset has come to where a plain one was
-            raise
         try:
-            self._watch.opened(file, status_of(fd, source.path))
+            self._watch.compare(file, status_of(fd, source.path))
         except BaseException:
             os.close(fd)
             raise

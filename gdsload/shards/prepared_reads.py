@@ -46,36 +46,32 @@ class PreparedReads:
         self._mixed = some and not every
         self._lent: list[tuple[HandleTable, IntArray]] = []
         self._fds: IntArray | None = None
+        """The descriptor of each read; None if they are too many at once."""
+        table = files.around if some else files.through
         try:
             if not self._mixed:
-                self._fds = self._lend(files.around if some else files.through, runs)
-                return
-            self._fds = np.zeros(len(extents), np.int64)
-            for table, chosen in ((files.around, self._direct), (files.through, ~self._direct)):
-                fds = None if self._fds is None else self._lend(table, lent_once(extents.file[chosen]))
-                if fds is None or self._fds is None:
-                    self._fds = None
-                else:
-                    self._fds[chosen] = fds
+                self._fds = self._lend(table, *runs)
+            elif (around := self._lend(table, *lent_once(extents.file[self._direct]))) is not None:
+                through = self._lend(files.through, *lent_once(extents.file[~self._direct]))
+                if through is not None:
+                    self._fds = np.empty(len(extents), np.int64)
+                    self._fds[self._direct], self._fds[~self._direct] = around, through
         except BaseException:
             self.close()
             raise
 
-    def _lend(self, table: HandleTable, runs: tuple[IntArray, IntArray]) -> IntArray | None:
-        """The descriptors of reads of these files, so many of each; None if they are too many at once."""
-        lent, counts = runs
-        if len(lent) > table.most and len(unique(lent)) > table.most and len(self.extents) > 1:
-            self.close()
-            return None
+    def _lend(self, table: HandleTable, lent: IntArray, counts: IntArray) -> IntArray | None:
+        """The descriptors of reads of these files, so many of each; None, and none is lent, if they are too many."""
         try:
-            fds = table.lend(lent)
+            if len(lent) <= table.most or len(unique(lent)) <= table.most or len(self.extents) == 1:
+                fds = table.lend(lent)
+                self._lent.append((table, lent))
+                return fds.repeat(counts)
         except ReadError as error:
             if error.errno not in NO_DESCRIPTORS or len(self.extents) == 1:
                 raise
-            self.close()  # half as many at once, until there are enough
-            return None
-        self._lent.append((table, lent))
-        return fds.repeat(counts)
+        self.close()  # half as many at once, until there are enough
+        return None
 
     def nbytes(self, low: int, high: int) -> int:
         """See `ReadBatch.nbytes`."""

@@ -2,7 +2,7 @@
 
 The folder in the making has a hidden name, and beside it is a file that its writer holds a lock on. A lock that is
 free was left by a writer that was killed; the next writer to the same place removes what belongs to it: also the
-shards that are on other drives, in folders that the lock's file lists.
+shards that are on other drives, where links in the folder lead.
 """
 
 from __future__ import annotations
@@ -10,21 +10,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import json
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Sequence
 
-from gdsload.errors import DatasetExistsError, DiskFullError, FormatError, GdsloadError, WriteError
-from gdsload.shards.format.index import INDEX_NAME, parse_index
+from gdsload.errors import DatasetExistsError, DiskFullError, GdsloadError, WriteError
+from gdsload.shards.format.index import INDEX_NAME
 from gdsload.shards.shard_folders import (
     check_targets,
     is_shard_name,
     linked_folder,
     make_shard_folder,
-    remove_shard_folder,
     remove_shards,
     shard_folder,
 )
@@ -44,7 +42,6 @@ __all__ = [
 
 _LOCK_SUFFIX, _ASIDE_SUFFIX = ".lock", ".old"
 _DATASET_MARK = b'"gdsload-dataset"'
-_MOST_LISTED_BYTES = 2**20
 _NAMED = 5
 _AT_FDCWD = -100
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2  # linux/fs.h
@@ -86,7 +83,6 @@ class Publication:
 
     Attributes:
         folder: the folder in the making.
-        shard_folders: the folders for shards on other drives, one in each folder of `spread_over`.
 
     Raises:
         OptionError: if `spread_over` is no list of paths, or names a folder twice.
@@ -111,22 +107,9 @@ class Publication:
                 raise
             raise write_error("the dataset's folder cannot be made", error, parent) from error
         token = self.folder.rpartition("-")[2]
-        self.shard_folders = [shard_folder(target, self.path, token) for target in targets]
-        self._used: set[str] = set()
-        try:
-            self._make_shard_folders()
-        except BaseException:
-            self.abandon()
-            raise
-
-    def _make_shard_folders(self) -> None:
-        for number, folder in enumerate(self.shard_folders):
-            try:
-                if not number:  # listed before the first is made: the lock names all of them
-                    os.write(self._lock, json.dumps(self.shard_folders).encode())
-                make_shard_folder(folder, self.folder, self.path)
-            except OSError as error:
-                raise write_error("a folder for shards cannot be made", error, folder) from error
+        self._targets = [shard_folder(target, self.path, token) for target in targets]
+        self._made: list[str] = []
+        """Those of these folders that have shards."""
 
     def place(self, name: str, number: int) -> str:
         """The path to write a shard to; if that is on another drive, there is a link to it from now on.
@@ -136,41 +119,39 @@ class Publication:
             number: of which turn it is among the folders of `spread_over`.
 
         Raises:
-            WriteError: if there can be no link.
+            WriteError: if there can be no link, or no folder.
         """
         path = os.path.join(self.folder, name)
-        if not self.shard_folders:
+        if not self._targets:
             return path
-        folder = self.shard_folders[number % len(self.shard_folders)]
-        self._used.add(folder)
+        folder = self._targets[number % len(self._targets)]
         target = os.path.join(folder, name)
         try:
-            os.symlink(target, path)
+            os.symlink(target, path)  # first: by it the folder is found if this writer is killed
+            if folder not in self._made:
+                make_shard_folder(folder, self.folder, self.path)
+                self._made.append(folder)
         except OSError as error:
-            raise write_error("the link to a shard cannot be made", error, path) from error
+            raise write_error("a shard cannot be put on its drive", error, folder) from error
         return target
 
     def _check_place(self) -> None:
+        """Refuse to replace anything but an empty folder, or a dataset and nothing else if that is asked for."""
         if not os.path.lexists(self.path) or _is_empty_folder(self.path):
             return
         if not self.overwrite:
-            raise DatasetExistsError(
-                "there is something already",
-                file=self.path,
-                remedy="Pass `overwrite=True` to replace a dataset, or another path.",
-            )
-        if not _is_dataset(self.path):
-            raise DatasetExistsError(
-                "what is there is no gdsload dataset, so it is not replaced",
-                file=self.path,
-                remedy="Remove it yourself.",
-            )
-        if others := strangers(self.path):
-            raise DatasetExistsError(
-                f"the folder holds more than a dataset, which would be lost: {_said(others)}",
-                file=self.path,
-                remedy="Move that elsewhere first, or write to another path.",
-            )
+            what = "there is something already"
+            remedy = "Pass `overwrite=True` to replace a dataset, or another path."
+        elif not _is_dataset(self.path):
+            what, remedy = "what is there is no gdsload dataset, so it is not replaced", "Remove it yourself."
+        elif others := strangers(self.path):
+            more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+            listed = ", ".join(map(repr, others[:_NAMED])) + more
+            what = f"the folder holds more than a dataset, which would be lost: {listed}"
+            remedy = "Move that elsewhere first, or write to another path."
+        else:
+            return
+        raise DatasetExistsError(what, file=self.path, remedy=remedy)
 
     def publish(self) -> None:
         """Make the folder appear at its path, in place of an older dataset there.
@@ -182,10 +163,7 @@ class Publication:
             WriteError: if the file system fails.
         """
         try:
-            for folder in self.shard_folders:
-                if folder not in self._used:  # no link would lead into it, so that it could not be found
-                    remove_shard_folder(folder, self.folder)
-                    continue
+            for folder in self._made:
                 try:
                     fsync_path(folder)
                     fsync_path(os.path.dirname(folder))
@@ -193,8 +171,9 @@ class Publication:
                     raise write_error("the shards cannot be written to their drive", error, folder) from error
             fsync_path(self.folder)
             self._check_place()
-            if not (self.overwrite and self._exchange()):
-                _rename(self.folder, self.path)
+            if not (self.overwrite and self._exchange()) and renameat2(self.folder, self.path, _RENAME_NOREPLACE):
+                # An empty folder, or no such flag in this file system: rename(2) replaces nothing but an empty folder.
+                os.rename(self.folder, self.path)
             fsync_path(os.path.dirname(self.path))
         except OSError as error:
             if isinstance(error, GdsloadError):
@@ -228,39 +207,19 @@ class Publication:
 
 
 def strangers(folder: str | int) -> list[str]:
-    """The names in a dataset's folder that are neither its index nor one of its shards, sorted.
+    """The names in a dataset's folder that are neither its index nor such as a writer gives its shards, sorted.
 
     Args:
         folder: its path, or a descriptor of it.
     """
     with os.scandir(folder) as entries:
-        found = {entry.name for entry in entries if not _is_ours(folder, entry)}
-    return sorted(found - _indexed(folder)) if found else []
+        return sorted(entry.name for entry in entries if not _is_ours(folder, entry))
 
 
 def _is_ours(folder: str | int, entry: os.DirEntry[str]) -> bool:
     if entry.is_file(follow_symlinks=False):
         return entry.name == INDEX_NAME or is_shard_name(entry.name)
     return is_shard_name(entry.name) and linked_folder(folder, entry.name) is not None
-
-
-def _indexed(folder: str | int) -> set[str]:
-    """The files that a dataset's index names, which something else may have written; none if it is damaged."""
-    at = folder if isinstance(folder, int) else os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with open(os.open(INDEX_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at), "rb") as file:
-            index = parse_index(file.read(), INDEX_NAME)
-    except (OSError, FormatError):
-        return set()
-    finally:
-        if at != folder:
-            os.close(at)
-    return {shard.file for shard in index.shards}
-
-
-def _said(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(map(repr, names[:_NAMED])) + more
 
 
 def _is_empty_folder(path: str) -> bool:
@@ -339,7 +298,7 @@ def remove_folder(folder: str) -> None:
     Raises:
         OSError: if something cannot be removed.
     """
-    remove_shards(folder, _listed_in(folder + _LOCK_SUFFIX))
+    remove_shards(folder)
     shutil.rmtree(folder)
 
 
@@ -363,24 +322,6 @@ def remove_interrupted(folder: str, stage: str) -> None:
             remedy=f"Make its drive writable again. Or give it up, and remove {stage} yourself: what is in folders "
             "on other drives then stays.",
         ) from error
-
-
-def _listed_in(lock: str) -> list[str]:
-    """The folders for shards that a lock's file lists; none if there is none, or its writer was killed before."""
-    try:
-        with open(os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-            found = json.loads(file.read(_MOST_LISTED_BYTES))
-    except (FileNotFoundError, ValueError):
-        return []
-    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
-
-
-def _rename(source: str, target: str) -> None:
-    """Rename, never over something that is not an empty folder."""
-    if renameat2(source, target, _RENAME_NOREPLACE) == 0:
-        return
-    # An empty folder at the target, or a file system without the flag: rename(2) replaces nothing but an empty folder.
-    os.rename(source, target)
 
 
 def renameat2(source: str, target: str, flags: int) -> int:

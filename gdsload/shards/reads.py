@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.errors import ReadError
 from gdsload.system.arrays import argsort
 
 __all__ = [
@@ -153,16 +154,6 @@ class Reads:
     counts: IntArray
     runs: IntArray | None = None
 
-    @property
-    def read_of(self) -> IntArray:
-        """For each wanted extent the index of the read that covers it."""
-        return self._of_each(np.arange(len(self.extents)))
-
-    @property
-    def delta(self) -> IntArray:
-        """For each wanted extent its byte position inside the read that covers it."""
-        return self.offset - self._of_each(self.extents.offset)
-
     def places(self, begins: IntArray) -> IntArray:
         """The place of each wanted extent, if the reads begin at these places."""
         found = self._of_each(begins - self.extents.offset)
@@ -192,6 +183,9 @@ def coalesce(
         alignment: begin and end of each read are rounded outwards to a multiple of it, which is a power of two. The end
             may so be after the file's end; reads are cut there by the caller.
         turns: each file's place in the order of files; None: they come in the order of their numbers.
+
+    Raises:
+        ReadError: if the last byte wanted of any file, times the number of files, is beyond 62 bits.
     """
     if not len(wanted):
         empty = np.zeros(0, np.int64)
@@ -235,7 +229,7 @@ def _coalesce(
     last_turn = int(turn.max())
     most = span * (last_turn + 1)
     if last_turn and most >= 1 << 62:
-        return _file_by_file(wanted, max_gap_bytes, max_read_bytes, alignment, turn)
+        raise ReadError(f"{last_turn + 1} files, the longest of {span} bytes, are too much for 62 bits")
     line = turn * span + wanted.offset if last_turn else wanted.offset
     order = argsort(line.view(np.uint64), most.bit_length())
     line = line[order]
@@ -265,17 +259,3 @@ def _groups(broken: NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
     """The first element of each group, and how many it has."""
     first: IntArray = broken.nonzero()[0]
     return first, _lengths(first, len(broken))
-
-
-def _file_by_file(wanted: Extents, max_gap_bytes: int, max_read_bytes: int, alignment: int, turn: IntArray) -> Reads:
-    """As `_coalesce`, of files so huge that they cannot be laid out one after the other in 62 bits."""
-    parts, orders, counts = [], [], []
-    for each in np.unique(turn).tolist():
-        chosen = (turn == each).nonzero()[0]
-        alone = Extents(np.zeros(len(chosen), np.int64), wanted.offset[chosen], wanted.nbytes[chosen])
-        found = _coalesce(alone, max_gap_bytes, max_read_bytes, alignment, None)
-        file = wanted.file[chosen[:1]].repeat(len(found.extents))
-        parts.append(Extents(file, found.extents.offset, found.extents.nbytes))
-        orders.append(chosen[found.order])
-        counts.append(found.counts)
-    return Reads(concat_extents(parts), wanted.offset, np.concatenate(orders), np.concatenate(counts))

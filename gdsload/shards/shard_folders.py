@@ -29,7 +29,6 @@ __all__ = [
     "link_target",
     "linked_folder",
     "make_shard_folder",
-    "remove_shard_folder",
     "remove_shards",
     "shard_folder",
     "shard_name",
@@ -177,28 +176,20 @@ def linked_folder(folder: str | int, name: str) -> str | None:
     return found if _FOLDER.fullmatch(os.path.basename(found)) else None
 
 
-def remove_shards(owner: str, listed: Sequence[str] = ()) -> None:
-    """Remove the shards of a dataset's folder that are elsewhere; the links stay.
-
-    Args:
-        owner: the folder.
-        listed: folders of shards that may be its own, besides those that its links lead into.
+def remove_shards(owner: str) -> None:
+    """Remove the shards of a dataset's folder that its links lead to; the links stay, and what is not its own.
 
     Raises:
         OSError: if one cannot be removed.
     """
     with os.scandir(owner) as entries:
         linked = {linked_folder(owner, entry.name) for entry in entries if entry.is_symlink()}
-    for folder in sorted({*filter(None, linked), *listed}):
-        remove_shard_folder(folder, owner)
+    for folder in sorted(filter(None, linked)):
+        _remove_shard_folder(folder, owner)
 
 
-def remove_shard_folder(folder: str, owner: str) -> None:
-    """Remove a folder of shards, if it is that of this dataset's folder, or empty; what else is in it stays.
-
-    Raises:
-        OSError: if a shard cannot be removed.
-    """
+def _remove_shard_folder(folder: str, owner: str) -> None:
+    """Remove a folder of shards, if it is that of this dataset's folder, or empty; what else is in it stays."""
     if not _FOLDER.fullmatch(os.path.basename(folder)) or not os.path.isdir(folder) or os.path.islink(folder):
         return
     if os.path.lexists(mark := _mark(folder, owner)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -104,10 +104,8 @@ def as_bytes(value: object, dtype: DType, field: str) -> NDArray[np.uint8]:
     if is_tensor(array):
         return _tensor_bytes(array, dtype, field)
     array = np.asarray(array)
-    found = dtype_of(array.dtype, field)
-    if found != dtype:
-        raise SchemaError(f"it is {found.name}, but the schema says {dtype.name}", field=field, remedy=CONVERT)
-    if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not np.little_endian):
+    _check_type(array.dtype, dtype, field)
+    if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
     return contiguous.reshape(-1).view(np.uint8).reshape(*array.shape, dtype.itemsize)
@@ -117,11 +115,15 @@ _PARTS = "Write what stands for None, and of an object a field for each part (in
 CONVERT = "Convert it first, or name a type that holds it: in the schema, or in convert by `casts={...: ...}`."
 
 
-def _tensor_bytes(value: torch.Tensor, dtype: DType, field: str) -> NDArray[np.uint8]:
-    check_dense(value, field)
-    found = dtype_of(value.dtype, field)
+def _check_type(given: object, dtype: DType, field: str) -> None:
+    found = dtype_of(given, field)
     if found != dtype:
         raise SchemaError(f"it is {found.name}, but the schema says {dtype.name}", field=field, remedy=CONVERT)
+
+
+def _tensor_bytes(value: torch.Tensor, dtype: DType, field: str) -> NDArray[np.uint8]:
+    check_dense(value, field)
+    _check_type(value.dtype, dtype, field)
     return memory_of(value).reshape(*value.shape, dtype.itemsize)
 
 
@@ -166,19 +168,13 @@ def _stacked(value: object, field: str) -> object:
     for one in value:
         check_masks(one, field)
     try:
-        found = _stack_tensors(value) if is_tensor(value[0]) else np.stack(value)
+        found = sys.modules["torch"].stack(tuple(value)) if is_tensor(value[0]) else np.stack(value)
     except (RuntimeError, TypeError, ValueError) as error:
         raise SchemaError(f"the list cannot be made one tensor: {str(error)[:200]}", field=field) from None
     for one in value:
         if getattr(one, "dtype", None) != found.dtype:  # they have become of one type: as a cast, which loses none
             checked(numbers_of(one, field), one, dtype_of(found.dtype, field), field)
     return found
-
-
-def _stack_tensors(value: Sequence[Any]) -> torch.Tensor:
-    import torch
-
-    return torch.stack(tuple(value))
 
 
 def _as_array(value: object, field: str) -> NDArray[Any]:
@@ -333,16 +329,10 @@ def _fit(source: NDArray[Any], became: NDArray[Any] | torch.Tensor, dtype: DType
         return _kept(source.real, found.real, dtype) & _kept(source.imag, found.imag, dtype)
     found = became.double().numpy() if is_tensor(became) else np.asarray(became)
     found = found.real.astype(np.float64)
-    return _kept(source, found, dtype) if source.dtype.kind == "f" else _exactly(source, found)
-
-
-def _exactly(source: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
-    """A mask of the whole numbers that did not change. Compared as whole numbers: numpy would round them first."""
-    whole = source.astype(np.uint8) if source.dtype.kind == "b" else source
-    inside: NDArray[np.bool_] = np.trunc(found) == found
-    inside &= (found >= float(np.iinfo(whole.dtype).min)) & (found < float(int(np.iinfo(whole.dtype).max) + 1))
-    same: NDArray[np.bool_] = np.where(inside, found, 0).astype(whole.dtype) == whole
-    return inside & same
+    if source.dtype.kind == "f":
+        return _kept(source, found, dtype)
+    same: NDArray[np.bool_] = source.astype(np.longdouble) == found  # it has all of 64 bits, unlike float64
+    return same
 
 
 def _kept(source: NDArray[Any], found: NDArray[Any], dtype: DType) -> NDArray[np.bool_]:

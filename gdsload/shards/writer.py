@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gdsload.errors import GdsloadError, WriteError
 from gdsload.shards.encode import EncodedField, batch_rows, column_rows, infer_schema, sample_rows, unambiguous
-from gdsload.shards.format.checksum import BlockHasher
+from gdsload.shards.format.checksum import BLOCK_BYTES, block_digests
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.metadata import checked_metadata
@@ -28,7 +28,7 @@ from gdsload.system.units import parse_bytes
 __all__ = ["ShardWriter"]
 
 IntArray = NDArray[np.int64]
-_WRITE_BYTES = 16 * 2**20
+_WRITE_BYTES = 64 * BLOCK_BYTES
 
 
 class ShardWriter:
@@ -300,12 +300,12 @@ def _write_file(path: str, layout: ShardLayout, tensors: Mapping[str, memoryview
 
 def _write_tensor(fd: int, data: memoryview, offset: int) -> str:
     """Write a tensor's bytes and return their checksums, one pass over memory for both."""
-    hasher = BlockHasher()
+    found = []
     for low in range(0, len(data), _WRITE_BYTES):
         piece = data[low : low + _WRITE_BYTES]
-        hasher.update(piece)
+        found.append(block_digests(piece))
         _pwrite(fd, piece, offset + low)
-    return hasher.digests()
+    return "".join(found)
 
 
 def _pwrite(fd: int, data: memoryview, offset: int) -> None:

@@ -3,7 +3,7 @@
 - Ctrl-C strikes in the main thread alone: processes are started, fed and noted by threads of our own, one for each, in
   which no handler runs. So none is started that nobody knows of.
 - Processes do not see SIGINT and SIGTERM, which a terminal or a service manager sends to all of a group: they inherit
-  the mask of the thread that starts them. Who is interrupted kills them.
+  the mask of the thread that starts them. An interrupted caller kills them.
 - Each ends with the thread that started it (PR_SET_PDEATHSIG), from before its first import on, and that thread stays
   until it has. So even a parent that is killed leaves none.
 """
@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
@@ -29,7 +28,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import FunctionType
 from typing import Any
 
-from gdsload.errors import OptionError, ReadError
+from gdsload.errors import OptionError
 from gdsload.system.failed import Failed
 from gdsload.system.pool import Future, Pool, end_at_exit
 from gdsload.system.probe.process import module_command, module_environment
@@ -40,7 +39,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE_S = 5.0
 """An idle process that is to end takes a fraction of a second."""
 _STOP_S = 1.0
-"""A killed process is gone at once, unless it is in the kernel; a thread comes to the end of a sample or a batch."""
+"""A killed process is gone at once, unless it is in the kernel."""
 
 Call = Callable[..., Any]
 Outcome = Callable[[], Any]
@@ -131,26 +130,14 @@ class Crew:
         """Have all that was submitted done, and end."""
         self._pool.finish()
 
-    def stop(self) -> None:
-        """End it now: what is under way is lost. Waits for the end, but not for long."""
-        self._kill()
-        deadline = time.monotonic() + _STOP_S
-        while not self._pool.ended and time.monotonic() < deadline:
-            time.sleep(0.005)
-        if self._pool.ended:
-            self._pool.close()
-
     def end(self) -> None:
-        """End it now, and wait for all threads."""
-        self._kill()
-        self._pool.close()
-
-    def _kill(self) -> None:
+        """End it now: what is under way in processes is lost, and threads come to the end of a sample or a batch."""
         self._stopped = True
         self._pool.stop()
         with self._lock:
             for process in self._processes:
                 process.kill()
+        self._pool.close()
 
     def _enter(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -163,18 +150,15 @@ class Crew:
     def _do(
         self, found: list[Outcome], at: int, function: Call, arguments: tuple[Any, ...], noted: Noted | None
     ) -> None:
-        outcome: Outcome
         try:
-            outcome = partial(_same, self._call(function, arguments, noted))
+            if self._here.process is not None:
+                result = self._here.process.call(function, arguments, noted)
+            else:
+                result = function(*arguments, *([] if noted is None else [noted]))
+            found[at] = lambda: result
         except BaseException as error:
-            outcome = Failed(error)
-        found[at] = outcome
-        del found, outcome  # the error's traceback refers to this frame
-
-    def _call(self, function: Call, arguments: tuple[Any, ...], noted: Noted | None) -> Any:
-        if self._here.process is not None:
-            return self._here.process.call(function, arguments, noted)
-        return function(*arguments, *([] if noted is None else [noted]))
+            found[at] = Failed(error)
+        del found  # the error's traceback refers to this frame
 
     def _start(self, command: list[str], fd: int) -> subprocess.Popen[bytes]:
         with self._lock:
@@ -184,10 +168,6 @@ class Crew:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[fd], env=environ)
             self._processes.append(process)
         return process
-
-
-def _same(result: Any) -> Any:
-    return result
 
 
 class _Process:
@@ -220,10 +200,6 @@ class _Process:
             good, answer = found
         except (EOFError, ConnectionError) as error:
             raise BrokenExecutor(self._ended()) from error
-        except BrokenExecutor:
-            raise
-        except Exception as error:
-            raise ReadError(f"what a worker process has answered cannot be read: {error}") from error
         if good:
             return answer
         raise answer

@@ -57,14 +57,13 @@ def _serve(connection: Connection) -> None:
 def _to_send(error: Exception) -> Exception:
     """The error, or one with its name, message and notes if the process that waits for it could not read it."""
     try:
-        if type(ForkingPickler.loads(ForkingPickler.dumps(error))) is type(error):
-            return error
-    except Exception as wrong:
-        why = f"{type(error).__name__} cannot be sent from a worker process: {type(wrong).__name__}: {wrong}"
-    else:
-        why = f"{type(error).__name__} becomes another one when it is pickled"
+        same = type(ForkingPickler.loads(ForkingPickler.dumps(error))) is type(error)
+    except Exception:
+        same = False
+    if same:
+        return error
     found = RuntimeError(f"{type(error).__name__}: {error}")
-    for note in (*getattr(error, "__notes__", ()), why):
+    for note in (*getattr(error, "__notes__", ()), f"{type(error).__name__} cannot be pickled"):
         found.add_note(note)
     return found
 
@@ -76,12 +75,12 @@ def _import(script: Mapping[str, Any], work: Work) -> None:
         OptionError: if that fails, as it does where the script would begin once more.
     """
     process: Any = multiprocessing.current_process()
-    process._inheriting = True  # noqa: SLF001 - as for every spawned process: who starts another one now is told why not
+    process._inheriting = True  # noqa: SLF001 - as in spawned processes: the script is refused another crew
     try:
         spawn.prepare(script)
+    except OptionError:
+        raise
     except BaseException as error:
-        if isinstance(error, OptionError):
-            raise
         raise OptionError(
             f"a worker process needs {next(iter(script.values()))!r}, where {work.what} is defined, but cannot import "
             f"it: {type(error).__name__}: {str(error)[:500]}",

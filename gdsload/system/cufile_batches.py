@@ -9,13 +9,12 @@ and the drive has nothing to do for a moment between two of them.
 
 Once a batch has failed its object makes no other. cuFile's cancel ends no read for certain, and nothing that we found
 tells what becomes of reads under way when their batch is destroyed, as cuFile's own samples do with one that failed. So
-only events are taken for the end of reads.
+only events are taken for the end of reads, and without them the memory of the reads is given up.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -46,9 +45,6 @@ _EVENTS = np.dtype({
 })  # fmt: skip
 _BATCH, _READ, _COMPLETE = 1, 0, 0x10
 """CUFILE_BATCH of CUfileBatchMode_t, CUFILE_READ of CUfileOpcode_t, CUFILE_COMPLETE of CUfileStatus_t."""
-_PATIENCE_S = 10.0
-"""How long reads of a batch that failed are waited for. They take milliseconds, on a drive that answers."""
-_PAUSE_S = 0.01
 _one_at_a_time = threading.Lock()
 
 
@@ -61,11 +57,10 @@ class CufileBatches:
 
     Args:
         cufile: the module `cuda.bindings.cufile`, its driver open.
-        patience_s: how long reads of a batch that failed are waited for, in seconds.
     """
 
-    def __init__(self, cufile: Any, *, patience_s: float = _PATIENCE_S) -> None:
-        self._cufile, self._patience_s = cufile, patience_s
+    def __init__(self, cufile: Any) -> None:
+        self._cufile = cufile
         self._batch: int | None = None
         self._failed, self._submitted = False, 0
         self._params, self._events = np.zeros(READS, _PARAMS), np.zeros(READS, _EVENTS)
@@ -88,8 +83,8 @@ class CufileBatches:
 
         Raises:
             ReadsUnderWayError: if cuFile failed to tell whether some of the reads have ended.
-            Exception: what the bindings raise, if a batch fails; for any other one after it, from whichever thread, a
-                RuntimeError. No read is under way then.
+            Exception: what the bindings raise, if they take no batch; for any other one after it, from whichever
+                thread, a RuntimeError. No read is under way then.
         """
         results = np.zeros(len(nbytes), np.int64)
         for low, high in batches_of(nbytes):
@@ -120,35 +115,20 @@ class CufileBatches:
         under_way = len(params)
         try:
             while under_way:
-                under_way -= self._note_ended(batch, under_way, under_way, first, results)
+                under_way -= self._note_ended(batch, under_way, first, results)
         except BaseException as error:
-            if self._outlasted(batch, under_way, first, results):
-                raise
             raise ReadsUnderWayError(f"cuFile does not tell when its reads have ended: {error}") from error
 
-    def _note_ended(self, batch: int, least: int, under_way: int, first: int, results: IntArray) -> int:
-        """Wait for some reads of a batch; returns how many have ended."""
+    def _note_ended(self, batch: int, under_way: int, first: int, results: IntArray) -> int:
+        """Wait for all reads of a batch, or for some as cuFile likes it; returns how many have ended."""
         count = np.array([under_way], np.uint32)
-        self._cufile.batch_io_get_status(batch, least, address_of(count), address_of(self._events), 0)
+        self._cufile.batch_io_get_status(batch, under_way, address_of(count), address_of(self._events), 0)
         ended = self._events[: int(count[0])]
         places = ended["cookie"].astype(np.int64) - first
         mine = (places >= 0) & (places < len(results))
         well = mine & (ended["status"] == _COMPLETE)
         results[places[well]] = ended["nbytes"][well].astype(np.int64)
         return int(np.count_nonzero(mine))
-
-    def _outlasted(self, batch: int, under_way: int, first: int, results: IntArray) -> bool:
-        """Cancel the reads of a batch that has failed, and wait a while until none is under way; whether that is so."""
-        until = time.monotonic() + self._patience_s
-        with suppress(Exception):
-            self._cufile.batch_io_cancel(batch)
-        while True:
-            with suppress(Exception):
-                # Asked without waiting: whether there are events of reads that were cancelled is not known.
-                under_way -= self._note_ended(batch, 0, under_way, first, results)
-            if not under_way or time.monotonic() > until:
-                return not under_way
-            time.sleep(_PAUSE_S)
 
     def close(self) -> None:
         """Destroy the batch. No read may be under way; may be called twice."""

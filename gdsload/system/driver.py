@@ -44,7 +44,6 @@ class _Launch(ctypes.Structure):
 
 
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY, cuda.h
-_REFUSED = (1, 801)  # CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGetAttribute": (ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int),
     "cuLaunchKernelEx": (ctypes.POINTER(_Launch), ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p),
@@ -207,15 +206,7 @@ class Driver:
         config = _Launch((blocks, 1, 1), (threads, 1, 1), 0, stream)
         if own_sync_domain is not None and self._has_third(own_sync_domain):
             config.attributes, config.count = ctypes.pointer(_LOADER_SYNC_DOMAIN), 1
-        arguments = ctypes.byref(config), function, ctypes.byref(ctypes.c_void_p(params)), None
-        code = self._launch(*arguments)
-        if code in _REFUSED and config.count and own_sync_domain is not None:
-            refused, config.count = self._error("cuLaunchKernelEx", code), 0
-            code = self._launch(*arguments)
-            if not code:
-                _log.warning("all kernels share one memory synchronization domain: %s", refused)
-                self._has_own_domain[own_sync_domain] = False
-        if code:
+        if code := self._launch(ctypes.byref(config), function, ctypes.byref(ctypes.c_void_p(params)), None):
             raise self._error("cuLaunchKernelEx", code)
 
     def _has_third(self, device: int) -> bool:

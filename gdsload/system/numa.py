@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from contextlib import suppress
+from typing import Any
 
 import torch
 
-from gdsload.system.pci import pci_address
 from gdsload.system.probe.tree import Tree
 
 __all__ = ["node_of", "processors_near", "stay_on"]
@@ -25,7 +25,9 @@ def node_of(device: torch.device, tree: Tree | None = None) -> int:
     if len([name for name in tree.names(_NODES) if name.removeprefix("node").isdigit()]) < 2:
         return -1
     try:
-        node = tree.number(f"/sys/bus/pci/devices/{pci_address(device)}/numa_node")
+        found: Any = torch.cuda.get_device_properties(device)
+        place = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+        node = tree.number(f"/sys/bus/pci/devices/{place}/numa_node")
     except (AttributeError, ValueError, RuntimeError, AssertionError):  # a torch that does not know it, or no GPU
         return -1
     return -1 if node is None else max(node, -1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import platform
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -17,15 +16,12 @@ from queue import SimpleQueue
 import torch
 
 from gdsload.errors import BackendUnavailableError
-from gdsload.system.numa import node_of, processors_near, stay_on
+from gdsload.system.numa import processors_near, stay_on
 from gdsload.system.pool import Pool
 from gdsload.system.streams import register_host, unregister_host
 from gdsload.system.units import format_bytes
 
 __all__ = ["PinnedBlock", "PinnedRing"]
-
-_MBIND = {"x86_64": 237, "aarch64": 235}  # syscall numbers, asm/unistd.h
-_MPOL_PREFERRED = 1  # linux/mempolicy.h
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +62,6 @@ class PinnedRing:
         with suppress(OSError, AttributeError):  # a kernel without huge pages is only slower
             arena.madvise(mmap.MADV_HUGEPAGE)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(arena))
-        _prefer_node(self._address, self.nbytes, node_of(device))
         _touch_near(arena, self._address, device)
         try:
             trouble = register_host(device, self._address, self.nbytes)
@@ -104,7 +99,7 @@ class PinnedRing:
 
 
 def _touch_near(arena: mmap.mmap, address: int, device: torch.device) -> None:
-    """Have pages allocated by a thread near a GPU: on its node, also where `_prefer_node` is forbidden (containers).
+    """Have pages allocated by a thread near a GPU, and so on its node, unless that has no memory left.
 
     The thread holds the arena: a wait for it may be interrupted.
     """
@@ -118,20 +113,3 @@ def _touch_near(arena: mmap.mmap, address: int, device: torch.device) -> None:
 
     with closing(Pool(1, "gdsload-pinned")) as pool:
         pool.run([touch]).wait()
-
-
-def _prefer_node(address: int, nbytes: int, node: int) -> None:
-    """Have pages allocated on a node if it has any free; where that cannot be set, they are allocated anywhere."""
-    number = _MBIND.get(platform.machine())
-    if node < 0 or node > 62 or number is None:
-        return
-    mask = ctypes.c_ulong(1 << node)
-    ctypes.CDLL(None, use_errno=True).syscall(
-        ctypes.c_long(number),
-        ctypes.c_void_p(address),
-        ctypes.c_ulong(nbytes),
-        ctypes.c_int(_MPOL_PREFERRED),
-        ctypes.byref(mask),
-        ctypes.c_ulong(64),
-        ctypes.c_uint(0),
-    )

@@ -33,45 +33,19 @@ class OnDevice(BackendTests):
 
 
 class TestBounce(OnDevice):
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: BounceBackend(files, self.device)
+    """What is read with O_DIRECT, what is not, and what is gathered out of mappings: by what the page cache has."""
+
+    @pytest.fixture(params=["hot", "cold", "few small blocks"])
+    def open_backend(self, request, monkeypatch):
+        if request.param == "cold":
+            for module in ("fill_threads", "resident_rows"):
+                monkeypatch.setattr(f"gdsload.backends.bounce.{module}.looks_resident", lambda *_: False)
+        few = {"threads": 3, "pinned_bytes": 6 * 64 * 1024} if request.param == "few small blocks" else {}
+        return lambda files: BounceBackend(files, self.device, **few)
 
 
-class TestBounceDirect(OnDevice):
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: BounceBackend(files, self.device, direct=True)
-
-
-class TestBounceBuffered(OnDevice):
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: BounceBackend(files, self.device, direct=False)
-
-
-class TestBounceWithFewSmallBlocks(OnDevice):
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: BounceBackend(files, self.device, threads=3, pinned_bytes=6 * 64 * 1024)
-
-
-class TestBounceOutOfMappings(OnDevice):
-    """What is in the page cache is gathered from there."""
-
+class TestBounceOutOfMappings(TestBounce):
     mapped = True
-
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: BounceBackend(files, self.device)
-
-
-class TestBounceOutOfMappingsWithFewSmallBlocks(OnDevice):
-    mapped = True
-
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: BounceBackend(files, self.device, threads=3, pinned_bytes=6 * 64 * 1024, direct=False)
 
 
 class TestBounceWithTorchsCopies(OnDevice):

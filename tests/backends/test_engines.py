@@ -17,7 +17,7 @@ class Cufile:
     FileHandleType = SimpleNamespace(OPAQUE_FD=1)
 
     def __init__(self):
-        self.read_alone, self.known = [], iter([-71, 72])
+        self.read_alone, self.known = [], iter([71, 72])
 
     def handle_register(self, _descr):
         return next(self.known)
@@ -76,7 +76,7 @@ def test_every_read_is_made_once_and_long_and_empty_ones_are_in_no_batch(make, s
     done = it.engine.read_many(it.handles[places % 2], places + 100, places + 200, nbytes, places + 300)
     assert done.tolist() == sizes
     short = [size for size in sizes if 0 < size <= 2**20]
-    wanted = {(-71 if at % 2 == 0 else 72, at + 100, at + 200, size, at + 300) for at, size in enumerate(sizes) if size}
+    wanted = {(71 if at % 2 == 0 else 72, at + 100, at + 200, size, at + 300) for at, size in enumerate(sizes) if size}
     made = [read for read in (*it.cufile.read_alone, *it.batches.read_together) if read[3]]
     assert (len(made), {*made}) == (len(wanted), wanted)
     assert [read[3] for read in it.batches.read_together] == ([] if refuses else short)

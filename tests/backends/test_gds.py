@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from itertools import count
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -92,7 +90,7 @@ some = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 300_000), st.integer
 @pytest.mark.parametrize("most_bytes", [0, 1 << 20], ids=["threads", "one call"])
 @pytest.mark.parametrize("at_once", [1 << 30, 1000])
 @pytest.mark.parametrize("drive_key", [file_system_of, lambda source: "1.safe" in source.path], ids=["one", "two"])
-@settings(derandomize=True, deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(derandomize=True, deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some)
 def test_every_wanted_byte_is_read_to_its_place(opened, drive_key, at_once, most_bytes, wanted):
     """Also where reads end early."""
@@ -151,43 +149,6 @@ def test_memory_of_reads_that_may_be_under_way_is_neither_used_again_nor_freed(o
     assert freed == after.begins.tolist()
 
 
-def test_all_is_released_though_the_engine_cannot_end(opened, monkeypatch):
-    freed, ends = [], iter([RuntimeError("boom")])
-
-    def end(_engine):
-        for error in ends:
-            raise error
-
-    backend, _ = opened(end=end)
-    monkeypatch.setattr(slots, "free", lambda _device, address: freed.append(address))
-    pending = backend.read(extents_of([(0, 0, 50)]))
-    pending.completion.wait()
-    pending.release()
-    closed = []
-    monkeypatch.setattr(backend.files, "close", lambda: closed.append(True))
-    with pytest.raises(RuntimeError, match="boom"):
-        backend.close()
-    assert (freed, closed) == (pending.begins.tolist(), [True])
-
-
-@pytest.mark.parametrize(("free", "registered"), [(None, 8), (5 * 2 * CHUNK, 5), (0, 0), (2**40, 12)])
-def test_slots_are_registered_as_far_as_half_of_the_free_bar1_goes(monkeypatch, free, registered):
-    """Or up to 128 MiB, where nobody knows it."""
-    noted, gone, numbers = [], [], count(1)
-    engine = SimpleNamespace(register=lambda base, _nbytes: noted.append(base), deregister=gone.append)
-    monkeypatch.setattr(slots, "free_bar1", lambda _device: free)
-    monkeypatch.setattr(slots, "allocate", lambda _device, nbytes: next(numbers) * nbytes)
-    monkeypatch.setattr(slots, "free", lambda *_: None)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
-    made = slots.Slots(torch.device("cpu"), engine)
-    leases = [made.lease(np.array([CHUNK])) for _ in range(12)]
-    assert len(noted) == registered
-    for lease in leases:
-        lease.release()
-    made.close()
-    assert sorted(gone) == sorted(noted)
-
-
 def test_a_batch_of_reads_has_reads_of_all_drives(opened):
     """One batch is under way at a time, in a whole process: of one drive only, it would leave the others idle."""
     calls = []
@@ -196,11 +157,9 @@ def test_a_batch_of_reads_has_reads_of_all_drives(opened):
         calls.append(handles.tolist())
         return one_by_one(engine, handles, *columns)
 
-    of = {"0.safetensors": "a", "1.safetensors": "a", "2.safetensors": "b"}
-    backend, _ = opened(drive_key=lambda source: of[source.path[-13:]], most_bytes=1 << 20, read_many=read_many)
+    backend, _ = opened(drive_key=lambda source: "2.safe" in source.path, most_bytes=1 << 20, read_many=read_many)
     wanted = extents_of([(file, page * 24_576, 100) for file in (0, 2) for page in range(SIZES[file] // 24_576)])
     backend.read(wanted).completion.wait()
-    [handles] = calls
-    first, second = handles[:2]
+    [[first, second, *rest]] = calls
     assert first != second
-    assert handles == [first, second] * 2 + [handles[-1]] * 10
+    assert rest == [first, second] + [rest[-1]] * 10

@@ -66,7 +66,7 @@ def some_extents(draw):
     return found
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=40)
 @given(some_extents(), st.booleans())
 def test_any_extents_are_what_a_plain_read_gives(folder, contents, found, mapped):
     backend = backend_of(folder, mapped=mapped)
@@ -202,9 +202,6 @@ def test_unmapped_file_that_became_shorter(tmp_path):
     with pytest.raises(ShortReadError, match=r"a.safetensors, byte \d+: the file ended \d+ bytes too early") as caught:
         landing.completion.wait()
     assert caught.value.offset >= 8192
-    landing.release()
-    landing = backend.read(extents_of([(0, 0, 10)]))
-    landing.completion.wait()
     with pytest.raises(FileChangedError, match="the shard was written to while the dataset was in use"):
         backend.check(np.array([0]))
     backend.close()
@@ -213,9 +210,8 @@ def test_unmapped_file_that_became_shorter(tmp_path):
 def test_mapped_file_that_became_shorter(tmp_path, monkeypatch):
     backend = cut_short(tmp_path, mapped=True)
     monkeypatch.setattr(residency, "_NOWAIT", None)
-    landing = backend.read(extents_of([(0, 300_000, 10)]))
     with pytest.raises(FileChangedError, match="the file became shorter while it was being read"):
-        landing.completion.wait()
+        backend.read(extents_of([(0, 300_000, 10)])).completion.wait()
     backend.close()
 
 
@@ -254,14 +250,6 @@ def test_arena_memory_is_used_again(folder):
         del landing
     assert len(seen) <= 2
     backend.close()
-
-
-@pytest.mark.parametrize("mapped", [True, False])
-def test_a_closed_backend_has_nothing_mapped(folder, mapped):
-    backend = backend_of(folder, mapped=mapped)
-    backend.read(extents_of([(0, 0, 10)])).completion.wait()
-    backend.close()
-    assert not backend.files.base.any()
 
 
 def test_a_long_extent_is_shared_out_among_threads(folder, contents, monkeypatch):

@@ -63,20 +63,7 @@ def test_it_reads_at_once_and_by_what_is_proven_afterwards(files, proven):
     read(backend)
     assert (backend.now, backend.why) == (second if proven else first, "so it is")
     assert [len(one.backend.brought) for one in (first, second)] == ([1, 1] if proven else [2, 0])
-    backend.close()
-
-
-def test_bytes_of_both_are_counted(files):
-    first, second = (one_way(HostBackend(files), name, "", "") for name in ("first", "second"))
-    first.backend.name, second.backend.name = "first", "second"
-    asked = threading.Event()
-    backend = ProbedBackend(files, first, lambda: (asked.wait(30), (second, ""))[1])
-    read(backend)
-    asked.set()
-    backend.settle()
-    read(backend)
-    read(backend)
-    assert backend.bytes_by_path() == {"first": 4, "second": 8}
+    assert backend.bytes_by_path() == {"host": 8}
     backend.close()
 
 

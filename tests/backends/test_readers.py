@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from gdsload import LoaderClosedError
-from gdsload.backends.readers import DriveReaders, one_each, threads_of_each
+from gdsload.backends.readers import close_all, one_each, run_on, threads_of_each
 from gdsload.system.pool import done
 from tests.pools import Held, running
 
 
 def test_a_drive_that_is_held_up_keeps_no_other_waiting():
     held, ran = Held(), []
-    drives = DriveReaders(one_each(2, 1, "gdsload-test"))
-    slow = drives.run([(0, held), *[(0, lambda: ran.append("slow"))] * 5, (1, lambda: ran.append("quick"))])
-    quick = drives.run([(1, lambda: ran.append("quick"))] * 3)
+    drives = one_each(2, 1, "gdsload-test")
+    slow = run_on(drives, [(0, held), *[(0, lambda: ran.append("slow"))] * 5, (1, lambda: ran.append("quick"))])
+    quick = run_on(drives, [(1, lambda: ran.append("quick"))] * 3)
     quick.wait()
     assert ran == ["quick"] * 4
     assert not slow.landed
     held.may_end.set()
     slow.wait()
-    drives.close()
+    close_all(drives)
     assert ran == ["quick"] * 4 + ["slow"] * 5
     assert running() == []
 
@@ -28,26 +28,25 @@ def test_a_drive_that_is_held_up_keeps_no_other_waiting():
 def test_in_one_queue_it_does():
     """The control of the test above."""
     held, ran = Held(), []
-    drives = DriveReaders(one_each(1, 1, "gdsload-test"))
-    slow = drives.run([(0, held)])
-    quick = drives.run([(0, lambda: ran.append("quick"))])
+    drives = one_each(1, 1, "gdsload-test")
+    slow = run_on(drives, [(0, held)])
+    quick = run_on(drives, [(0, lambda: ran.append("quick"))])
     assert held.begun.wait(30)
     assert (ran, quick.landed) == ([], False)
     held.may_end.set()
     slow.wait()
     quick.wait()
-    drives.close()
+    close_all(drives)
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_readers_that_cannot_begin_are_an_error_that_everything_has_ended_before(number):
     """What was queued before it still reads, so that its memory must not be freed at once."""
-    held, each = Held(), one_each(3, 1, "gdsload-test")
-    each[number].close()
-    drives = DriveReaders(each)
+    held, drives = Held(), one_each(3, 1, "gdsload-test")
+    drives[number].close()
     works = [(drive, held) for drive in range(3) for _ in range(2)]
     try:
-        reading = drives.run(works)
+        reading = run_on(drives, works)
     except LoaderClosedError:
         assert not held.begun.is_set()
         assert number == 2  # the one that is begun with
@@ -57,10 +56,10 @@ def test_readers_that_cannot_begin_are_an_error_that_everything_has_ended_before
         held.may_end.set()
         with pytest.raises(LoaderClosedError, match="the loader or its backend was closed"):
             reading.wait()
-    drives.close()
+    close_all(drives)
     with pytest.raises(LoaderClosedError, match="the loader or its backend was closed"):
-        drives.run(works)
-    assert drives.run([]) is done
+        run_on(drives, works)
+    assert run_on(drives, []) is done
 
 
 @pytest.mark.parametrize(

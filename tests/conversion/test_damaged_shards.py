@@ -16,7 +16,6 @@ from gdsload.errors import ChecksumError, FormatError
 from gdsload.shards.format.checksum import BLOCK_BYTES
 from gdsload.shards.opening import load_shard
 from gdsload.shards.verify.row_checksums import RowCheck
-from gdsload.tools.cli import main
 from tests.conversion.reading import content
 from tests.shards.bits import flip
 
@@ -67,7 +66,7 @@ def split(path, out, **options):
 COMMANDS = {"reshard": gdsload.reshard, "merge": merge, "split": split, "convert": gdsload.convert}
 
 
-@settings(derandomize=True, deadline=None, max_examples=30)
+@settings(derandomize=True, deadline=None, max_examples=20)
 @given(
     st.sampled_from([*COMMANDS]), st.sampled_from(TENSORS), st.integers(0, 2), st.randoms(use_true_random=False),
     st.sampled_from(["stop", "skip"]),
@@ -105,35 +104,19 @@ def test_without_the_comparison_it_would_get_a_right_checksum(sound, tmp_path, m
     assert content(tmp_path / "out") != content(gdsload.reshard(sound, tmp_path / "good").path)
 
 
-def test_a_restored_source_is_gone_on_with(sound, tmp_path):
-    path = gdsload.ShardDataset(sound).shards[2].file
-    offset = entries(path)["r"].begin
-    flip(path, offset)
-    try:
-        with pytest.raises(ChecksumError, match="samples are damaged that were to be written again"):
-            gdsload.reshard(sound, tmp_path / "out", shard_bytes="300KiB", workers=1)
-    finally:
-        flip(path, offset)
-    report = gdsload.reshard(sound, tmp_path / "out", shard_bytes="300KiB", workers=1)
-    assert report.resumed > 0
-    gdsload.reshard(sound, tmp_path / "wanted", shard_bytes="300KiB", workers=1)
-    assert content(tmp_path / "out") == content(tmp_path / "wanted")
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_part_of_a_split_that_is_whole_is_made(sound, tmp_path, workers):
+def test_the_part_of_a_split_that_is_whole_is_made(sound, tmp_path):
     """The damage is in a block of which only the second part has samples."""
     shutil.copytree(sound, tmp_path / "d")
     path = gdsload.ShardDataset(tmp_path / "d").shards[2].file
     flip(path, entries(path)["x"].begin)
     outs = [tmp_path / "a", tmp_path / "b"]
     with pytest.raises(ChecksumError, match="field 'x'"):
-        gdsload.split(tmp_path / "d", outs, [20, 40], workers=workers)
+        gdsload.split(tmp_path / "d", outs, [20, 40], workers=1)
     assert len(gdsload.ShardDataset(outs[0])) == 20
     assert not outs[1].exists()
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=50)
 @given(
     st.lists(st.integers(0, 59), min_size=1, max_size=12), st.sampled_from(TENSORS),
     st.integers(0, 2), st.randoms(use_true_random=False), st.integers(1, 3),
@@ -229,14 +212,3 @@ def test_a_shuffle_compares_what_it_has_converted(sound, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
     gdsload.convert(sound, tmp_path / "out", shuffle_seed=1, workers=1, restart=True)
     assert sorted(int(sample["n"]) for sample in gdsload.ShardDataset(tmp_path / "out")) == list(range(60))
-
-
-def test_the_command_says_what_is_damaged(sound, tmp_path, capsys):
-    shutil.copytree(sound, tmp_path / "d")
-    path = gdsload.ShardDataset(tmp_path / "d").shards[0].file
-    flip(path, begin := entries(path)["s"].begin)
-    assert main(["reshard", str(tmp_path / "d"), str(tmp_path / "out")]) == 1
-    said = capsys.readouterr().err
-    assert f"{path}, field 's', bytes {begin} to " in said
-    assert "bytes differ from what was written (samples 0 to" in said
-    assert "Restore it from a copy" in said

@@ -48,13 +48,6 @@ def source(request, tmp_path):
     return request.param(folder, FILES)
 
 
-def in_classes(folder):
-    for number, (raw, label) in enumerate(zip(FILES, LABELS, strict=True)):
-        (folder / "cd"[label]).mkdir(parents=True, exist_ok=True)
-        (folder / "cd"[label] / f"{number}.jpg").write_bytes(raw)
-    return folder
-
-
 def test_files_are_kept_as_they_are(source, converted):
     where, name, options = source
     dataset = converted(where, keep_encoded=True, **options)
@@ -64,15 +57,6 @@ def test_files_are_kept_as_they_are(source, converted):
     assert list(zip(*beside[:2], strict=True)) == SIZES
     assert beside[2] == ORIENTATIONS
     assert {"int32", "uint8"} == {dataset.schema[f"{name}.{one}"].dtype.name for one in ("width", "orientation")}
-
-
-def test_workers_keep_the_same_bytes(tmp_path):
-    in_classes(tmp_path / "s")
-    for name, options in (("one", {"workers": 1}), ("two", {"workers": 2})):
-        convert(tmp_path / "s", tmp_path / name, keep_encoded=True, shard_bytes=700, **options)
-    one, two = (sorted((tmp_path / name).iterdir()) for name in ("one", "two"))
-    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
-    assert len(one) > 2
 
 
 CUT_OFF_BY_CROPS = (coco, yolo)
@@ -137,12 +121,6 @@ def test_other_formats_and_damaged_images_are_bad_samples(tmp_path, left_out, co
     for number, raw in enumerate([*FILES[:2], content]):
         (tmp_path / "s" / "c" / f"{number}.png").write_bytes(raw)
     assert len(left_out(tmp_path / "s", {"c/2.png": reason}, keep_encoded=True)) == 2
-
-
-def test_of_a_format_that_cannot_be_kept_it_is_said_which_ones_can(tmp_path, out):
-    (tmp_path / "0.png").write_bytes(encoded("gif"))
-    with pytest.raises(ConversionError, match="is no JPEG, PNG or WebP .*cannot be kept encoded.*leave `keep_encoded"):
-        convert(tmp_path, out, keep_encoded=True, workers=1)
 
 
 # --- channels ---

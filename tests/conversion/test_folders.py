@@ -159,14 +159,3 @@ def test_names_come_in_natural_order(tmp_path):
     (tmp_path / "again").symlink_to("b")
     assert names_in(str(tmp_path)) == ["9", "10", "again", "b"]
     assert [name for _, name in names_below(str(tmp_path))] == ["9", "10", "2", "11"]
-
-
-def test_numbered_files_have_one_order_in_all_sources(tmp_path, out):
-    """Tables, tar files and safetensors files alike; and a dataset of such files has it, too."""
-    save = pytest.importorskip("safetensors.numpy").save_file
-    for number in (1, 2, 10):
-        save({"x": np.array([number])}, tmp_path / f"part-{number}.safetensors")
-    (tmp_path / "._part-1.safetensors").write_bytes(b"\0")
-    gdsload.convert(tmp_path, out, workers=1)
-    for path in (tmp_path, out):
-        assert gdsload.ShardDataset(path).column("x").tolist() == [1, 2, 10]

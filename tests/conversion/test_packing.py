@@ -6,6 +6,7 @@ import itertools
 import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -74,13 +75,14 @@ def reference(parts, length, eos, pad):
     return blocks
 
 
-def blocks_of(source):
+def blocks_of(source, most):
     """Blocks and bad documents of each part, and that each part knows how many blocks it has."""
     blocks, bad = [], []
     for part in source.parts(1):
         before = len(blocks)
         for item in source.read(Part(part.name, tuple(json.loads(json.dumps(part.where))))):
             try:
+                assert item.count is None or item.count <= most
                 for one in samples_of(item) if item.count is not None else [item]:
                     sample = one.make()
                     blocks.append((sample["ids"].tolist(), sample["cu_seqlens"].tolist()))
@@ -101,17 +103,19 @@ documents = st.one_of(st.lists(st.integers(0, 9), max_size=12), st.just(BAD))
     eos=st.sampled_from([None, 7]),
     pad=st.sampled_from([None, 5]),
     batches=st.booleans(),
+    at_once=st.integers(1, 30),
 )
-@example(parts=[[], [BAD], [[1]], [BAD], [[2, 3, 4]], [BAD]], length=2, eos=None, pad=None, batches=False)
-@example(parts=[[[1], [1], [1]], [[1]], [[1]], [[1] * 5]], length=4, eos=None, pad=0, batches=True)
-def test_blocks_are_the_row_of_all_tokens_cut(parts, length, eos, pad, batches):
+@example(parts=[[], [BAD], [[1]], [BAD], [[2, 3, 4]], [BAD]], length=2, eos=None, pad=None, batches=False, at_once=9)
+@example(parts=[[[1], [1], [1]], [[1]], [[1]], [[1] * 5]], length=4, eos=None, pad=0, batches=True, at_once=9)
+def test_blocks_are_the_row_of_all_tokens_cut(parts, length, eos, pad, batches, at_once):
     expected = reference(parts, length, eos, pad)
     source = pickle.loads(pickle.dumps(PackedSource(Documents(parts, batches), Packing("ids", length, eos, pad))))
     if not expected:
         with pytest.raises(FormatError, match="too few for a block|not one document"):
             source.parts(1)
         return
-    blocks, bad = blocks_of(source)
+    with mock.patch("gdsload.conversion.packing._BATCH_TOKENS", at_once):
+        blocks, bad = blocks_of(source, max(at_once // length, 1))
     assert blocks == expected
     listed = [f"document {n} of part {k}" for k, part in enumerate(parts) for n, one in enumerate(part) if one == BAD]
     assert bad == listed
@@ -178,15 +182,6 @@ def test_documents_that_changed_since_they_were_counted(corpus, change):
     with pytest.raises(FormatError, match="when they were counted"):
         for part in parts:
             list(source.read(part))
-
-
-def test_big_blocks_come_a_few_at_a_time(monkeypatch):
-    monkeypatch.setattr("gdsload.conversion.packing._BATCH_TOKENS", 10)
-    source = PackedSource(Documents([[[1] * 50]]), Packing("ids", 4))
-    (part,) = source.parts(1)
-    items = list(source.read(part))
-    assert [item.count for item in items] == [2] * 6
-    assert [item.key for item in items][:2] == ["blocks 0 to 1", "blocks 2 to 3"]
 
 
 def test_describes_source_and_options():

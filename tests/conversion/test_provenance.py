@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import shutil
 from decimal import Decimal
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from gdsload import Field, ShardDataset, ShardWriter, convert, merge, reshard, split
 from gdsload.conversion.runner import plan
@@ -30,28 +28,6 @@ def written(path, names=None, count=10, **more):
 
 def metadata_of(path):
     return ShardDataset(path).metadata
-
-
-def test_a_writer_says_what_it_is_given(tmp_path):
-    written(tmp_path / "d", ["cat", "dog"], licence="CC0", scores=(1, 2.5))
-    found = metadata_of(tmp_path / "d")
-    assert found == {"classes": {"label": ["cat", "dog"]}, "licence": "CC0", "scores": [1, 2.5]}
-    found["classes"]["label"].append("cow")
-    assert metadata_of(tmp_path / "d") == metadata_of(tmp_path / "d") != found
-
-
-def test_a_dataset_that_says_nothing_is_as_it_was(tmp_path):
-    written(tmp_path / "plain")
-    assert metadata_of(tmp_path / "plain") == {}
-    assert json.loads((tmp_path / "plain" / "index.json").read_bytes())["version"] == 1
-    written(tmp_path / "named", ["cat", "dog"])
-    assert ShardDataset(tmp_path / "plain").digest == ShardDataset(tmp_path / "named").digest
-
-
-def test_what_a_writer_cannot_say_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(OptionError, match="metadata has a value of type Tensor"):
-        ShardWriter(tmp_path / "d", SCHEMA, metadata={"mean": torch.zeros(3)})
-    assert list(tmp_path.iterdir()) == []
 
 
 def rows():
@@ -105,9 +81,8 @@ def test_a_source_may_have_a_name_of_any_bytes(folder, tmp_path, converted):
 
 def test_a_class_has_a_name_that_is_a_text(folder, tmp_path):
     (folder / "dog").rename(folder / os.fsdecode(b"caf\xe9"))
-    with pytest.raises(OptionError, match=r"the class 'caf.udce9' has a name that is not UTF-8\. Rename its") as raised:
+    with pytest.raises(OptionError, match=r"a text that is no valid Unicode: 'caf.udce9'"):
         convert(folder, tmp_path / "d", workers=1)
-    assert (raised.value.file, raised.value.field) == (str(folder), "label")
     convert(folder, tmp_path / "d", workers=1, metadata={"classes": {"label": ["coffee", "cat", "empty"]}})
     convert(folder, tmp_path / "e", workers=1, fields=["image"])
 
@@ -159,7 +134,7 @@ def test_units_of_what_were_times_or_decimals(tmp_path, converted):
 def test_units_that_disagree_are_never_merged(tmp_path):
     for name, unit in (("a", "seconds"), ("b", "milliseconds"), ("c", None)):
         written(tmp_path / name, **({"units": {"x": unit}} if unit else {}))
-    with pytest.raises(OptionError, match="different units.*seconds; milliseconds") as caught:
+    with pytest.raises(OptionError, match="different units .seconds; milliseconds") as caught:
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
     assert caught.value.field == "x"
     merge([tmp_path / "a", tmp_path / "c"], tmp_path / "m")
@@ -232,12 +207,12 @@ def test_merge_keeps_what_all_agree_in_and_lists_where_they_come_from(tmp_path):
 
 @pytest.mark.parametrize(
     ("names", "says"),
-    [(["dog", "cat"], "0 is 'cat' in the one and 'dog' in the other"), (["cat", "dog", "cow"], r"\(2 and 3 of them\)")],
+    [(["dog", "cat"], r"from 0 on \['cat', .*; from 0 on \['dog', "), (["cat", "dog", "cow"], r"from 2 on \['cow'\]")],
 )
 def test_classes_that_disagree_are_never_merged(tmp_path, names, says):
     written(tmp_path / "a", ["cat", "dog"])
     written(tmp_path / "b", names)
-    with pytest.raises(OptionError, match=f"name the classes of their labels differently.*{says}.*metadata=") as caught:
+    with pytest.raises(OptionError, match=f"have different classes.*{says}.*metadata=") as caught:
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
     assert caught.value.field == "label"
     assert not (tmp_path / "m").exists()
@@ -257,8 +232,8 @@ def test_folders_without_images_are_said_and_keep_their_number(folder, tmp_path)
     found = plan(folder)
     assert found.samples == 6
     said = "\n".join(found.notes)
-    assert "class 'a gif' has no image that can be read: its files end in .gif" in said
-    assert "class 'empty' has no image that can be read: it is empty" in said
+    for name in ("a gif", "empty"):
+        assert f"class {name!r} has no image that can be read. It keeps its number." in said
     assert "2 files are left out, 'preview.png' first (.gif, .png)" in said
     report = convert(folder, tmp_path / "d", workers=1)
     assert report.notes == found.notes
@@ -269,7 +244,6 @@ def test_folders_without_images_are_said_and_keep_their_number(folder, tmp_path)
 def test_a_flat_folder_has_no_labels(folder, tmp_path, converted):
     flat: Path = tmp_path / "flat"
     shutil.copytree(folder / "cat", flat)
-    (flat / "notes.txt").write_text("no image")
     (flat / "._0.png").write_bytes(b"\0\5\x16\7")
     dataset = converted(flat, with_key=True)
     assert list(dataset.schema) == ["key", "image"]
@@ -283,31 +257,5 @@ def test_a_flat_folder_has_no_labels(folder, tmp_path, converted):
 @pytest.mark.parametrize("name", ["metadata.jsonl", "1.txt", "0.JSON", "labels.csv"])
 def test_what_may_tell_more_of_images_is_not_left_out_without_a_word(folder, name):
     (folder / "cat" / name).write_text("")
-    (folder / "dog" / "README").write_text("")
     (note,) = [one for one in plan(folder).notes if "empty" not in one]
     assert note.startswith(f"1 file is left out, 'cat/{name}' first")
-
-
-def test_what_may_tell_more_of_images_is_looked_for_where_images_are(folder, tmp_path):
-    """Also behind links, by name alone, and not in hidden folders."""
-    (folder / "cat" / "labels.csv").symlink_to("/nowhere/labels.csv")
-    (folder / ".git").mkdir()
-    (folder / ".git" / "index.json").write_text("")
-    assert any(note.startswith("1 file is left out, 'cat/labels.csv' first") for note in plan(folder).notes)
-    more = tmp_path / "elsewhere"
-    more.mkdir()
-    (more / "metadata.jsonl").write_text("")
-    (folder / "dog" / "more").symlink_to(more)
-    options = {"follow_links": True}
-    (note,) = [one for one in plan(folder, **options).notes if "left out" in one]
-    assert note.startswith("2 files are left out, 'cat/labels.csv' first")
-
-
-def test_a_flat_folder_of_several_splits_says_so(folder, tmp_path):
-    flat = tmp_path / "flat"
-    flat.mkdir()
-    for name in ("train_0.png", "train_1.png", "test_0.png"):
-        shutil.copy(folder / "cat" / "0.png", flat / name)
-    with pytest.raises(OptionError, match="it holds several splits: 'train', 'test'"):
-        plan(flat)
-    assert plan(flat, split="train").samples == 2

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 import gdsload
-from gdsload.conversion import part as part_module
 from gdsload.errors import DatasetExistsError, FormatError, OptionError, WriteError
-from gdsload.tools.cli import main
 from tests.conversion.reading import content, hidden
 
 SCHEMA = {
@@ -179,55 +177,23 @@ def test_what_must_not_be_replaced_is_said_before_anything_is_written(tmp_path):
     assert hidden(tmp_path) == []
 
 
-def test_an_interrupted_split_is_run_again_with_overwrite(tmp_path, monkeypatch):
+def test_an_interrupted_split_is_run_again_with_overwrite(tmp_path):
     made = samples(100, 4)
     write(tmp_path / "d", made)
     outs = [tmp_path / "a", tmp_path / "b"]
-    opened = []
 
-    def failing(folder, *arguments, original=part_module.ShardWriter, **keywords):
-        opened.append(folder)
-        if ".b." in folder and len(opened) > 6:
-            raise WriteError("the file cannot be written", file=folder)
-        return original(folder, *arguments, **keywords)
+    def stop(samples, nbytes, parts, of):
+        if outs[0].exists() and parts == 3:
+            raise WriteError("the file cannot be written")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(part_module, "ShardWriter", failing)
-        with pytest.raises(WriteError, match="cannot be written"):
-            gdsload.split(tmp_path / "d", outs, [30, 70], shard_bytes=700, workers=1)
+    with pytest.raises(WriteError, match="cannot be written"):
+        gdsload.split(tmp_path / "d", outs, [30, 70], shard_bytes=700, workers=1, progress=stop)
     assert outs[0].exists()
     assert not outs[1].exists()
     with pytest.raises(DatasetExistsError, match="something already"):
         gdsload.split(tmp_path / "d", outs, [30, 70], shard_bytes=700, workers=1)
     first, second = gdsload.split(tmp_path / "d", outs, [30, 70], shard_bytes=700, workers=1, overwrite=True)
     assert (first.samples, second.samples) == (30, 70)
-    assert second.resumed
+    assert second.resumed == 3
     assert content(outs[1]) == content(write(tmp_path / "wanted", made[30:], 700))
     assert hidden(tmp_path) == []
-
-
-def test_the_commands(tmp_path, capsys):
-    made = samples(50, 6)
-    d, out = str(write(tmp_path / "d", made)), tmp_path / "out"
-    assert main(["reshard", d, str(out / "small"), "--shard-bytes", "1kB"]) == 0
-    assert main(["split", d, str(out / "a"), str(out / "b"), "--sizes", "0.8", "--seed", "1"]) == 0
-    assert main(["merge", str(out / "m"), str(out / "a"), str(out / "b"), "--workers", "1"]) == 0
-    said = capsys.readouterr()
-    assert "a: 40 samples in 1 shard," in said.out
-    assert "m: 50 samples in 1 shard," in said.out
-    assert said.err == ""
-    assert content(out / "small") == content(write(tmp_path / "wanted", made, 1000))
-    assert main(["split", d, str(out / "c"), "--sizes", "7"]) == 2
-    assert "sizes are [7]" in capsys.readouterr().err
-
-
-def test_batches_of_a_dataset(tmp_path):
-    made = samples(30, 7)
-    dataset = gdsload.ShardDataset(write(tmp_path / "d", made, 600))
-    ids = [3, -1, 3, 17]
-    with gdsload.ShardWriter(tmp_path / "batch", SCHEMA) as writer:
-        writer.write_batch(dataset.read_batch(ids))
-    assert content(tmp_path / "batch") == content(write(tmp_path / "wanted", [made[index] for index in ids]))
-    assert len(dataset.read_batch([])["x"]) == 0
-    sizes = [13 + 10 * len(s["r"]) + 4 * len(s["q"]) + len(s["text"].encode()) + len(s["raw"]) + 4 * 8 for s in made]
-    assert dataset.sample_bytes(range(30)).tolist() == sizes

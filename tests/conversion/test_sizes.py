@@ -1,24 +1,33 @@
-"""How large a result will be is said of the result, not of the files that it is made of."""
+"""Shards have the size asked for, whatever parts a source has, and however wrong it estimates these."""
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import os
+import random
+from collections import Counter
+from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import gdsload
 from gdsload.conversion.runner import plan
-from tests.conversion.picture_sources import folder, in_memory, parquet
+from gdsload.conversion.sizes import bytes_of_shards, gathered
+from gdsload.conversion.source import Item, Part
+from gdsload.shards.format.schema import Field, Schema
+from tests.conversion import picture_sources
 from tests.conversion.tar_files import pack
-
-Image = pytest.importorskip("PIL.Image")
 
 
 def jpeg(seed, size=(40, 30)):
     noise = np.random.default_rng(seed).integers(0, 256, (size[1] // 8, size[0] // 8, 3), np.uint8)
     stream = io.BytesIO()
-    Image.fromarray(noise).resize(size).save(stream, "jpeg")
+    pytest.importorskip("PIL.Image").fromarray(noise).resize(size).save(stream, "jpeg")
     return stream.getvalue()
 
 
@@ -29,13 +38,19 @@ def tar_beside_json(folder, files, name="a.tar"):
     return pack(folder / name, members, mode="w:gz" if name.endswith(".gz") else "w"), "jpg", {}
 
 
-FILES = [jpeg(number) for number in range(60)]
+@cache
+def jpegs():
+    return [jpeg(number) for number in range(60)]
 
 
 @pytest.mark.parametrize("options", [{"size": 64}, {}, {"keep_encoded": True}], ids=["sized", "own size", "kept"])
-@pytest.mark.parametrize("made", [folder, tar_beside_json, parquet, in_memory], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "made",
+    [picture_sources.folder, tar_beside_json, picture_sources.parquet, picture_sources.in_memory],
+    ids=lambda one: one.__name__,
+)
 def test_it_is_what_comes_of_it(tmp_path, converted, made, options):
-    source, _, own = made(tmp_path, FILES)
+    source, _, own = made(tmp_path, jpegs())
     found = plan(source, **own, **options)
     written = converted(source, **own, **options).num_bytes
     padding = 4096 * 8  # headers, and what fills pages
@@ -43,7 +58,7 @@ def test_it_is_what_comes_of_it(tmp_path, converted, made, options):
 
 
 def test_pixels_are_many_times_their_files(tmp_path):
-    found = plan(tar_beside_json(tmp_path, FILES)[0], size=224)
+    found = plan(tar_beside_json(tmp_path, jpegs())[0], size=224)
     assert found.nbytes > 60 * 224 * 224 * 3 * 0.9
     assert [part.nbytes for part in found.parts] == [found.nbytes]
 
@@ -51,3 +66,167 @@ def test_pixels_are_many_times_their_files(tmp_path):
 def test_a_packed_tar(tmp_path):
     large = [jpeg(number, (320, 240)) for number in range(60)]
     assert plan(tar_beside_json(tmp_path, large, "a.tar.gz")[0], size=224).nbytes > 60 * 224 * 224 * 3 * 0.7
+
+
+ASKED = 160 * 2**10
+LOWEST, HIGHEST = 0.75, 1.25
+RAGGED = Schema({"x": Field("uint8", (None,))})
+
+
+@cache
+def rows(count=9000):
+    """Texts and lists whose lengths vary, of several bytes a letter here and there."""
+    draw = random.Random(0)
+    words = ["a", "bird", "in", "the", "hand", "é", "猫"]
+    return [
+        {
+            "text": " ".join(draw.choices(words, k=draw.randrange(1, 40))),
+            "tokens": draw.choices(range(50_000), k=draw.randrange(1, 30)),
+            "n": number,
+        }
+        for number in range(count)
+    ]
+
+
+def text(folder):
+    (folder / "a.txt").write_text("".join(f"{row['text']}\n" for row in rows()))
+    return folder / "a.txt"
+
+
+def short_lines(folder):
+    (folder / "a.txt").write_text("ab\n" * 100_000)
+    return folder / "a.txt"
+
+
+def json_lines(folder):
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    return folder / "a.jsonl"
+
+
+def csv(folder):
+    (folder / "a.csv").write_text("n,text\n" + "".join(f"{row['n']},{row['text']}\n" for row in rows()))
+    return folder / "a.csv"
+
+
+def parquet(folder, rows_in_group=200):
+    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    found = arrow.Table.from_pylist(rows())
+    tables.write_table(found, folder / "a.parquet", row_group_size=rows_in_group)
+    return folder / "a.parquet"
+
+
+def large_row_groups(folder):
+    return parquet(folder, 2500)
+
+
+def dataset(_folder):
+    return [{"text": row["text"], "tokens": np.array(row["tokens"])} for row in rows()]
+
+
+def json_files(folder):
+    for number in range(5):
+        some = rows()[1600 * number : 1600 * number + 1600]
+        (folder / f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+    return folder
+
+
+def check_sizes(path, at_least=1):
+    """All shards but the last have about the size asked for, without what only makes them begin and end at pages."""
+    names = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
+    *whole, last = [os.path.getsize(path / name) - 3 * 4096 for name in names]
+    assert len(whole) >= at_least
+    assert [size / ASKED for size in whole if not LOWEST * ASKED <= size <= HIGHEST * ASKED] == []
+    assert 0 < last <= HIGHEST * ASKED
+
+
+@pytest.mark.parametrize(
+    "made",
+    [text, short_lines, json_lines, json_files, csv, parquet, large_row_groups, dataset],
+    ids=lambda one: one.__name__,
+)
+def test_shards_of_ragged_samples_have_about_the_size_asked_for(tmp_path, made):
+    (tmp_path / "s").mkdir()
+    gdsload.convert(made(tmp_path / "s"), tmp_path / "out", shard_bytes=ASKED, workers=1)
+    check_sizes(tmp_path / "out", at_least=3)
+
+
+def test_what_is_written_decides_and_not_what_is_read(tmp_path):
+    gdsload.convert(json_lines(tmp_path), tmp_path / "some", fields=["tokens"], shard_bytes=ASKED, workers=1)
+    check_sizes(tmp_path / "some", at_least=2)
+
+
+CALLS = []
+
+
+def halved(sample):
+    CALLS.append(sample["n"])
+    return {"tokens": sample["tokens"][: len(sample["tokens"]) // 2]}
+
+
+def test_a_function_makes_a_few_samples_more_than_once(tmp_path):
+    CALLS.clear()
+    gdsload.convert(json_lines(tmp_path), tmp_path / "out", map=f"{__name__}:halved", shard_bytes=ASKED, workers=1)
+    check_sizes(tmp_path / "out")
+    assert set(CALLS) == set(range(9000))
+    assert len(CALLS) <= 9000 + 256 + 64
+    assert max(number for number, count in Counter(CALLS).items() if count > 1) < 256
+
+
+def test_a_packed_file_ends_with_the_only_small_shard(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(json_lines(tmp_path).read_bytes()))
+    gdsload.convert(tmp_path / "a.jsonl.gz", tmp_path / "out", shard_bytes=ASKED, workers=1)
+    check_sizes(tmp_path / "out")
+
+
+class Blobs:
+    """Samples of so many bytes, in parts that are said to be larger or smaller than they are."""
+
+    kind, threads, asked = "blobs", False, 1000
+
+    def __init__(self, parts):
+        self.listed = parts
+
+    def describe(self):
+        return {}
+
+    def parts(self, target_bytes):
+        return [Part(f"{n}", (n,), len(sizes), sum(sizes)) for n, sizes in enumerate(self.listed)]
+
+    def read(self, part):
+        for size in self.listed[part.where[0]]:
+            yield Item("", lambda size=size: {"x": b"\0" * size})
+
+
+@given(st.lists(st.integers(0, 4000), max_size=60), st.integers(100, 2000))
+def test_parts_come_together_in_order(sizes, asked):
+    """Every part is in one task; all tasks but the last give even shards, if their parts are as large as they say."""
+    parts = [Part(f"{n}", (n,), 1, size) for n, size in enumerate(sizes)]
+    tasks = gathered(Blobs([]), parts, RAGGED, asked)
+    assert [part for task in tasks for part in task] == parts
+    for task in tasks[:-1]:
+        total = sum(part.nbytes for part in task)
+        number = -(-total // bytes_of_shards(Blobs([]), task, RAGGED, asked))
+        assert 0.8 * asked <= total / number <= 1.2 * asked
+
+
+@given(st.integers(1, 8), st.integers(1000, 10**6), st.floats(0.85, 1.15), st.floats(-0.08, 0.08))
+def test_a_task_that_was_misjudged_leaves_no_small_rest(shards, asked, even, wrong):
+    """It is filled as a writer fills it, with somewhat more or less than was estimated."""
+    total = int(shards * asked * even)
+    size = bytes_of_shards(Blobs([]), [Part("", (0,), 1, total)], RAGGED, asked)
+    assert size <= HIGHEST * asked
+    if shards == max(round(total / asked), 1):
+        actual = int(total * (1 + wrong / shards))
+        assert -(-actual // size) == shards
+
+
+def test_a_part_of_unknown_size_is_alone():
+    parts = [Part("a", (0,)), Part("b", (1,)), Part("c", (2,), 1, 10), Part("d", (3,), 1, 10)]
+    assert list(map(len, gathered(Blobs([]), parts, RAGGED, 1000))) == [1, 1, 2]
+    assert bytes_of_shards(Blobs([]), parts[:1], RAGGED, 1000) == 1000
+
+
+def test_the_plan_is_the_same_again(tmp_path):
+    found = [plan(json_lines(tmp_path), shard_bytes=ASKED).parts for _ in range(2)]
+    assert found[0] == found[1]
+    assert len(found[0]) > 8

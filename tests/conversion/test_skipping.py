@@ -12,7 +12,6 @@ import gdsload
 from gdsload.conversion.allowance import Allowance
 from gdsload.conversion.runner import convert, plan
 from gdsload.errors import ConversionError, FormatError, OptionError, Skipped
-from gdsload.tools.cli import main
 
 ROWS = 400
 
@@ -103,32 +102,6 @@ def test_documents_count_and_not_blocks(tmp_path):
     assert (report.samples, len(report.skipped)) == (20, 2)
     with pytest.raises(ConversionError, match="2 of 200 samples cannot be converted, more than the 1"):
         convert(tmp_path / "t.jsonl", tmp_path / "none", **pack, max_skipped=1)
-
-
-def test_the_command(tmp_path, capsys):
-    source, report = table(tmp_path / "t.csv", bad=(3, 50, 51, 52, 53, 54, 390)), tmp_path / "bad.jsonl"
-    arguments = ["convert", str(source), str(tmp_path / "out"), "--types", '{"n": "int"}', "--workers", "1"]
-    arguments += ["--on-error", "skip", "--report", str(report)]
-    assert main(arguments) == 1
-    said = capsys.readouterr()
-    assert f"7 samples were skipped, all listed in {report}" in said.out
-    assert "7 of 400 samples cannot be converted" in said.err
-    assert "\ncause: line 5: " in said.err
-    assert next(json.loads(line)["key"] for line in report.read_text().splitlines()) == "line 5"
-    assert len(report.read_text().splitlines()) == 7
-    for allowed in ("7", "2%"):
-        assert main([*arguments, "--max-skipped", allowed, "--overwrite"]) == 0
-        assert "393 samples in" in capsys.readouterr().out
-    assert main([*arguments, "--max-skipped", "many"]) == 2
-    assert "--max-skipped is 'many', no share or number" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("report", ["no/bad.jsonl", "."])
-def test_a_report_that_cannot_be_written_is_refused_first(tmp_path, capsys, report):
-    source, out = table(tmp_path / "t.csv"), tmp_path / "out"
-    assert main(["convert", str(source), str(out), "--report", str(tmp_path / report)]) == 1
-    assert "the report cannot be written" in capsys.readouterr().err
-    assert not out.exists()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import gdsload
 from gdsload.conversion.recognise import recognise, source_for
 from gdsload.conversion.sources.image_folders import ImageFolderSource
 from gdsload.conversion.splits import level_splits, splits_of
@@ -25,36 +24,25 @@ WORDS = ["train", "test", "val", "valid", "validation", "dev", "eval", "training
     ("names", "expected"),
     [
         (["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"], ["train", "test"]),
-        (["train.bin", "val.bin"], ["train", "val"]),
-        (["train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"], ["train", "t10k"]),
         (["train.jsonl", "Test.JSONL", "validation.jsonl"], ["train", "test", "validation"]),
         (["train/cat/1.png", "train/dog/2.png", "val/cat/1.png"], ["train", "train", "val"]),
-        (["train2017/1.jpg", "val2017/2.jpg"], ["train", "val"]),
-        (["fineweb_train_000001.bin", "fineweb_val_000000.bin"], ["train", "val"]),
         (["imagenet-train-0000.tar", "imagenet-val-0000.tar"], ["train", "val"]),
         (["en/train.parquet", "en/test.parquet", "de/train.parquet", "de/test.parquet"], ["train", "test"] * 2),
-        (["x_train.npy", "y_train.npy", "x_test.npy"], ["train", "train", "test"]),
-        (["dev_set/dev_train.csv", "dev_set/dev_test.csv"], ["train", "test"]),
         (["train_a/train.csv", "train_a/val.csv"], ["train", "val"]),
-        (["training/0.png", "testing/0.png"], ["training", "testing"]),
-        (["train.csv", "test.csv", "sample_submission.csv"], ["train", "test", None]),
         (["dev_train.csv", "dev_test.csv", "notes.csv"], ["train", "test", None]),
         (["train_val.csv", "test.csv"], ["train+val", "test"]),
-        (["trainval.tar", "test.tar"], ["trainval", "test"]),
         (["train/a.csv", "test/a.csv", "more/train.csv", "more/dev.csv"], ["train", "test", "train", "dev"]),
         (["trainset.csv", "testset.csv", "valData.csv"], ["train", "test", "val"]),
         (["TrainData.parquet", "TestData.parquet"], ["train", "test"]),
         (["trainA/1.png", "trainB/1.png", "testA/1.png"], ["train", "train", "test"]),
         (["XTrain.npy", "xTest.npy"], ["train", "test"]),
         (["fineweb/train.bin", "wiki/val.bin", "wiki/notes.bin"], ["train", "val", None]),
-        (["train/0.parquet", "more/test.parquet"], ["train", "test"]),
         # What is no split: one class among others, one split alone, and parts of words.
         (["bus/1.png", "train/1.png"], [None] * 2),
         (["train-0.parquet", "train-1.parquet"], [None] * 2),
         (["protest.csv", "trainable.csv", "devil.csv", "evaluate.csv"], [None] * 4),
         (["bestTrainer.csv", "latestResults.csv", "xDev9.csv", "uVal_.csv", "validated.csv"], [None] * 5),
         (["en/train.parquet", "de/train.parquet"], [None] * 2),
-        (["x.npy", "y.npy"], [None] * 2),
         ([], []),
     ],
 )  # fmt: skip
@@ -235,23 +223,3 @@ def test_one_split_alone_needs_no_option_and_may_be_named(tmp_path, make_source)
         values(tmp_path / "in", split="val")
     with pytest.raises(OptionError, match="no split 'train'. There are no splits"):
         values(tmp_path / "made" / "a.parquet", split="train")
-
-
-def test_shards_have_no_splits(tmp_path):
-    with gdsload.ShardWriter(tmp_path / "d") as writer:
-        writer.write({"x": 1})
-    assert len(values(tmp_path / "d")) == 1
-    with pytest.raises(OptionError, match="There are no splits"):
-        values(tmp_path / "d", split="train")
-
-
-def test_the_command_says_what_to_pass(tmp_path, out, capsys):
-    from gdsload.tools.cli import main
-
-    for name in ("train", "val"):
-        np.arange(9, dtype=np.uint16).tofile(tmp_path / f"{name}.bin")
-    options = ["--dtype", "uint16", "--workers", "1"]
-    assert main(["convert", str(tmp_path), str(out), *options]) == 2
-    assert "--split train" in capsys.readouterr().err
-    assert main(["convert", str(tmp_path), str(out), *options, "--split", "val"]) == 0
-    assert len(gdsload.ShardDataset(out)) == 9

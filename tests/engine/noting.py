@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gdsload.engine.batch_source import Ready
+from gdsload.engine.batch_source import PendingBatches, Ready
 from gdsload.engine.limits import Limits
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
@@ -23,13 +23,14 @@ class Noting:
 
     def __init__(self, batches=ALL):
         self.batches, self.started, self.made, self.dropped, self.closed = batches, [], [], [], 0
-        self.failing: dict[int, Exception] = {}  # at groups that hold these steps, when they are started
-        self.lost: dict[int, Exception] = {}  # the same, when they are waited for
+        self.failing: dict[int, BaseException] = {}  # at groups that hold these steps, when they are started
+        self.lost: dict[int, BaseException] = {}  # the same, when they are waited for
         self.healed = False  # whether they work when they are made one by one
         self.ahead, self.most_ahead = 0, 0
         self.inside = lambda: None
         self.landed = lambda _steps: False
-        self.finishing = lambda: None
+        self.finishing = lambda _steps: None
+        self.in_arena = lambda _steps: 0
 
     def start(self, steps):
         self.inside()
@@ -39,10 +40,22 @@ class Noting:
         self.started.append(steps)
         self.ahead += len(steps)
         self.most_ahead = max(self.most_ahead, self.ahead)
-        return Noted(self, steps)
+        return PendingBatches(
+            lambda: self.landed(steps), lambda _stopped: self.result(steps), lambda: self.dropped.append(steps)
+        )
 
-    def arena_bytes(self, _steps, _window_bytes):
-        return 0
+    def result(self, steps):
+        self.finishing(steps)
+        for step in steps:
+            if step in self.lost:
+                raise self.lost[step]
+        self.ahead -= len(steps)
+        self.made.append(steps)
+        batches = [{"x": torch.tensor(self.batches[step])[:, None]} for step in steps]
+        return Ready(batches, [len(self.batches[step]) for step in steps])
+
+    def arena_bytes(self, steps, _window_bytes):
+        return self.in_arena(steps)
 
     def hand_over(self, _batches):
         return lambda batch: batch
@@ -57,39 +70,16 @@ class Noting:
         self.closed += 1
 
 
-class Noted:
-    """Batches of `Noting`."""
-
-    def __init__(self, source, steps):
-        self.source, self.steps = source, steps
-
-    def landed(self):
-        return self.source.landed(self.steps)
-
-    def result(self, _stopped):
-        self.source.finishing()
-        for step in self.steps:
-            if step in self.source.lost:
-                raise self.source.lost[step]
-        self.source.ahead -= len(self.steps)
-        self.source.made.append(self.steps)
-        batches = [{"x": torch.tensor(self.source.batches[step])[:, None]} for step in self.steps]
-        return Ready(batches, [len(self.source.batches[step]) for step in self.steps])
-
-    def drop(self):
-        self.source.dropped.append(self.steps)
-
-
-def over(source, runner, *, start=0, prefetch_bytes=1 << 20, group_bytes=None, **more):
+def over(source, runner, *, start=0, steps=None, prefetch_bytes=1 << 20, group_bytes=None, **more):
     """A prefetcher over any source; to be closed."""
     group_bytes = group_bytes or (1 << 27 if runner.tapers or runner.most_groups == 1 else 1 << 10)
-    steps = Ordered(make_order(OrderOptions("sequential", 0, 0, 1), [SAMPLES], 0, 0), Schedule(SAMPLES, 5))
-    limits = Limits(prefetch_bytes, 1 << 30, group_bytes, BATCH_BYTES, 0, **more)
+    steps = steps or Ordered(make_order(OrderOptions("sequential", 0, 0, 1), [SAMPLES], 0, 0), Schedule(SAMPLES, 5))
+    limits = Limits(prefetch_bytes, 1 << 30, group_bytes, more.pop("batch_bytes", BATCH_BYTES), 0, **more)
     return Prefetcher(source, steps, limits=limits, start=start, stats=LoaderStats(), runner=runner)
 
 
 def drain(prefetcher):
-    """All batches, as the numbers of their samples, and the error behind them."""
+    """All batches, as the numbers of their samples, and the error after them."""
     found = []
     while (ready := prefetcher.get()) is not None:
         assert len(ready.batches) == len(ready.sizes)

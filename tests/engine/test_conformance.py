@@ -27,12 +27,10 @@ from gdsload.engine.window_source import WindowSource
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.gather_host import gather_rows
 from gdsload.shards.shard_table import ShardTable
-from gdsload.system.copies import copy_to
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import RecordingBackend
+from tests.engine.on_host import CPU, HostMaker, Ids, tensors_on_host
 from tests.engine.source_conformance import BatchSourceTests
-
-CPU = torch.device("cpu")
 
 
 class Landed(BatchSourceTests):
@@ -86,36 +84,6 @@ class Reachable(HostBackend):
         return self.found if self.asked < 0 else None
 
 
-class HostMaker(Assembler):
-    """Stands in for `DeviceAssembler`."""
-
-    device = CPU
-
-    def __init__(self, form, on_host):
-        super().__init__(form, BatchPool(1 << 20))
-        self.stream, self.side = SimpleNamespace(device=CPU, synchronize=lambda: None), lambda make: make()
-        self.gather = SimpleNamespace(
-            on_host=on_host, copies=self.copies, upload=torch.from_numpy, has_kernel=lambda: True
-        )
-
-    def copies(self, addresses, nbytes, targets):
-        copy_to(addresses, nbytes, targets, lambda found: np.ones(len(found), bool), CPU)
-
-
-class Uploads:
-    """Arrays stay where they are."""
-
-    def __init__(self, _device):
-        self.kept = []
-
-    def add(self, array):
-        self.kept.append(torch.from_numpy(np.array(array)))
-        return self.kept[-1]
-
-    def use(self):
-        pass
-
-
 class Past:
     """An event of work that has ended."""
 
@@ -124,16 +92,6 @@ class Past:
 
     def synchronize(self):
         pass
-
-
-class Ids:
-    """Stands in for `BlockIds`: the host computes them."""
-
-    def __init__(self, _device, order, schedule):
-        self.steps = Ordered(order, schedule)
-
-    def __call__(self, steps):
-        return torch.from_numpy(self.steps.positions(steps).copy())
 
 
 def at(address, count):
@@ -175,7 +133,7 @@ class OnHost(Landed):
 
     @pytest.fixture(autouse=True)
     def no_gpu(self, monkeypatch):
-        monkeypatch.setattr(gather_positions, "Uploads", Uploads)
+        tensors_on_host(monkeypatch)
         monkeypatch.setattr(gather_positions, "kernel", lambda _source, name, *_rest: name)
         monkeypatch.setattr(gather_positions, "launch", launch)
         monkeypatch.setattr(gather_positions, "queue_pieces", queue_pieces)

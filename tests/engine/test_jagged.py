@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from gdsload.engine import jagged
-from gdsload.engine.jagged import by_class, by_public_function, jagged_parts, jagged_tensor
+from gdsload.engine.jagged import by_class, by_public_function, jagged_parts
 
 LENGTHS = [[3, 1, 2], [4], [0, 5, 0], [0, 0], []]
-MAKERS = pytest.mark.parametrize("make", [by_class, by_public_function])
 
 
 def parts(lengths, dtype=torch.float32, shape=(2,)):
@@ -39,9 +38,8 @@ def test_it_is_the_public_functions(lengths, shape, dtype):
         assert torch.equal(mine.to_padded_tensor(-1.0), public.to_padded_tensor(-1.0))
 
 
-@MAKERS
-def test_what_training_does_with_it(make):
-    values, *rest = parts([3, 1, 2])
+def test_what_training_does_with_it():
+    make, (values, *rest) = by_class, parts([3, 1, 2])
     weight = torch.full((2, 4), 0.5, requires_grad=True)
     nested = make(values, *rest)
     (nested @ weight + torch.nn.functional.relu(nested).sum()).values().sum().backward()
@@ -49,15 +47,6 @@ def test_what_training_does_with_it(make):
     other = make(values + 1, *rest)  # of the same offsets: of the same shape
     assert (nested + other).values().tolist() == (2 * values + 1).tolist()
     assert nested.requires_grad_().is_leaf
-
-
-@MAKERS
-def test_compiled(make):
-    """Traced by dynamo, and run as it is."""
-    function = torch.compile(lambda nested: (nested * 2).sin(), backend="eager", fullgraph=True)
-    for lengths in ([3, 1, 2], [1, 1, 7]):
-        values, *rest = parts(lengths)
-        assert torch.equal(function(make(values, *rest)).values(), (values * 2).sin())
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own
@@ -71,14 +60,14 @@ def test_it_is_compiled_no_more_often():
         counter = CompileCounter()
         function = torch.compile(lambda one, other: (one * 2).sin() + other.sum(), backend=counter, fullgraph=True)
         for lengths, others in ([3, 1, 2], [3, 1, 2]), ([1, 1, 7], [1, 5, 1]), ([4, 4], [4, 4]), ([3, 1, 2], [1, 9, 2]):
-            function(make(*parts(lengths)), make(*parts(others)))
+            one, other = make(*parts(lengths)), make(*parts(others))
+            assert torch.equal(function(one, other).values(), (one.values() * 2).sin() + other.values().sum())
         counts.append(counter.frame_count)
     assert 0 < counts[0] <= counts[1]
 
 
-@MAKERS
-def test_copies(make):
-    nested, file = make(*parts([3, 1, 2])), io.BytesIO()
+def test_copies():
+    nested, file = by_class(*parts([3, 1, 2])), io.BytesIO()
     torch.save(nested, file)
     file.seek(0)
     for found in (torch.load(file, weights_only=False), copy.deepcopy(nested), nested.clone(), nested.to("cpu")):
@@ -96,7 +85,6 @@ def test_in_place_it_is_its_own():
 
 def test_the_class_is_used_with_this_torch():
     jagged.maker.cache_clear()
-    assert type(jagged_tensor(*parts([1]))) is type(by_public_function(*parts([1])))
     assert jagged.maker() is by_class
 
 
@@ -111,7 +99,7 @@ def test_the_public_function_is_used_where_the_class_is_another(monkeypatch, wro
     jagged.maker.cache_clear()
     try:
         values, *rest = parts([3, 1, 2])
-        assert jagged_tensor(values, *rest)._is_view()
+        assert jagged.maker()(values, *rest)._is_view()
     finally:
         jagged.maker.cache_clear()
 

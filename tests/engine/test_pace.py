@@ -98,7 +98,7 @@ def test_it_shrinks_by_one_after_32_calm_groups_in_a_row():
 
 # --- in a pipeline ---
 
-SAMPLES, BATCH = 3000, 5
+SAMPLES, BATCH = 1500, 5
 OPTIONS = {"device": "cpu", "mmap": False, "with_index": True}
 
 
@@ -133,9 +133,7 @@ def small_groups(monkeypatch):
         monkeypatch.setattr(f"gdsload.loader.budgets.{name}", 1)
 
 
-@pytest.mark.parametrize(
-    ("depth", "shuffle"), [(1, False), (1, "full"), (4, "block"), (7, "full"), (1000, False), (1000, "block")]
-)
+@pytest.mark.parametrize(("depth", "shuffle"), [(1, False), (4, "block"), (7, "full"), (1000, "block")])
 def test_the_batches_are_the_same_for_any_depth(path, wrapped, small_groups, depth, shuffle):
     with DataLoader(path, BATCH, shuffle, seed=3, **OPTIONS) as loader:
         expected = [batch["index"].tolist() for batch in loader]

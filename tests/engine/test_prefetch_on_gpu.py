@@ -100,20 +100,3 @@ class Lost:
 
     def synchronize(self):
         raise torch.AcceleratorError("an illegal memory access")
-
-
-def test_an_epoch_that_is_dropped_half_way(numbered, taken):
-    with DataLoader(numbered, 100, "full", seed=4, device="cpu") as loader:
-        expected = [prints(loader) for _ in range(4)]
-    with DataLoader(numbered, 100, "full", seed=4, device="cuda", backend="mapped") as loader:
-        assert prints(loader) == expected[0]
-        epoch = iter(loader)
-        assert [fingerprint(next(epoch)) for _ in range(7)] == expected[1][:7]
-        del epoch
-        epoch = iter(loader)
-        assert [fingerprint(next(epoch)) for _ in range(7)] == expected[2][:7]
-        state = loader.state_dict()
-        loader.load_state_dict(state)
-        assert prints(loader) == expected[2][7:]
-        assert prints(loader) == expected[3]
-    assert taken

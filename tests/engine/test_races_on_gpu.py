@@ -14,7 +14,7 @@ from gdsload import BlockShuffle, Bounce, DataLoader, Memory
 from gdsload.backends.bounce import copier
 from gdsload.engine import resident_source
 from gdsload.engine.gpu import assemble_device, batch_memory, device_queue, gather_positions
-from gdsload.engine.gpu.gather_positions import PositionGather, Sorting
+from gdsload.engine.gpu.gather_positions import PositionGather
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import VramSource
 from gdsload.engine.window_source import WindowSource
@@ -42,6 +42,17 @@ def wrong_batches(path, use, batches=40, again=False, **options):
         torch.cuda.synchronize()
     rows = torch.arange(256 * len(found), dtype=torch.int32).view(-1, 256)
     return sum(not torch.equal(mine.cpu(), rows[number][:, None].expand(-1, 1024)) for number, mine in enumerate(found))
+
+
+def slow(monkeypatch, owner, name, cycles):
+    """Have the GPU wait before what a method queues."""
+    real = getattr(owner, name)
+
+    def late(*given, **more):
+        torch.cuda._sleep(cycles)
+        return real(*given, **more)
+
+    monkeypatch.setattr(owner, name, late)
 
 
 def later(batch):
@@ -106,13 +117,7 @@ def test_memory_of_a_batch_that_is_used_on_another_stream(numbered, guard):
 @pytest.mark.parametrize("guard", [True, False])
 def test_a_batch_is_complete_when_it_is_handed_out(numbered, guard, monkeypatch):
     """The gather may run late: nobody sees the batch, and nothing it reads from goes back, before it has ended."""
-    batches = assemble_device.DeviceGather.batches
-
-    def slow_batches(self, *arguments):
-        torch.cuda._sleep(LATE[guard])
-        batches(self, *arguments)
-
-    monkeypatch.setattr(assemble_device.DeviceGather, "batches", slow_batches)
+    slow(monkeypatch, assemble_device.DeviceGather, "batches", LATE[guard])
     if not guard:
         monkeypatch.setattr(device_queue, "record", lambda stream: _Past())
     wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="bounce")
@@ -123,13 +128,7 @@ def test_a_batch_is_complete_when_it_is_handed_out(numbered, guard, monkeypatch)
 def test_memory_of_a_window_stays_until_it_has_been_gathered(numbered, guard, monkeypatch):
     """Reads are not ordered with the gather: what is given back before it has ended is read into."""
     pytest.importorskip("cupy")
-    gather = WindowSource.gather
-
-    def slow_gather(self, *given):
-        torch.cuda._sleep(LATE[guard])
-        return gather(self, *given)
-
-    monkeypatch.setattr(WindowSource, "gather", slow_gather)
+    slow(monkeypatch, WindowSource, "gather", LATE[guard])
     if not guard:
         monkeypatch.setattr(device_queue, "record", lambda stream: _Past())
     options = {"batch_size": 256, "shuffle": BlockShuffle(block=64, window=300, lanes=2), "seed": 1}
@@ -175,13 +174,7 @@ def test_a_block_that_is_being_copied_is_neither_filled_again_nor_landed(numbere
 @pytest.mark.parametrize("guard", [True, False])
 def test_a_batch_is_copied_before_its_pinned_memory_is_filled_again(numbered, guard, monkeypatch):
     """And before it is handed out: copies may be late."""
-    copied = device_queue.DeviceQueue.copied
-
-    def late(self, tensor):
-        torch.cuda._sleep(LATE[guard])
-        return copied(self, tensor)
-
-    monkeypatch.setattr(device_queue.DeviceQueue, "copied", late)
+    slow(monkeypatch, device_queue.DeviceQueue, "copied", LATE[guard])
     if not guard:
         monkeypatch.setattr(device_queue, "record", lambda stream: _Past())
     wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="host", memory=Memory(prefetch="4MiB"))
@@ -223,16 +216,10 @@ def test_a_batch_that_is_made_from_positions_is_complete(numbered, order, guard,
     A thread queues the first (its index takes the host some planning), the consumer the second, threads the last.
     """
     pytest.importorskip("cupy")
-    gather = ResidentGather.gather
-
-    def slow_gather(self, *given):
-        torch.cuda._sleep(LATE[guard])
-        return gather(self, *given)
-
     with DataLoader(numbered, 256, device="cuda", backend="mapped", with_index=True, **order) as loader:
         for _ in loader:
             pass
-        monkeypatch.setattr(ResidentGather, "gather", slow_gather)
+        slow(monkeypatch, ResidentGather, "gather", LATE[guard])
         if not guard:
             monkeypatch.setattr(resident_source, "record", lambda stream: _Past())
         wrong = strangers([(batch["x"].clone(), batch["index"]) for batch in loader])
@@ -252,13 +239,13 @@ BEFORE_ROWS = pytest.mark.parametrize(
 """What has to be known of batches before their rows can be fetched: ids, or samples in the order of their addresses."""
 
 
-def epochs(path, options, device, slow=None):
+def epochs(path, options, device, begin=None):
     """The rows of the second epoch, with the batches of the first gone."""
     with DataLoader(path, 256, device=device, backend="mapped" if device == "cuda" else "auto", **options) as loader:
         for _ in loader:
             pass
-        if slow:
-            slow()
+        if begin:
+            begin()
         found = [batch["x"].clone() for batch in loader]
         return torch.cat([rows.cpu() for rows in found])
 
@@ -283,14 +270,15 @@ def test_rows_are_fetched_once_it_is_known_which(numbered, options, sort, guard,
         calls.append(None)
         return call(self, slowly)
 
-    def slow():
+    def begin():
         monkeypatch.setattr(streams.SideStream, "__call__", late)
         if not guard:
             monkeypatch.setattr(streams, "record", lambda _stream: torch.cuda.Event())
 
     if sort:
-        monkeypatch.setattr(gather_positions, "SORTING", Sorting(field_bytes=0, rows=0))
-    rows = epochs(numbered, options, "cuda", slow)
+        monkeypatch.setattr(gather_positions, "SORTED_FIELD_BYTES", 0)
+        monkeypatch.setattr(gather_positions, "SORTED_ROWS", 0)
+    rows = epochs(numbered, options, "cuda", begin)
     assert calls
     assert torch.equal(rows, epochs(numbered, options, "cpu")) == guard
 
@@ -300,7 +288,6 @@ def test_rows_are_fetched_once_it_is_known_which(numbered, options, sort, guard,
 def test_ids_stay_until_the_rows_are_fetched(numbered, options, guard, monkeypatch):
     """They are of a stream that runs ahead, and the next ones would be written over them."""
     pytest.importorskip("cupy")
-    launch = PositionGather._launch
 
     def careless(self, make):
         """All that it does, but `record_stream`."""
@@ -309,16 +296,12 @@ def test_ids_stay_until_the_rows_are_fetched(numbered, options, guard, monkeypat
         torch.cuda.current_stream(self._device).wait_event(event)
         return made
 
-    def late(self, *given, **more):
-        torch.cuda._sleep(CYCLES)
-        launch(self, *given, **more)
-
-    def slow():
-        monkeypatch.setattr(PositionGather, "_launch", late)
+    def begin():
+        slow(monkeypatch, PositionGather, "_launch", CYCLES)
         if not guard:
             monkeypatch.setattr(streams.SideStream, "__call__", careless)
 
-    rows = epochs(numbered, options, "cuda", slow)
+    rows = epochs(numbered, options, "cuda", begin)
     assert torch.equal(rows, epochs(numbered, options, "cpu")) == guard
 
 
@@ -326,12 +309,6 @@ def test_ids_stay_until_the_rows_are_fetched(numbered, options, guard, monkeypat
 def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, monkeypatch):
     """A group is queued on the stream that asks for its first batch; who asks for the next one may be on another."""
     pytest.importorskip("cupy")
-    gather = ResidentGather.gather
-
-    def slow_gather(self, *given):
-        torch.cuda._sleep(5 * CYCLES)
-        return gather(self, *given)
-
     others = [torch.cuda.Stream(), torch.cuda.Stream()]
     with DataLoader(numbered, 256, "full", device="cuda", cache="vram", with_index=True) as loader:
         for _ in loader:
@@ -340,7 +317,7 @@ def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, mo
         while loader.cache.tiers["vram"].shards < loader.cache.shards and time.monotonic() < deadline:
             time.sleep(0.01)
         assert loader.cache.tiers["vram"].shards == loader.cache.shards
-        monkeypatch.setattr(ResidentGather, "gather", slow_gather)
+        slow(monkeypatch, ResidentGather, "gather", 5 * CYCLES)
         if not guard:
             monkeypatch.setattr(VramSource, "hand_over", lambda self, _batches: lambda batch: batch)
         epoch, found = iter(loader), []
@@ -360,11 +337,7 @@ def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, mo
 def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, monkeypatch):
     """Transforms come after the gather, and its memory is gathered into again only after them."""
     pytest.importorskip("cupy")
-    gather, assemble, calls = ResidentGather.gather, assemble_device.DeviceAssembler.assemble, count()
-
-    def slow_gather(self, *given):
-        torch.cuda._sleep(5 * CYCLES)
-        return gather(self, *given)
+    assemble, calls = assemble_device.DeviceAssembler.assemble, count()
 
     def later_assemble(self, *given):
         """One thread asks for memory while the other's transforms are under way."""
@@ -377,7 +350,7 @@ def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, m
         return {"x": batch["x"].clone()}
 
     if off == "gathered":
-        monkeypatch.setattr(ResidentGather, "gather", slow_gather)
+        slow(monkeypatch, ResidentGather, "gather", 5 * CYCLES)
         monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda self, event: None)
     monkeypatch.setattr(assemble_device.DeviceAssembler, "assemble", later_assemble)
     if off == "held":  # each batch has memory of its own: what they share is free only after the last one's transform

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -15,17 +14,15 @@ from gdsload.backends.base import ShardAddresses
 from gdsload.engine import resident as resident_module
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
-from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder, FullOrder, MixOrder, Mixture, Schedule, SequentialOrder
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.shard_table import ShardTable
-from gdsload.system.copies import copy_to
 from gdsload.system.memory import address_of
+from tests.engine.on_host import HostMaker, Ids
 
-CPU = torch.device("cpu")
 STORED = StoredSchema(Schema({"x": Field("int32", (2,))}))
 BLOCKS = BlockOrder([600, 400], block=30, window=100, lanes=3, key=7)
 
@@ -50,38 +47,25 @@ class Reached:
         raise FileChangedError(f"{len(files)} shards")
 
 
-class SideStream:
-    """Stands in for `gdsload.system.streams.SideStream`, and takes notes."""
-
-    def __init__(self):
-        self.made = []
-
-    def __call__(self, make):
-        self.made.append(make())
-        return self.made[-1]
-
-
-class Maker:
-    """Makes batches in host memory."""
-
+class Maker(HostMaker):
     def __init__(self, on_host):
-        self.device, self.form = CPU, BatchForm(codecs_of(STORED, ("x",), "offsets"))
-        self.gather = SimpleNamespace(on_host=on_host, copies=self.copies, has_kernel=lambda: True)
-        self.side = SideStream()
+        super().__init__(BatchForm(codecs_of(STORED, ("x",), "offsets")), on_host)
 
-    def copies(self, addresses, nbytes, targets):
-        copy_to(addresses, nbytes, targets, lambda found: np.ones(len(found), bool), CPU)
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """1000 samples in several shards: a wide field, and numbers after it."""
+    path = tmp_path_factory.mktemp("resident") / "shards"
+    with ShardWriter(path, {"wide": Field("uint8", (9000,)), "x": Field("int32", (2,))}, shard_bytes="2MiB") as writer:
+        numbers = np.arange(1000, dtype=np.int32)
+        writer.write_batch({"wide": np.zeros((1000, 9000), np.uint8), "x": np.stack([numbers, -numbers], 1)})
+    return path
 
 
 @pytest.fixture
-def files(tmp_path):
-    """1000 samples in several shards, open: a wide field, and numbers behind it."""
-    with ShardWriter(
-        tmp_path / "shards", {"wide": Field("uint8", (9000,)), "x": Field("int32", (2,))}, shard_bytes="2MiB"
-    ) as writer:
-        numbers = np.arange(1000, dtype=np.int32)
-        writer.write_batch({"wide": np.zeros((1000, 9000), np.uint8), "x": np.stack([numbers, -numbers], 1)})
-    dataset = ShardDataset(tmp_path / "shards")
+def files(shards):
+    """They, open."""
+    dataset = ShardDataset(shards)
     table = ShardTable.of(dataset.sources, dataset.stored, mapped=True)
     table.ensure_open(np.arange(len(dataset.sources)))
     table.files.table, table.files.counts = table, dataset.counts
@@ -89,16 +73,16 @@ def files(tmp_path):
     table.files.close()
 
 
-def gather_over(files, backend, maker, order=None, batch_size=64, rank=0, world_size=1):
-    order = order or SequentialOrder(1000)
-    steps = Ordered(order, Schedule(1000, batch_size, rank, world_size, lanes=order.lanes))
-    return ResidentGather(Job(files.table, steps), steps, backend, maker)
+def gather_over(files, order, *schedule, backend=None, maker=None):
+    steps = Ordered(order, Schedule(1000, *(schedule or [64]), lanes=order.lanes))
+    job, maker = Job(files.table, steps), maker or Maker(files.in_mappings)
+    return ResidentGather(job, steps, backend or Reached(files.base), maker)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (2, 3)])
 def test_batches_in_order_are_runs_of_the_shards(files, rank, world_size):
     backend = Reached(files.base)
-    gather = gather_over(files, backend, Maker(files.in_mappings), rank=rank, world_size=world_size)
+    gather = gather_over(files, SequentialOrder(1000), 64, rank, world_size, backend=backend)
     assert gather.ready()
     assert gather.over_pcie
     schedule, taken = gather.ordered.schedule, 0
@@ -122,7 +106,7 @@ def test_the_host_plans_where_rows_are_copied_each_or_their_numbers_are_wanted(f
     def planned_by_gpu(order):
         maker = Maker(files.in_mappings)
         maker.form = replace(maker.form, index=index)
-        gather = gather_over(files, Reached(files.base), maker, order)
+        gather = gather_over(files, order, maker=maker)
         assert gather.ready()
         return gather.planned_by_gpu
 
@@ -137,7 +121,7 @@ def test_the_host_plans_where_rows_are_copied_each_or_their_numbers_are_wanted(f
 @pytest.mark.parametrize(("batch_size", "rank", "world_size"), [(64, 0, 1), (1000, 0, 1), (7, 2, 3), (1, 3, 4)])
 def test_the_shards_of_some_steps_are_all_that_they_need(files, order, batch_size, rank, world_size):
     """They are what is looked at for changes; in order, no others are."""
-    gather = gather_over(files, None, Maker(files.in_mappings), order, batch_size, rank, world_size)
+    gather = gather_over(files, order, batch_size, rank, world_size)
     schedule, ends = gather.ordered.schedule, np.cumsum(files.counts)
     for low in range(0, schedule.steps, max(schedule.steps // 9, 1)):
         steps = range(low, min(low + 3, schedule.steps))
@@ -154,7 +138,7 @@ def test_copies_need_no_look(files, gathers, order):
     """They are known by the addresses that a group is gathered from, whatever can be addressed afterwards."""
     gathers(10)
     backend = Reached(files.base)
-    gather = gather_over(files, backend, Maker(files.in_mappings), order)
+    gather = gather_over(files, order, backend=backend)
     assert gather.ready()
     backend.move(files.base.copy(), copies=True)
     assert len(gather.shards(range(16))) == len(files.base)
@@ -176,7 +160,7 @@ def test_shards_that_are_kept_in_part_are_where_their_rows_are(files):
         return (addresses >= low) & (addresses < high) & ~np.any(inside, axis=0)
 
     assert on_host(base).any()
-    gather = gather_over(files, Reached(base), Maker(on_host))
+    gather = gather_over(files, SequentialOrder(1000), backend=Reached(base), maker=Maker(on_host))
     assert gather.ready()
     assert not gather.over_pcie
     (batch,) = gather.gather(range(3, 4))
@@ -190,7 +174,7 @@ def test_long_rows_over_the_link_are_copied(files, monkeypatch, order, selected)
     monkeypatch.setattr(resident_module, "copies_scattered_runs", lambda: True)
     monkeypatch.setattr(resident_module, "LONG_BYTES", 8)
     monkeypatch.setattr(resident_module, "PositionGather", None)
-    gather = gather_over(files, Reached(files.base), Maker(files.in_mappings), order)
+    gather = gather_over(files, order)
     chosen = np.random.default_rng(0).integers(0, 1000, 1000)
     if selected:
         gather.job = replace(gather.job, ids=chosen)
@@ -225,15 +209,24 @@ class Gather:
 
 @pytest.fixture
 def gathers(monkeypatch):
+    """Says for how many gathers there is room, and whether there is for ids."""
     monkeypatch.setattr(resident_module, "PositionGather", Gather)
-    monkeypatch.setattr(Gather, "asked", 0)
-    monkeypatch.setattr(Gather, "made", [])
-    return lambda room: monkeypatch.setattr(Gather, "room", room)
+    monkeypatch.setattr(resident_module, "BlockIds", Ids)
+    for name, value in (("asked", 0), ("made", [])):
+        monkeypatch.setattr(Gather, name, value)
+    monkeypatch.setattr(Ids, "made", 0)
+
+    def set_room(gathers, ids=True):
+        monkeypatch.setattr(Gather, "room", gathers)
+        monkeypatch.setattr(Ids, "room", ids)
+
+    return set_room
 
 
-def test_no_room_for_tables_means_that_the_host_plans(files, gathers):
-    gathers(0)
-    gather = gather_over(files, Reached(files.base), Maker(files.in_mappings), FullOrder(1000, 1))
+@pytest.mark.parametrize(("order", "room"), [(FullOrder(1000, 1), (0, True)), (BLOCKS, (10, False))])
+def test_no_room_for_tables_means_that_the_host_plans(files, gathers, order, room):
+    gathers(*room)
+    gather = gather_over(files, order)
     assert not gather.ready()
     assert not gather.ready()
     assert Gather.asked == 1, "it would be tried for each group"
@@ -243,7 +236,7 @@ def test_what_was_found_stays_whole_while_another_base_is_looked_at(files, gathe
     """A group may be queued when another thread has found that there is no room for the tables of a new base."""
     gathers(1)
     backend = Reached(files.base)
-    gather = gather_over(files, backend, Maker(files.in_mappings), FullOrder(1000, 1))
+    gather = gather_over(files, FullOrder(1000, 1), backend=backend)
     assert gather.ready()
     (first,) = Gather.made
     backend.move(files.base.copy())
@@ -252,7 +245,7 @@ def test_what_was_found_stays_whole_while_another_base_is_looked_at(files, gathe
     assert len(first.found) == 1
     assert [(base is files.base, nbytes) for base, nbytes in backend.counted] == [(True, 2 * 64 * 8)]
     gathers(10)
-    another = gather_over(files, backend, Maker(files.in_mappings), FullOrder(1000, 1))
+    another = gather_over(files, FullOrder(1000, 1), backend=backend)
     assert another.ready()
     backend.move(files.base)
     assert another.ready()
@@ -260,65 +253,14 @@ def test_what_was_found_stays_whole_while_another_base_is_looked_at(files, gathe
     assert backend.counted[-1][0] is files.base
 
 
-class Ids:
-    """Stands in for `BlockIds`: made by the host; for so many of them there is room."""
-
-    room = made = 0
-    possible = BlockIds.possible
-
-    def __init__(self, _device, order, schedule):
-        if not Ids.room:
-            raise torch.OutOfMemoryError
-        Ids.made += 1
-        self.steps = Ordered(order, schedule)
-
-    def __call__(self, steps):
-        return torch.from_numpy(self.steps.positions(steps).copy())
-
-
-@pytest.fixture
-def ids(monkeypatch):
-    monkeypatch.setattr(resident_module, "BlockIds", Ids)
-    monkeypatch.setattr(Ids, "made", 0)
-    return lambda room: monkeypatch.setattr(Ids, "room", room)
-
-
-@pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (2, 3)])
-def test_batches_of_blocks_are_gathered_by_ids_that_lie_one_behind_the_other(files, gathers, ids, rank, world_size):
-    gathers(1)
-    ids(1)
-    gather = gather_over(files, Reached(files.base), Maker(files.in_mappings), BLOCKS, rank=rank, world_size=world_size)
-    assert gather.ready()
-    steps = range(1, gather.ordered.schedule.steps)
-    gather.gather(steps)
-    (full, last), size = Gather.made[-1].positions, gather.ordered.schedule.sizes(steps)[-1]
-    assert [(one.first, one.stride, one.batches, one.size) for one in (full, last)] == [
-        (0, 64, len(steps) - 1, 64),
-        (0, size, 1, size),
-    ]
-    expected = gather.ordered.positions(steps)
-    assert full.ids.tolist() == expected[:-size].tolist()
-    assert last.ids.tolist() == expected[-size:].tolist()
-
-
-def test_ids_of_blocks_stay_when_the_shards_move(files, gathers, ids):
+def test_ids_of_blocks_stay_when_the_shards_move(files, gathers):
     gathers(10)
-    ids(1)
     backend = Reached(files.base)
-    gather = gather_over(files, backend, Maker(files.in_mappings), BLOCKS)
+    gather = gather_over(files, BLOCKS, backend=backend)
     assert gather.ready()
     backend.move(files.base.copy())
     assert gather.ready()
     assert (Gather.asked, Ids.made) == (2, 1)
-
-
-def test_no_room_for_blocks_means_that_the_host_plans(files, gathers, ids):
-    gathers(10)
-    ids(0)
-    gather = gather_over(files, Reached(files.base), Maker(files.in_mappings), BLOCKS)
-    assert not gather.ready()
-    assert not gather.ready()
-    assert Gather.asked == 1, "it would be tried for each group"
 
 
 @pytest.mark.parametrize(
@@ -381,7 +323,6 @@ def drawn(files, selected=None):
     positions = [random.integers(0, 1000 if selected is None else len(selected), size) for size in SIZES]
     job = Job(files.table, Drawn(positions), selected)
     maker = Maker(files.in_mappings)
-    maker.gather.upload = torch.from_numpy
     return ResidentGather(job, None, Reached(files.base), maker), [
         (batch if selected is None else selected[batch]).tolist() for batch in positions
     ]
@@ -415,25 +356,17 @@ def test_long_rows_whose_samples_the_host_says_are_copied(files, monkeypatch):
     assert [batch["x"][:, 0].tolist() for batch in batches] == expected
 
 
-def test_what_the_gpu_evaluates_it_is_not_drawn(files, gathers):
-    gathers(1)
-    gather = gather_over(files, Reached(files.base), Maker(files.in_mappings), FullOrder(1000, 5))
-    assert gather.ready()
-    assert (gather.ids_from_host, gather.samples(range(3))) == (False, None)
-
-
 @pytest.mark.parametrize("over_pcie", [True, False])
 @pytest.mark.parametrize("which", ["drawn", "blocks"])
-def test_ids_are_made_aside_where_rows_keep_the_link_busy(files, gathers, ids, which, over_pcie):
+def test_ids_are_made_aside_where_rows_keep_the_link_busy(files, gathers, which, over_pcie):
     """Out of VRAM the stream of whoever asks is as good."""
     gathers(1)
-    ids(1)
-    gather = drawn(files)[0] if which == "drawn" else gather_over(files, Reached(files.base), Maker(None), BLOCKS)
+    gather = drawn(files)[0] if which == "drawn" else gather_over(files, BLOCKS, maker=Maker(None))
     gather.maker.gather.on_host = lambda found: np.full(len(found), over_pcie)
     assert gather.ready()
     steps = range(4, 6)
     gather.gather(steps, gather.samples(steps))
-    made = [tensor.tolist() for tensors in gather.maker.side.made for tensor in tensors]
+    made = [tensor.tolist() for tensor in gather.maker.aside]
     assert made == ([gather.job.steps.positions(steps).tolist()] if over_pcie else [])
 
 

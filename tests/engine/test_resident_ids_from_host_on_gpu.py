@@ -5,21 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler, Subset, WeightedRandomSampler
+from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import (
     BlockShuffle,
     DataLoader,
     Field,
-    FileChangedError,
     Memory,
     Mix,
-    SampleIndexError,
     ShardDataset,
     ShardWriter,
 )
 from gdsload.engine.resident import ResidentGather
-from gdsload.testing import assert_resumes_everywhere, fingerprint
+from gdsload.testing import fingerprint
 
 pytestmark = pytest.mark.cuda
 
@@ -70,20 +68,8 @@ def lists(seed=3):
     return [random.integers(0, SAMPLES, size).tolist() for size in [1, 60, 60, 60, 0, 0, 200, 7, 7, 900]]
 
 
-ALL = range(SAMPLES)
 GIVEN = {
     "a tensor": lambda: {"sampler": torch.randperm(SAMPLES, generator=seeded()), "batch_size": 64},
-    "a function": lambda: {
-        "sampler": lambda epoch: torch.randint(SAMPLES, (777,), generator=seeded(epoch)), "batch_size": 64
-    },
-    "random": lambda: {"sampler": RandomSampler(ALL, generator=seeded()), "batch_size": 64, "drop_last": True},
-    "with replacement": lambda: {
-        "sampler": RandomSampler(ALL, replacement=True, num_samples=777, generator=seeded()), "batch_size": 100
-    },
-    "weighted": lambda: {
-        "sampler": WeightedRandomSampler(torch.arange(1.0 * SAMPLES) + SAMPLES, 2000, generator=seeded()), "batch_size": 250
-    },
-    "batches": lambda: {"batch_sampler": BatchSampler(RandomSampler(ALL, generator=seeded()), 111, drop_last=False)},
     "lists of any length": lambda: {"batch_sampler": lists()},
     "the same again and again": lambda: {"sampler": [*range(SAMPLES), *[5, SAMPLES - 1] * 300], "batch_size": 50},
     "blocks with an index": lambda: {
@@ -131,78 +117,6 @@ def test_an_order_that_is_mostly_that_of_the_shards_is_left_to_the_copy_engine(p
     expected = prints(plain, device="cpu", **options)
     assert prints(plain, device="cuda", backend="mapped", **options) == expected
     assert not told
-
-
-@pytest.mark.parametrize("name", ["random", "lists of any length"])
-def test_resumes_at_every_step(plain, told, name):
-    assert_resumes_everywhere(lambda: DataLoader(plain, device="cuda", backend="mapped", **GIVEN[name]()))
-    assert told
-
-
-def test_a_transform_gets_each_batch(plain, told):
-    def transform(batch):
-        return {"sum": batch["x"].long().sum(1), "label": batch["label"] + 1}
-
-    options = GIVEN["lists of any length"]()
-    expected = [one for _ in range(2) for one in lists()]
-    with DataLoader(plain, device="cuda", backend="mapped", device_transform=transform, **options) as loader:
-        found = [batch["label"].tolist() for _ in range(2) for batch in loader]
-    assert found == [[number + 1 for number in batch] for batch in expected]
-    assert told
-
-
-@pytest.mark.parametrize("at", [0, 1, 5, 9])
-def test_what_a_sampler_raises_comes_in_its_place(plain, told, at):
-    """An index that is not there, and an error of its own; in the first epoch, and when all is within reach."""
-
-    class Sampler:
-        def __init__(self, wrong):
-            self.wrong = wrong
-
-        def __iter__(self):
-            for number, batch in enumerate(lists()):
-                if number == at and isinstance(self.wrong, Exception):
-                    raise self.wrong
-                yield [*batch, self.wrong] if number == at and self.wrong is not None else batch
-
-    sampler = Sampler(None)
-    with DataLoader(plain, device="cuda", backend="mapped", batch_sampler=sampler) as loader:
-        for wrong, expected in [
-            (None, None),
-            (SAMPLES, SampleIndexError),
-            (ValueError("odd"), ValueError),
-            (None, None),
-        ]:
-            sampler.wrong, found, raised = wrong, [], None
-            try:
-                found.extend(batch["label"].tolist() for batch in loader)
-            except Exception as error:
-                raised = type(error)
-            assert raised is expected
-            assert found == lists()[: None if expected is None else at]
-    assert told
-
-
-def test_a_shard_that_changes_is_noticed(plain, tmp_path, told):
-    import os
-    import shutil
-    import time
-
-    shutil.copytree(plain, tmp_path / "copy")
-    options = {"sampler": torch.randperm(SAMPLES), "batch_size": 10, "memory": Memory(prefetch="4KiB")}
-    with DataLoader(tmp_path / "copy", device="cuda", backend="mapped", **options) as loader:
-        for _ in loader:
-            pass
-        epoch = iter(loader)
-        for _ in range(20):
-            next(epoch)
-        assert told
-        victim = next((tmp_path / "copy").glob("*.safetensors"))
-        os.utime(victim)
-        time.sleep(0.03)
-        with pytest.raises(FileChangedError, match=victim.name):
-            for _ in epoch:
-                pass
 
 
 def test_batches_stay_whole_while_the_consumer_is_slow(numbered, told):

@@ -21,17 +21,9 @@ from gdsload.engine.windows import WindowCodec
 from gdsload.order import BlockOrder, FullOrder, Schedule
 from gdsload.shards.shard_table import ShardTable
 from gdsload.testing import RecordingBackend
+from tests.engine.on_host import HostMaker, Ids
 
 BLOCKS = BlockOrder([100], block=10, window=30, lanes=3, key=7)
-
-
-class Maker:
-    """Stands in for `DeviceAssembler`."""
-
-    device, takes_processor, kept = torch.device("cpu"), False, None
-
-    def __init__(self, form, *, kernel):
-        self.form, self.gather = form, SimpleNamespace(has_kernel=lambda: kernel)
 
 
 @pytest.fixture(scope="module")
@@ -73,17 +65,10 @@ def dataset(tmp_path_factory):
     ],
 )  # fmt: skip
 def test_whose_windows_are_read_as_runs(dataset, monkeypatch, changes, expected):
-    def made(what):
-        def make(*_given, **_options):
-            if not changes.get("room", True):
-                raise torch.OutOfMemoryError
-            return what
-
-        return make
-
-    monkeypatch.setattr(window_source, "PositionGather", made("gather"))
-    monkeypatch.setattr(window_source.BlockIds, "__init__", made(None))
-    monkeypatch.setattr(resident, "DeviceAssembler", Maker if changes.get("maker") != "host" else str)
+    monkeypatch.setattr(window_source, "PositionGather", lambda *_given, **_options: None)
+    monkeypatch.setattr(window_source, "BlockIds", Ids)
+    monkeypatch.setattr(Ids, "room", changes.get("room", True))
+    monkeypatch.setattr(resident, "DeviceAssembler", HostMaker if changes.get("maker") != "host" else str)
     table = ShardTable.of(dataset.sources, dataset.stored, mapped=False)
     order, schedule = changes.get("order", BLOCKS), {"batch_size": 8, **changes.get("schedule", {})}
     steps = Ordered(order, Schedule(100, lanes=order.lanes, **schedule))
@@ -93,7 +78,7 @@ def test_whose_windows_are_read_as_runs(dataset, monkeypatch, changes, expected)
     form = BatchForm(codecs, changes.get("index"))
     backend = SimpleNamespace(**{"in_place": False, "addressable": False, **changes.get("backend", {})})
     job = Job(table, steps, changes.get("ids"))
-    found = WindowSource.of(job, backend, Maker(form, kernel=changes.get("kernel", True)), LoaderStats())
+    found = WindowSource.of(job, backend, HostMaker(form, kernel=changes.get("kernel", True)), LoaderStats())
     assert (found is not None) == expected
     if found is not None:
         assert type(found.again()) is window_source.LandedSource
@@ -103,21 +88,17 @@ def test_whose_windows_are_read_as_runs(dataset, monkeypatch, changes, expected)
 def test_ids_that_cannot_be_made_hold_no_window(dataset, monkeypatch):
     """The group is made by the host, then, and must have the memory."""
 
-    class Ids:
-        def __init__(self, *_given):
-            pass
-
+    class Failing(Ids):
         def __call__(self, _steps):
             raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(window_source, "BlockIds", Ids)
+    monkeypatch.setattr(window_source, "BlockIds", Failing)
     monkeypatch.setattr(window_source, "PositionGather", lambda *_given, **_options: None)
     monkeypatch.setattr(window_source, "on", nullcontext)
     table = ShardTable.of(dataset.sources, dataset.stored, mapped=False)
     form = BatchForm(codecs_of(dataset.stored, ("x",), "offsets"))
     schedule, backend = Schedule(100, 8, lanes=3), RecordingBackend(HostBackend(table.files))
-    job, maker = Job(table, Ordered(BLOCKS, schedule)), Maker(form, kernel=True)
-    maker.stream = None
+    job, maker = Job(table, Ordered(BLOCKS, schedule)), HostMaker(form, kernel=True)
     source = WindowSource(job, BLOCKS, schedule, backend, maker, LoaderStats())
     with pytest.raises(torch.OutOfMemoryError, match="no room"):
         source.start(range(3))

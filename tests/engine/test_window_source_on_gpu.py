@@ -118,19 +118,6 @@ def test_an_epoch_that_is_broken_off(numbered, reading, batches):
     assert torch.cuda.memory_allocated() <= before + 1024
 
 
-def test_a_transform_gets_whole_batches(numbered, reading, made):
-    options = {"batch_size": 100, "shuffle": BlockShuffle(block=64, window=512, lanes=4)}
-    with DataLoader(numbered, device="cpu", **options) as loader:
-        wanted = torch.cat([batch["x"] for batch in loader])
-
-    def negative(batch):
-        return {"x": -batch["x"]}
-
-    with DataLoader(numbered, device="cuda", **reading, device_transform=negative, **options) as loader:
-        assert torch.equal(torch.cat([batch["x"] for batch in loader]).cpu(), -wanted)
-    assert made
-
-
 def test_a_file_that_is_cut_short_is_an_error_of_its_batch(numbered, reading, tmp_path, made):
     """Batches before it come; it is the general way that finds out which one it is."""
     shutil.copytree(numbered, tmp_path / "copy")

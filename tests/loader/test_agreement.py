@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from gdsload import StateError
-from gdsload.loader.agreement import agree, drawn_seed
 from gdsload.testing import assert_resumes_everywhere
-from tests.loader.taking import begin
 
 
 def order(loader):
@@ -45,26 +43,6 @@ def test_it_is_drawn_once_when_the_first_epoch_begins(make):
     assert order(make(seed=seed)) == first
 
 
-def test_two_loaders_are_in_step_with_one_seed_and_independent_without(make):
-    assert order(make(seed=0)) == order(make(seed=0))
-    pairs = list(zip(order(make()), order(make()), strict=True))
-    assert sum(one == other for one, other in pairs) < 10
-
-
-def test_a_state_carries_it(make):
-    loader = make()
-    iterator = begin(loader)
-    state, rest = loader.state_dict(), order(iterator)
-    assert state["seed"] == loader.seed
-    resumed = make()
-    resumed.load_state_dict(state)
-    assert resumed.seed == loader.seed
-    assert order(resumed) == rest
-    given = make(seed=loader.seed)
-    given.load_state_dict(state)
-    assert order(given) == rest
-
-
 def test_it_resumes_everywhere(make):
     torch.manual_seed(1)
     loaders = []
@@ -95,11 +73,3 @@ def test_a_state_with_something_else_is_refused(make, junk):
     with pytest.raises(StateError, match="seed differs"):
         loader.load_state_dict({**loader.state_dict(), "seed": junk})
     assert loader.seed is None
-
-
-def test_a_rank_that_is_alone_agrees_with_itself():
-    torch.manual_seed(7)
-    drawn = drawn_seed()
-    torch.manual_seed(7)
-    assert agree({"seed": None, "epoch": 3}, []) == drawn
-    assert agree({"seed": 4, "epoch": 3}, []) == 4

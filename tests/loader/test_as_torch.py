@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 
 import pytest
@@ -29,14 +28,6 @@ class TestOrder:
 
 
 class TestEpochs:
-    def test_its_iterator_has_a_length(self, load, plain):
-        loader = load(plain, 64, drop_last=True)
-        iterator = iter(loader)
-        assert len(iterator) == len(loader) == 15
-        next(iterator)
-        assert len(iterator) == 15
-        assert len(list(iterator)) == 14
-
     def test_its_iterator_has_the_length_of_its_own_epoch(self, load, tmp_path):
         """Batches by length are not equally many in all epochs."""
         with gdsload.ShardWriter(tmp_path / "d", {"t": gdsload.Field("int32", (None,))}) as writer:
@@ -50,30 +41,6 @@ class TestEpochs:
             came.append(1 + len(list(iterator)))
         assert lengths == came
         assert len(set(came)) > 1
-
-    def test_break_and_begin_again_is_the_next_epoch(self, load, plain):
-        loader = load(plain, 100, "full")
-        whole = [firsts(loader) for _ in range(3)]
-        loader.set_epoch(0)
-        for epoch, taken in enumerate((1, 4, 10)):
-            assert firsts(itertools.islice(loader, taken)) == whole[epoch][:taken]
-
-    @pytest.mark.parametrize("option", ["transform", "device_transform", "sample_transform"])
-    def test_after_an_error_in_a_transform_the_next_epoch_is_whole(self, load, plain, option):
-        fail = [True]
-
-        def sometimes(given):
-            if fail[0] and 537 in given["x"].reshape(-1, 8)[:, 0].tolist():
-                raise ZeroDivisionError("bad luck")
-            return given
-
-        loader = load(plain, 100, **{option: sometimes})
-        for _ in range(2):
-            seen = []
-            with pytest.raises(ZeroDivisionError, match="bad luck"):
-                seen.extend(firsts(loader))
-        fail[0] = False
-        assert list(itertools.chain(*firsts(loader))) == list(range(1000))
 
     def test_stats_of_one_epoch(self, load, plain):
         loader = load(plain, 100)

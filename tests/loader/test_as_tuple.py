@@ -51,13 +51,6 @@ class TestTuples:
         for thrice, label in loader:
             assert torch.equal(thrice, 3 * label)
 
-    def test_with_the_same_tensors_for_every_batch(self, load, pairs):
-        found = [
-            image.data_ptr() for image, _ in load(pairs, 10, fields=["image", "label"], as_tuple=["image", "label"],
-                                                  reuse_buffers=True)
-        ]  # fmt: skip
-        assert len(set(found)) == 1
-
     @pytest.mark.parametrize(
         ("transform", "match"),
         [(lambda batch: batch["image"], "made a Tensor of the batch"), (lambda _: {"y": 1}, "'image', .*It has 'y'")],

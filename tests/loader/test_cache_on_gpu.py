@@ -202,24 +202,6 @@ def test_auto_fills_vram_and_then_the_page_cache(numbered):
         assert found == wanted, loader.cache
 
 
-def test_pagecache_reads_what_is_not_there(numbered):
-    from gdsload.tools.bench.cache_state import drop, look
-
-    names = [str(path) for path in sorted(numbered.glob("*.safetensors"))]
-    if not drop(names).cold:
-        pytest.skip("this file system keeps its pages")
-    with DataLoader(numbered, 300, "full", device="cuda", cache="pagecache") as loader:
-        deadline = time.monotonic() + 60  # other tests may keep the drive busy
-        list(loader)
-        while time.monotonic() < deadline and loader.cache.tiers["pagecache"].shards < loader.cache.shards:
-            list(loader)
-        assert look(names).hot, loader.cache
-        before = loader.backend.bytes_by_path
-        list(loader)
-        after = loader.backend.bytes_by_path
-    assert after["mapped"] - before.get("mapped", 0) == 20_000 * 4096
-
-
 @pytest.mark.parametrize("shuffle", [False, "block", "full"])
 def test_default_options_read_a_cold_dataset_once(numbered, shuffle):
     """Batches are right while shards are read in and registered, and no epoch after that reads from the drive."""

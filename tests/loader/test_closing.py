@@ -14,8 +14,6 @@ import gdsload
 from gdsload import LoaderClosedError
 from gdsload.engine import assemble
 from gdsload.loader import life as life_module
-from gdsload.loader.ranks import Schedules
-from gdsload.shards.identity import Watch
 from gdsload.testing import RecordingBackend, SlowBackend
 from tests.loader.taking import begin, numbers
 from tests.pools import no_threads
@@ -29,77 +27,33 @@ def mmap(request):
 
 
 class TestClose:
-    def test_batches_stay_and_nothing_goes_on(self, load, plain, threads, mmap):
-        loader = load(plain, 10, mmap=mmap, memory=gdsload.Memory(prefetch=1))
-        iterator = iter(loader)
-        batch = next(iterator)
-        assert threads()
-        loader.close()
-        assert threads() == []
-        assert batch["x"][:, 0].tolist() == list(range(10))
-        for _ in range(2):
-            with pytest.raises(LoaderClosedError, match="the loader was closed. Make a new one"):
-                next(iterator)
-        with pytest.raises(LoaderClosedError, match="closed"):
-            iter(loader)
-
-    def test_twice_and_before_anything(self, load, plain):
-        loader = load(plain)
-        loader.close()
-        loader.close()
-        loader = load(plain)
-        list(loader)
-        loader.close()
-        loader.close()
-        assert len(loader) == 1000
-        assert "host: 32000 bytes" in str(loader.backend)
-
-    def test_before_and_behind_their_epochs_iterators_stay_what_they_are(self, load, plain):
-        loader = load(plain, 100)
-        through, unbegun = iter(loader), iter(loader)
-        assert len(list(through)) == 10
-        loader.close()
-        assert list(through) == []
-        with pytest.raises(LoaderClosedError, match="closed"):
-            next(unbegun)
-
-    def test_inside_a_loop_it_is_not_taken_for_the_end(self, load, plain, threads):
-        loader, seen = load(plain, 10), []
-
-        def consume():
-            for batch in loader:
-                seen.append(batch)
-                if len(seen) == 5:
-                    loader.close()
-
-        with pytest.raises(LoaderClosedError, match="closed"):
-            consume()
-        assert len(seen) == 5
-        assert threads() == []
-
-    def test_the_context_closes(self, plain, threads):
-        with gdsload.DataLoader(plain, 10, device="cpu", memory=gdsload.Memory(prefetch=1)) as loader:
-            iterator = begin(loader)
-        assert threads() == []
-        with pytest.raises(LoaderClosedError, match="closed"):
-            next(iterator)
-
-    def test_all_iterators_of_the_loader(self, load, plain, wrap, threads, mmap):
+    def test_batches_stay_and_all_iterators_end(self, load, plain, wrap, threads, mmap):
         """Whatever the loader thinks of them: it must not take memory away that one still reads."""
         wrap(lambda inner: SlowBackend(inner, 0.002))
         loader = load(plain, 10, mmap=mmap)
-        iterators = [iter(loader) for _ in range(4)]
-        for iterator in iterators:
-            next(iterator)
+        through, iterators = iter(loader), [iter(loader) for _ in range(4)]
+        assert len(list(through)) == 100
+        batch, *_ = map(next, iterators)
         loader.set_epoch(0)
-        iterators.append(iter(loader))
-        next(iterators[-1])
+        iterators += begin(loader), iter(loader)
         loader.load_state_dict(loader.state_dict())
-        loader.close()
-        assert threads() == []
-        for iterator in iterators:
-            with pytest.raises(LoaderClosedError, match="closed"):
+        assert threads()
+        for _ in range(2):
+            loader.close()
+            assert threads() == []
+        assert batch["x"][:, 0].tolist() == list(range(10))
+        for iterator in iterators * 2:
+            with pytest.raises(LoaderClosedError, match="the loader was closed. Make a new one"):
                 next(iterator)
+        assert list(through) == []
+        with pytest.raises(LoaderClosedError, match="closed"):
+            iter(loader)
+        assert len(loader) == 100
+        assert loader.backend.bytes_by_path["host"] >= 32_000
+
+    def test_before_anything(self, plain):
+        with gdsload.DataLoader(plain, device="cpu") as loader:
+            loader.close()
 
     def test_closing_an_iterator_ends_that_epoch_alone(self, load, plain):
         loader = load(plain, 10, with_index=True)
@@ -132,23 +86,18 @@ def test_whoever_was_interrupted_while_closing_closes_again(load, plain, wrap, t
     assert threads() == []
 
 
-@pytest.fixture
-def begun(load, plain, wrap, mmap):
-    """A loader in the middle of an epoch, its iterator, and its backend."""
+def test_struck_by_signals_while_files_are_closed(load, plain, wrap, mmap, threads):
+    """By Ctrl-C, and by a handler that closes the loader."""
     made = wrap(RecordingBackend)
     loader = load(plain, 10, mmap=mmap, **BLOCK)
-    iterator = begin(loader)
-    return loader, iterator, made[0]
-
-
-def test_interrupted_while_files_are_closed(begun, threads):
-    loader, _iterator, backend = begun
+    _iterator, (backend,) = begin(loader), made
     strikes, close = [1, 2], backend.close
 
     def struck():
         if strikes:
             strikes.pop()
             raise KeyboardInterrupt
+        loader.close()
         close()
 
     backend.close = struck
@@ -158,24 +107,8 @@ def test_interrupted_while_files_are_closed(begun, threads):
     assert backend.closed == 0
     loader.close()
     loader.close()
-    assert backend.closed == 1
-    assert threads() == []
-    assert backend.held_bytes == 0
+    assert (backend.closed, backend.held_bytes, threads()) == (1, 0, [])
     assert loader.backend.bytes_by_path["host"] > 0
-
-
-def test_closed_by_a_signal_while_it_is_being_closed(begun, threads):
-    loader, _iterator, backend = begun
-    close = backend.close
-
-    def struck():
-        loader.close()
-        close()
-
-    backend.close = struck
-    loader.close()
-    assert backend.closed == 1
-    assert threads() == []
 
 
 def test_closed_by_a_signal_while_files_are_opened(load, plain, wrap, threads, mmap, monkeypatch):
@@ -224,24 +157,7 @@ def test_an_epoch_whose_threads_cannot_be_started_is_not_over(load, plain, threa
     assert loader.epoch == 1
 
 
-def test_interrupted_between_the_making_of_a_prefetcher_and_its_noting(load, plain, threads, mmap, monkeypatch):
-    def struck(*args, **named):
-        made.append(prefetch(*args, **named))
-        raise KeyboardInterrupt
-
-    loader, made = load(plain, 10, mmap=mmap), []
-    prefetch = life_module.prefetch
-    with monkeypatch.context() as patch:
-        patch.setattr(life_module, "prefetch", struck)
-        with pytest.raises(KeyboardInterrupt):
-            next(iter(loader))
-    assert len(made) == 1
-    assert threads() == []
-    assert loader.state_dict()["position"] == 0
-    assert [batch["x"][0, 0].item() for batch in loader] == list(range(0, 1000, 10))
-
-
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(24))
 def test_from_another_thread_at_any_moment(load, plain, wrap, threads, in_thread, soon, seed):
     chosen, mmap = random.Random(seed // 2), seed % 2 == 0
     delay = chosen.choice([0, 0.001, 0.01])
@@ -265,7 +181,7 @@ def test_from_another_thread_at_any_moment(load, plain, wrap, threads, in_thread
     assert loader.state_dict()["position"] % 10 == 0
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_an_iterator_from_another_thread_at_any_moment(load, plain, wrap, in_thread, mmap, seed):
     chosen = random.Random(seed)
     wrap(lambda inner: SlowBackend(inner, 0.001))
@@ -288,14 +204,6 @@ def no_collection():
 
 
 class TestAbandoned:
-    def test_by_break(self, load, plain, threads, soon, mmap, no_collection):
-        loader = load(plain, 10, mmap=mmap, memory=gdsload.Memory(prefetch=1))
-        for _ in loader:
-            assert [name for name in threads() if "host" not in name]
-            break
-        soon(lambda: not [name for name in threads() if "host" not in name])
-        assert loader.state_dict()["position"] == 10
-
     def test_a_loader_and_its_iterator_are_no_circle(self, plain, threads, soon, mmap, no_collection):
         loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap, memory=gdsload.Memory(prefetch=1))
         iterator = begin(loader)
@@ -338,18 +246,6 @@ class TestAbandoned:
         gc.collect()
         soon(lambda: threads() == [])
 
-    def test_a_loader_without_close(self, plain, threads, soon, mmap):
-        loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap)
-        batches = list(loader)
-        iterator = iter(loader)
-        batches.append(next(iterator))
-        del loader
-        batches.append(next(iterator))
-        del iterator
-        gc.collect()
-        soon(lambda: threads() == [])
-        assert batches[-1]["x"][:, 0].tolist() == list(range(10, 20))
-
     def test_collected_in_one_of_the_librarys_own_threads(self, load, plain, wrap, threads, soon):
         """Garbage is collected anywhere, also where waiting for the threads is waiting for oneself."""
         left = []
@@ -375,20 +271,6 @@ class TestAbandoned:
         soon(lambda: threads() == [])
 
 
-class SlowToGoOn:
-    """A lock whose holder loses the processor when it has given it back: all others have their turn first."""
-
-    def __init__(self):
-        self._lock = threading.RLock()
-
-    def __enter__(self):
-        self._lock.acquire()
-
-    def __exit__(self, *_):
-        self._lock.release()
-        time.sleep(0.02)
-
-
 class TestIterators:
     def test_one_that_is_made_but_not_used_costs_and_changes_nothing(self, load, plain, wrap, threads):
         made = wrap(RecordingBackend)
@@ -402,66 +284,11 @@ class TestIterators:
         loader.set_epoch(0)
         assert numbers(unused[57]) == first
 
-    def test_each_is_an_epoch_of_its_own(self, load, plain, threads):
-        def epochs(loader, number):
-            loader.set_epoch(number)
-            return numbers(loader)
-
-        loader = load(plain, 10, "full", with_index=True)
-        reference = [epochs(loader, number) for number in range(3)]
-        loader.set_epoch(0)
-        iterators = [iter(loader) for _ in range(3)]
-        found = [[], [], []]
-        for _ in range(100):
-            for iterator, seen in zip(iterators, found, strict=True):
-                seen.append(next(iterator)["index"].tolist())
-        assert found == reference
-        assert all(list(iterator) == [] for iterator in iterators)
-        assert loader.epoch == 3
-        assert threads() == []
-
-    def test_one_of_them_shared_by_threads(self, load, plain, in_thread):
-        iterator = iter(load(plain, 3, with_index=True))
-        workers = [in_thread(lambda: numbers(iterator)) for _ in range(4)]
-        found = [batch for worker in workers for batch in worker.result(timeout=20)]
-        assert sorted(index for batch in found for index in batch) == list(range(1000))
-
-    @pytest.mark.parametrize("strikes", ["begin", "transform", "end"])
-    def test_what_ends_it_is_raised_in_all_threads_and_what_a_transform_raises_in_one(
-        self, load, plain, in_thread, monkeypatch, strikes
-    ):
-        left = [strikes]
-
-        def strike(name):
-            if name in left:
-                raise ValueError(left.clear() if name == "transform" else name)
-
-        now = Schedules.now
-        monkeypatch.setattr(Schedules, "now", lambda *given: strike("begin") or now(*given))
-        monkeypatch.setattr(Watch, "check_passed", lambda _: strike("end"))
-        loader = load(plain, 100, transform=lambda batch: strike("transform") or batch)
-        iterator = iter(loader)
-        monkeypatch.setattr(iterator, "_turn", SlowToGoOn())
-        found = []
-        # No list asks for its length, which says the same.
-        workers = [in_thread(lambda: found.extend(batch for batch in iterator)) for _ in range(4)]
-        errors = [error for worker in workers if (error := worker.exception(timeout=20)) is not None]
-        goes_on = strikes == "transform"
-        assert [type(error) for error in errors] == [ValueError] * (1 if goes_on else 4)
-        assert len(found) == {"begin": 0, "transform": 9, "end": 10}[strikes]
-        if goes_on:
-            assert next(iterator, None) is None
-        else:
-            with pytest.raises(ValueError, match=strikes):
-                next(iterator)
-            left.clear()
-            assert loader.state_dict()["position"] == 100 * len(found)
-
     def test_it_is_its_own_iterator_and_stays_at_the_end(self, load, plain):
         iterator = iter(load(plain, 500))
         assert iter(iterator) is iterator
         assert len(list(iterator)) == 2
-        assert [next(iterator, "none") for _ in range(3)] == ["none"] * 3
+        assert next(iterator, "none") == "none"
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import default_collate
 
 import gdsload
-from gdsload.errors import OptionError
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from tests.loader.taking import numbers
 
@@ -74,14 +73,6 @@ class TestItRuns:
         assert (False, False) in seen
         assert {grad for _, grad in seen} == {False}
 
-    def test_in_the_consumers_thread_if_nothing_is_made_ahead(self, load, plain):
-        loader = load(plain, 100, ahead=False, collate_fn=lambda _samples: threading.current_thread())
-        assert set(loader) == {threading.main_thread()}
-
-    def test_beside_processes_that_make_the_samples(self, load, plain):
-        loader = load(plain, 500, sample_transform=gdsload.PerSample(len, 1, processes=True), collate_fn=sum)
-        assert list(loader) == [500, 500]  # of samples of one field
-
 
 class TestRandomNumbers:
     def test_they_follow_from_the_batch(self, load, plain):
@@ -105,30 +96,10 @@ class TestRandomNumbers:
 
 
 class TestErrors:
-    def test_it_comes_out_at_its_batch_and_the_epoch_goes_on(self, load, plain):
-        def collate(samples):
-            if int(samples[0]["x"][0]) == 300:
-                raise KeyError("missing")
-            return len(samples)
-
-        batches, found = iter(load(plain, 100, collate_fn=collate)), []
-        for _ in range(10):
-            try:
-                found.append(next(batches))
-            except KeyError as error:
-                found.append(" ".join(error.__notes__))
-        assert found[:3] + found[4:] == [100] * 9
-        assert found[3] == "in collate_fn, for 100 samples in the batch of step 3 of epoch 0"
-
     @pytest.mark.parametrize("hook", ["collate_fn", "sample_transform"])
     def test_stop_iteration_does_not_end_the_epoch(self, load, plain, hook):
         with pytest.raises(RuntimeError, match=f"{hook} raised StopIteration, which would have ended the epoch"):
             next(iter(load(plain, 100, **{hook: lambda _: next(iter(()))})))
-
-    @pytest.mark.parametrize(("other", "value"), [("backend", "bounce"), ("cache", "vram"), ("ragged", "padded")])
-    def test_what_contradicts_it(self, load, plain, other, value):
-        with pytest.raises(OptionError, match=f"collate_fn cannot be used together with `{other}='{value}'"):
-            load(plain, collate_fn=list, **{other: value})
 
 
 @pytest.mark.cuda

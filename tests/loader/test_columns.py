@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import time
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Subset
-from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Subset
 
 import gdsload
-from gdsload import Field, FileChangedError, FormatError, SampleIndexError
+from gdsload import Field, SampleIndexError
 from gdsload.testing import fingerprint
 
 RAGGED = ["points", "normals", "codes", "ragged_fp8", "text", "blob"]
@@ -77,12 +74,6 @@ class TestColumn:
         assert (values.shape, offsets.tolist(), dataset.lengths("r").shape) == ((0, 3), [0], (0,))
         assert len(dataset.filter(lambda _: pytest.fail("there is nothing"))) == 0
 
-    def test_files_of_somebody_else(self, tmp_path):
-        save_file = pytest.importorskip("safetensors.torch").save_file
-        for number in range(2):
-            save_file({"x": torch.full((3, 2), number)}, tmp_path / f"{number}.safetensors")
-        assert gdsload.ShardDataset(tmp_path).column("x").tolist() == [[0, 0]] * 3 + [[1, 1]] * 3
-
     def test_it_may_be_written_to_and_used_behind_inference_mode(self, opened):
         dataset = opened()
         with torch.inference_mode():
@@ -112,32 +103,6 @@ class TestLengths:
         began = bytes_read()
         assert torch.equal(dataset.lengths("tokens"), torch.from_numpy(rows))
         assert bytes_read() - began < 2**21
-
-    @pytest.mark.parametrize("place", [0, 3, -1])
-    def test_damaged_offsets_are_named(self, writers, tmp_path, place):
-        path = writers[0](tmp_path / "set", 40)
-        shard = gdsload.ShardDataset(path).shards[1]
-        content = bytearray((tmp_path / "set" / shard.file).read_bytes())
-        header = 8 + int.from_bytes(content[:8], "little")
-        begin, end = json.loads(content[8:header])["gdsload:offsets:points"]["data_offsets"]
-        at = header + (begin + 8 * place if place >= 0 else end - 8)
-        content[at : at + 8] = (2**40).to_bytes(8, "little")
-        with open(tmp_path / "set" / shard.file, "r+b") as file:
-            file.write(content)
-        dataset = gdsload.ShardDataset(path)
-        with pytest.raises(FormatError, match="the offsets of a ragged field are damaged") as caught:
-            dataset.lengths("points")
-        assert (caught.value.problems[0].field, caught.value.file) == ("points", shard.file)
-
-    def test_a_shard_that_was_written_over_is_refused(self, writers, tmp_path):
-        dataset = gdsload.ShardDataset(writers[0](tmp_path / "set", 40))
-        dataset.lengths("points")
-        with open(dataset.shards[0].file, "r+b") as file:
-            file.seek(-1, 2)
-            file.write(b"x")
-        time.sleep(0.3)
-        with pytest.raises(FileChangedError):
-            dataset.lengths("points")
 
 
 class TestReadBatch:
@@ -215,14 +180,3 @@ class TestParts:
         assert sizes == [16_384, 16_384, 7232]
         long = dataset.filter(lambda batch: batch["tokens"][1].diff() > 3, fields=["tokens"])
         assert long.indices.tolist() == np.flatnonzero(rows > 3).tolist()
-
-    def test_parts_of_parts_and_concatenations(self, load, opened):
-        dataset = opened()
-        odd = dataset.filter(lambda batch: batch["label"] % 2 == 1, fields=["label"])
-        both = ConcatDataset([Subset(odd, range(3)), dataset.select([140])])
-        assert next(iter(load(both, 9, fields=["label"])))["label"].tolist() == [1, 3, 5, 140]
-
-    def test_torchs_loader_takes_them(self, opened):
-        dataset = opened()
-        loader = TorchDataLoader(dataset.select(torch.tensor([4, 2])), batch_size=2, collate_fn=list)
-        assert [sample["label"].item() for sample in next(iter(loader))] == [4, 2]

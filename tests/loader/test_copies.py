@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import os
 import pickle
 
@@ -14,8 +13,8 @@ from hypothesis import strategies as st
 from torch.utils.data import RandomSampler, Subset
 
 import gdsload
-from gdsload import LoaderClosedError, StateError
-from tests.loader.taking import begin, firsts
+from gdsload import LoaderClosedError
+from tests.loader.taking import firsts
 
 WAYS = {"pickled": lambda loader: pickle.loads(pickle.dumps(loader)), "copied": copy.deepcopy, "shared": copy.copy}
 
@@ -26,14 +25,6 @@ def some(batches, count):
 
 def double(batch):
     return {**batch, "x": batch["x"] * 2}
-
-
-class Unresumable:
-    def __iter__(self):
-        return iter(range(1000))
-
-    def __len__(self):
-        return 1000
 
 
 class Named(gdsload.DataLoader):
@@ -119,43 +110,6 @@ def test_a_subclass_keeps_its_own_attributes(plain):
         made.name += "ing"
         assert (type(made), made.name, made.before, loader.name) == (Named, "training", "TRAIN", "train")
         assert firsts(made) == firsts(loader)
-
-
-def test_torchs_keywords_are_warned_of_once(load, plain):
-    with pytest.warns(UserWarning, match="num_workers"):
-        loader = load(plain, 8, num_workers=2)
-    with pickle.loads(pickle.dumps(loader)) as made:
-        assert made.num_workers == 0
-
-
-def test_what_cannot_be_pickled_is_pickles_own_error(load, plain):
-    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
-        pickle.dumps(load(plain, 8, transform=lambda batch: batch))
-
-
-def test_a_sampler_that_cannot_be_resumed_is_not_copied_in_the_middle(load, plain):
-    loader = load(plain, 100, sampler=Unresumable())
-    assert firsts(pickle.loads(pickle.dumps(loader))) == firsts(loader)
-    _held = begin(loader)
-    with pytest.raises(StateError, match="cannot be set back into the middle of an epoch"):
-        pickle.dumps(loader)
-
-
-def report(loader, connection):
-    connection.send(firsts(loader))
-
-
-def test_a_loader_is_handed_to_a_spawned_process(load, plain):
-    loader = load(plain, 64, True)
-    batches = iter(loader)
-    some(batches, 3)
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=report, args=(loader, theirs), daemon=True)
-    process.start()
-    found = ours.recv() if ours.poll(40) else None
-    process.join(10)
-    assert (process.exitcode, found) == (0, firsts(batches))
 
 
 def in_a_fork(function):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import threading
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from gdsload import DataLoader, Field, FormatError, Memory, Mix, OptionError, ShardDataset, ShardWriter
+from gdsload import DataLoader, Field, FormatError, Memory, OptionError, ShardDataset, ShardWriter
 from gdsload.testing import assert_resumes_everywhere
 from gdsload.transforms import DecodeImage
 
@@ -89,14 +88,6 @@ def test_batches_of_one_size_are_tensors(path):
                 assert batch["image"].is_contiguous()
 
 
-def test_channels_may_be_last(path):
-    options = DecodeImage(size=9, crop="center", mean=MEAN, std=STD, dtype=torch.bfloat16)
-    with loader(path, options) as plain, loader(path, DecodeImage(**{**vars(options), "channels_last": True})) as last:
-        for one, other in zip(plain, last, strict=True):
-            assert torch.equal(one["image"], other["image"])
-            assert other["image"].is_contiguous(memory_format=torch.channels_last)
-
-
 def test_images_that_keep_their_size_may_have_channels_last(path, images):
     with loader(path, DecodeImage(channels_last=True, flip=0.5)) as batches:
         found = by_label(batches)
@@ -105,13 +96,6 @@ def test_images_that_keep_their_size_may_have_channels_last(path, images):
     flipped = [label for label in found if not torch.equal(found[label], whole[label])]
     assert all(torch.equal(found[label], whole[label].flip(-1)) for label in flipped)
     assert 15 < len(flipped) < 45
-
-
-def test_what_is_normalized_is_what_is_not(path):
-    with loader(path) as plain, loader(path, DecodeImage(**{**vars(RANDOM), "mean": MEAN, "std": STD})) as normalized:
-        for one, other in zip(plain, normalized, strict=True):
-            mean, std = torch.tensor([MEAN, STD])[..., None, None]
-            assert torch.allclose(other["image"], (one["image"] / 255 - mean) / std, atol=1e-5)
 
 
 def test_a_sample_is_cut_out_the_same_by_any_number_of_processors(path):
@@ -161,34 +145,6 @@ def test_a_sampler_draws_by_step(path):
     assert all(map(torch.equal, *runs))
     assert not torch.equal(runs[0][0][0], runs[0][0][1])  # the same image, cut out anew
     assert not torch.equal(runs[0][0], runs[0][1])
-
-
-def test_datasets_may_be_joined_and_mixed(path):
-    half = torch.utils.data.Subset(ShardDataset(path), range(30))
-    rest = torch.utils.data.Subset(ShardDataset(path), range(30, 60))
-    with loader(torch.utils.data.ConcatDataset([half, rest]), shuffle="full") as joined:
-        assert len(by_label(joined)) == COUNT
-    with loader(Mix([half, rest], [0.5, 0.5]), shuffle="full") as mixed, loader(path) as plain:
-        runs = [by_label(mixed), by_label(plain)]
-    assert not same(*runs)  # in another place a sample is cut out otherwise
-
-
-def test_transforms_get_what_was_decoded(path):
-    def seen(batch):
-        return {**batch, "image": batch["image"].float() + 1}
-
-    with loader(path) as plain, loader(path, device_transform=seen) as transformed:
-        for one, other in zip(plain, transformed, strict=True):
-            assert torch.equal(one["image"] + 1.0, other["image"])
-
-
-def test_buffers_are_used_again(path):
-    with loader(path) as plain, loader(path, reuse_buffers=True, drop_last=True) as reused:
-        addresses = set()
-        for one, other in zip(plain, reused, strict=False):
-            assert torch.equal(one["image"], other["image"])
-            addresses.add(other["image"].data_ptr())
-        assert len(addresses) == 1
 
 
 @pytest.fixture
@@ -247,15 +203,6 @@ def test_a_bomb_is_not_decoded(path):
         pytest.raises(FormatError, match=r"it says \d+ × \d+ pixels, more than the 100 of max_pixels"),
     ):
         next(iter(batches))
-
-
-def test_no_thread_is_left(path):
-    before = threading.active_count()
-    batches = loader(path)
-    next(iter(batches))
-    assert any("gdsload-decode" in thread.name for thread in threading.enumerate())
-    batches.close()
-    assert threading.active_count() <= before
 
 
 def test_fields_that_are_not_read_are_not_decoded(path):

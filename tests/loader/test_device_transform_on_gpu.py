@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 
 import pytest
 import torch
 
 from gdsload import DataLoader, Memory
-from gdsload.engine.gpu.plain_tensors import tensors_of
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast, CenterCrop, ChannelsLast, Normalize, RandomCrop, RandomFlip
@@ -290,28 +288,3 @@ def test_buffers_hold_what_batches_are(numbered, way):
     mine.synchronize()
     assert len(places) == 1
     assert torch.equal(torch.cat(found).cpu(), torch.arange(20_000, dtype=torch.int32)[:, None].expand(-1, 1024))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of the compiler's
-def test_a_compiled_step(numbered):
-    pytest.importorskip("triton")
-    if not (shutil.which("cc") or shutil.which("gcc")):
-        pytest.skip("triton needs a C compiler")
-    eager, net = Net(), Net()
-    compiled = torch.compile(lambda batch: torch.nn.functional.cross_entropy(net.net(batch["x"]), batch["y"]))
-    with (
-        DataLoader(numbered, 2048, **TRAINING) as plain,
-        DataLoader(numbered, 2048, reuse_buffers=True, **TRAINING) as loader,
-    ):
-        for batch, wanted in zip(loader, plain, strict=True):
-            expected = torch.nn.functional.cross_entropy(eager.net(wanted["x"]), wanted["y"])
-            assert torch.allclose(compiled(batch), expected, rtol=1e-3)
-
-
-def test_ragged_fields_and_texts_pass_through(varied):
-    with DataLoader(varied, 32, device="cuda", device_transform=RandomFlip("image")) as loader:
-        for batch in loader:
-            assert batch["points"].layout == torch.jagged
-            assert isinstance(batch["text"], list)
-            assert all(tensor.device.type == "cuda" for tensor in tensors_of(batch))

@@ -1,4 +1,4 @@
-"""Files of another kind, or on several drives: samples are read by their reader, headers and offsets as bytes."""
+"""Drives that fail, and datasets over several drives, whose reads are under way at the same time."""
 
 from __future__ import annotations
 
@@ -19,58 +19,7 @@ from gdsload.system.memory import memory_at
 from tests.drives import files_of, folder_of, make_drives
 
 
-class Sevens:
-    """Reads bytes that are all 7."""
-
-    closed = 0
-
-    def __init__(self):
-        self.reads = 0
-
-    def read(self, fds, _offsets, nbytes, addresses):
-        assert all(map(os.fstat, fds.tolist()))  # open files, as for reads of the system's
-        self.reads += len(fds)
-        for address, count in zip(addresses.tolist(), nbytes.tolist(), strict=True):
-            memory_at(address, count)[:] = b"\7" * count
-        return nbytes.copy()
-
-    def read_one(self, _fd, _offset, into):
-        into[:] = b"\7" * len(into)
-        return len(into)
-
-    def close(self):
-        Sevens.closed += 1
-
-
-class OfSevens(ShardDataset):
-    """Shards on a drive of sevens."""
-
-    open_files = files_of(Sevens)
-
-
-def test_samples_come_from_the_drive(plain, load):
-    before = Sevens.closed
-    loader = load(OfSevens(plain), 100, "full", mmap=False)
-    assert all((batch["x"] == 0x07070707).all() for batch in loader)
-    loader.close()
-    assert Sevens.closed == before + 1
-
-
-def test_a_sample_by_its_index_does_too(plain):
-    assert OfSevens(plain, mmap=False)[3]["x"].tolist() == [0x07070707] * 8
-    assert OfSevens(plain, mmap=True)[3]["x"].tolist() == [3] * 8  # out of the page cache nothing is read
-
-
-def test_offsets_are_read_from_the_files(rich, load, expect_rich):
-    loader = load(OfSevens(rich), 143, fields=["points", "codes"], mmap=False, ragged="offsets")
-    reference = load(rich, 143, fields=["points", "codes"], ragged="offsets")
-    (found,), (expected,) = loader, reference
-    for name in ("points", "codes"):
-        assert torch.equal(found[name][1], expected[name][1])
-        assert found[name][0].view(torch.uint8).unique().tolist() == [7]
-
-
-class Failing(Sevens):
+class Failing:
     """Every read fails."""
 
     def read(self, fds, _offsets, _nbytes, _addresses):
@@ -79,17 +28,21 @@ class Failing(Sevens):
     def read_one(self, *_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+    def close(self):
+        pass
+
+
+class OnFailing(ShardDataset):
+    open_files = files_of(Failing)
+
 
 def test_what_a_drive_cannot_read_is_read_by_the_system(plain, load):
-    class OnFailing(ShardDataset):
-        open_files = files_of(Failing)
-
     (batch,) = load(OnFailing(plain), 1000, mmap=False)
     assert batch["x"][:, 0].tolist() == list(range(1000))
 
 
 def test_one_loader_opens_files_in_one_way(plain):
-    both = ConcatDataset([ShardDataset(plain), OfSevens(plain)])
+    both = ConcatDataset([ShardDataset(plain), OnFailing(plain)])
     with pytest.raises(OptionError, match="open their files in different ways"):
         gdsload.DataLoader(both, device="cpu")
     assert ShardDataset.open_files is LocalFiles

@@ -52,14 +52,6 @@ def test_batches_are_those_of_the_cpu(over_two, backend, shuffle):
     assert prints(OverTwo(over_two), device="cuda", backend=backend, **options) == expected
 
 
-@pytest.mark.usefixtures("cufile")
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
-def test_batches_by_cufile_are_those_of_the_cpu(over_two, shuffle):
-    options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "ragged": "offsets", "with_index": True}
-    expected = prints(over_two, device="cpu", **options)
-    assert prints(OverTwo(over_two), device="cuda", backend=gdsload.Gds(compat=True), **options) == expected
-
-
 class Meeting(BulkReads):
     """Reads of two drives, each of which waits until the other drive has one under way, too."""
 

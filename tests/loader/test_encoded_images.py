@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload import DataLoader, Field, SchemaError, ShardDataset, ShardWriter, merge, reshard
+from gdsload import DataLoader, Field, SchemaError, ShardDataset, ShardWriter
 from gdsload.shards.format.image_header import IMAGE_CODECS
 
 SIGNATURES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n", "webp": b"RIFF\1\2\3\4WEBP"}
@@ -49,15 +49,6 @@ def test_samples_and_columns_have_them_too(written):
     assert dataset.column("image") == found
     assert dataset.lengths("image").tolist() == [*map(len, found)]
     assert dataset.verify(deep=True).shards == len(dataset.shards)
-
-
-def test_they_are_merged_and_written_anew(written, tmp_path):
-    path, found = written
-    reshard(path, tmp_path / "one", shard_bytes="1MiB")
-    assert ShardDataset(tmp_path / "one").column("image") == found
-    merge([path, tmp_path / "one"], tmp_path / "both")
-    assert ShardDataset(tmp_path / "both").column("image") == found * 2
-    assert ShardDataset(tmp_path / "both").schema["image"].kind == "image"
 
 
 def test_what_is_no_image_is_refused_and_writing_goes_on(tmp_path):

@@ -8,7 +8,6 @@ import itertools
 import json
 import random
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -98,20 +97,12 @@ def test_all_ranks_together_give_every_sample_once(plain, order, batch_size, wor
     assert all(len(batch) == batch_size for batch in full)
 
 
-def test_a_last_global_batch_smaller_than_the_world_comes_to_every_rank(load, plain):
-    """A batch of none would be a loss of nan, a shape that cannot be, and a gather that ends the process."""
-    found = [numbers(load(plain, 27, ranks=(rank, 37), with_index=True)) for rank in range(37)]
-    assert {tuple(map(len, steps)) for steps in found} == {(27, 1)}
-    assert {index for _, last in found for index in last} == {999}
-
-
-@pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("order", ORDERS, ids=str)
-def test_a_batch_that_does_not_go_round_has_every_field_of_its_samples(load, rich, expect_rich, order, mmap):
+@pytest.mark.parametrize("order", ORDERS[1:3], ids=str)
+def test_a_batch_that_does_not_go_round_has_every_field_of_its_samples(load, rich, expect_rich, order):
     """143 = 140 + 3: at the second step some of the ranks get the same."""
     seen = []
     for rank in range(7):
-        options = {"ranks": (rank, 7), "mmap": mmap, "memory": gdsload.Memory(arena=LARGE), **order}
+        options = {"ranks": (rank, 7), "mmap": rank % 2 == 0, "memory": gdsload.Memory(arena=LARGE), **order}
         first, last = load(rich, 20, with_index=True, ragged="offsets", **options)
         expect_rich(first, first["index"].tolist())
         expect_rich(last, last["index"].tolist())
@@ -166,17 +157,6 @@ class TestNothingElseDecidesTheOrder:
         self.same(load(rich, 6, seed=3, mmap=mmap, with_index=True, **order), reference)
 
 
-def test_epochs_differ_and_two_loaders_agree(load, plain):
-    def three(**options):
-        loader = load(plain, 100, "full", with_index=True, **options)
-        return [numbers(loader) for _ in range(3)]
-
-    first = three(seed=5)
-    assert first == three(seed=5)
-    assert all(first[a] != first[b] for a, b in ((0, 1), (0, 2), (1, 2)))
-    assert first[0] != three(seed=6)[0]
-
-
 def test_the_windows_in_memory_stay_within_arena_bytes(load, plain, wrap):
     made = wrap(RecordingBackend)
     options = {
@@ -198,21 +178,6 @@ def test_blocks_of_a_window_are_read_once(load, plain, wrap):
     assert len(list(loader)) == 100
     assert sum(extents.total_bytes for extents in made[0].brought) == 1000 * 32
     assert loader.backend.bytes_by_path == {"host": 32_000}
-
-
-def test_statistics_count_what_was_handed_out(load, plain):
-    loader = load(plain, 64, memory=gdsload.Memory(prefetch=1))
-    iterator = iter(loader)
-    assert (loader.stats.batches, loader.stats.samples) == (0, 0)
-    for _ in range(3):
-        next(iterator)
-    assert (loader.stats.batches, loader.stats.samples) == (3, 192)
-    list(iterator)
-    assert (loader.stats.batches, loader.stats.samples) == (16, 1000)
-    stats = loader.stats
-    assert 0 < stats.wait_s <= stats.busy_s
-    assert 0 < stats.wait_share <= 1
-    assert np.isfinite([stats.read_s, stats.gather_s]).all()
 
 
 LOOKS = {
@@ -264,18 +229,7 @@ class TestEpochsThatAreLeft:
         del looked
 
     @pytest.mark.parametrize("look", LOOKS)
-    def test_a_loop_that_asks_the_loader_trains_all_epochs(self, load, plain, look):
-        loader, trained = load(plain, 100, True, with_index=True), 0
-        looked = LOOKS[look](loader)
-        while loader.epoch < 3:
-            assert (loader.epoch, sorted(itertools.chain(*numbers(loader)))) == (trained, list(range(1000)))
-            trained += 1
-        assert trained == 3
-        del looked
-
-    @pytest.mark.parametrize("look", LOOKS)
-    @pytest.mark.parametrize("before", ["no look", "two at once"])
-    @pytest.mark.parametrize("steps", [1, 10, 29])
+    @pytest.mark.parametrize(("before", "steps"), [("no look", 1), ("two at once", 10), ("no look", 29)])
     def test_a_run_that_is_resumed_trains_what_is_left(self, load, plain, before, look, steps):
         make = functools.partial(load, plain, 100, True, with_index=True)
         wanted, loader, resumed = as_documented(make(), 3), make(), make()
@@ -290,24 +244,15 @@ class TestEpochsThatAreLeft:
     def test_the_count_goes_on_with_a_state_and_with_a_copy(self, load, plain):
         loader = load(plain, 100, True, with_index=True)
         next(iter(loader))
-        first, second = numbers(loader), iter(loader)
-        next(second)
+        first, second = numbers(loader), begin(loader)
         assert loader.epoch == 1
         resumed = load(plain, 100, True, with_index=True)
         resumed.load_state_dict(loader.state_dict())
         for other in (resumed, copy.copy(loader)):
-            assert other.epoch == 1
-            assert len(numbers(other)) == 9
-            assert other.epoch == 2
+            assert (other.epoch, len(numbers(other)), other.epoch) == (1, 9, 2)
         assert first != numbers(second)
         copied = copy.copy(loader)
         assert (copied.epoch, loader.epoch, numbers(copied)) == (2, 2, numbers(loader))
-
-    def test_each_iterator_is_shuffled_anew(self, load, plain):
-        loader = load(plain, 100, True, with_index=True)
-        looks = [next(iter(loader))["index"].tolist() for _ in range(5)]
-        assert len({tuple(look) for look in looks}) == 5
-        assert loader.epoch == 0
 
     @pytest.mark.parametrize("kind", SAMPLED)
     def test_an_epoch_is_finished_with_its_last_batch(self, load, plain, kind):
@@ -327,12 +272,6 @@ class TestEpochsThatAreLeft:
         next(iter(loader))
         assert loader.epoch == 0
         assert (len(numbers(loader)), loader.epoch) == (1, 1)
-
-    def test_an_older_iterator_that_ends_after_set_epoch_does_not_count(self, load, plain):
-        loader = load(plain, 100, True)
-        iterator = begin(loader)
-        loader.set_epoch(5)
-        assert (len(list(iterator)), loader.epoch) == (9, 5)
 
     @pytest.mark.parametrize("left", [-1, 2, "1", None, True])
     def test_a_count_that_is_none_is_refused(self, load, plain, left):

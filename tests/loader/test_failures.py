@@ -9,11 +9,12 @@ import time
 
 import numpy as np
 import pytest
+from torch.utils.data import default_collate
 
 import gdsload
 from gdsload import FileChangedError, FormatError, LoaderClosedError, ReadError, ShortReadError
-from gdsload.testing import Fault, FaultyBackend, SlowBackend
-from tests.loader.taking import begin, collect, numbers
+from gdsload.testing import Fault, FaultyBackend
+from tests.loader.taking import begin, collect, firsts, numbers
 
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
@@ -122,54 +123,7 @@ def test_errors_of_any_class_come_out(load, plain, wrap, make, when):
     assert isinstance(error, RuntimeError if isinstance(make(), StopIteration) else type(make()))
 
 
-def test_an_error_is_raised_in_the_consumers_thread(load, plain, wrap):
-    wrap(lambda inner: FaultyBackend(inner, Fault(lambda: ReadError("reading failed"), calls=range(10**6))))
-    hooked = []
-    threading.excepthook, before = hooked.append, threading.excepthook
-    try:
-        with pytest.raises(ReadError, match="reading failed"):
-            next(iter(load(plain, 10)))
-    finally:
-        threading.excepthook = before
-    assert hooked == []
-
-
-def test_errors_come_in_their_place_when_reads_are_slow(load, plain, reference, wrap):
-    wanted = reference({})[:50]
-    file, offset, _ = data_offset(plain, 500)
-    fault = Fault(lambda: ReadError("reading failed"), places=[(file, offset)], when="completion")
-    wrap(lambda inner: SlowBackend(FaultyBackend(inner, fault), 0.003))
-    found, error = collect(load(plain, 10, with_index=True, mmap=False))
-    assert (found, type(error)) == (wanted, ReadError)
-
-
-def test_with_two_errors_the_first_batch_counts(load, plain, wrap):
-    faults = [
-        Fault(
-            lambda sample=sample: ReadError(f"sample {sample}"),
-            places=[data_offset(plain, sample)[:2]],
-            when="completion",
-        )
-        for sample in (700, 431)
-    ]
-    wrap(lambda inner: FaultyBackend(inner, *faults))
-    found, error = collect(load(plain, 10, with_index=True))
-    assert len(found) == 43
-    assert "sample 431" in str(error)
-
-
 class TestDamagedFiles:
-    @pytest.mark.parametrize("mmap", [True, False])
-    @pytest.mark.parametrize("what", ["cut short", "removed", "replaced", "written to"])
-    def test_before_they_are_opened(self, load, own_plain, mmap, what):
-        loader = load(own_plain, 10, with_index=True, mmap=mmap)
-        spoil(own_plain, 2, what)
-        found, error = collect(loader)
-        assert len(found) in (51, 100)
-        if what in ("cut short", "removed"):
-            assert isinstance(error, ReadError | FormatError | FileNotFoundError)
-            assert error.file.endswith("shard-00002.safetensors")
-
     @pytest.mark.parametrize("mmap", [True, False])
     @pytest.mark.parametrize("what", ["cut short", "removed", "replaced", "written to"])
     def test_while_they_are_in_use(self, load, own_plain, mmap, what):
@@ -214,8 +168,48 @@ class TestDamagedFiles:
         assert len(list(loader)) == 100
 
 
+NOTES = {
+    "transform": [],
+    "device_transform": ["in device_transform, for the batch of step {step} of epoch 0"],
+    "sample_transform": [
+        "in sample_transform, for sample {bad} of the dataset", "in the batch of step {step} of epoch 0"
+    ],
+    "collate_fn": ["in collate_fn, for 10 samples", "in the batch of step {step} of epoch 0"],
+}  # fmt: skip
+
+
 class TestTransform:
-    @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, StopIteration, SystemExit])
+    @pytest.mark.parametrize("ahead", [True, False])
+    @pytest.mark.parametrize("bad", [0, 537, 999])
+    @pytest.mark.parametrize("hook", NOTES)
+    def test_its_error_comes_out_once_at_its_batch_and_says_where(self, load, plain, hook, bad, ahead):
+        """The epoch goes on with the batch after it, and a run that is resumed tries the batch again."""
+        step, seen = bad // 10, []
+
+        def fail(given):
+            made = default_collate(given) if hook == "collate_fn" else given
+            numbers = made["x"].reshape(-1, 8)[:, 0].tolist()
+            seen.extend(numbers)
+            if bad in numbers and failing:
+                raise ZeroDivisionError("bad luck")
+            return made
+
+        failing = True
+        loader = load(plain, 10, ahead=ahead, **{hook: fail})
+        iterator = begin(loader, step)
+        with pytest.raises(ZeroDivisionError, match="bad luck") as caught:
+            next(iterator)
+        notes = [note.format(step=step, bad=bad) for note in NOTES[hook]]
+        assert getattr(caught.value, "__notes__", [])[-len(notes) :] == notes
+        state = loader.state_dict()
+        assert state["position"] == 10 * step
+        assert len(list(iterator)) == 99 - step
+        assert len(seen) == len(set(seen)), "nothing is transformed twice"
+        failing = False
+        loader.load_state_dict(state)
+        assert [first for first, *_ in firsts(loader)] == list(range(10 * step, 1000, 10))
+
+    @pytest.mark.parametrize("kind", [KeyboardInterrupt, StopIteration, SystemExit])
     def test_its_error_is_the_batchs(self, load, plain, kind):
         def fail(batch):
             if batch["index"][0] == 300 and failing:

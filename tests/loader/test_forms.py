@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -60,18 +59,6 @@ class TestRagged:
                 assert packed[name].max_seqlen == offsets.diff().max()
             assert packed["points"].cu_seqlens is packed["normals"].cu_seqlens
 
-    def test_varlen_is_what_torchs_attention_takes(self, load, tmp_path):
-        """By its meaning, since its kernel is for GPUs: each sample attends to itself alone."""
-        with gdsload.ShardWriter(tmp_path / "set", {"x": Field("float32", (None, 4))}) as writer:
-            writer.write_batch({"x": [torch.randn(rows, 4) for rows in (3, 1, 5)]})
-        jagged = next(iter(load(tmp_path / "set", 3)))["x"]
-        packed = next(iter(load(tmp_path / "set", 3, ragged="varlen")))["x"]
-        same = torch.bucketize(torch.arange(9), packed.cu_seqlens[1:], right=True)
-        mask = same[:, None] == same
-        found = torch.nn.functional.scaled_dot_product_attention(*[packed.values[None]] * 3, attn_mask=mask)[0]
-        alone = [torch.nn.functional.scaled_dot_product_attention(*[one[None]] * 3)[0] for one in jagged.unbind()]
-        torch.testing.assert_close(found, torch.cat(alone))
-
     @pytest.mark.parametrize(
         ("batch_size", "padding"),
         [
@@ -125,19 +112,6 @@ class TestRagged:
             load(tmp_path / "set", 2, ragged=gdsload.Padded(padding))
         (batch,) = load(tmp_path / "set", 2, ragged=gdsload.Padded(0.5))
         assert batch["scale"][0].float().tolist() == [[1, 2], [4, 0.5]]
-
-    def test_what_is_not_padded_may_be_of_any_type(self, load, rich):
-        padding = {"codes": np.uint16(7), "points": float("-inf")}
-        assert len(next(iter(load(rich, 4, ragged=gdsload.Padded(-100), fields=["points"])))) == 1
-        batch = next(iter(load(rich, 143, ragged=gdsload.Padded(padding), fields=["codes"])))
-        assert batch["codes"][0][:, -1].eq(7).any()
-
-    def test_padding_of_rows_that_are_numbers(self, load, tmp_path):
-        with gdsload.ShardWriter(tmp_path / "set", {"x": Field("int32", (None,))}) as writer:
-            writer.write_batch({"x": [np.array(row, np.int32) for row in ([1, 2, 3], [], [4])]})
-        padded, lengths = next(iter(load(tmp_path / "set", 3, ragged=gdsload.Padded(-7))))["x"]
-        assert padded.tolist() == [[1, 2, 3], [-7, -7, -7], [4, -7, -7]]
-        assert lengths.tolist() == [3, 0, 1]
 
     @pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded", "varlen"])
     @pytest.mark.parametrize(
@@ -231,29 +205,3 @@ class TestIndex:
         assert {(batch["index"].dtype, batch["index"].device.type) for batch in batches} == {(torch.int64, "cpu")}
         batches[0]["index"].fill_(-1)
         assert batches[1]["index"].tolist() == list(range(10, 20))
-
-
-class TestTransform:
-    def test_it_gets_the_finished_batch(self, load, rich):
-        seen = []
-        loader = load(rich, 10, with_index=True, ragged="padded", transform=lambda batch: seen.append(list(batch)))
-        assert list(loader) == [None] * 15
-        assert seen[0] == [*gdsload.ShardDataset(rich).schema, "index"]
-
-
-def test_shapes_of_fixed_fields(load, tmp_path):
-    fields = {"scalar": Field("float64"), "none": Field("float32", (0,)), "deep": Field("uint8", (1, 2, 1, 3))}
-    with gdsload.ShardWriter(tmp_path / "set", fields) as writer:
-        for number in range(5):
-            writer.write(
-                {
-                    "scalar": float(number),
-                    "none": torch.zeros(0),
-                    "deep": torch.full((1, 2, 1, 3), number, dtype=torch.uint8),
-                }
-            )
-    first, last = load(tmp_path / "set", 3)
-    assert first["scalar"].tolist() == [0.0, 1.0, 2.0]
-    assert (first["none"].shape, last["none"].shape) == ((3, 0), (2, 0))
-    assert last["deep"].shape == (2, 1, 2, 1, 3)
-    assert last["deep"].unique().tolist() == [3, 4]

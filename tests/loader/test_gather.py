@@ -8,7 +8,6 @@ import torch
 
 import gdsload
 from gdsload import SampleIndexError, ShardDataset
-from gdsload.engine.assemble import Assembler
 from gdsload.testing import fingerprint
 
 
@@ -36,16 +35,6 @@ def test_from_several_threads(rich, in_thread):
 
     for asking in [in_thread(ask, seed) for seed in range(4)]:
         asking.result(timeout=20)
-
-
-def test_kernels_for_them_are_prepared(rich, monkeypatch):
-    """As those of a loader are after its first group: here nobody else asks for it."""
-    prepared = []
-    monkeypatch.setattr(Assembler, "prepare", lambda _maker: prepared.append(1))
-    dataset = ShardDataset(rich)
-    for _ in range(2):
-        dataset.gather([3], fields=["label"], device="cpu")
-    assert prepared == [1]
 
 
 def test_refused(rich):

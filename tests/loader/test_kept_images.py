@@ -10,9 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from gdsload import BlockShuffle, DataLoader, Field, FormatError, Memory, OptionError, ShardDataset, ShardWriter
+from gdsload import BlockShuffle, DataLoader, Field, FormatError, Memory, OptionError, ShardWriter
 from gdsload.engine.images import decode
 from gdsload.loader import resources
+from gdsload.testing import assert_resumes_everywhere
 from gdsload.transforms import DecodeImage
 
 COUNT = 45
@@ -109,30 +110,7 @@ def test_epochs_are_those_of_a_loader_that_keeps_nothing(path, decodes, kind, bu
 
 
 def test_a_resumed_epoch_goes_on_as_it_would_have(path):
-    wanted = OPTIONS["center"]
-    with loader(path, wanted, cache="ram") as kept:
-        list(kept)
-        batches = iter(kept)
-        [next(batches) for _ in range(2)]
-        state = kept.state_dict()
-        rest = [*batches]
-    with loader(path, wanted, cache="ram") as again:
-        again.load_state_dict(state)
-        assert all(map(same, again, rest))
-        list(again)
-        again.load_state_dict(state)  # what was decoded before is kept
-        assert all(map(same, again, rest))
-
-
-def test_ranks_together_make_what_one_makes(path):
-    with loader(path, OPTIONS["normalized"], 9, cache="none") as alone:
-        whole = [[*alone] for _ in range(2)]
-    ranks = [loader(path, OPTIONS["normalized"], 3, cache="ram", ranks=(rank, 3)) for rank in range(3)]
-    for epoch in whole:
-        for batch, *parts in zip(epoch, *ranks, strict=True):
-            assert torch.equal(batch["image"], torch.cat([part["image"] for part in parts]))
-    for one in ranks:
-        one.close()
+    assert_resumes_everywhere(lambda: loader(path, OPTIONS["center"], cache="ram"))
 
 
 def test_a_sample_that_comes_again_and_again_is_kept_once(path, decodes):
@@ -153,14 +131,6 @@ def test_what_is_cut_out_at_random_is_decoded_every_time(path, decodes):
     counts = Counter(decodes[encoded(number)] for number in range(COUNT))
     others = Counter(decodes[encoded(number + 100)] for number in range(COUNT))
     assert (counts, others) == ({3: COUNT}, {4: COUNT})  # one of them decodes twice, the other once
-
-
-def test_a_part_of_a_dataset(path):
-    part = torch.utils.data.Subset(ShardDataset(path), [5, 9, 9, 30, 44])
-    with loader(part, OPTIONS["center"], 3) as plain, loader(part, OPTIONS["center"], 3, cache="ram") as kept:
-        for _ in range(2):
-            assert all(map(same, kept, plain))
-        assert kept.cache.tiers["decoded"].images == 4
 
 
 @pytest.mark.parametrize("kind", ["center", "any size, channels last"])

@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, Subset
 import gdsload
 from gdsload import Mix, OptionError, SampleIndexError, StateError
 from gdsload.testing import assert_resumes_everywhere
-from tests.loader.taking import begin, numbers
+from tests.loader.taking import numbers
 
 WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
 SIZES = {"a": 1000, "b": 77, "c": 5}
@@ -70,14 +70,6 @@ def test_samples_of_a_dataset_come_equally_often(make, shuffle, mmap):
         assert (first == sorted(first)) == (shuffle is False)
 
 
-def test_weights_hold_exactly_after_each_turn(make):
-    with make(256, samples=3 * 4096) as loader:
-        found = taken(loader)
-    for turns in (1, 2, 3):
-        shares = Counter(name for name, _ in found[: turns * 4096])
-        assert all(abs(shares[name] - turns * 4096 * weight) <= 2 for name, weight in WEIGHTS.items())
-
-
 @pytest.mark.parametrize("world_size", [2, 3, 7])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_all_ranks_together_are_a_world_of_one(make, world_size, drop_last):
@@ -99,22 +91,6 @@ def test_it_resumes_at_every_step(make, shuffle, drop_last):
     assert_resumes_everywhere(
         lambda: make(**options), lambda: make(**options, mmap=False, memory=gdsload.Memory(prefetch=900))
     )
-
-
-def test_it_resumes_on_another_number_of_ranks_in_a_later_epoch(make):
-    with make(60) as loader:
-        loader.set_epoch(4)
-        iterator = begin(loader)
-        state = loader.state_dict()
-        wanted = numbers(iterator)
-    ranks = []
-    for rank in range(3):
-        with make(20, ranks=(rank, 3)) as loader:
-            loader.load_state_dict(state)
-            ranks.append(numbers(loader))
-    *found, last = [list(itertools.chain(*step)) for step in zip(*ranks, strict=True)]
-    assert found == wanted[:-1]
-    assert set(last) == set(wanted[-1])
 
 
 @pytest.mark.parametrize(
@@ -189,8 +165,3 @@ class TestRefused:
         large = writers[1](tmp_path / "large", 2, width=600_000)
         with pytest.raises(OptionError, match="a Mix cannot be shuffled in blocks"):
             gdsload.DataLoader(Mix([large], [1]), 1, "block", device="cpu")
-
-    def test_other_fields(self, load, parts, writers, tmp_path):
-        other = writers[1](tmp_path / "other", 10, width=3)
-        with pytest.raises(OptionError, match="have different fields"):
-            load(Mix([parts["a"], other], [1, 1]))

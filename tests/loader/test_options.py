@@ -54,12 +54,6 @@ class TestTorchsKeywords:
         assert len(list(loader)) == 1000
         loader.close()
 
-    @pytest.mark.parametrize("name", IGNORED)
-    def test_each_of_them_alone(self, load, plain, name):
-        with pytest.warns(UserWarning, match=f"does not need {name}:") as caught:
-            load(plain, **{name: IGNORED[name]})
-        assert len(caught) == 1
-
     def test_torchs_own_defaults_ask_for_nothing(self, load, plain):
         defaults = inspect.signature(TorchDataLoader.__init__).parameters
         with warnings.catch_warnings():
@@ -160,11 +154,6 @@ class TestDevice:
             pytest.skip("there is one")
         with gdsload.DataLoader(plain) as loader:
             assert loader.device == torch.device("cpu")
-            assert next(iter(loader))["x"].device == torch.device("cpu")
-
-    @pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
-    def test_the_cpu(self, plain, device):
-        with gdsload.DataLoader(plain, device=device) as loader:
             assert next(iter(loader))["x"].device == torch.device("cpu")
 
 

@@ -12,7 +12,6 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader as TorchDataLoader
 
 import gdsload
 from gdsload.testing import fingerprint
@@ -130,13 +129,6 @@ def test_nor_do_lengths_that_are_equal_by_accident(load, tmp_path, ragged, prefe
         assert torch.equal(batch["c"][1], plain["c"][1].clamp(max=1))
 
 
-def test_nor_do_those_of_a_batch_that_is_read_by_itself(rich):
-    batch = gdsload.ShardDataset(rich).read_batch(range(9), fields=["points", "normals"])
-    before = batch["normals"][1].clone()
-    batch["points"][1].fill_(-1)
-    assert torch.equal(batch["normals"][1], before)
-
-
 def test_tensors_are_ordinary(load, rich):
     batch = next(iter(load(rich, 5, ragged="offsets")))
     for tensor in tensors(batch):
@@ -157,13 +149,6 @@ def test_a_saved_batch_is_as_large_as_it_is(load, plain):
         assert len(file.getvalue()) < 4 * 32 + 2500
         file.seek(0)
         assert torch.equal(torch.load(file)["x"], batch["x"])
-
-
-def test_batches_can_go_through_torchs_own_loader(load, plain):
-    """As into shared memory, for another process."""
-    batch = next(iter(load(plain, 4)))
-    (found,) = TorchDataLoader([batch], batch_size=None, num_workers=1)
-    assert torch.equal(found["x"], batch["x"])
 
 
 @pytest.fixture(scope="module")
@@ -243,13 +228,3 @@ def descriptors(folder):
         with suppress(FileNotFoundError):  # closed by another thread meanwhile
             found.append(os.readlink(f"/proc/self/fd/{name}"))
     return [target for target in found if target.startswith(str(folder))]
-
-
-def test_batches_are_plain_tensors_whatever_mode_their_consumer_is_in(plain):
-    """One that helps to make batches would hand inference tensors to a loop that has left that mode."""
-    with (
-        gdsload.DataLoader(plain, 10, device="cpu", memory=gdsload.Memory(prefetch=1)) as loader,
-        torch.inference_mode(),
-    ):
-        batches = list(loader)
-    assert not any(batch["x"].is_inference() for batch in batches)

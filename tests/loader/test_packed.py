@@ -12,10 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset
 
 import gdsload
-from gdsload import DataLoader, Field, Mix, OptionError, SchemaError, ShardDataset, ShardWriter
+from gdsload import DataLoader, Field, OptionError, ShardDataset, ShardWriter
 from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.testing import fingerprint
@@ -119,20 +119,6 @@ def narrow(tmp_path_factory):
     return written(tmp_path_factory.mktemp("narrow") / "narrow", fields, 100)
 
 
-@pytest.fixture(scope="session")
-def rich_packed(writers, tmp_path_factory):
-    return writers[0](tmp_path_factory.mktemp("rich") / "rich", 143, pack_fields="auto")
-
-
-@pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded"])
-@pytest.mark.parametrize("order", ORDERS, ids=lambda order: str(order["shuffle"]))
-def test_batches_beside_fields_of_every_kind(load, rich, rich_packed, ragged, order):
-    assert ShardDataset(rich_packed).stored.packed
-    options = {"batch_size": 9, "ragged": ragged, "with_index": True, **order}
-    ours, theirs = load(rich_packed, **options), load(rich, **options)
-    assert [fingerprint(batch) for batch in ours] == [fingerprint(batch) for batch in theirs]
-
-
 def test_a_whole_row_is_one_read(load, narrow):
     """What this is for: a sample costs as many reads as it has columns, not fields."""
     dataset = ShardDataset(narrow)
@@ -170,13 +156,6 @@ def test_gradients_may_flow_through_a_field_that_is_changed_in_place(load, tmp_p
     assert batch["c"].requires_grad
 
 
-@pytest.mark.parametrize("inference", [True, False])
-def test_whatever_mode_the_consumer_is_in(narrow, load, inference):
-    expected = [fingerprint(batch) for batch in load(narrow, 3)]
-    with torch.inference_mode(inference), torch.no_grad():
-        assert [fingerprint(batch) for batch in load(narrow, 3)] == expected
-
-
 @pytest.mark.parametrize("batch_size", [1, 10])
 def test_batches_can_be_saved_copied_and_pickled(load, narrow, batch_size):
     """Torch saves no tensors of different types that share memory."""
@@ -186,25 +165,6 @@ def test_batches_can_be_saved_copied_and_pickled(load, narrow, batch_size):
     saved.seek(0)
     found = [torch.load(saved), copy.deepcopy(batch), pickle.loads(pickle.dumps(batch))]
     assert [fingerprint(one) for one in found] == [fingerprint(batch)] * 3
-
-
-def test_reused_buffers(load, narrow):
-    fields = [*SCALARS, "v", "flag"]
-    plain = [fingerprint(batch) for batch in load(narrow, 7, "full", fields=fields)]
-    loader = load(narrow, 7, "full", fields=fields, reuse_buffers=True)
-    assert [fingerprint(batch) for batch in loader] == plain
-
-
-def test_selections_and_mixtures(load, narrow):
-    dataset = ShardDataset(narrow)
-    chosen = [90, 3, 3, 41]
-    found = next(iter(load(Subset(dataset, chosen), 4)))
-    assert fingerprint(found["s01"]) == fingerprint(dataset.read_batch(chosen)["s01"])
-    twice = ConcatDataset([dataset, ShardDataset(narrow)])
-    assert sum(len(batch["s00"]) for batch in load(twice, 9)) == 200
-    found = [batch["s00"] for batch in load(Mix([dataset, ShardDataset(narrow)], [1, 1]), 9, fields=["s00"])]
-    wanted = dataset.read_batch(range(100))["s00"]
-    assert torch.equal(torch.cat(found).sort()[0], torch.cat([wanted, wanted]).sort()[0])
 
 
 def test_datasets_of_other_columns_are_refused_as_one(load, tmp_path):
@@ -232,19 +192,3 @@ def test_safetensors_opens_the_shards(narrow):
             rows = found["gdsload:rows:0"][:, begin : begin + nbytes].contiguous().view(batch[name].dtype)
             assert torch.equal(rows.view(batch[name].shape), batch[name])
         first += shard.samples
-
-
-@pytest.mark.parametrize("given_schema", [True, False])
-def test_fields_that_cannot_be_packed_are_refused_before_anything_is_written(tmp_path, given_schema):
-    fields = {"x": Field("int32"), "r": Field("int32", (None,))}
-    if given_schema:
-        with pytest.raises(SchemaError, match="field 'r': it cannot be packed"):
-            ShardWriter(tmp_path / "d", fields, pack_fields=["x", "r"])
-    else:
-        with ShardWriter(tmp_path / "d", pack_fields=["x", "z"]) as writer:
-            with pytest.raises(SchemaError, match="field 'z': it cannot be packed: the schema has no field 'z'"):
-                writer.write({"x": 1})
-            writer.write({"x": 1, "z": 2})
-        assert ShardDataset(tmp_path / "d").stored.packed == (("x", "z"),)
-    with pytest.raises(OptionError, match="pack_fields is the text 'x'"):
-        ShardWriter(tmp_path / "e", pack_fields="x")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,6 @@ import torch
 from gdsload import BlockShuffle, DataLoader, Field, Memory, ShardDataset, ShardWriter
 from gdsload.engine.gpu.device_queue import hand_over
 from gdsload.testing import fingerprint
-from gdsload.transforms import Cast
 
 pytestmark = pytest.mark.cuda
 
@@ -64,15 +61,6 @@ def test_batches_are_those_of_the_cpu(packed, order, fields, backend, cache):
         assert [prints(loader) for _ in range(3)] == expected
 
 
-@pytest.mark.parametrize("cache", ["none", "vram"])
-def test_a_device_transform_gets_ordinary_tensors(packed, cache):
-    options = {"batch_size": 130, "device_transform": Cast("s03", torch.float32), "fields": ["s03", "s04"]}
-    with DataLoader(packed, device="cpu", **options) as loader:
-        expected = [prints(loader) for _ in range(2)]
-    with DataLoader(packed, device="cuda", cache=cache, **options) as loader:
-        assert [prints(loader) for _ in range(2)] == expected
-
-
 def test_fields_of_one_memory_are_recorded_once(packed, monkeypatch):
     """Forty calls of the allocator for each batch would take longer than its gather."""
     with DataLoader(packed, 100, device="cuda", fields=SCALARS, backend="bounce") as loader:
@@ -97,11 +85,3 @@ def test_memory_of_a_dropped_batch_is_not_overwritten_before_it_is_read(packed):
             found.append(last.sum() + times.sum())
             del last, times
     assert torch.stack(found).cpu().tolist() == torch.stack(expected).tolist()
-
-
-def test_batches_can_be_saved(packed):
-    batch = next(iter(DataLoader(packed, 100, device="cuda")))
-    saved = io.BytesIO()
-    torch.save(batch, saved)
-    saved.seek(0)
-    assert fingerprint(torch.load(saved)) == fingerprint(batch)

@@ -117,23 +117,7 @@ VALUES = [
     ),
     ("tail", ["cut"], "tail is 'cut'.*'share', 'pad', 'drop'"),
     ("transform", [5], "transform is 5, which cannot be called"),
-    # Keywords that a loader has not, or no more.
-    ("arena_bytes", ["2GiB"], r"no option arena_bytes\. Pass `memory=gdsload\.Memory\(arena='2GiB'\)`\.$"),
-    ("gds_compat", [True], r"Pass `backend=gdsload\.Gds\(compat=True\)`\.$"),
-    ("gds_engine", ["kvikio"], r"Pass `backend=gdsload\.Auto\(engine='kvikio'\)`\.$"),
-    ("lanes", [4], r"Pass `shuffle=gdsload\.BlockShuffle\(lanes=4\)`\.$"),
-    ("mesh", [object()], r"Pass `ranks=mesh`\.$"),
-    ("padding_value", [-100, None], r"Pass `ragged=gdsload\.Padded\((-100|None)\)`\.$"),
-    ("pinned_bytes", [2**23], r"Pass `backend=gdsload\.Auto\(pinned=8388608\)`\.$"),
-    ("prefetch_bytes", ["1GiB"], r"Pass `memory=gdsload\.Memory\(prefetch='1GiB'\)`\.$"),
-    ("process_group", [object()], r"Pass `ranks=process_group`\.$"),
-    ("ram_bytes", [5], r"Pass `memory=gdsload\.Memory\(ram=5\)`\.$"),
-    ("read_threads", [8], r"Pass `backend=gdsload\.Auto\(threads=8\)`\.$"),
-    ("register_bytes", [0], r"Pass `memory=gdsload\.Memory\(registered=0\)`\.$"),
-    ("sample_processes", [True], r"Pass `sample_transform=gdsload\.PerSample\(transform, processes=True\)`\.$"),
-    ("sample_workers", [3], r"Pass `sample_transform=gdsload\.PerSample\(transform, workers=3\)`\.$"),
-    ("sample_workers", [0], r"Pass `ahead=False`\.$"),
-    ("vram_bytes", ["1GB"], r"Pass `memory=gdsload\.Memory\(vram='1GB'\)`\.$"),
+    # Keywords that a loader has not.
     ("batchsize", [1], r"no option 'batchsize'\. Did you mean 'batch_size'\?$"),
     ("shufle", [1], r"no option 'shufle'\. Did you mean 'shuffle'\?$"),
     ("zzz", [True], r"no option 'zzz'\. Its options are .*with_index"),
@@ -144,8 +128,6 @@ GROUPS = [
     *((lambda value=value: Memory(arena=value), "arena is") for value in (0, -1, 1.5, "many", "", True)),
     *((lambda value=value: Memory(prefetch=value), "prefetch is") for value in (0, -1, 1.5, "many", "", True)),
     *((lambda name=name: Memory(**{name: "x"}), f"{name} is 'x'") for name in ("registered", "vram", "ram")),
-    *((lambda value=value: BlockShuffle(value), "block is") for value in (0, -1, 1.5, "8")),
-    *((lambda name=name: BlockShuffle(**{name: 0}), f"{name} is 0") for name in ("window", "lanes")),
     *((lambda value=value: Padded(value), "which is no number") for value in ("0", None, {"points": "0"})),
     *(
         (lambda kind=kind, value=value: kind(threads=value), "threads is")
@@ -179,10 +161,12 @@ TOGETHER = [
         "seed is None, so all ranks must agree upon one.*a mesh or process group as `ranks`",
     ),
     ({"sample_transform": PerSample(len, processes=True), "ahead": False}, "processes cannot .*with `ahead=False"),
-    ({"sample_transform": len, "ragged": "padded"}, "sample_transform cannot be used together with `ragged='padded'"),
+    *(
+        ({option: len, other: value}, f"{option} cannot be used together with `{other}='{value}'")
+        for option in ("sample_transform", "collate_fn")
+        for other, value in (("ragged", "padded"), ("cache", "vram"), ("backend", "mapped"))
+    ),
     ({"sample_transform": len, "ragged": Padded(1)}, "sample_transform cannot be used together with `ragged='padded'"),
-    ({"sample_transform": len, "cache": "vram"}, "sample_transform cannot be used together with `cache='vram'"),
-    ({"sample_transform": len, "backend": "mapped"}, "sample_transform cannot be used together with `backend='mapped'"),
     ({"sample_transform": len, "backend": Gds()}, "sample_transform cannot be used together with `backend='gds'"),
     ({"sampler": [1], "shuffle": BlockShuffle(5)}, "sampler cannot be used together with `shuffle"),
     ({"sampler": drawn, "shuffle": True}, "sampler cannot be used together with `shuffle"),
@@ -191,14 +175,6 @@ TOGETHER = [
     ({"sampler": [1], "ranks": (0, 1)}, "sampler cannot be used together with `ranks"),
     ({"batch_sampler": [[1]], "ranks": (0, 1)}, "batch_sampler cannot be used together with `ranks"),
     ({"drop_last": True, "tail": "pad"}, "drop_last cannot be used together with `tail='pad'"),
-    # Several former keywords at once.
-    ({"rank": 1, "world_size": 4}, r"Pass `ranks=\(1, 4\)`\.$"),
-    (
-        {"block": 8, "window": 9, "arena_bytes": 7},
-        r"Pass `shuffle=gdsload\.BlockShuffle\(block=8, window=9\)`, `memory=",
-    ),
-    ({"read_threads": 2, "backend": "bounce"}, r"Pass `backend=gdsload\.Bounce\(threads=2\)`\.$"),
-    ({"read_threads": 2, "gds_compat": True}, r"Pass `backend=gdsload\.Gds\(compat=True, threads=2\)`\.$"),
     ({"sampler": [1], "tail": "pad"}, "sampler cannot be used together with `tail='pad'.*Distributed"),
     # Padding that a field cannot hold, and buffers that it cannot use.
     (padded(-100), "'codes': the padding is -100, which uint16 cannot hold: it holds whole numbers from 0 to 65535"),
@@ -352,12 +328,10 @@ CALLS = [
         (lambda data, odd=odd: Mix([data], [1]).locate(odd), "no tensor of whole numbers. Pass `torch.as_tensor")
         for odd in (np.array([0]), [0], torch.tensor([0.5]), torch.tensor([True]))
     ),
-    (lambda data: Mix([data], [1, 2]), "weights has length 2, but there are 1 datasets"),
     (lambda _: Mix([], []), "no datasets to mix"),
     (lambda data: Mix([data, data], {"a": 1, "b": 2}), "2 without names and 'a', 'b'.*two lists .*, or two dicts"),
     (lambda data: Mix({"a": data}, {"b": 1}), "'a' and 'b'"),
     (lambda data: Mix([data], ["much"]), r"weights is \['much'\], which are no numbers"),
-    (lambda data: Mix([data], [-1]), "weights has -1"),
     (lambda data: Mix([data], [1], samples="half"), "samples is 'half'.*first_exhausted"),
     (lambda data: Mix([data], [1], samples=-5), "samples is -5"),
     (lambda data: TokenBudget(data, "image", 9), "all samples of the field 'image' have the shape"),

@@ -17,7 +17,12 @@ from gdsload import OptionError, StateError
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from tests.loader.taking import begin, numbers
 
-BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=50, lanes=3)}
+
+def blocks(block, window, lanes):
+    return {"shuffle": gdsload.BlockShuffle(block=block, window=window, lanes=lanes)}
+
+
+BLOCK = blocks(8, 50, 3)
 ORDERS = [{"shuffle": False}, {"shuffle": True}, {"shuffle": "full"}, BLOCK]
 
 
@@ -108,35 +113,31 @@ class TestChangedBatchSize:
             loader.load_state_dict(state, change_batch_size=True)
             assert next(iter(loader))["index"].tolist() == list(range(192, 240))
 
+    @pytest.mark.parametrize("tail", ["share", "drop"])
     @pytest.mark.parametrize(
-        ("steps", "options", "match"),
+        ("steps", "ranks", "match"),
         [
             (
                 3,
-                {},
-                "position 192 .*With 1 rank, pass `batch_size=96` or `batch_size=192`, or a state at position 100 or 200",
+                (0, 1),
+                "position 192 .*With 1 rank, pass `batch_size=96` or `batch_size=192`, or .* position 100 or 200",
             ),
-            (3, {"ranks": (0, 2)}, "With 2 ranks, pass `batch_size=96`, or a state at position 0 or 200"),
-            (15, {}, "position 960 .*`batch_size=96` or `batch_size=120`, or a state at position 900 or 1000"),
-            (
-                15,
-                {"tail": "drop"},
-                "position 960 .*`batch_size=96` or `batch_size=120`, or a state at position 900 or 1000",
-            ),
-            (1, {"ranks": (0, 7)}, "a state at position 0 or 700; 7 ranks share out no multiple of 7"),
+            (3, (0, 2), "With 2 ranks, pass `batch_size=96`, or a state at position 0 or 200"),
+            (15, (0, 1), "position 960 .*`batch_size=96` or `batch_size=120`, or a state at position 900 or 1000"),
+            (1, (0, 7), "a state at position 0 or 700; 7 ranks share out no multiple of 7"),
         ],
         ids=str,
     )
-    def test_a_position_that_does_not_fit_names_what_does(self, make, steps, options, match):
-        tail = {"tail": options.get("tail")}
-        state, _ = self.state(make, steps, batch_size=64, **tail)
+    def test_a_position_that_does_not_fit_names_what_does(self, make, steps, ranks, tail, match):
+        options = {"tail": tail, "ranks": ranks}
+        state, _ = self.state(make, steps, batch_size=64, tail=tail)
         with make(100, **options) as loader:
             before = loader.state_dict()
             with pytest.raises(StateError, match=match):
                 loader.load_state_dict(state, change_batch_size=True)
             assert loader.state_dict() == before
 
-    @pytest.mark.parametrize("batch_size", [1, 7, 30, 96, 192, 1000])
+    @pytest.mark.parametrize("batch_size", [1, 30, 1000])
     def test_an_epochs_begin_and_end_fit_all(self, make, batch_size):
         for steps, first in ((0, 0), (16, 1)):
             state, _ = self.state(make, steps, batch_size=64)
@@ -144,11 +145,6 @@ class TestChangedBatchSize:
                 loader.load_state_dict(state, change_batch_size=True)
                 assert loader.epoch == first
                 assert next(iter(loader))["index"].tolist() == list(range(batch_size))
-
-    def test_everything_else_is_compared_as_ever(self, make):
-        state, _ = self.state(make, 3, batch_size=64)
-        with make(48, seed=1) as loader, pytest.raises(StateError, match="seed differs"):
-            loader.load_state_dict(state, change_batch_size=True)
 
     def test_a_samplers_positions_are_batches(self, make):
         state, _ = self.state(make, 3, batch_size=64, sampler=range(1000), seed=0)
@@ -182,40 +178,6 @@ class TestState:
             next(iter(loader))
             assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict()
 
-    def test_ranks_have_the_same(self, make):
-        found = []
-        for rank in range(3):
-            with make(10, ranks=(rank, 3), **BLOCK) as loader:
-                _held = begin(loader, 2)
-                found.append(loader.state_dict())
-        assert found[0] == found[1] == found[2]
-
-    def test_it_is_the_consumers_place_whatever_has_been_read_ahead(self, make):
-        with make() as loader:
-            iterator = iter(loader)
-            assert loader.state_dict()["position"] == 0
-            for step in range(1, 41):
-                next(iterator)
-                assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 25 * step)
-            assert next(iterator, "none left") == "none left"
-            assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
-
-    @pytest.mark.parametrize("batch_size", [25, 30])
-    @pytest.mark.parametrize("tail", ["share", "pad", "drop"])
-    def test_behind_the_last_batch_the_next_epoch_begins(self, make, batch_size, tail):
-        with (
-            make(batch_size, shuffle="full", tail=tail) as loader,
-            make(batch_size, shuffle="full", tail=tail) as other,
-        ):
-            _held = begin(loader, len(loader))
-            state = loader.state_dict()
-            other.load_state_dict(state)
-            assert (state["epoch"], other.epoch, loader.epoch) == (0, 1, 1)
-            assert other.state_dict() == state
-            epochs = [numbers(other) for _ in range(other.epoch, 3)]
-            assert epochs == [numbers(loader), numbers(loader)]
-            assert other.epoch == 3
-
     @pytest.mark.parametrize(("epoch", "left"), [(0, 0), (1, 40)])
     def test_behind_the_last_batch_nothing_is_left_of_the_epoch_if_it_is_asked_for(self, make, epoch, left):
         """As by a loop that counts epochs itself, or by Lightning, which goes on within the epoch of a checkpoint."""
@@ -227,28 +189,7 @@ class TestState:
             assert numbers(other) == (numbers(loader) if left else [])
             assert numbers(other) == numbers(loader)
 
-    def test_it_serves_after_break_and_after_close(self, make):
-        with make(shuffle="full") as loader:
-            reference = numbers(loader)
-        loader = make(shuffle="full")
-        for step, _ in enumerate(loader, 1):
-            if step == 7:
-                break
-        state = loader.state_dict()
-        loader.close()
-        assert loader.state_dict() == state
-        with make(shuffle="full") as other:
-            other.load_state_dict(state)
-            assert numbers(other) == reference[7:]
-
-    def test_resumed_but_not_begun_it_is_unchanged(self, make):
-        with make() as loader, make() as other:
-            _held = begin(loader)
-            other.load_state_dict(loader.state_dict())
-            iter(other)
-            assert other.state_dict() == loader.state_dict()
-
-    def test_a_loader_in_use_can_be_set_back(self, make):
+    def test_it_sets_a_loader_in_use_back_and_stays_after_close(self, make):
         with make(shuffle="full") as loader:
             iterator = begin(loader)
             state = loader.state_dict()
@@ -257,6 +198,8 @@ class TestState:
                 loader.load_state_dict(state)
                 assert numbers(loader) == rest
             assert loader.epoch == 1
+            loader.load_state_dict(state)
+        assert loader.state_dict() == state
 
 
 class TestSetEpoch:
@@ -265,8 +208,13 @@ class TestSetEpoch:
             epochs = [numbers(loader) for _ in range(3)]
             assert loader.epoch == 3
             for epoch in (1, 2, 0):
+                _left = begin(loader)
                 loader.set_epoch(epoch)
-                assert loader.epoch == epoch
+                assert (loader.epoch, loader.state_dict()["epoch"], loader.state_dict()["position"]) == (
+                    epoch,
+                    epoch,
+                    0,
+                )
                 assert numbers(loader) == epochs[epoch]
 
     def test_the_same_epoch_keeps_a_resumed_place_and_another_does_not(self, make):
@@ -279,25 +227,6 @@ class TestSetEpoch:
             loader.set_epoch(1)
             loader.set_epoch(0)
             assert loader.state_dict()["position"] == 0
-
-    def test_it_is_an_answer_to_what_comes_next_even_after_break(self, make):
-        with make() as loader:
-            for _ in loader:
-                break
-            assert loader.state_dict()["epoch"] == 0
-            for epoch in (1, 5, 0):
-                loader.set_epoch(epoch)
-                assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (epoch, 0)
-                assert loader.epoch == epoch
-
-    def test_a_running_epoch_goes_on(self, make):
-        with make(shuffle="full") as loader, make(shuffle="full") as other:
-            reference = numbers(other)
-            iterator = iter(loader)
-            seen = numbers([next(iterator)])
-            loader.set_epoch(7)
-            assert seen + numbers(iterator) == reference
-            assert loader.epoch == 7
 
     @pytest.mark.parametrize("epoch", [0, 2**64 - 1, np.int64(3), torch.tensor(4)])
     def test_any_whole_number_will_do(self, make, epoch):
@@ -333,27 +262,19 @@ class TestRefused:
         [
             ({"seed": 1}, {"seed": 2}, "seed differs: it was 1, here it is 2.*Pass the same `seed`"),
             ({"shuffle": "full"}, {}, "order options differ.*'full'.*'sequential'.*Pass the same `shuffle`"),
-            (
-                BLOCK,
-                {**BLOCK, "shuffle": gdsload.BlockShuffle(block=9, window=50, lanes=3)},
-                "order options differ.*'block': 8.*'block': 9",
-            ),
-            (BLOCK, {**BLOCK, "shuffle": gdsload.BlockShuffle(block=8, window=51, lanes=3)}, "order options differ"),
-            (
-                BLOCK,
-                {**BLOCK, "shuffle": gdsload.BlockShuffle(block=8, window=50, lanes=4)},
-                "order options differ.*lanes",
-            ),
+            (blocks(8, 50, 3), blocks(9, 50, 3), "order options differ.*'block': 8.*'block': 9"),
+            (blocks(8, 50, 3), blocks(8, 51, 3), "order options differ"),
+            (blocks(8, 50, 3), blocks(8, 50, 4), "order options differ.*lanes"),
             (
                 {"drop_last": True},
                 {},
-                "tail differs: it was 'drop', here it is 'share'.*Pass the same `tail`, or `drop_last",
+                "tail differs: it was 'drop', here it is 'share'.*Pass the same `tail`, or `drop_",
             ),
             ({"batch_size": 60}, {"batch_size": 30}, "global batch.*it was 60, here it is 30.*pass `batch_size=60"),
             (
                 {"batch_size": 60},
                 {"batch_size": 60, "ranks": (1, 4)},
-                "it was 60, here it is 240. With 4 ranks, pass `batch_size=15",
+                "here it is 240. With 4 ranks, pass `batch_size=15",
             ),
             ({"batch_size": 10}, {"batch_size": 10, "ranks": (0, 3)}, "world size that divides it"),
         ],
@@ -366,11 +287,8 @@ class TestRefused:
         for name, value in (("a", 5), ("b", 6)):
             with gdsload.ShardWriter(tmp_path / name) as writer:
                 writer.write_batch({"x": np.array([1, 2, 3, 4, value])})
-        self.refused(
-            load(tmp_path / "b"),
-            load(tmp_path / "a").state_dict(),
-            "dataset is not the one.*same dataset, or start again",
-        )
+        state = load(tmp_path / "a").state_dict()
+        self.refused(load(tmp_path / "b"), state, "dataset is not the one.*same dataset, or start again")
 
     def test_another_subset(self, load, plain):
         dataset = gdsload.ShardDataset(plain)
@@ -380,12 +298,10 @@ class TestRefused:
         load(Subset(dataset, list(range(10)))).load_state_dict(state)
 
     def test_the_same_dataset_elsewhere_is_the_same(self, load, writers, tmp_path):
-        paths = [writers[1](tmp_path / name, 100) for name in ("a", "b")]
-        loader = load(paths[0], 10, "full")
-        next(iter(loader))
-        other = load(paths[1], 10, "full")
-        other.load_state_dict(loader.state_dict())
-        assert [fingerprint(batch) for batch in other]
+        one, other = (load(writers[1](tmp_path / name, 100), 10, "full") for name in ("a", "b"))
+        rest = begin(one)
+        other.load_state_dict(one.state_dict())
+        assert list(map(fingerprint, other)) == list(map(fingerprint, rest))
 
     def test_the_order_of_concatenated_datasets_counts(self, load, writers, tmp_path):
         a, b = (gdsload.ShardDataset(writers[1](tmp_path / name, size)) for name, size in (("a", 10), ("b", 20)))
@@ -396,8 +312,8 @@ class TestRefused:
     @pytest.mark.parametrize(
         "junk",
         [
-            None, 5, "state", [], {}, {"version": 2}, {"version": None}, {"version": np.arange(3)}, {1: object()},
-            {"version": torch.arange(2)}, b"state", [("version", 1)],
+            None, 5, "state", [], {}, {"version": 2}, {"version": np.arange(3)}, {1: object()},
+            {"version": torch.arange(2)}, b"state",
         ],
     )  # fmt: skip
     def test_what_is_no_state(self, make, junk):

@@ -106,23 +106,6 @@ def test_gradients_and_modes_of_the_consumer_do_not_matter(load, plain):
     assert batch[:, 0].tolist() == list(range(100, 200))
 
 
-def test_a_compiled_consumer(load, plain):
-    """One compilation serves all batches of an epoch."""
-    compiled = []
-
-    def backend(graph, _):
-        compiled.append(graph)
-        return graph.forward
-
-    def total(batch):
-        return batch["x"].sum() * 2
-
-    step = torch.compile(total, backend=backend)
-    loader = load(plain, 100, reuse_buffers=True)
-    assert [int(step(batch)) for batch in loader] == [2 * 8 * sum(range(low, low + 100)) for low in range(0, 1000, 100)]
-    assert len(compiled) == 1
-
-
 class TestRefused:
     @pytest.mark.parametrize(
         ("make", "match"),

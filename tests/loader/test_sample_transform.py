@@ -43,10 +43,6 @@ MODULE = """
             "pid": os.getpid(), "threads": torch.get_num_threads(), **odd(sample["x"].float()),
         }
 
-    def die(sample):
-        if sample["x"][0] == 950:
-            os.kill(os.getpid(), 9)
-        return sample
 
     class Odd(Exception):
         def __init__(self, what, why):
@@ -60,8 +56,10 @@ MODULE = """
     def fail(sample):
         if sample["x"][0] == 100:
             raise Odd("this", "that")
-        if sample["x"][0] == 950:
+        if sample["x"][0] == 930:
             raise Held("that one")
+        if sample["x"][0] == 970:
+            os.kill(os.getpid(), 9)
         return {"x": 1 / (sample["x"][0] - 537).item()}
 """
 
@@ -92,6 +90,10 @@ def summary(sample):
 
 def noisy(sample, generator):
     return {**sample, "own": torch.rand((), generator=generator), "torch": torch.empty(2).uniform_(3, 4)}
+
+
+def key_of(sample, generator):
+    return {"x": sample["x"], "key": str(generator.initial_seed())}
 
 
 def draws(loader):
@@ -131,31 +133,15 @@ class TestSamples:
         assert x[:, :, 0].tolist() == [[6.0, 7, 8, 9, 10], [200, 201, 202, 203, 204], [14, 15, 16, 17, 18]]
         assert last.tolist() == [10, 204, 18]
 
-    def test_other_transforms_come_after_it(self, load, plain):
-        loader = load(
-            plain, 10, sample_transform=lambda sample: sample["x"].sum(), device_transform=lambda batch: batch + 1,
-            transform=lambda batch: batch.tolist(),
-        )  # fmt: skip
-        assert [one for batch in loader for one in batch] == [8 * number + 1 for number in range(1000)]
-
     def test_a_field_may_be_called_index(self, load, tmp_path):
         with gdsload.ShardWriter(tmp_path / "d") as writer:
             writer.write_batch({"index": torch.arange(5, 15)})
         (batch,) = load(tmp_path / "d", 10, sample_transform=lambda sample: sample)
         assert batch["index"].tolist() == list(range(5, 15))
 
-    def test_no_gradients(self, load, plain):
-        layer = torch.nn.Linear(8, 2)
-        batch = next(iter(load(plain, 10, sample_transform=lambda sample: layer(sample["x"].float()))))
-        assert batch.shape == (10, 2)
-        assert not batch.requires_grad
-
 
 class TestRandomNumbers:
     def test_the_seed_is_made_of_seed_epoch_and_position(self, load, plain):
-        def key_of(sample, generator):
-            return {"x": sample["x"], "key": str(generator.initial_seed())}
-
         for rank in (0, 1):
             loader = load(plain, 32, "full", seed=5, ranks=(rank, 2), sample_transform=key_of)
             loader.set_epoch(3)
@@ -165,25 +151,21 @@ class TestRandomNumbers:
                 assert batch["key"] == wanted
 
     def test_with_a_sampler_of_seed_epoch_step_rank_and_place(self, load, plain):
-        loader = load(
-            plain,
-            300,
-            seed=5,
-            sampler=range(1000),
-            sample_transform=lambda s, generator: generator.initial_seed() % 2**62,
-        )
+        loader = load(plain, 300, seed=5, sampler=range(1000), sample_transform=key_of)
         for step, batch in enumerate(loader):
-            wanted = [derive_key(5, 0, Purpose.SAMPLE, step, 0, place) % 2**62 for place in range(len(batch))]
-            assert batch.tolist() == wanted
+            wanted = [str(derive_key(5, 0, Purpose.SAMPLE, step, 0, place)) for place in range(len(batch["x"]))]
+            assert batch["key"] == wanted
 
     @pytest.mark.parametrize("order", [*ORDERS, {"sampler": range(1000)}], ids=str)
     def test_any_number_of_threads_gives_the_same(self, load, plain, order):
+        before = torch.get_rng_state()
         found = [
             draws(load(plain, 50, seed=3, sample_transform=gdsload.PerSample(noisy, workers=count), **order))
             for count in (1, 2, 7)
         ]
         assert found[0] == found[1] == found[2]
         assert len(set(found[0].values())) == 1000
+        assert torch.equal(torch.get_rng_state(), before)
 
     def test_so_do_processes(self, load, plain, functions, soon):
         """torch's draws are those of threads; all are the same whichever process gets which samples."""
@@ -206,15 +188,11 @@ class TestRandomNumbers:
         soon(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
     def test_ranks_draw_what_one_process_draws(self, load, plain):
-        whole = draws(load(plain, 64, "full", sample_transform=noisy))
-        for size in (2, 4):
-            parts = [
-                draws(load(plain, 64 // size, "full", ranks=(rank, size), sample_transform=noisy))
-                for rank in range(size)
-            ]
-            for part in parts:
-                assert all(whole[number] == drawn for number, drawn in part.items())
-            assert whole.keys() == {number for part in parts for number in part}
+        whole, parts = draws(load(plain, 64, "full", sample_transform=noisy)), {}
+        for rank in range(4):
+            part = draws(load(plain, 16, "full", ranks=(rank, 4), sample_transform=noisy))
+            assert all(parts.setdefault(number, drawn) == drawn for number, drawn in part.items())
+        assert parts == whole
 
     @pytest.mark.parametrize("order", [{"shuffle": "full"}, {"sampler": range(143)}], ids=str)
     def test_resumes_at_every_step(self, load, rich, order):
@@ -222,11 +200,6 @@ class TestRandomNumbers:
             return sample["label"], torch.rand((), generator=generator), torch.randint(0, 10**9, ())
 
         assert_resumes_everywhere(lambda: load(rich, 16, sample_transform=draw, **order))
-
-    def test_threads_leave_the_global_generators_as_they_were(self, load, plain):
-        before = torch.get_rng_state()
-        list(load(plain, 100, sample_transform=[noisy, lambda sample: torch.randn_like(sample["x"].float())]))
-        assert torch.equal(torch.get_rng_state(), before)
 
     def test_each_of_torchs_ways_to_draw(self, load, plain):
         def draw(sample):
@@ -290,43 +263,20 @@ class TestAtOnce:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("count", [0, 1, 4])
-    @pytest.mark.parametrize("bad", [0, 537, 999])
-    def test_it_comes_out_once_at_its_batch_and_names_the_sample(self, load, plain, count, bad):
-        def fail(sample):
-            if sample["x"][0] == bad:
-                raise ZeroDivisionError("bad luck")
-            return sample
-
-        iterator = begin(
-            load(plain, 10, sample_transform=gdsload.PerSample(fail, workers=count or 1), ahead=count > 0), bad // 10
-        )
-        with pytest.raises(ZeroDivisionError, match="bad luck") as caught:
-            next(iterator)
-        assert "fail" in caught.value.__notes__[0]
-        assert caught.value.__notes__[1:] == [
-            f"in sample_transform, for sample {bad} of the dataset", f"in the batch of step {bad // 10} of epoch 0",
-        ]  # fmt: skip
-        assert len(list(iterator)) == 99 - bad // 10
-
     def test_in_processes(self, load, plain, functions):
-        """For those of classes that pickle does not take another error says what they said."""
+        """For those of classes that pickle does not take another error says what they said; a killed one is no hang."""
         options = {"sample_transform": gdsload.PerSample(functions.fail, processes=True, workers=1)}
-        iterator = iter(load(plain, 100, **options))
+        iterator = iter(load(plain, 50, **options))
         for before, bad, kind, match in (
-            (1, 100, RuntimeError, "^Odd: this, that"),
-            (3, 537, ZeroDivisionError, "division by zero"),
-            (3, 950, RuntimeError, "^Held: that one"),
+            (2, 100, RuntimeError, "^Odd: this, that"),
+            (7, 537, ZeroDivisionError, "division by zero"),
+            (7, 930, RuntimeError, "^Held: that one"),
         ):
             assert len([next(iterator) for _ in range(before)]) == before
             with pytest.raises(kind, match=match) as caught:
                 next(iterator)
             assert any(f"for sample {bad} of the dataset" in note for note in caught.value.__notes__)
-            assert f"in the batch of step {bad // 100} of epoch 0" in caught.value.__notes__[-1]
-        assert list(iterator) == []
-
-    def test_a_process_that_is_killed_is_an_error_and_no_hang(self, load, plain, functions):
-        iterator = begin(load(plain, 900, sample_transform=gdsload.PerSample(functions.die, processes=True, workers=1)))
+            assert f"in the batch of step {bad // 50} of epoch 0" in caught.value.__notes__[-1]
         with pytest.raises(ReadError, match=r"was lost: .*SIGKILL.*lower `PerSample"):
             next(iterator)
 
@@ -390,13 +340,13 @@ class TestEnd:
         else:
             close()
 
-    @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
-    def test_a_program_that_ends_in_an_epoch_ends_quietly(self, plain, folder, processes):
+    @pytest.mark.slow
+    def test_a_program_that_ends_in_an_epoch_ends_quietly(self, plain, folder):
         script = f"""
             import gdsload, sample_functions
             if __name__ == "__main__":
                 loader = gdsload.DataLoader({str(plain)!r}, 10, device="cpu", sample_transform=gdsload.PerSample(
-                    sample_functions.draw, workers=1, processes={processes}))
+                    sample_functions.draw, workers=1, processes=True))
                 for batch in loader:
                     break
                 print("done")

@@ -101,9 +101,3 @@ def test_a_transform_that_asks_its_own_epoch_for_a_batch_is_refused_and_no_hang(
     with pytest.raises(RuntimeError, match="a transform asked for a batch of the epoch that it makes one of"):
         next(batches)
     assert len(list(batches)) == 99
-
-
-@pytest.mark.parametrize("ragged", ["offsets", "padded"])
-def test_ragged_fields(load, rich, ragged):
-    ahead, one = load(rich, 7, "full", ragged=ragged), load(rich, 7, "full", ragged=ragged, ahead=False)
-    assert [fingerprint(batch) for batch in one] == [fingerprint(batch) for batch in ahead]

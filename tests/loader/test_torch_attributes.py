@@ -13,7 +13,6 @@ from gdsload import OptionError
 from gdsload.loader.torch_keywords import TorchKeywords
 from tests.loader.taking import begin, firsts
 
-OF_TORCH = ["batch_sampler", "batch_size", "dataset", "drop_last", "sampler"]
 KEYWORDS = [*inspect.signature(gdsload.DataLoader.__init__).parameters][1:-1]
 UNNEEDED = [*TorchKeywords.__annotations__]
 
@@ -43,13 +42,6 @@ def test_attributes_of_the_users_own_can_be_set(load, plain):
     mine = Mine(plain, 8, device="cpu")
     mine.before = mine.after = 3
     assert (loader.name, mine.before, mine.after) == ("mine", 3, 3)
-
-
-def test_torchs_loader_refuses_what_ours_refuses(plain):
-    loader = DataLoader(gdsload.ShardDataset(plain))
-    for name in OF_TORCH:
-        with pytest.raises(ValueError, match="should not be set"):
-            setattr(loader, name, 7)
 
 
 def test_attributes_of_torchs_loader_have_its_defaults(load, plain):

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
+from torch.utils.data import DataLoader
 
 from gdsload import Field, ShardDataset, ShardWriter
 from gdsload.loader import dataset as dataset_module
@@ -35,11 +35,6 @@ def check_epoch(loader):
     return seen
 
 
-def test_default_collate(dense):
-    batch = default_collate([dense[index] for index in (3, -1, 3)])
-    assert (batch["n"].tolist(), batch["s"]) == ([3, 22, 3], ["3", "22", "3"])
-
-
 @pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_in_the_main_process(dense, mmap, shuffle):
@@ -58,16 +53,6 @@ def test_in_workers(dense, context, workers):
     )
     for _ in range(2):
         assert list(range(23)) == check_epoch(loader)
-
-
-def test_subsets_and_concatenations(dense):
-    whole = ConcatDataset([Subset(dense, [5, 1]), dense])
-    assert [5, 1, *range(23)] == check_epoch(DataLoader(whole, batch_size=5))
-
-
-def test_without_batches(dense):
-    found = [int(sample["n"]) for sample in DataLoader(dense, batch_size=None)]
-    assert list(range(23)) == found
 
 
 def test_samples_of_workers_are_whole_tensors(dense):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 import threading
 import time
 
@@ -12,28 +10,7 @@ import pytest
 
 from gdsload import Memory
 from gdsload.loader import life as life_module
-
-
-class Sampler:
-    """Keeps its place."""
-
-    def __init__(self):
-        self.at = 0
-
-    def __iter__(self):
-        while self.at < 1000:
-            self.at += 1
-            yield self.at - 1
-        self.at = 0
-
-    def __len__(self):
-        return 1000
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
+from tests.loader.samplers.test_samplers import RollsOver
 
 
 @pytest.fixture
@@ -79,7 +56,7 @@ def test_an_iterator_that_is_closed_meanwhile_gives_no_batch(load, plain, beginn
 
 def test_what_begins_ends_where_a_state_is_loaded(load, plain, beginning, in_thread):
     """It would draw on from the sampler that is set back."""
-    loader = load(plain, 10, sampler=Sampler(), memory=Memory(prefetch=1))
+    loader = load(plain, 10, sampler=RollsOver(), memory=Memory(prefetch=1))
     state = loader.state_dict()
     iterator = iter(loader)
     go_on, _ = beginning(iterator, 1)
@@ -88,25 +65,11 @@ def test_what_begins_ends_where_a_state_is_loaded(load, plain, beginning, in_thr
     go_on()
     loading.result(timeout=20)
     assert list(iterator) == []
-    assert [batch["x"][0, 0].item() for batch in loader] == list(range(0, 1000, 10))
-
-
-def ends_in_a_child(call):
-    """Whether a call comes back in the only thread of a forked child: another one may look like the lock's owner."""
-    child = os.fork()
-    if not child:
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(5)
-            call()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [batch["x"][0, 0].item() for batch in loader] == list(range(3, 900, 30))
 
 
 @pytest.mark.parametrize("asked", ["state_dict", "set_epoch", "load_state_dict", "__reduce__", "close"])
-def test_a_child_that_is_forked_meanwhile_waits_for_nobody(load, plain, beginning, asked):
+def test_a_child_that_is_forked_meanwhile_waits_for_nobody(load, plain, beginning, asked, ends_in_a_child):
     loader = load(plain, 10)
     given = {"set_epoch": [3], "load_state_dict": [loader.state_dict()]}.get(asked, [])
     go_on, found = beginning(iter(loader), 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -152,20 +152,6 @@ def test_what_they_are(steps):
         windows.starts[0] = 1
 
 
-@pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("shuffle", ["full", gdsload.BlockShuffle(block=8, window=16, lanes=2)], ids=str)
-@pytest.mark.parametrize("shape", [{"length": 4}, {"length": 16, "stride": 3}], ids=str)
-def test_every_window_comes_once_from_several_shards(steps, mmap, shuffle, shape):
-    windows, seen = Windows(steps, **shape), []
-    options = {"mmap": mmap, "with_index": True, "memory": gdsload.Memory(prefetch="8KiB")}
-    with DataLoader(windows, 7, shuffle, device="cpu", **options) as loader:
-        for batch in loader:
-            index = batch.pop("index").tolist()
-            assert_same(batch, expected(windows, index))
-            seen += index
-    assert sorted(seen) == list(range(len(windows)))
-
-
 ROBOT = {"frame": [-4, -1, 0], "reward": range(8), "done": [0, 7], "episode": [0]}
 """Offsets for each field: some of consecutive samples, and of three fields in one packed column."""
 SHAPED = pytest.mark.parametrize("shape", [{"length": 4}, {"length": 4, "step": 3}, {"offsets": ROBOT}], ids=str)
@@ -220,17 +206,6 @@ def test_resumed_at_every_step(steps, shape, shuffle):
             loader.load_state_dict(state)
 
 
-@SHAPED
-def test_mixed(steps, shape):
-    rare, rest = Subset(Windows(steps, **shape), range(40)), Windows(gdsload.ShardDataset(steps), **shape, stride=5)
-    with DataLoader(gdsload.Mix([rare, rest], [1, 3]), 10, "full", with_index=True, device="cpu") as loader:
-        for batch in loader:
-            index = batch.pop("index").tolist()
-            both = [rare[number] if number < 40 else rest[number - 40] for number in index]
-            assert_same(batch, torch.utils.data.default_collate(both))
-        assert loader.stats.samples == 40 + len(rest)
-
-
 def test_windows_of_one_run_take_no_memory(tmp_path):
     """Of a row of billions of tokens, a table of begins would not fit."""
     with gdsload.ShardWriter(tmp_path / "row", shard_bytes="1MiB") as writer:
@@ -245,44 +220,6 @@ def test_windows_of_one_run_take_no_memory(tmp_path):
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 8 * len(windows) / 2
-
-
-class Starts(torch.utils.data.Sampler):
-    """As nanoGPT draws them: begins at any sample, with replacement, without end."""
-
-    def __iter__(self):
-        generator = torch.Generator().manual_seed(1337)
-        while True:
-            yield from torch.randint(SAMPLES - 8 + 1, (5,), generator=generator).tolist()
-
-
-def test_begins_drawn_with_replacement(steps):
-    """Windows with a stride of 1 are numbered by the samples that they begin with."""
-    windows = Windows(steps, 8)
-    random = torch.utils.data.RandomSampler(windows, True, 100, torch.Generator().manual_seed(3))
-    state, drawn = {}, list(torch.utils.data.RandomSampler(windows, True, 100, torch.Generator().manual_seed(3)))
-    assert len(set(drawn)) < 100
-    with DataLoader(windows, 5, sampler=random, device="cpu") as loader:
-        for step, batch in enumerate(loader):
-            assert_same(batch, expected(windows, drawn[step * 5 : step * 5 + 5]))
-            state = loader.state_dict() if step == 6 else state
-    with DataLoader(windows, 5, sampler=random, device="cpu") as loader:
-        loader.load_state_dict(state)
-        assert torch.equal(torch.cat([batch["reward"][:, 0] for batch in loader]), torch.tensor(drawn[35:]).float())
-    drawn = list(islice(Starts(), 100))
-    with DataLoader(windows, 5, sampler=Starts(), device="cpu") as loader:
-        found = torch.cat([batch["reward"] for batch in islice(loader, 20)])
-    assert torch.equal(found, (torch.tensor(drawn)[:, None] + torch.arange(8)).float())
-
-
-def test_transforms_get_windows(steps):
-    def mean(batch):
-        return {"mean": batch["reward"].mean(1)}
-
-    windows = Windows(steps, 10)
-    with DataLoader(windows, 4, device="cpu", device_transform=mean, fields=["reward"], reuse_buffers=True) as loader:
-        found = torch.cat([batch["mean"].clone() for batch in loader])
-    assert torch.equal(found, torch.arange(len(windows)) + 4.5)
 
 
 def test_no_such_window(steps):

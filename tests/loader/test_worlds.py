@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import weakref
 from itertools import islice
 
@@ -27,10 +26,6 @@ def test_the_process_group_decides(load, plain, group):
     assert len(loader) == 34
     assert next(iter(loader))["index"].tolist() == list(range(10, 20))
     assert loader.state_dict()["global_batch"] == 30
-
-
-def test_what_is_passed_comes_first(load, plain, group):
-    assert next(iter(load(plain, 10, ranks=(0, 2), with_index=True)))["index"].tolist() == list(range(10))
 
 
 @pytest.mark.parametrize(
@@ -63,18 +58,6 @@ def test_an_epoch_asks_anew(load, plain, join):
     assert [first + second for first, second in zip(*halves, strict=True)] == [
         first + second for first, second in zip(alone[::2], alone[1::2], strict=True)
     ]
-
-
-def test_a_state_goes_on_in_the_group_that_is_there_then(load, plain, join):
-    first = load(plain, 30, "full", with_index=True)
-    iterator = begin(first)
-    state, rest = first.state_dict(), numbers(iterator)
-    second = load(plain, 10, "full", with_index=True)
-    join()
-    second.load_state_dict(state)
-    found = numbers(second)
-    assert found[:-1] == [batch[10:20] for batch in rest[:-1]]
-    assert set(found[-1]) <= set(rest[-1])
 
 
 class TestAWorldThatChanges:
@@ -185,32 +168,3 @@ class TestLaunchedWithoutAGroup:
     def test_nor_alone(self, load, plain, monkeypatch, size):
         monkeypatch.setenv("WORLD_SIZE", size)
         assert len(list(load(plain, 10))) == 100
-
-
-RANK = """
-import json, os, sys
-import gdsload
-import torch.distributed as dist
-
-loader = gdsload.DataLoader(sys.argv[1], 27, shuffle=True, device="cpu", with_index=True)  # before there is a group
-for where in sys.argv[2:]:
-    dist.init_process_group("gloo", f"file://{where}", rank=int(os.environ["RANK"]), world_size=2)
-    found = [batch["index"].tolist() for batch in loader]
-    assert len(found) == len(loader)
-    everybody = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, found)
-    if dist.get_rank() == 0:
-        print(json.dumps(everybody))
-    dist.barrier()
-    dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_whose_loaders_were_made_before_their_groups(plain, tmp_path, run_ranks):
-    epochs = run_ranks(RANK, 2, plain, tmp_path / "first group", tmp_path / "second group").splitlines()
-    assert len(epochs) == 2
-    for first, second in map(json.loads, epochs):
-        assert [len(batch) for batch in first] == [len(batch) for batch in second]
-        assert not any(set(one) & set(other) for one, other in zip(first, second, strict=True))
-        assert sorted(index for rank in (first, second) for batch in rank for index in batch) == list(range(1000))

@@ -26,17 +26,7 @@ def schedules(draw):
 
 
 def ranks(schedule):
-    return [
-        Schedule(
-            schedule.samples,
-            schedule.batch_size,
-            rank,
-            schedule.world_size,
-            schedule.tail,
-            schedule.lanes,
-        )
-        for rank in range(schedule.world_size)
-    ]
+    return [replace(schedule, rank=rank) for rank in range(schedule.world_size)]
 
 
 def positions(runs):
@@ -103,36 +93,22 @@ def test_ranks_share_out_the_global_batch(schedule):
 
 
 @given(schedules())
-def test_several_steps_at_once_are_the_same_positions(schedule):
+def test_several_steps_at_once_are_those_of_each(schedule):
     for rank in ranks(schedule):
         for start, stop in ((0, rank.steps), (0, 0), (rank.steps // 2, rank.steps), (0, rank.steps // 2 + 1)):
             steps = range(min(start, rank.steps), min(stop, rank.steps))
-            one_by_one = [place for step in steps for place in positions(rank.runs(step))]
+            runs = {step: rank.runs(step) for step in steps}
+            one_by_one = [place for step in steps for place in positions(runs[step])]
             assert positions(rank.runs_of(steps)) == one_by_one
             assert rank.sizes(steps) == [rank.size(step) for step in steps]
-
-
-@given(schedules())
-def test_pieces_of_several_steps_are_the_runs_of_each(schedule):
-    for rank in ranks(schedule):
-        for start, stop in ((0, rank.steps), (0, 0), (rank.steps // 2, rank.steps), (0, rank.steps // 2 + 1)):
-            steps = range(min(start, rank.steps), min(stop, rank.steps))
-            found = rank.pieces(steps)
-            columns = (found.step.tolist(), found.lane.tolist(), found.start.tolist(), found.stop.tolist())
-            expected = [(step, run.lane, run.start, run.stop) for step in steps for run in rank.runs(step)]
+            pieces = rank.pieces(steps)
+            columns = (pieces.step.tolist(), pieces.lane.tolist(), pieces.start.tolist(), pieces.stop.tolist())
+            expected = [(step, run.lane, run.start, run.stop) for step in steps for run in runs[step]]
             assert list(zip(*columns, strict=True)) == expected
-
-
-@given(schedules())
-def test_ranges_of_several_steps_are_the_runs_of_each_lane(schedule):
-    for start, stop in ((0, schedule.steps), (schedule.steps // 2, schedule.steps), (0, schedule.steps // 2 + 1)):
-        steps = range(start, min(stop, schedule.steps))
-        found = schedule.ranges(steps)
-        if found is None:
-            assert schedule.world_size > 1 or schedule.padding or not steps
-            continue
-        every = [place for step in steps for place in positions(schedule.runs(step))]
-        assert positions(found) == sorted(every)
+            if (whole := rank.ranges(steps)) is None:
+                assert rank.world_size > 1 or rank.padding or not steps
+            else:
+                assert positions(whole) == sorted(one_by_one)
 
 
 @given(schedules())
@@ -221,21 +197,12 @@ def test_step_at_inverts_position(schedule):
                 schedule.step_at(position)
 
 
-def test_a_partial_batch_smaller_than_the_world_comes_to_every_rank():
-    assert [Schedule(10, 2, rank, 4).span(1) for rank in range(4)] == [(8, 9), (8, 9), (8, 9), (9, 10)]
-    assert [Schedule(9, 2, rank, 4).span(1) for rank in range(4)] == [(8, 9)] * 4
-    assert [Schedule(10, 2, rank, 4).steps for rank in range(4)] == [2] * 4
-
-
-def test_a_partial_batch_that_does_not_go_round_overlaps():
-    assert [Schedule(13, 2, rank, 4).span(1) for rank in range(4)] == [(8, 10), (9, 11), (10, 12), (11, 13)]
-    assert [Schedule(14, 2, rank, 4).span(1) for rank in range(4)] == [(8, 10), (9, 11), (10, 12), (12, 14)]
+def test_a_partial_batch_overlaps_where_it_does_not_go_round():
+    spans = {samples: [Schedule(samples, 2, rank, 4).span(1) for rank in range(4)] for samples in (9, 10, 13)}
+    assert spans == {9: [(8, 9)] * 4, 10: [(8, 9), (8, 9), (8, 9), (9, 10)], 13: [(8, 10), (9, 11), (10, 12), (11, 13)]}
 
 
 def test_a_padded_batch_begins_again():
-    def spans(samples, batch_size, world_size):
-        made = [Schedule(samples, batch_size, rank, world_size, "pad") for rank in range(world_size)]
-        return [[(run.lane, run.start, run.stop) for run in one.runs(one.steps - 1)] for one in made]
-
-    assert spans(10, 2, 4) == [[(0, 8, 10)], [(1, 0, 2)], [(1, 2, 4)], [(1, 4, 6)]]
-    assert spans(3, 2, 4) == [[(0, 0, 2)], [(0, 2, 3), (1, 0, 1)], [(1, 1, 3)], [(2, 0, 2)]]
+    made = [Schedule(3, 2, rank, 4, "pad") for rank in range(4)]
+    spans = [[(run.lane, run.start, run.stop) for run in one.runs(0)] for one in made]
+    assert spans == [[(0, 0, 2)], [(0, 2, 3), (1, 0, 1)], [(1, 1, 3)], [(2, 0, 2)]]

@@ -37,11 +37,24 @@ def test_shuffle_is_chosen_from_the_dataset(shuffle, dataset, name, reason):
     assert reason in options.reason
 
 
-def test_defaults_of_a_large_dataset():
-    options = resolve("block", LARGE_SMALL_SAMPLES)
-    assert options.block == 4 * MIB // 3072 == 1365
-    assert options.lanes == 8
-    assert options.window == 16 * 1365
+@pytest.mark.parametrize(
+    ("shuffle", "samples", "sample_bytes", "block", "window", "lanes"),
+    [
+        ("block", 10_000_000, 3072, 4 * MIB // 3072, 16 * 1365, 8),
+        ("block", 90_000, 3072, 1365, 11_250, 8),  # one window in each lane
+        ("block", 4000, 3072, 1365, 2000, 2),  # a block for each lane
+        ("block", 3, 3072, 1365, 3, 1),
+        ("block", 0, 0, 4096, 1, 1),
+        ("block", 10**10, 1, 4096, 65_536, 8),
+        ("block", 10**10, 1030, 4072, 65_152, 8),
+        (BlockShuffle(lanes=4), 1000, 30 * MIB, 1, 2, 4),  # samples larger than a block
+        (BlockShuffle(block=10, window=77, lanes=3), 10_000_000, 3072, 10, 77, 3),
+        (BlockShuffle(block=10), 10_000_000, 3072, 10, 160, 8),
+    ],
+)
+def test_sizes_of_a_block_shuffle(shuffle, samples, sample_bytes, block, window, lanes):
+    options = resolve(shuffle, facts(samples, sample_bytes))
+    assert (options.block, options.window, options.lanes) == (block, window, lanes)
 
 
 @given(st.integers(0, 10**9), st.floats(0, 2 * MIB))
@@ -63,11 +76,6 @@ def test_default_windows_have_64_mib_at_most_however_many_lanes_there_are(sample
     assert resolve(BlockShuffle(lanes=lanes), facts(samples, sample_bytes)).window * sample_bytes <= 64 * MIB
 
 
-def test_blocks_hold_4096_samples_at_most():
-    assert resolve("block", facts(10**10, 1)).block == resolve("block", facts(10**10, 1024)).block == 4096
-    assert resolve("block", facts(10**10, 1030)).block == 4 * MIB // 1030 == 4072
-
-
 @pytest.mark.parametrize("sample_bytes", [2 * MIB + 1, 3 * MIB, 32 * MIB, 1 << 40])
 def test_blocks_of_one_sample_are_a_full_shuffle(sample_bytes):
     options = resolve("block", facts(1000, sample_bytes))
@@ -75,30 +83,6 @@ def test_blocks_of_one_sample_are_a_full_shuffle(sample_bytes):
     assert "blocks of one sample are a full shuffle" in options.reason
     assert resolve("block", facts(1000, 2 * MIB)).block == 2
     assert resolve(BlockShuffle(block=1), facts(1000, sample_bytes)) == OrderOptions("block", 1, 16, 8)
-
-
-def test_a_small_dataset_is_one_window_in_each_lane():
-    options = resolve("block", facts(90_000, 3072))
-    assert (options.lanes, options.window) == (8, 11_250)
-
-
-def test_a_tiny_dataset_has_a_block_for_each_lane():
-    assert resolve("block", facts(4000, 3072)).lanes == 2
-    options = resolve("block", facts(3, 3072))
-    assert (options.lanes, options.window) == (1, 3)
-    empty = resolve("block", facts(0, 0))
-    assert (empty.lanes, empty.window) == (1, 1)
-
-
-def test_lanes_of_samples_larger_than_a_block():
-    options = resolve(BlockShuffle(lanes=4), facts(1000, 30 * MIB))
-    assert (options.block, options.window, options.lanes) == (1, 2, 4)
-
-
-def test_arguments_are_taken_as_they_are():
-    options = resolve(BlockShuffle(block=10, window=77, lanes=3), LARGE_SMALL_SAMPLES)
-    assert (options.block, options.window, options.lanes) == (10, 77, 3)
-    assert resolve(BlockShuffle(block=10), LARGE_SMALL_SAMPLES).window <= 160
 
 
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])

@@ -107,13 +107,6 @@ def test_neighbours_do_not_map_to_related_images(n, lag):
     assert abs(deviations(float(((steps - even) ** 2 / even).sum()), bins - 1)) < LIMIT
 
 
-@pytest.mark.parametrize("n", [300, 2000])
-def test_feistel_spreads_images_on_domains_that_it_is_not_used_on(n):
-    positions = np.arange(n)
-    pairs = [(positions, feistel_table(n, key)) for key in keys(1500, n)]
-    assert abs(deviations(*contingency(pairs, n, 16))) < LIMIT
-
-
 def test_feistel_is_biased_on_tiny_domains():
     # Why there is an exact path, and proof that the statistic above notices.
     count = 10_000

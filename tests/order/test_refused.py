@@ -67,8 +67,6 @@ CALLS = [
     (lambda: Mixture((1, 0), (1, 1), 5), "has no samples.*weight of 0"),
     (lambda: Mixture((1, 2), (1, 1), -1), "samples is -1"),
     (lambda: Mixture((1, 2), (1, 1), 1.5), "samples is 1.5"),
-    (lambda: OrderOptions("full", 10, 0, 1), "shuffle is 'full', which has no block"),
-    (lambda: OrderOptions("random", 1, 1, 1), "no order"),
     (lambda: Permutation(-1, 0), "must be at"),
     (lambda: Permutation(MAX_SAMPLES + 1, 0), "must be at"),
     (lambda: Permutation(10, 0)(-1, 3), "the permutation"),
@@ -97,7 +95,10 @@ CALLS = [
         (lambda shuffle=shuffle: resolve(shuffle, FACTS), 'Pass `shuffle="full"`, "block", True, False or a `gdsload')
         for shuffle in ("sequential", "Full", 1, 0, None, "yes", 2.0)
     ),
-    *((lambda name=name: BlockShuffle(**{name: 0}), f"{name} is 0") for name in ("block", "window", "lanes")),
+    *(
+        (lambda name=name, odd=odd: BlockShuffle(**{name: odd}), f"{name} is")
+        for name, odd in (("block", 1.5), ("block", "8"), ("block", -1), ("window", 0), ("lanes", 0))
+    ),
 ]
 
 

@@ -6,11 +6,9 @@ import os
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from gdsload import (
     DatasetNotFoundError,
-    FileChangedError,
     LoaderClosedError,
     ReadError,
     ShortReadError,
@@ -97,18 +95,6 @@ def test_closed_shards_are_not_opened_again(folder, every):
     for wanted in (np.array([0]), np.arange(10)):
         with pytest.raises(LoaderClosedError, match="the shards were closed"):
             files.ensure_open(wanted)
-
-
-def test_another_file_under_the_same_name(folder):
-    """Whether or not the shard was read before: it is not the one that the dataset was opened with."""
-    table = table_of(folder)
-    table.ensure_open(np.array([0]))
-    for number in (0, 1):
-        os.rename(folder / "9.safetensors", folder / f"{number}.safetensors")
-        safetensors.numpy.save_file({"x": np.zeros((2, 3), np.int32)}, folder / "9.safetensors")
-        with pytest.raises(FileChangedError, match="the shard was replaced by another file"):
-            table.ensure_open(np.array([number])) if number else table.check(np.array([0]))
-    table.close()
 
 
 @pytest.mark.parametrize("mapped", [True, False])

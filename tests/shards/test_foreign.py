@@ -55,18 +55,12 @@ def test_all_element_types_of_a_file(tmp_path):
     for code, dtype in torch_dtypes().items():
         raw = torch.arange(5 * 16, dtype=torch.uint8).reshape(5, 16) & (1 if code == "BOOL" else 255)
         tensors[code] = raw.view(dtype)
-    safetensors.torch.save_file(tensors, tmp_path / "a.safetensors")
-    dataset = ShardDataset(tmp_path / "a.safetensors")
+    safetensors.torch.save_file(tensors, tmp_path / "weights")  # one file may have any name
+    dataset = ShardDataset(tmp_path / "weights")
     for index, sample in enumerate(dataset):
         for code, tensor in tensors.items():
             assert tensor.dtype == sample[code].dtype
             assert torch.equal(tensor[index].view(torch.uint8), sample[code].view(torch.uint8))
-
-
-def test_numpy_file_by_its_own_path(tmp_path):
-    safetensors.numpy.save_file({"x": np.arange(12, dtype=np.uint16).reshape(4, 3)}, tmp_path / "weights")
-    dataset = ShardDataset(tmp_path / "weights")
-    assert [dataset[0]["x"].tolist(), dataset[-1]["x"].tolist()] == [[0, 1, 2], [9, 10, 11]]
 
 
 @settings(derandomize=True, deadline=None, max_examples=40)
@@ -129,7 +123,7 @@ def test_files_that_disagree_are_all_listed(tmp_path):
     assert "its fields are" in listed[0][1]
     assert listed[1][1] == "the tensors differ in their first dimension, the number of samples ('x': 4, 'y': 5)"
     assert listed[2][1] == "a tensor without dimensions has no samples"
-    assert "a header begins with" in listed[3][1] or "too few" in listed[3][1]
+    assert "the header is nothing that begins with" in listed[3][1]
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 7, b"\xff" * 8, b"PK\3\4" * 100], ids=repr)

@@ -27,7 +27,7 @@ def target(nbytes, shift):
     return room, address_of(room) + GUARD + shift
 
 
-def taken(room, nbytes, shift):
+def written(room, nbytes, shift):
     low = GUARD + shift
     assert (room[:low] == 0xA5).all()
     assert (room[low + nbytes :] == 0xA5).all()
@@ -64,7 +64,7 @@ def test_gather_rows_is_a_loop(case):
     room, out = target(len(offsets) * row_bytes, shift)
     gather_rows(BASE + np.array(offsets, np.int64), row_bytes, out)
     wanted = b"".join(SOURCE[offset : offset + row_bytes].tobytes() for offset in offsets)
-    assert wanted == taken(room, len(wanted), shift).tobytes()
+    assert wanted == written(room, len(wanted), shift).tobytes()
 
 
 @st.composite
@@ -115,7 +115,7 @@ def test_gather_pieces_is_a_loop(case, shift, at_once, long_bytes, how):
             )
         gather_pieces(BASE + starts, lengths, row_bytes, out)
     wanted = b"".join(SOURCE[start : start + length * row_bytes].tobytes() for start, length in found)
-    assert wanted == taken(room, len(wanted), shift).tobytes()
+    assert wanted == written(room, len(wanted), shift).tobytes()
 
 
 @pytest.mark.parametrize("row_bytes", [1, 2, 3, 8, 4096, 100_001, 1_000_001])
@@ -129,7 +129,7 @@ def test_rows_may_lie_anywhere_in_memory(row_bytes):
     gather_rows(addresses, row_bytes, out)
     third = SOURCE[3 : 3 + row_bytes] if row_bytes < 2**20 - 3 else far[:row_bytes]
     wanted = np.concatenate([near[:row_bytes], far[1 : 1 + row_bytes], third, near[row_bytes:]])
-    assert wanted.tobytes() == taken(room, 4 * row_bytes, 1).tobytes()
+    assert wanted.tobytes() == written(room, 4 * row_bytes, 1).tobytes()
 
 
 @pytest.mark.parametrize(("row_bytes", "counted"), [(65_528, True), (65_536, False)])
@@ -151,22 +151,6 @@ def test_how_far_apart_rows_may_lie_for_torch_to_count_them(monkeypatch, row_byt
     assert (found.tolist(), nbytes.tolist(), out) == (addresses.tolist(), [row_bytes] * 2, 1 << 20)
 
 
-def test_one_long_piece_among_short_ones_takes_no_table_of_its_own(monkeypatch):
-    """Its bytes are copied; their addresses would take eight times their memory, three times over."""
-    taken_elements = []
-    real = np.take
-    monkeypatch.setattr(np, "take", lambda *args, **how: (taken_elements.append(len(args[1])), real(*args, **how)))
-    big = np.random.default_rng(1).integers(0, 256, 3 << 20, np.uint8)
-    starts = np.concatenate([address_of(big) + np.array([0, 1]), BASE + np.arange(0, 30_000, 3)])
-    lengths = np.concatenate([[2 << 20, 2 << 20], np.ones(len(starts) - 2, np.int64)])
-    out = np.empty(int(lengths.sum()), np.uint8)
-    gather_pieces(starts, lengths, 1, address_of(out))
-    assert big[: 2 << 20].tobytes() == out[: 2 << 20].tobytes()
-    assert big[1 : 1 + (2 << 20)].tobytes() == out[2 << 20 : 4 << 20].tobytes()
-    assert SOURCE[: len(lengths) * 3 - 6 : 3].tobytes() == out[4 << 20 :].tobytes()
-    assert sum(taken_elements) == len(lengths) - 2
-
-
 @pytest.mark.parametrize(
     ("usable", "mean", "count", "way"),
     [
@@ -175,12 +159,14 @@ def test_one_long_piece_among_short_ones_takes_no_table_of_its_own(monkeypatch):
     ],
 )  # fmt: skip
 def test_how_pieces_are_copied(monkeypatch, usable, mean, count, way):
-    """A long one among them changes nothing of that."""
-    found = set()
+    """A long one among them changes nothing of that, and its elements are not addressed one by one."""
+    found, taken = set(), []
     real = gather.concatenate, np.take, gather.ctypes.memmove
     monkeypatch.setattr(gather, "usable", lambda: usable)
     monkeypatch.setattr(gather, "concatenate", lambda *args: found.add("one call") or real[0](*args))
-    monkeypatch.setattr(np, "take", lambda *args, **more: found.add("elements") or real[1](*args, **more))
+    monkeypatch.setattr(
+        np, "take", lambda *args, **more: (found.add("elements"), taken.append(len(args[1])), real[1](*args, **more))
+    )
     memmove = SimpleNamespace(memmove=lambda to, at, n: (n < 1 << 20 and found.add("each")) or real[2](to, at, n))
     monkeypatch.setattr(gather, "ctypes", memmove)
     big = np.random.default_rng(1).integers(0, 256, 1 << 20, np.uint8)
@@ -189,8 +175,9 @@ def test_how_pieces_are_copied(monkeypatch, usable, mean, count, way):
     room, out = target(int(lengths.sum()), 3)
     gather_pieces(starts, lengths, 1, out)
     wanted = b"".join(SOURCE[at * 9001 : at * 9001 + n].tobytes() for at, n in enumerate(lengths[:-1])) + big.tobytes()
-    assert wanted == taken(room, len(wanted), 3).tobytes()
+    assert wanted == written(room, len(wanted), 3).tobytes()
     assert found == {way}
+    assert sum(taken) <= int(lengths[:-1].sum())
 
 
 @pytest.mark.parametrize("bad", [0, 1023, 1024, 2999])
@@ -209,7 +196,7 @@ def test_what_one_call_cannot_copy_is_copied_again_from_the_beginning(monkeypatc
     room, out = target(int(lengths.sum()), 0)
     gather_pieces(BASE + starts, lengths, 1, out)
     wanted = b"".join(SOURCE[at : at + 500].tobytes() for at in starts.tolist())
-    assert wanted == taken(room, len(wanted), 0).tobytes()
+    assert wanted == written(room, len(wanted), 0).tobytes()
     assert calls == [3000]
 
 

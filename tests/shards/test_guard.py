@@ -101,18 +101,12 @@ def test_what_is_wanted_is_brought_in_and_only_its_own_pages_can_fail(found, bad
             begin = page * PAGE
             assert any(at == file and first <= begin < first + size for at, first, size in disk.populated)
     assert bool(disk.read_bytes) == (not supported and any(nbytes for _, _, nbytes in disk.populated)) or disk.bad
-
-
-@settings(derandomize=True, deadline=None, max_examples=100)
-@given(st.lists(wanted(), min_size=1, max_size=12))
-def test_once_is_enough(found):
-    disk = Disk(SIZES)
-    disk.ensure(*found)
-    assert sum(nbytes for *_, nbytes in disk.populated) <= sum(SIZES), "nothing is populated twice"
-    del disk.populated[:]
-    disk.ensure(*found)
-    assert disk.populated == []
-    assert disk.guard.missing(extents(*found)) is None
+    if not disk.bad:
+        assert sum(nbytes for *_, nbytes in disk.populated) <= sum(SIZES), "nothing is populated twice"
+        del disk.populated[:]
+        disk.ensure(*found)
+        assert disk.populated == []
+        assert disk.guard.missing(extents(*found)) is None
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
@@ -222,13 +216,6 @@ def test_what_is_mapped_and_missing_is_told_while_other_shards_are_opened(tmp_pa
 
 
 @pytest.fixture
-def ragged(tmp_path):
-    with gdsload.ShardWriter(tmp_path / "shards", {"t": gdsload.Field("int32", (None,))}) as writer:
-        writer.write_batch({"t": [np.arange(number % 7, dtype=np.int32) for number in range(2000)]})
-    return tmp_path / "shards"
-
-
-@pytest.fixture
 def failing(monkeypatch):
     """Pages that cannot be read, as mappings and reads tell it: call it with nothing to have them fail."""
 
@@ -246,22 +233,30 @@ def failing(monkeypatch):
     return fail
 
 
-def test_offsets_are_made_sure_of_before_they_are_touched(ragged, failing, monkeypatch):
-    made, of = [], ShardTable.of
-    monkeypatch.setattr(ShardTable, "of", lambda *args, **options: made.append(of(*args, **options)) or made[0])
-    dataset = gdsload.ShardDataset(ragged)
-    dataset.sample_bytes([])
-    made[0].ensure_open(np.array([0]))
+def test_offsets_are_made_sure_of_before_they_are_touched(tmp_path, failing):
+    with gdsload.ShardWriter(tmp_path / "shards", {"t": gdsload.Field("int32", (None,))}) as writer:
+        writer.write_batch({"t": [np.arange(number % 7, dtype=np.int32) for number in range(2000)]})
+    catalog = open_catalog(str(tmp_path / "shards"))
+    table = ShardTable.of(catalog.sources, catalog.stored, mapped=True)
+    table.ensure_open(np.array([0]))
     failing()
     with pytest.raises(ReadError, match=r"shard-00000.safetensors, byte \d+: reading failed: Input/output error"):
-        dataset.sample_bytes([5])
+        table.extents("t", table.locate(np.array([5])))
+    table.files.close()
 
 
-def test_rows_that_look_resident_are_made_sure_of(tmp_path, failing, monkeypatch):
+@pytest.fixture
+def files(tmp_path):
+    """An open, mapped file of 100 pages and its header."""
     safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
-    catalog = open_catalog(str(tmp_path))
-    backend = HostBackend(LocalFiles(catalog.sources, mapped=True))
-    backend.files.ensure_open(np.array([0]))
+    found = LocalFiles(open_catalog(str(tmp_path)).sources, mapped=True)
+    found.ensure_open(np.array([0]))
+    yield found
+    found.close()
+
+
+def test_rows_that_look_resident_are_made_sure_of(files, failing, monkeypatch):
+    backend = HostBackend(files)
     monkeypatch.setattr(LocalFiles, "is_resident", lambda *_: True)
     failing()
     with pytest.raises(ReadError, match="a.safetensors, byte 8192: reading failed: Input/output error"):
@@ -269,12 +264,8 @@ def test_rows_that_look_resident_are_made_sure_of(tmp_path, failing, monkeypatch
     backend.close()
 
 
-def test_pages_that_cannot_be_registered_because_they_cannot_be_read(tmp_path, failing, monkeypatch):
+def test_pages_that_cannot_be_registered_because_they_cannot_be_read(files, failing, monkeypatch):
     """CUDA only says that it could not. The pages are asked for once more, though they were populated before."""
-    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
-    catalog = open_catalog(str(tmp_path))
-    files = LocalFiles(catalog.sources, mapped=True)
-    files.ensure_open(np.array([0]))
     files.ensure(files.whole(0))
     monkeypatch.setattr(mapped, "register_host", lambda *_, **_options: "invalid argument")
     backend = mapped.MappedBackend(files, torch.device("cuda"), register_bytes=2**30)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload import FileChangedError, FormatError, OptionError, ReadError, ShardDataset, WriteError
+from gdsload import DatasetExistsError, FileChangedError, FormatError, OptionError, ReadError, ShardDataset, WriteError
 from gdsload.shards import publish as publish_module
 from gdsload.shards.publish import Publication
 from gdsload.shards.shard_folders import link_target, remove_shards
@@ -167,7 +168,7 @@ def test_a_writer_whose_drive_is_gone_says_which(tmp_path, drives):
     writer = gdsload.ShardWriter(tmp_path / "d", shard_bytes=1, spread_over=drives)
     shutil.rmtree(drives[1])
     writer.write({"x": 0})
-    with pytest.raises(WriteError, match="the file cannot be written: No such file or directory") as caught:
+    with pytest.raises(WriteError, match="a shard cannot be put on its drive: No such file or directory") as caught:
         writer.write({"x": 1})
     assert caught.value.file.startswith(f"{drives[1]}/d.gdsload-")
     assert on(drives[0]) is None
@@ -200,28 +201,25 @@ def test_targets_that_cannot_be_are_named(tmp_path, drives, write_small, small):
     assert before == sorted(tmp_path.rglob("*"))
 
 
-def test_a_target_that_must_not_be_written_to_is_named(tmp_path, drives, write_small, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: path != str(drives[1]))  # whoever runs this may be root
-    with pytest.raises(WriteError, match=f"{drives[1]}: shards cannot be written there: permission denied"):
+@pytest.mark.parametrize(("call", "answer", "says"), [
+    ("access", False, "shards cannot be written there: permission denied"),  # whoever runs this may be root
+    ("statvfs", SimpleNamespace(f_flag=os.ST_RDONLY), "shards cannot be written there: its file system is read-only"),
+    ("statvfs", OSError(errno.EIO, os.strerror(errno.EIO)), "the folder cannot be looked at: Input/output error"),
+])  # fmt: skip
+def test_a_target_that_must_not_be_written_to_is_named(tmp_path, drives, write_small, monkeypatch, call, answer, says):
+    real = getattr(os, call)
+
+    def answered(path, *args):
+        if path != str(drives[1]):
+            return real(path, *args)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(os, call, answered)
+    with pytest.raises(WriteError, match=f"{drives[1]}: {says}"):
         write_small(tmp_path / "d", spread_over=drives)
     assert [on(drive) for drive in drives] == [None] * 3
-
-
-def test_a_target_on_a_file_system_that_is_read_only_is_named(tmp_path, drives, write_small, monkeypatch):
-    real = os.statvfs
-
-    def statvfs(path):
-        return SimpleNamespace(f_flag=os.ST_RDONLY) if path == str(drives[1]) else real(path)
-
-    monkeypatch.setattr(os, "statvfs", statvfs)
-    with pytest.raises(WriteError, match=f"{drives[1]}: shards cannot be written there: its file system is read-only"):
-        write_small(tmp_path / "d", spread_over=drives)
-
-
-def test_a_target_that_fails_is_named(tmp_path, drives, write_small):
-    message = f"{drives[0]}: the folder cannot be looked at: Input/output error"
-    with failing(os, "statvfs", errno.EIO), pytest.raises(WriteError, match=message):
-        write_small(tmp_path / "small", spread_over=drives)
 
 
 def test_targets_may_be_any_iterable(tmp_path, drives, write_small, expect):
@@ -303,17 +301,16 @@ def test_other_files_beside_the_shards_are_left_alone(spread, drives, write_smal
 
 
 def test_files_that_other_links_lead_to_are_left_alone(spread, tmp_path, write_small):
-    """Neither a folder of another name nor one of another dataset is touched, whatever the index is worth."""
-    other = tmp_path / "other.gdsload-0123456789ab"
-    other.mkdir()
-    for folder in (tmp_path / "plain", other):
-        folder.mkdir(exist_ok=True)
-        (folder / "shard-00000.safetensors").write_text("mine")
-    for number, folder in enumerate((tmp_path / "plain", other)):
-        (spread / f"shard-0000{number}.safetensors").unlink()
-        (spread / f"shard-0000{number}.safetensors").symlink_to(folder / "shard-00000.safetensors")
-    write_small(spread, mark=1, overwrite=True)
-    assert [(folder / "shard-00000.safetensors").read_text() for folder in (tmp_path / "plain", other)] == ["mine"] * 2
+    """A link into a folder of another name is not ours, and a folder of another dataset is not touched."""
+    path = spread / "shard-00000.safetensors"
+    for name, refused in (("plain", True), ("other.gdsload-0123456789ab", False)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / path.name).write_text("mine")
+        path.unlink()
+        path.symlink_to(tmp_path / name / path.name)
+        with pytest.raises(DatasetExistsError, match="more than a dataset") if refused else nullcontext():
+            write_small(spread, mark=1, overwrite=True)
+        assert (tmp_path / name / path.name).read_text() == "mine"
 
 
 def test_a_damaged_index_does_not_make_links_strangers(spread, drives, write_small, expect):
@@ -368,40 +365,28 @@ def test_no_link_leads_out_of_a_folder_of_shards(spread, drives, tmp_path):
         ShardDataset(spread)
 
 
-def test_a_link_that_leads_elsewhere_meanwhile(spread, tmp_path):
-    dataset = ShardDataset(spread, mmap=False)
-    dataset[0]
-    shutil.copy(spread / "shard-00000.safetensors", tmp_path / "other")
-    (spread / "shard-00000.safetensors").unlink()
-    (spread / "shard-00000.safetensors").symlink_to(tmp_path / "other")
-    with pytest.raises(FileChangedError, match="the shard was replaced by another file while the dataset was in use"):
-        dataset[0]
+def lead_elsewhere(path, drive):
+    shutil.copy(path, path.parent.parent / "other")
+    path.unlink()
+    path.symlink_to(path.parent.parent / "other")
 
 
-def test_a_drive_that_is_unmounted_meanwhile(spread, drives, tmp_path):
-    dataset = ShardDataset(spread, mmap=False)
-    dataset[0]
-    drives[0].rename(tmp_path / "unmounted")
-    with pytest.raises(FileChangedError, match=f"drive of {drives[0]}/small.gdsload-.* is not mounted any more"):
-        dataset[0]
-
-
-def test_a_shard_that_is_written_to_through_its_link(spread):
-    dataset = ShardDataset(spread, mmap=False)
-    dataset[0]
-    path = spread / "shard-00000.safetensors"
+def write_through(path, drive):
     data = bytearray(path.read_bytes())
     data[-4097] ^= 1
     path.write_bytes(data)
-    with pytest.raises(FileChangedError, match="the shard was written to while the dataset was in use"):
-        dataset[0]
 
 
-@pytest.mark.parametrize("mmap", [True, False])
-def test_a_spread_dataset_that_takes_the_place_of_a_plain_one_in_use(small, drives, write_small, mmap):
-    dataset = ShardDataset(small, mmap=mmap)
-    write_small(small, mark=1, shard_bytes=200, overwrite=True, spread_over=drives)
-    with pytest.raises(FileChangedError, match="the shard was replaced by another file while the dataset was in use"):
+@pytest.mark.parametrize(("change", "says"), [
+    (lead_elsewhere, "the shard was replaced by another file while the dataset was in use"),
+    (write_through, "the shard was written to while the dataset was in use"),
+    (lambda path, drive: drive.rename(drive.parent / "away"), "drive of {}/small.gdsload-.* is not mounted any more"),
+], ids=["link", "file", "drive"])  # fmt: skip
+def test_what_changes_meanwhile_is_an_error(spread, drives, change, says):
+    dataset = ShardDataset(spread, mmap=False)
+    dataset[0]
+    change(spread / "shard-00000.safetensors", drives[0])
+    with pytest.raises(FileChangedError, match=says.format(drives[0])):
         dataset[0]
 
 

@@ -138,17 +138,6 @@ def test_ids_as_runs(runs, mixed, random):
     assert len(bounds) == 1 or len(bounds) - 1 < len(ids) / 64
 
 
-def test_what_is_a_run():
-    whole = np.arange(400)
-    assert runs_of(whole, 4096).tolist() == [[0, 400]]
-    assert runs_of(whole[5:6], 4096).tolist() == [[5, 6]]
-    assert runs_of(np.concatenate([whole[200:], whole[:200]]), 4096).tolist() == [[200, 400], [0, 200]]
-    assert runs_of(whole[::-1], 4096) is None
-    # One run is one whatever it is; of short rows it takes longer ones.
-    assert runs_of(whole[:2], 1).tolist() == [[0, 2]]
-    assert runs_of(np.concatenate([whole[200:], whole[:200]]), 100) is None
-
-
 @pytest.mark.parametrize(("ids", "row_bytes", "expected"), [
     (range(1), 1, True),
     (range(400), 4096, True),
@@ -236,15 +225,6 @@ def test_nothing_is_asked_of_the_guard_once_all_fields_are_there(tmp_path, ragge
     assert table.files.missing(whole) is not None
     table.files.ensure(extents)
     assert table.files.missing(whole) is None
-    table.files.close()
-
-
-def test_shard_of_which_nothing_is_known(folder):
-    """Without an index, a shard says itself what it is."""
-    stored = open_catalog(str(folder)).stored
-    table = ShardTable.of([ShardSource(str(folder / "4.safetensors"))], stored, mapped=False)
-    table.ensure_open(np.array([0]))
-    assert table.rows["x"][0] == 2
     table.files.close()
 
 

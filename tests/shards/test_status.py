@@ -110,8 +110,7 @@ def test_too_many_open_files_is_not_called_a_missing_dataset(dataset, name):
             os.close(fd)
 
 
-@pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("allowed", [30, 60])
+@pytest.mark.parametrize(("mmap", "allowed"), [(True, 30), (False, 30), (False, 60)])
 def test_an_epoch_of_more_shards_than_files_may_be_open(tmp_path, mmap, allowed):
     with gdsload.ShardWriter(tmp_path / "d", shard_bytes=4096) as writer:
         for number in range(200):

@@ -15,8 +15,8 @@ from gdsload.shards.format.checksum import BLOCK_BYTES, block_digest
 from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.format.shard import OFFSETS_PREFIX, PADDING_PREFIX
 from gdsload.shards.opening import load_shard
-from gdsload.shards.shard_checksums import PIECE_BYTES
-from gdsload.shards.verify.contents import wrong_runs
+from gdsload.shards.verify.contents import runs_of, text_faults
+from gdsload.shards.verify.opened import PIECE_BYTES
 from tests.shards.bits import flip
 
 
@@ -210,7 +210,7 @@ def test_exactly_the_texts_that_do_not_decode_are_found(texts):
             return False
 
     edges = np.cumsum([0, *map(len, texts)])
-    found = [number for low, high, _ in wrong_runs(b"".join(texts), edges) for number in range(low, high)]
+    found = [number for low, high, _ in runs_of(text_faults(b"".join(texts), edges)) for number in range(low, high)]
     assert found == [number for number, text in enumerate(texts) if not decodes(text)]
 
 
@@ -255,11 +255,9 @@ def test_contents_of_packed_fields_are_looked_at(tmp_path):
 
 def test_numbers_of_packed_fields_are_counted(tmp_path):
     bits = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (1000, 3), np.uint8))
-    names = ("a", "b", "c")
-    fields = {name: bits[:, number].view(torch.float8_e5m2) for number, name in enumerate(names)}
-    with ShardWriter(tmp_path / "d", shard_bytes=500, pack_fields=names) as writer:
+    fields = {name: bits[:, number].view(torch.float8_e5m2) for number, name in enumerate("abc")}
+    with ShardWriter(tmp_path / "d", shard_bytes=500, pack_fields=list("abc")) as writer:
         writer.write_batch(fields)
     report = ShardDataset(tmp_path / "d").verify(deep=True)
-    numbers = {name: value.float() for name, value in fields.items()}
-    assert report.nan == {name: int(value.isnan().sum()) for name, value in numbers.items()}
-    assert report.infinite == {name: int(value.isinf().sum()) for name, value in numbers.items()}
+    assert report.nan == {name: int(value.float().isnan().sum()) for name, value in fields.items()}
+    assert report.infinite == {name: int(value.float().isinf().sum()) for name, value in fields.items()}

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload import (
-    DatasetExistsError,
     Field,
     OptionError,
     Schema,
@@ -212,19 +211,6 @@ def test_refused_batch_leaves_nothing(tmp_path, change, message):
     assert [int(sample["n"]) for sample in ShardDataset(tmp_path / "d")] == [1, 2, 1, 2]
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
-@given(st.lists(st.integers(0, 4), max_size=5), st.integers(1, 6))
-def test_offsets_are_never_stored_as_a_sample_of_a_fixed_field(lengths, size):
-    """Offsets that have as many numbers as a sample, and its element type, look like one."""
-    from gdsload.shards.encode import batch_rows
-
-    offsets = np.cumsum([0, *lengths])
-    values = np.arange(10, 10 + offsets[-1])
-    for pair in ((values, offsets), (values.tolist(), offsets.tolist())):
-        with pytest.raises(SchemaError, match=r"it is a tuple.*list\(\.\.\.\)"):
-            batch_rows(Schema({"x": Field("int64", (size,))}), {"x": pair})
-
-
 def test_a_tuple_of_numbers_is_a_batch_of_them(tmp_path):
     """As `images, labels = zip(*samples)` has labels; a pair (values, offsets) has no such values."""
     with ShardWriter(tmp_path / "d", {"n": Field("int64")}) as writer:
@@ -314,24 +300,19 @@ def test_shard_bytes_that_make_no_sense(tmp_path, shard_bytes):
 # --- ends ---
 
 
-def test_neither_samples_nor_schema(tmp_path):
-    with (
-        pytest.raises(WriteError, match="neither samples nor a schema. Give a schema"),
-        ShardWriter(tmp_path / "d"),
-    ):
-        pass
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, WriteError])
 def test_exception_leaves_nothing(tmp_path, error):
     def work():
         with ShardWriter(tmp_path / "d", shard_bytes=1) as writer:
-            writer.write({"x": 1})
-            raise error("stop")
+            if error is not WriteError:  # raised where there are neither samples nor a schema
+                writer.write({"x": 1})
+                raise error("stop")
 
-    with pytest.raises(error, match="stop"):
+    with pytest.raises(error, match="stop|neither samples nor a schema. Give a schema"):
         work()
+    writer = ShardWriter(tmp_path / "d")
+    writer.write({"x": 1})
+    del writer
     assert os.listdir(tmp_path) == []
 
 
@@ -357,13 +338,6 @@ def test_interrupt_amid_a_write_leaves_nothing(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_forgotten_writer_leaves_nothing(tmp_path):
-    writer = ShardWriter(tmp_path / "d")
-    writer.write({"x": 1})
-    del writer
-    assert os.listdir(tmp_path) == []
-
-
 def test_closed_writer_refuses(tmp_path):
     writer = ShardWriter(tmp_path / "d")
     writer.write({"x": 1})
@@ -373,16 +347,3 @@ def test_closed_writer_refuses(tmp_path):
             act()
     writer.abort()
     assert (writer.samples, len(ShardDataset(tmp_path / "d"))) == (1, 1)
-
-
-def test_something_that_appears_meanwhile_is_not_replaced(tmp_path, write_small):
-    for overwrite, wanted in ((False, "there is something already"), (True, "no gdsload dataset")):
-        place = tmp_path / str(overwrite)
-        writer = ShardWriter(place, overwrite=overwrite)
-        writer.write({"x": 1})
-        place.mkdir()
-        (place / "note").write_text("mine")
-        with pytest.raises(DatasetExistsError, match=wanted):
-            writer.close()
-        assert os.listdir(place) == ["note"]
-    assert sorted(os.listdir(tmp_path)) == ["False", "True"]

@@ -37,7 +37,7 @@ class Cufile:
 
     def __init__(self, seed=0, refuse_after=1 << 30):
         self.rng, self.left = np.random.default_rng(seed), refuse_after
-        self.batches, self.most, self.destroyed, self.cancelled = {}, 0, [], []
+        self.batches, self.most, self.destroyed = {}, 0, []
         self.lost = []  # reads of which nobody was told when their batch was destroyed
 
     def batch_io_set_up(self, depth):
@@ -61,8 +61,7 @@ class Cufile:
 
     def batch_io_get_status(self, number, least, count, events, timeout):
         waiting, found = self.batches[number], ctypes.c_uint.from_address(count)
-        assert least in (0, len(waiting))
-        assert (timeout, found.value) == (0, len(waiting))
+        assert (timeout, least, found.value) == (0, len(waiting), len(waiting))
         found.value = int(self.rng.integers(0, len(waiting) + 1))  # fewer than asked for, or none
         for event in (Events * found.value).from_address(events):
             mode, base, offset, position, size, handle, opcode, cookie = waiting.pop(self.rng.integers(len(waiting)))
@@ -76,9 +75,6 @@ class Cufile:
         self.destroyed.append(number)
         self.lost += self.batches.pop(number)
 
-    def batch_io_cancel(self, number):
-        self.cancelled.append(number)
-
 
 def read(batches, handles, offsets, nbytes):
     into = np.zeros(len(handles) * 100, np.uint8)
@@ -87,7 +83,7 @@ def read(batches, handles, offsets, nbytes):
     return batches.read(handles, bases, positions, nbytes, offsets), into.reshape(-1, 100)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(st.integers(0, 1500), st.integers(0, 1 << 30))
 def test_every_read_ends_where_it_is_wanted(count, seed):
     rng, cufile = np.random.default_rng(seed), Cufile(seed)
@@ -107,7 +103,7 @@ def test_every_read_ends_where_it_is_wanted(count, seed):
     assert (cufile.batches, cufile.lost, len(cufile.destroyed)) == ({}, [], int(count > 0))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 300), st.sampled_from([1, 4096, 4097, 2**20])), max_size=8))
 def test_no_batch_has_more_reads_than_cufile_has_memory_for(runs):
     """By default it has 128 slabs of 4 KiB, and 64 of 1 MiB."""
@@ -139,50 +135,35 @@ def test_a_batch_that_is_refused_leaves_no_read_under_way(well):
     batches = CufileBatches(cufile)
     with pytest.raises(RuntimeError, match="no batches here"):
         read(batches, np.full(1000, 12), np.zeros(1000, np.int64), np.full(1000, 9))
-    assert (cufile.batches, cufile.lost, cufile.cancelled) == ({}, [], [])
+    assert (cufile.batches, cufile.lost) == ({}, [])
     batches.close()
     assert cufile.destroyed == [1]
 
 
 class Flaky(Cufile):
-    """Its status call fails some times, at the first of them after something else has been done."""
+    """Its status call fails, after something else has been done."""
 
-    def __init__(self, failures, meanwhile=lambda: None):
+    def __init__(self, meanwhile=lambda: None):
         super().__init__()
-        self.failures, self.meanwhile = failures, meanwhile
+        self.meanwhile = meanwhile
 
-    def batch_io_get_status(self, *arguments):
-        if self.failures:
-            self.failures, meanwhile, self.meanwhile = self.failures - 1, self.meanwhile, lambda: None
-            meanwhile()
-            raise RuntimeError("internal error (5030)")
-        super().batch_io_get_status(*arguments)
+    def batch_io_get_status(self, *_):
+        self.meanwhile()
+        raise RuntimeError("internal error (5030)")
 
 
 COLUMNS = np.full(10, 12), np.arange(10), np.full(10, 9)
 
 
-@pytest.mark.parametrize("failures", [1, 3])
-def test_reads_have_ended_when_a_failure_of_their_status_is_raised(failures):
-    """Or they would land in memory that is used for others by then."""
-    cufile = Flaky(failures)
+def test_reads_whose_status_fails_are_said_to_be_under_way():
+    cufile = Flaky()
     batches = CufileBatches(cufile)
-    with pytest.raises(RuntimeError, match="5030"):
+    with pytest.raises(ReadsUnderWayError, match="when its reads have ended: internal error"):
         read(batches, *COLUMNS)
-    assert (cufile.cancelled, cufile.destroyed, cufile.lost) == ([1], [1], [])
     with pytest.raises(RuntimeError, match="has failed before"):
         read(batches, *COLUMNS)
     batches.close()
-    assert (cufile.batches, cufile.destroyed) == ({}, [1])
-
-
-def test_reads_whose_status_goes_on_failing_are_said_to_be_under_way():
-    cufile = Flaky(1 << 30)
-    batches = CufileBatches(cufile, patience_s=0.03)
-    with pytest.raises(ReadsUnderWayError, match="when its reads have ended: internal error"):
-        read(batches, *COLUMNS)
-    batches.close()
-    assert (cufile.cancelled, cufile.destroyed, len(cufile.lost)) == ([1], [1], 10)
+    assert (cufile.destroyed, len(cufile.lost)) == ([1], 10)
 
 
 def test_a_thread_that_waits_for_its_turn_makes_no_batch_after_one_that_failed():
@@ -193,8 +174,8 @@ def test_a_thread_that_waits_for_its_turn_makes_no_batch_after_one_that_failed()
             waiting.append(threads.submit(read, batches, *COLUMNS))
             wait(waiting, 0.1)  # for as long it waits for its turn
 
-        batches = CufileBatches(Flaky(1, meanwhile))
-        with pytest.raises(RuntimeError, match="5030"):
+        batches = CufileBatches(Flaky(meanwhile))
+        with pytest.raises(ReadsUnderWayError, match="5030"):
             read(batches, *COLUMNS)
         with pytest.raises(RuntimeError, match="^a batch of reads has failed before$"):
             waiting[0].result(30)

@@ -12,63 +12,45 @@ import pytest
 
 from gdsload.system import dropped, pool
 from tests.pools import no_threads
-from tests.tracing import struck
 
 
 class Owner:
     pass
 
 
-def test_it_closes_when_the_owner_is_dropped_and_not_before():
-    closed, owner = threading.Event(), Owner()
-    dropped.Closer(owner, closed.set)
-    dropped.settle_dropped()
-    assert not closed.is_set()
-    del owner
-    assert closed.wait(10)
-
-
-def test_in_a_thread_of_the_librarys_that_whoever_goes_on_waits_for():
+def test_it_closes_when_the_owner_is_dropped_in_a_thread_of_the_librarys_that_is_waited_for():
     names, begun, out, owner = [], threading.Event(), threading.Event(), Owner()
 
     def close():
         begun.set()
         out.wait(10)
-        names.append((threading.current_thread().name, pool.own_thread()))
+        names.append((threading.current_thread().name[:15], pool.own_thread()))
 
     closer = dropped.Closer(owner, close)
+    dropped.settle_dropped()
+    assert not begun.is_set()
     del owner
     assert begun.wait(10)
     assert not closer.over
     threading.Timer(0.05, out.set).start()
     closer.settle()
     assert closer.over
-    assert [own for _, own in names] == [True]
-    assert names[0][0].startswith("gdsload-closer-")
+    assert names == [("gdsload-closer-", True)]
 
 
-def test_nothing_is_closed_that_was_closed_otherwise(monkeypatch):
-    """Nor is a thread started for it, which at the interpreter's end would be refused with a line on stderr."""
+@pytest.mark.parametrize("end", ["detach", "close"])
+def test_nothing_is_closed_that_was_closed_otherwise(monkeypatch, end):
+    """Nor is a thread started once it is detached, which at the interpreter's end Python would refuse on stderr."""
     dropped.settle_dropped()  # what other tests have left
-    calls, owner = [], Owner()
+    calls, owner, closed = [], Owner(), []
     monkeypatch.setattr(_thread, "start_new_thread", lambda *_: calls.append("a thread"))
-    closer = dropped.Closer(owner, partial(calls.append, "closed"))
-    closer.detach()
+    closer = dropped.Closer(owner, partial(closed.append, 1))
+    getattr(closer, end)()
     del owner
-    dropped.settle_dropped()
-    assert calls == []
-
-
-def test_nor_is_a_thread_started_to_find_that_out(monkeypatch):
-    calls, owner = [], Owner()
-    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: calls.append("a thread"))
-    closer = dropped.Closer(owner, int)
-    closer.close()
-    del owner
+    assert len(calls) == (end == "close")  # it is C that starts one, and asks nothing
     calls.clear()
     closer.settle()
-    assert closer.over
-    assert calls == []
+    assert (calls, closed, closer.over) == ([], [1] * (end == "close"), True)
 
 
 def test_where_no_thread_can_be_had_whoever_settles_closes(monkeypatch):
@@ -125,26 +107,6 @@ def test_the_programs_end_closes_what_was_dropped_and_nothing_after_that():
     owners.clear()
     dropped.settle_dropped()
     assert (calls, first.over, second.over) == ([0], True, True)
-
-
-@pytest.mark.parametrize("line", range(1, 8))
-def test_detached_while_it_closes(line):
-    """As by `DataLoader.close` in another thread, wherever this one is."""
-    lines, calls = [], []
-
-    def trace(frame, event, _):
-        if frame.f_code is dropped.Closer.close.__code__:
-            lines.append(event)
-            if lines.count("line") == line:
-                closer.detach()
-            return trace
-        return None
-
-    owner = Owner()
-    closer = dropped.Closer(owner, partial(calls.append, 1))
-    assert not struck(closer.close, trace)
-    assert len(calls) <= 1
-    assert closer.over
 
 
 def test_one_is_made_while_garbage_makes_others():

@@ -27,7 +27,6 @@ def registered(monkeypatch):
 
     monkeypatch.setattr(pinned, "register_host", register)
     monkeypatch.setattr(pinned, "unregister_host", lambda *_: "")
-    monkeypatch.setattr(pinned, "node_of", lambda device: -1)
     return found
 
 

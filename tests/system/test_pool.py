@@ -22,7 +22,7 @@ import gdsload
 from gdsload import LoaderClosedError
 from gdsload.system import pool as pool_module
 from gdsload.system.numa import stay_on
-from gdsload.system.pool import Future, Pool, WeakList, done, end_all, end_at_exit, park_at_exit
+from gdsload.system.pool import Future, Pool, WeakList, done, end_all, end_at_exit
 from tests.pools import Held, no_threads, running
 
 
@@ -40,7 +40,7 @@ def fail(error):
 # --- what is done, and what is raised ---
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, deadline=None, max_examples=50)
 @given(st.lists(st.lists(st.booleans(), max_size=12), max_size=6), st.integers(1, 5))
 def test_all_work_is_done_once_and_has_ended_when_wait_comes_back(rounds, threads):
     pool, ran, lock = Pool(threads, "gdsload-test"), [], threading.Lock()
@@ -72,7 +72,7 @@ def test_all_work_is_done_once_and_has_ended_when_wait_comes_back(rounds, thread
     assert running() == []
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(derandomize=True, deadline=None, max_examples=25)
 @given(st.lists(st.sampled_from(["fine", "a", "b", "c"]), min_size=1, max_size=8))
 def test_the_first_error_is_the_one_that_is_raised_and_not_before_the_last_part(outcomes):
     future, waited = Future(len(outcomes)), []
@@ -101,12 +101,9 @@ def test_the_first_error_is_the_one_that_is_raised_and_not_before_the_last_part(
             future.wait()
 
 
-def test_errors_that_are_no_exceptions_are_handed_on_too(pool):
-    def leave():
-        sys.exit("as a library might")
-
+def test_errors_that_are_no_exceptions_are_handed_on_too_and_the_thread_goes_on(pool):
     with pytest.raises(SystemExit, match="as a library might"):
-        pool.run([leave]).wait()
+        pool.run([partial(sys.exit, "as a library might")]).wait()
     pool.run([bool]).wait()
 
 
@@ -132,15 +129,15 @@ def test_many_wait_for_one_future(pool):
                 future.result(30)
 
 
-@pytest.mark.parametrize("recorded", [True, False])
-def test_the_last_part_is_noted_before_anybody_goes_on(pool, recorded):
+@pytest.mark.parametrize("by", ["after", "record"])
+def test_the_last_part_is_noted_before_anybody_goes_on(pool, by):
     seen = []
 
     def note():
         seen.append(future.landed)
         return Passed()
 
-    future = Future(3, after=note if not recorded else None, record=note if recorded else None)
+    future = Future(3, **{by: note})
     assert pool.run([bool] * 3, future) is future
     future.wait()
     assert seen == [False]
@@ -149,19 +146,16 @@ def test_the_last_part_is_noted_before_anybody_goes_on(pool, recorded):
 
 @pytest.mark.parametrize("part", [None, OSError("read")])
 @pytest.mark.parametrize("by", ["after", "record"])
-def test_noting_that_fails_is_an_error_like_any_other_and_nobody_waits_for_ever(part, by):
-    future = Future(1, **{by: partial(fail, ValueError("noted"))})
-    future.finish(part)
-    with pytest.raises(OSError if part else ValueError, match="read" if part else "noted"):
+@pytest.mark.parametrize("error", [ValueError("noted"), KeyboardInterrupt("noted")], ids=["error", "Ctrl-C"])
+def test_noting_that_fails_is_an_error_like_any_other_and_nobody_waits_for_ever(part, by, error):
+    """Ctrl-C is also raised in the thread that it strikes."""
+    future = Future(1, **{by: partial(fail, error)})
+    struck = isinstance(error, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt) if struck else contextlib.nullcontext():
+        future.finish(part)
+    assert future.landed
+    with pytest.raises(type(part or error), match="read" if part else "noted"):
         future.wait()
-
-
-def test_ctrl_c_while_the_last_part_is_noted_is_not_swallowed_and_nobody_waits_for_ever():
-    future = Future(1, partial(fail, KeyboardInterrupt()))
-    for call in (future.finish, future.wait):
-        with pytest.raises(KeyboardInterrupt):
-            call()
-        assert future.landed
 
 
 class Passed:
@@ -224,12 +218,16 @@ def test_work_that_is_done_holds_no_memory(pool):
 # --- threads ---
 
 
-def test_threads_work_at_once():
-    pool, barrier = Pool(4, "gdsload-test"), threading.Barrier(4, timeout=30)
+def test_threads_work_at_once_and_each_begins_and_ends_by_a_call():
+    calls, barrier = [], threading.Barrier(4, timeout=30)
+    begin, end = (lambda what=what: calls.append((what, threading.get_ident())) for what in ("begin", "end"))
+    pool = Pool(4, "gdsload-test", begin, end)
     pool.run([barrier.wait] * 4).wait()
     assert sorted(running()) == [f"gdsload-test-{number}" for number in range(4)]
+    assert [what for what, _ in calls] == ["begin"] * 4
     pool.close()
     assert running() == []
+    assert sorted(calls[4:]) == sorted(("end", thread) for _, thread in calls[:4])
 
 
 def test_threads_run_on_their_processors_and_nobody_else_does():
@@ -277,26 +275,6 @@ def test_a_pool_whose_start_was_interrupted_has_its_threads_for_the_next_work(mo
     assert running() == []
 
 
-def test_a_pool_is_closed_while_its_threads_are_being_started(monkeypatch):
-    pool, ran, go_on, plain = Pool(2, "gdsload-test"), [], threading.Event(), threading.Thread.start
-
-    def slow(thread):
-        time.sleep(0.05)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        assert go_on.wait(10)
-        plain(thread)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", slow)
-        with pytest.raises(KeyboardInterrupt):
-            pool.run([lambda: ran.append(1)])
-    pool.close()
-    go_on.set()
-    while running():
-        time.sleep(0.001)
-    assert not ran
-
-
 # --- closing ---
 
 
@@ -317,16 +295,12 @@ def test_close_turns_away_what_nobody_has_begun(pool):
     assert (closing.is_alive(), ran, running()) == (False, [], [])
 
 
-@pytest.mark.parametrize("worked", [True, False])
-def test_nothing_is_taken_on_after_close(pool, worked):
-    if worked:
-        pool.run([bool]).wait()
-    pool.close()
-    pool.close()
-    with pytest.raises(LoaderClosedError, match="the loader or its backend was closed"):
-        pool.run([bool])
+def test_nothing_is_taken_on_after_close(pool):
+    for _ in range(2):
+        pool.close()
+        with pytest.raises(LoaderClosedError, match="the loader or its backend was closed"):
+            pool.run([bool])
     assert pool.run([]) is done
-    assert running() == []
 
 
 class _ClosedMeanwhile(list):
@@ -351,21 +325,6 @@ def test_work_that_is_queued_while_another_thread_closes_is_turned_away(pool, mo
     if guarded:
         with pytest.raises(LoaderClosedError, match="the loader or its backend was closed before this work was done"):
             future.wait()
-
-
-def test_nothing_hangs_when_many_threads_run_work_and_one_closes():
-    def work(pool):
-        while True:
-            pool.run([bool] * 5).wait()
-
-    for _ in range(20):
-        pool = Pool(3, "gdsload-test")
-        with ThreadPoolExecutor(4) as threads:
-            working = [threads.submit(work, pool) for _ in range(4)]
-            time.sleep(0.005)
-            pool.close()
-            assert all(isinstance(one.exception(30), LoaderClosedError) for one in working)
-        assert running() == []
 
 
 # --- waiting ---
@@ -431,40 +390,23 @@ def test_stop_does_not_wait(pool, held):
         turned_away.wait()
     assert (future.landed, pool.ended) == (False, False)
     work.may_end.set()
-    future.wait()
     pool.close()
-    assert pool.ended
+    assert (future.landed, pool.ended) == (True, True)
 
 
-def test_finish_has_all_work_done_that_was_given(pool, held):
+def test_finish_has_all_work_done_that_was_given_and_was_not_cancelled(pool, held):
     work, future = held
     ran = []
+    turned_away = pool.run([partial(ran.append, "cancelled")])
+    pool.cancel()
     later = pool.run([partial(ran.append, number) for number in range(5)])
-    threading.Timer(0.05, work.may_end.set).start()
+    threading.Timer(0.02, work.may_end.set).start()
     pool.finish()
     assert (future.landed, later.landed, ran, running()) == (True, True, [0, 1, 2, 3, 4], [])
-    with pytest.raises(LoaderClosedError, match="closed"):
-        pool.run([bool])
-
-
-def test_cancel_leaves_the_pool_open(pool, held):
-    work, _future = held
-    turned_away = pool.run([bool])
-    pool.cancel()
     with pytest.raises(LoaderClosedError, match="was closed before this work was done"):
         turned_away.wait()
-    work.may_end.set()
-    pool.run([bool]).wait()
-
-
-def test_each_thread_begins_and_ends_by_a_call():
-    calls, barrier = [], threading.Barrier(2, timeout=30)
-    begin, end = (lambda what=what: calls.append((what, threading.get_ident())) for what in ("begin", "end"))
-    pool = Pool(2, "gdsload-test", begin, end)
-    pool.run([barrier.wait] * 2).wait()
-    assert [what for what, _ in calls] == ["begin"] * 2
-    pool.close()
-    assert sorted(calls[2:]) == sorted(("end", thread) for _, thread in calls[:2])
+    with pytest.raises(LoaderClosedError, match="closed"):
+        pool.run([bool])
 
 
 def test_a_child_does_not_wait_for_the_threads_of_its_parent(pool, held, ends_in_a_child):
@@ -475,8 +417,8 @@ def test_the_end_waits_for_ever_only_as_long_as_nobody_strikes(monkeypatch, own_
     _work, future = held
     monkeypatch.setattr(pool_module, "_LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(pool_module, "_GRACE_S", 0.1)
-    interrupted(0.1, future.wait)
-    interrupted(0.3, future.wait)  # before the end, nothing has become shorter
+    interrupted(0.05, future.wait)
+    interrupted(0.2, future.wait)  # before the end, nothing has become shorter
     pool_module.program_end.began = time.monotonic()
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
@@ -509,47 +451,23 @@ def test_the_end_ends_all_whatever_strikes(monkeypatch, own_end, error):
 # --- consumers in daemon threads, while the interpreter is taken down ---
 
 
-@pytest.fixture
-def ending(own_end):
-    pool_module.program_end.began = time.monotonic()
-
-
-@pytest.fixture
-def loader(tmp_path):
+@pytest.mark.usefixtures("own_end")
+@pytest.mark.parametrize("ending", [True, False])
+def test_others_stay_where_they_ask_for_a_batch_and_not_longer_than_somebody_can_wait(tmp_path, monkeypatch, ending):
     with gdsload.ShardWriter(tmp_path / "shards") as writer:
         writer.write_batch({"x": np.arange(100)})
-    with gdsload.DataLoader(tmp_path / "shards", 10, device="cpu") as found:
-        yield found
-
-
-@pytest.mark.usefixtures("own_end")
-def test_nobody_is_kept_before():
-    began = time.monotonic()
-    thread = threading.Thread(target=park_at_exit)
-    thread.start()
-    thread.join()
-    assert time.monotonic() - began < 1
-
-
-@pytest.mark.usefixtures("ending")
-def test_who_takes_it_down_is_not_kept(loader):
-    assert sum(len(batch["x"]) for batch in loader) == 100
-    loader.close()
-    with pytest.raises(LoaderClosedError, match="closed"):
-        next(iter(loader))
-
-
-@pytest.mark.usefixtures("ending")
-def test_others_stay_where_they_ask_for_a_batch_and_not_longer_than_somebody_can_wait(loader, monkeypatch):
     taken = []
-    monkeypatch.setattr(pool_module, "_TAKEN_DOWN_S", 0.4)
-    thread = threading.Thread(target=lambda: taken.append(next(iter(loader))), daemon=True)
-    thread.start()
-    thread.join(0.2)
-    assert thread.is_alive()
-    assert not taken
-    thread.join(10)
-    assert len(taken) == 1
+    with gdsload.DataLoader(tmp_path / "shards", 10, device="cpu") as loader:
+        if ending:
+            pool_module.program_end.began = time.monotonic()
+        monkeypatch.setattr(pool_module, "_TAKEN_DOWN_S", 0.4)
+        thread = threading.Thread(target=lambda: taken.append(next(iter(loader))), daemon=True)
+        thread.start()
+        thread.join(0.2 if ending else 10)
+        assert (thread.is_alive(), len(taken)) == (ending, not ending)
+        thread.join(10)
+        assert len(taken) == 1
+        assert sum(len(batch["x"]) for batch in loader) == 100  # who takes it down is not kept
 
 
 # --- weak lists ---
@@ -560,23 +478,18 @@ class One:
 
 
 class TestWeakLists:
-    def test_those_that_somebody_holds(self):
+    def test_those_that_somebody_holds_and_the_gone_take_no_room(self):
         living, held = WeakList(), [One() for _ in range(3)]
         for one in held:
             living.add(one)
-        assert list(living) == held
         del held[1], one
         assert list(living) == held
-        living.clear()
-        assert list(living) == []
-
-    def test_the_gone_take_no_room(self):
-        living, kept = WeakList(), One()
-        living.add(kept)
         for _ in range(1000):
             living.add(One())
-        assert len(living._refs) <= 3
-        assert list(living) == [kept]
+        assert list(living) == held
+        assert sys.getsizeof(living._refs) < 1000
+        living.clear()
+        assert list(living) == []
 
     def test_from_many_threads(self):
         living = WeakList()

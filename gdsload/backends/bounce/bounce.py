@@ -9,14 +9,13 @@ else is read by threads in large blocks: with O_DIRECT if it is not in the page 
 from __future__ import annotations
 
 import os
-import threading
 
 import numpy as np
 import torch
 
 from gdsload.backends.base import Destination, FileBackend, PendingRead
 from gdsload.backends.bounce.copier import Copier
-from gdsload.backends.bounce.fill_threads import SUBMITTERS, BouncePath, DirectIOPolicy, ThreadFill
+from gdsload.backends.bounce.fill_threads import SUBMITTERS, ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
 from gdsload.backends.bounce.slot_layout import lay_out
 from gdsload.backends.host import host_side
@@ -50,7 +49,6 @@ class BounceBackend(FileBackend):
         threads: how many blocks are filled at once, and how many processors gather; None for as many as keep up with
             the link.
         pinned_bytes: bytes of the ring.
-        direct: when to read with O_DIRECT: True, wherever possible; False, never; None, what is not in the page cache.
     """
 
     name = "bounce"
@@ -62,7 +60,6 @@ class BounceBackend(FileBackend):
         *,
         threads: int | None = None,
         pinned_bytes: int = PINNED_BYTES,
-        direct: bool | None = None,
     ) -> None:
         super().__init__(files)
         self.device, self._host = device, host_side(files, threads)
@@ -75,25 +72,23 @@ class BounceBackend(FileBackend):
         self._threads = threads
         self._copier = Copier(device)
         self._moved = {"bounce-direct": 0, "bounce-buffered": 0}
-        self._lock = threading.Lock()
-        means = BouncePath(files, self._ring, self._copier, self._count)
-        self._cold = DirectIOPolicy(files, direct)
-        self._by_threads = ThreadFill(means, threads, where)
+        means = files, self._ring, self._copier, self._count
+        self._by_threads = ThreadFill(*means, threads, where)
         self._resident: ResidentRows | None = None
-        if files.mapped and direct is not True:
+        if files.mapped:
             processors = max(min(processors, len(where or os.sched_getaffinity(0)) - 1), 1)
-            self._resident = ResidentRows(means, processors, where)
+            self._resident = ResidentRows(*means, processors, where)
 
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """See `Backend.read`."""
         if to == "host" and self._host is not None:
             return self._host.read(wanted)
         self.files.ensure_open(wanted.file)
-        if self._resident is not None and self._resident.takes(wanted, surely=self._cold.always is False):
+        if self._resident is not None and self._resident.takes(wanted):
             return self._resident.read(wanted, self._slot)
         layout = lay_out(wanted, self.files.sizes, self._ring.block_bytes, self._block_of, self.files.drives)
         slot = self._slot(layout.nbytes)
-        reading = self._by_threads.run(layout, self._cold(layout), slot)
+        reading = self._by_threads.run(layout, slot)
         held = [slot]
         begin = slot.data_ptr()
         return PendingRead(begin + layout.places, reading, layout.nbytes, held.clear, np.array([begin]))
@@ -111,14 +106,13 @@ class BounceBackend(FileBackend):
             return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
     def _count(self, direct: int, buffered: int) -> None:
-        with self._lock:
+        with self._counting:
             self._moved["bounce-direct"] += direct
             self._moved["bounce-buffered"] += buffered
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`."""
-        with self._lock:
-            moved = dict(self._moved)
+        moved = dict(self._moved)
         if self._host is not None and (nbytes := self._host.moved_bytes):
             moved["host"] = nbytes
         return moved

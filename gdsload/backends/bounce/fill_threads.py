@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from gdsload.backends.bounce.copier import Copier
 from gdsload.backends.bounce.slot_layout import BlockFill, Layout
-from gdsload.backends.readers import DriveReaders, one_each, threads_of_each
+from gdsload.backends.readers import close_all, one_each, run_on, threads_of_each
 from gdsload.shards.files import Files, ReadBatch
 from gdsload.shards.page_cache import PROBES_OF_A_BLOCK, looks_resident
 from gdsload.shards.reads import Extents
@@ -25,7 +24,7 @@ from gdsload.system.arrays import IntArray
 from gdsload.system.pinned import PinnedRing
 from gdsload.system.pool import Future
 
-__all__ = ["SUBMITTERS", "BouncePath", "DirectIOPolicy", "ThreadFill"]
+__all__ = ["SUBMITTERS", "ThreadFill"]
 
 SUBMITTERS = 3
 """Threads of each drive that read with O_DIRECT. A call has a whole block under way, or hundreds of reads, and takes no
@@ -35,81 +34,42 @@ _BELIEVED_S = 0.01
 """Seconds for which one block's answer holds for its whole shard: asking has pages read, and costs a call."""
 
 
-class DirectIOPolicy:
-    """The choice of the blocks that are to be read with O_DIRECT.
-
-    Args:
-        files: the shards.
-        always: the answer for all blocks; None: True for blocks of files that the page cache does not keep and of which
-            some bytes are not there.
-    """
-
-    def __init__(self, files: Files, always: bool | None) -> None:
-        self.files, self.always = files, always
-        self._believed: dict[int, tuple[float, bool]] = {}
-
-    def __call__(self, layout: Layout) -> NDArray[np.bool_]:
-        """A mask of a slot's blocks that are to be read with O_DIRECT.
-
-        The answer is kept for a moment. If it is wrong by then, all bytes are still read, only not as fast.
-        """
-        if self.always is not None:
-            return np.full(len(layout.parts), self.always)
-        return np.array([self._is_cold(layout.reads, part) for part in layout.parts], bool)
-
-    def _is_cold(self, reads: Extents, part: BlockFill) -> bool:
-        """Return whether some bytes of a block are not in the page cache."""
-        first, now = int(reads.file[part.first]), time.monotonic()
-        if self.files.kept[first]:
-            return False
-        until, cold = self._believed.get(first, (0.0, False))
-        if now >= until:
-            cold = not looks_resident(self.files, reads[part.first : part.stop], PROBES_OF_A_BLOCK)
-            self._believed[first] = now + _BELIEVED_S, cold
-        return cold
-
-
-@dataclass(frozen=True, slots=True)
-class BouncePath:
-    """The files, memory and copier that are needed to fill blocks.
-
-    Attributes:
-        files: the shards.
-        ring: pinned memory.
-        copier: copies it to the device.
-        count: called with how many bytes were read with O_DIRECT and how many through the page cache.
-    """
-
-    files: Files
-    ring: PinnedRing
-    copier: Copier
-    count: Callable[[int, int], None]
-
-
 class ThreadFill:
     """Fills blocks and has them copied.
 
     Args:
-        means: the shards, the ring and the copier.
+        files: the shards.
+        ring: pinned memory.
+        copier: copies it to the device.
+        count: called with how many bytes were read with O_DIRECT and how many through the page cache.
         threads: how many blocks are filled at once out of the page cache, by a processor each.
         where: the processors to run on; None for any.
     """
 
-    def __init__(self, means: BouncePath, threads: int, where: Collection[int] | None) -> None:
-        self._means = means
-        drives = means.files.drives.count
+    def __init__(
+        self,
+        files: Files,
+        ring: PinnedRing,
+        copier: Copier,
+        count: Callable[[int, int], None],
+        threads: int,
+        where: Collection[int] | None,
+    ) -> None:
+        self._files, self._ring, self._copier, self._count = files, ring, copier, count
+        self._believed: dict[int, tuple[float, bool]] = {}
+        drives = files.drives.count
         # Reads out of the page cache take a processor each, so all drives share those; a drive takes none.
         copiers = one_each(drives, threads_of_each(drives, threads, threads), "gdsload-bounce", where)
-        count = threads_of_each(drives, min(threads, SUBMITTERS), None)
-        submitters = one_each(drives, count, "gdsload-bounce-direct", where)
-        self._readers = DriveReaders([*copiers, *submitters])
+        submitters = one_each(
+            drives, threads_of_each(drives, min(threads, SUBMITTERS), None), "gdsload-bounce-direct", where
+        )
+        self._readers = [*copiers, *submitters]
 
-    def run(self, layout: Layout, cold: NDArray[np.bool_], slot: torch.Tensor) -> Future:
+    def run(self, layout: Layout, slot: torch.Tensor) -> Future:
         """Have a slot filled.
 
         Args:
             layout: what fills it.
-            cold: which of its blocks are read with O_DIRECT.
             slot: its memory on the device, which is held until all has ended.
 
         Raises:
@@ -118,22 +78,37 @@ class ThreadFill:
             LoaderClosedError: after `close`.
         """
         counts = [part.stop - part.first for part in layout.parts]
-        reads = self._means.files.reads(layout.reads, np.repeat(cold, counts))
-        reading = self._means.copier.reading(len(layout.parts), reads.close)
+        cold = np.array([self._is_cold(layout.reads, part) for part in layout.parts], bool)
+        reads = self._files.reads(layout.reads, np.repeat(cold, counts))
+        reading = self._copier.reading(len(layout.parts), reads.close)
         try:
             works = [
                 (number, partial(self._fill, part, layout.within, reads, slot))
                 for number, part in zip(self._whose(layout, cold), layout.parts, strict=True)
             ]
-            self._readers.run(works, reading)
+            run_on(self._readers, works, reading)
         except BaseException:
             reads.close()
             raise
         return reading
 
+    def _is_cold(self, reads: Extents, part: BlockFill) -> bool:
+        """Return whether a block is to be read with O_DIRECT: the page cache neither keeps its file nor has all of it.
+
+        The answer is kept for a moment. If it is wrong by then, all bytes are still read, only not as fast.
+        """
+        first, now = int(reads.file[part.first]), time.monotonic()
+        if self._files.kept[first]:
+            return False
+        until, cold = self._believed.get(first, (0.0, False))
+        if now >= until:
+            cold = not looks_resident(self._files, reads[part.first : part.stop], PROBES_OF_A_BLOCK)
+            self._believed[first] = now + _BELIEVED_S, cold
+        return cold
+
     def _whose(self, layout: Layout, cold: NDArray[np.bool_]) -> list[int]:
         """The pool of each block: those of its drive, which read with O_DIRECT if all blocks there are cold."""
-        drives = self._means.files.drives
+        drives = self._files.drives
         each = drives.of[layout.reads.file[[part.first for part in layout.parts]]]
         submitted = np.ones(drives.count, bool)
         submitted[each[~cold]] = False
@@ -142,15 +117,14 @@ class ThreadFill:
 
     def close(self) -> None:
         """Cancel blocks that were not begun, and wait for the rest; may be called twice."""
-        self._readers.close()
+        close_all(self._readers)
 
     def _fill(self, part: BlockFill, within: IntArray, reads: ReadBatch, slot: torch.Tensor) -> None:
-        means = self._means
-        block = means.ring.take()
+        block = self._ring.take()
         try:
-            means.copier.wait(block)
+            self._copier.wait(block)
             around = reads.read(part.first, part.stop, block.address + within[part.first : part.stop])
-            means.copier.copy(block, slot, part.low, part.nbytes)
+            self._copier.copy(block, slot, part.low, part.nbytes)
         finally:
-            means.ring.give(block)
-        means.count(around, reads.nbytes(part.first, part.stop) - around)
+            self._ring.give(block)
+        self._count(around, reads.nbytes(part.first, part.stop) - around)

@@ -16,13 +16,15 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import PendingRead
-from gdsload.backends.bounce.fill_threads import BouncePath
+from gdsload.backends.bounce.copier import Copier
+from gdsload.shards.files import Files
 from gdsload.shards.gather_host import limit_threads, take_rows
 from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.page_cache import looks_resident
 from gdsload.shards.reads import Extents, distinct
 from gdsload.system.arrays import IntArray
 from gdsload.system.numa import stay_on
+from gdsload.system.pinned import PinnedRing
 from gdsload.system.pool import Pool
 
 __all__ = ["ResidentRows"]
@@ -42,31 +44,39 @@ class ResidentRows:
     """Gathers rows of mapped shards that are in the page cache, and has them copied.
 
     Args:
-        means: the shards, which are mapped, the ring and the copier.
+        files: the shards, which are mapped.
+        ring: pinned memory.
+        copier: copies it to the device.
+        count: called with 0 and how many bytes were gathered.
         processors: how many gather at once.
         where: the processors to run on; None for any.
     """
 
-    def __init__(self, means: BouncePath, processors: int, where: set[int] | None) -> None:
-        self._means = means
+    def __init__(
+        self,
+        files: Files,
+        ring: PinnedRing,
+        copier: Copier,
+        count: Callable[[int, int], None],
+        processors: int,
+        where: set[int] | None,
+    ) -> None:
+        self._files, self._ring, self._copier, self._count = files, ring, copier, count
         threads = min(_THREADS, processors)
         self._each = processors // threads
         self._readers = Pool(threads, "gdsload-bounce-gather", partial(stay_on, where))
         self._limited = threading.local()
 
-    def takes(self, wanted: Extents, *, surely: bool) -> bool:
-        """Return whether these extents should be read by `read`.
+    def takes(self, wanted: Extents) -> bool:
+        """Return whether these extents, of open shards, should be read by `read`.
 
-        Args:
-            wanted: the extents, of open shards.
-            surely: whether they are known to be in the page cache, or should be read through it. Otherwise a few of
-                their pages are looked at; if the answer is wrong, they are still read.
+        A few of their pages are looked at; if they are not all in the page cache after all, they are still read.
         """
-        if not len(wanted) or wanted.nbytes.max() > self._means.ring.block_bytes:
+        if not len(wanted) or wanted.nbytes.max() > self._ring.block_bytes:
             return False
         if wanted.total_bytes >= len(wanted) * _GATHERED_BELOW_BYTES:
             return False
-        if not (surely or looks_resident(self._means.files, wanted)):  # a look takes less than what follows
+        if not looks_resident(self._files, wanted):  # a look takes less than what follows
             return False
         if np.count_nonzero(wanted.nbytes[1:] != wanted.nbytes[:-1]) >= _MOST_LENGTHS:
             return False
@@ -87,33 +97,33 @@ class ResidentRows:
         for low, high in pairwise(edges):
             nbytes = int(wanted.nbytes[low])
             places[low:high] = total + np.arange(high - low) * nbytes
-            step, stop = self._means.ring.block_bytes // max(nbytes, 1), high if nbytes else low
+            step, stop = self._ring.block_bytes // max(nbytes, 1), high if nbytes else low
             blocks += [(wanted[at : min(at + step, high)], int(places[at])) for at in range(low, stop, step)]
             total += -(-(high - low) * nbytes // _ALIGNMENT) * _ALIGNMENT
         slot = allocate(total)
-        files = distinct(wanted.file, len(self._means.files.sources))
-        works = [partial(self._fill, rows, slot, low, files) for rows, low in blocks]
-        reading = self._readers.run(works, self._means.copier.reading(len(works)))
+        touched = distinct(wanted.file, len(self._files.sources))
+        works = [partial(self._fill, rows, slot, low, touched) for rows, low in blocks]
+        reading = self._readers.run(works, self._copier.reading(len(works)))
         held, begin = [slot], slot.data_ptr()
         return PendingRead(begin + places, reading, total, held.clear, np.array([begin]))
 
-    def _fill(self, rows: Extents, slot: torch.Tensor, low: int, files: IntArray) -> None:
+    def _fill(self, rows: Extents, slot: torch.Tensor, low: int, touched: IntArray) -> None:
         """Gather rows, all of one length, and have them copied."""
-        shards, nbytes = self._means.files, int(rows.nbytes[0])
+        files, nbytes = self._files, int(rows.nbytes[0])
         if not hasattr(self._limited, "to"):
             limit_threads(self._each)
             self._limited.to = self._each
-        block = self._means.ring.take()
+        block = self._ring.take()
         try:
-            self._means.copier.wait(block)
+            self._copier.wait(block)
             # Accessing a mapping of a file that was cut short would end the process.
-            shards.check(files, believed_s=LOOK_BEFORE_S)
-            shards.ensure(rows)
-            take_rows(shards.base[rows.file] + rows.offset, nbytes, block.address)
-            self._means.copier.copy(block, slot, low, len(rows) * nbytes)
+            files.check(touched, believed_s=LOOK_BEFORE_S)
+            files.ensure(rows)
+            take_rows(files.base[rows.file] + rows.offset, nbytes, block.address)
+            self._copier.copy(block, slot, low, len(rows) * nbytes)
         finally:
-            self._means.ring.give(block)
-        self._means.count(0, len(rows) * nbytes)
+            self._ring.give(block)
+        self._count(0, len(rows) * nbytes)
 
     def close(self) -> None:
         """End all gathers."""

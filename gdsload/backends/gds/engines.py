@@ -13,6 +13,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
@@ -37,8 +38,6 @@ _opened_by: list[int] = []
 
 class Engine(Protocol):
     """One way to call cuFile."""
-
-    name: str
 
     @property
     def most_bytes(self) -> int:
@@ -65,6 +64,7 @@ class Engine(Protocol):
         Raises:
             ReadsUnderWayError: if it cannot tell that they have ended, so that their memory is lost.
         """
+        return one_by_one(self, handles, bases, positions, nbytes, offsets)
 
     def end(self) -> None:
         """Release what is kept. No read may be under way; may be called twice."""
@@ -80,7 +80,7 @@ class Engine(Protocol):
         """Deregister a slot."""
 
 
-class CufileEngine:
+class CufileEngine(Engine):
     """cuFile's own API.
 
     Args:
@@ -88,14 +88,11 @@ class CufileEngine:
         batches: whether cuFile is known to make many reads by one call.
     """
 
-    name = "cufile"
-
     def __init__(self, device: torch.device, *, batches: bool = False) -> None:
         self._cufile, self._device = _open_driver(device), device
         self._batches = CufileBatches(self._cufile) if batches else None
-        self._numbers = count()
-        self._known: dict[int, tuple[int, int]] = {}
-        """For each handle cuFile's own, and our descriptor."""
+        self._descriptors: dict[int, int] = {}
+        """Our own of each handle, which is cuFile's: an address, and so not negative."""
 
     @property
     def most_bytes(self) -> int:
@@ -110,25 +107,24 @@ class CufileEngine:
         # Not the bindings' own structure: its memory is not initialized, and cuFile calls the pointers in it.
         descr = CufileDescr(int(self._cufile.FileHandleType.OPAQUE_FD), own, None)
         try:
-            known = int(self._cufile.handle_register(ctypes.addressof(descr)))
+            handle = int(self._cufile.handle_register(ctypes.addressof(descr)))
         except BaseException:
             os.close(own)
             raise
-        handle = next(self._numbers)
-        self._known[handle] = known, own
+        self._descriptors[handle] = own
         return handle
 
     def close(self, handle: int) -> None:
         """See `Engine.close`."""
-        known, own = self._known.pop(handle)
+        own = self._descriptors.pop(handle)
         try:
-            self._cufile.handle_deregister(known)
+            self._cufile.handle_deregister(handle)
         finally:
             os.close(own)
 
     def read(self, handle: int, base: int, position: int, nbytes: int, offset: int) -> int:
         """See `Engine.read`."""
-        return int(self._cufile.read(self._known[handle][0], base, nbytes, offset, position))
+        return int(self._cufile.read(handle, base, nbytes, offset, position))
 
     def read_many(
         self, handles: IntArray, bases: IntArray, positions: IntArray, nbytes: IntArray, offsets: IntArray
@@ -146,29 +142,26 @@ class CufileEngine:
             done[chosen] = read(*(column[chosen] for column in columns))
         return done
 
-    def _batched(
-        self, handles: IntArray, bases: IntArray, positions: IntArray, nbytes: IntArray, offsets: IntArray
-    ) -> IntArray:
+    def _batched(self, *columns: IntArray) -> IntArray:
         """Reads of which none is long; one by one from now on if cuFile takes no batch."""
         batches = self._batches
         if batches is None:  # another thread's was refused
-            return one_by_one(self, handles, bases, positions, nbytes, offsets)
-        which, place = np.unique(handles, return_inverse=True)
-        known = np.array([self._known[handle][0] for handle in which.tolist()], np.int64)
+            return one_by_one(self, *columns)
         try:
-            return batches.read(known[place], bases, positions, nbytes, offsets)
+            return batches.read(*columns)
         except ReadsUnderWayError:
             self._batches = None
             raise
         except Exception as error:
             _log.warning("cuFile takes no batches of reads, which are made one by one from now on: %s", error)
             self._batches = None
-            return one_by_one(self, handles, bases, positions, nbytes, offsets)
+            return one_by_one(self, *columns)
 
     def end(self) -> None:
         """See `Engine.end`."""
         if self._batches is not None:
-            self._batches.close()
+            with suppress(Exception):  # nothing is read any more
+                self._batches.close()
 
     def register(self, base: int, nbytes: int) -> None:
         """See `Engine.register`."""
@@ -181,7 +174,7 @@ class CufileEngine:
             self._cufile.buf_deregister(base)
 
 
-class KvikioEngine:
+class KvikioEngine(Engine):
     """kvikio, which calls cuFile; its own compat mode is switched off, so that it fails where cuFile does.
 
     Args:
@@ -189,7 +182,6 @@ class KvikioEngine:
         batches: not used, as kvikio has no call for many reads.
     """
 
-    name = "kvikio"
     most_bytes = 0
 
     def __init__(self, device: torch.device, *, batches: bool = False) -> None:
@@ -222,15 +214,6 @@ class KvikioEngine:
         into = DeviceBytes(base + position, nbytes)
         future = self._files[handle].pread(into, nbytes, offset, nbytes)
         return int(future.get())
-
-    def read_many(
-        self, handles: IntArray, bases: IntArray, positions: IntArray, nbytes: IntArray, offsets: IntArray
-    ) -> IntArray:
-        """See `Engine.read_many`."""
-        return one_by_one(self, handles, bases, positions, nbytes, offsets)
-
-    def end(self) -> None:
-        """See `Engine.end`."""
 
     def register(self, base: int, nbytes: int) -> None:
         """See `Engine.register`."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from gdsload.backends.base import Destination, FileBackend, PendingRead
 from gdsload.backends.gds.engines import ENGINES, Engine, path_counts
 from gdsload.backends.gds.slots import SlotLease, Slots
 from gdsload.backends.host import host_side
-from gdsload.backends.readers import DriveReaders, one_each, threads_of_each
+from gdsload.backends.readers import close_all, one_each, run_on, threads_of_each
 from gdsload.errors import GdsloadError, ReadError, ShortReadError
 from gdsload.shards.files import Files
 from gdsload.shards.handles import HandleTable, lent_once
@@ -34,36 +33,6 @@ __all__ = ["GdsBackend"]
 _MAX_READ_BYTES = 8 * 2**20
 _WORK_BYTES = _MAX_READ_BYTES // 4
 _THREADS = 12
-
-
-class _Prepared(NamedTuple):
-    """Reads of which everything is known, so that threads that make some of them have next to nothing to compute.
-
-    Attributes:
-        file: the file of each.
-        columns: what `Engine.read_many` takes: the handle of each, its chunk, its place there, its bytes, which end
-            with the file, and its offset in the file.
-        lent: the files whose handles were lent, to be given back after the last read.
-        lease: their memory.
-    """
-
-    file: IntArray
-    columns: tuple[IntArray, ...]
-    lent: IntArray
-    lease: SlotLease
-
-    @classmethod
-    def of(cls, reads: Extents, sizes: IntArray, lease: SlotLease, handles: HandleTable) -> _Prepared:
-        """Some reads into a lease.
-
-        Raises:
-            ReadError: if a file cannot be opened.
-        """
-        file, offset = reads.file, reads.offset
-        wanted = np.minimum(reads.nbytes, sizes[file] - offset)
-        lent, counts = lent_once(file)
-        found = np.repeat(handles.lend(lent), counts)
-        return cls(file, (found, lease.base, lease.position, wanted, offset), lent, lease)
 
 
 class GdsBackend(FileBackend):
@@ -101,7 +70,7 @@ class GdsBackend(FileBackend):
         drives = files.drives.count
         each, near = threads_of_each(drives, _THREADS, threads), processors_near(device)
         self._threads = drives * each
-        self._readers = DriveReaders(one_each(drives, each, "gdsload-gds", near))
+        self._readers = one_each(drives, each, "gdsload-gds", near)
         self._handles = HandleTable(len(files.sources), self._open, self._end)
         self._host = host_side(files, threads)
         self._before = path_counts()
@@ -126,36 +95,49 @@ class GdsBackend(FileBackend):
             # No more of them than there are threads, as each costs a wake-up; but none need be long.
             parts = drives.shares(reads.extents, max(_WORK_BYTES, total // self._threads))
             works = [(drive, slice(part.start, part.stop)) for drive, part in parts]
-        reading = self._start(_Prepared.of(reads.extents, self.files.sizes, lease, self._handles), works)
+        reading = self._start(reads.extents, lease, works)
         addresses = reads.places(lease.base + lease.position)
         return PendingRead(addresses, reading, lease.nbytes, lease.release, lease.begins)
 
-    def _start(self, reads: _Prepared, parts: Sequence[tuple[int, slice | IntArray]]) -> Future:
-        """Have reads made, in parts of one drive each. Their handles are given back after the last one."""
-        reading = Future(len(parts), partial(self._handles.give, reads.lent))
+    def _start(self, reads: Extents, lease: SlotLease, parts: Sequence[tuple[int, slice | IntArray]]) -> Future:
+        """Have reads made, in parts of one drive each. Their handles are given back after the last one.
+
+        All is computed here, so that threads that make some of them have next to nothing to compute.
+        """
+        asked = np.minimum(reads.nbytes, self.files.sizes[reads.file] - reads.offset)  # they end with the file
+        lent, counts = lent_once(reads.file)
+        columns = np.repeat(self._handles.lend(lent), counts), lease.base, lease.position, asked, reads.offset
+        reading = Future(len(parts), partial(self._handles.give, lent))
         try:
-            works = [(drive, partial(self._read_all, reads, part)) for drive, part in parts]
-            return self._readers.run(works, reading)
+            works = [(drive, partial(self._read_all, reads.file, columns, part, lease)) for drive, part in parts]
+            return run_on(self._readers, works, reading)
         except BaseException:
-            self._handles.give(reads.lent)
+            self._handles.give(lent)
             raise
 
-    def _read_all(self, reads: _Prepared, part: slice | IntArray) -> None:
-        """Make some reads. With small ones there should be no Python for each of them."""
-        columns = [column[part] for column in reads.columns]
+    def _read_all(self, file: IntArray, of_all: tuple[IntArray, ...], part: slice | IntArray, lease: SlotLease) -> None:
+        """Make some reads. With small ones there should be no Python for each of them.
+
+        Args:
+            file: the file of each read.
+            of_all: what `Engine.read_many` takes, of all reads.
+            part: those to make.
+            lease: their memory, which is held until all have ended.
+        """
+        columns = [column[part] for column in of_all]
         wanted = columns[3]
         with torch.cuda.device(self.device):
             try:
                 done = self.engine.read_many(*columns)
             except ReadsUnderWayError as error:
-                self._slots.abandon(reads.lease)
+                self._slots.abandon(lease)
                 raise ReadError(
                     str(error), remedy='Run gdsload doctor on this dataset, or use `backend="bounce"`.'
                 ) from error
             if (done < wanted).any():
                 for index in np.flatnonzero(done < wanted).tolist():
                     read = tuple(int(column[index]) for column in columns)
-                    self._read_rest(int(reads.file[part][index]), read, max(int(done[index]), 0))
+                    self._read_rest(int(file[part][index]), read, max(int(done[index]), 0))
         self.note_moved(int(wanted.sum()))
 
     def _read_rest(self, file: int, read: tuple[int, ...], done: int) -> None:
@@ -212,15 +194,12 @@ class GdsBackend(FileBackend):
 
     def close(self) -> None:
         """See `Backend.close`."""
-        self._readers.close()
+        close_all(self._readers)
         self._handles.close()
-        # No read is under way: an error keeps back nothing of the rest.
+        self.engine.end()
         try:
-            self.engine.end()
+            self._slots.close()
         finally:
-            try:
-                self._slots.close()
-            finally:
-                if self._host is not None:
-                    self._host.close()
-                self.files.close()
+            if self._host is not None:
+                self._host.close()
+            self.files.close()

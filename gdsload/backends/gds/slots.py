@@ -19,7 +19,6 @@ import torch
 
 from gdsload.backends.gds.engines import Engine
 from gdsload.system.arrays import IntArray
-from gdsload.system.pci import free_bar1
 from gdsload.system.streams import allocate, free, no_room
 from gdsload.system.units import format_bytes
 
@@ -30,14 +29,10 @@ Chunk = tuple[int, int]
 
 _CHUNK_BYTES = 16 * 2**20
 """The most that nvidia-fs reads at once, and a multiple of a GPU's 64 KiB pages."""
-_REGISTERED_BYTES = 128 * 2**20
-"""Bytes of slots that are registered where the free BAR1 is not known: the smallest one of GPUs in use has 256 MiB."""
 _MOST_WASTE = 2
 """A chunk is reused for no less than one part in so many of it."""
 _MOST_HELD = 2
 """Chunks are freed before all of them are so many times what was leased at once."""
-_SHARE_OF_BAR1 = 2
-"""One part in so many of the free BAR1 is for slots: other loaders want some, and so do other users of the GPU."""
 
 
 class SlotLease:
@@ -84,8 +79,6 @@ class Slots:
     _registered: set[int] = field(default_factory=set)
     _peak: int = 0
     """The most bytes that were leased at once, as far as chunks had to be made for them."""
-    _most: int | None = None
-    """Bytes that may be registered; None: not known yet."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lease(self, nbytes: IntArray) -> SlotLease:
@@ -149,8 +142,8 @@ class Slots:
             self._drop(idle.pop(0)[0])
         address = self._allocate(size, idle)
         self._all[address], self._peak = size, peak
-        if self.engine is not None and self._has_room(size):
-            with suppress(Exception):  # an unregistered chunk is only slower
+        if self.engine is not None:
+            with suppress(Exception):  # the GPU's BAR1, which holds what is registered, may be full: it is only slower
                 self.engine.register(address, size)
                 self._registered.add(address)
         return address, size
@@ -178,13 +171,6 @@ class Slots:
                 self.engine.deregister(address)
         del self._all[address]  # before: an interrupted close must not free anything twice
         free(self.device, address)
-
-    def _has_room(self, size: int) -> bool:
-        """Return whether another chunk may be registered."""
-        if self._most is None:
-            free = free_bar1(self.device)
-            self._most = _REGISTERED_BYTES if free is None else free // _SHARE_OF_BAR1
-        return sum(self._all[one] for one in self._registered) + size <= self._most
 
     def close(self) -> None:
         """Deregister and free everything; may be called twice. No read may be under way."""

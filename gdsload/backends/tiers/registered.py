@@ -33,7 +33,7 @@ class RegisteredTier(MappedBackend):
         files: the shards, mapped. Those that the page cache keeps are read into it.
         device: the GPU.
         register_bytes: bytes of files that may be registered at once; none is evicted for another.
-        at_once: shards that are read whole at once.
+        at_once: shards that are read whole at once; 0: none, and those are registered of which batches wanted all.
     """
 
     thread = "gdsload-register"
@@ -48,7 +48,7 @@ class RegisteredTier(MappedBackend):
         """See `Near.fill`."""
         near = processors_near(self.device)
         stay_on(near)  # pages that are read into the page cache are in the memory of the processor that reads them
-        if self.files.kept.any() and not self._kept:
+        if self.at_once and self.files.kept.any() and not self._kept:
             self._kept, first = True, int(wanted.argmax())
             self.trouble = keep(
                 self.files,

@@ -29,8 +29,8 @@ Over = Callable[[float], bool]
 """Waits up to some seconds for the end of the tier, and returns whether it is over."""
 
 
-class Near(Protocol):
-    """A tier. Its methods may be called from several threads at once, but for `fill`."""
+class Near(Backend, Protocol):
+    """A tier. It is asked for shards that it holds alone."""
 
     ready: NDArray[np.bool_]
     """Which shards it holds."""
@@ -38,18 +38,6 @@ class Near(Protocol):
     """Why it takes no further shard; empty while it may."""
     thread: str
     """Name of the thread that fills it."""
-
-    def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
-        """See `Backend.read`, for shards that it holds."""
-
-    def addresses(self) -> ShardAddresses | None:
-        """See `Backend.addresses`."""
-
-    def bytes_by_path(self) -> dict[str, int]:
-        """See `Backend.bytes_by_path`."""
-
-    def tiers(self) -> dict[str, TierStatus]:
-        """See `Backend.tiers`."""
 
     def fill(self, far: Backend, wanted: NDArray[np.bool_], over: Over) -> None:
         """Add shards, until there is trouble, none is left to be added, or it is over.

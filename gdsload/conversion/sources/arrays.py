@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Unpack
 
-import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.folders import names_in
@@ -21,15 +20,13 @@ from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_fields, classes_of, run_parts, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts, bytes_notes
-from gdsload.conversion.sources.npy import decode_npy, map_npy
-from gdsload.conversion.sources.npz import NpzArchive, is_left_out, read_npz
+from gdsload.conversion.sources.npy import NpzArchive, decode_npy, is_left_out, map_npy
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["ArraySource"]
 
 _EACH = ("row", "file")
 _LEFT_OUT = "members of archives that other programs keep beside arrays are left out"
-_SPARSE = {"data", "format", "shape"}  # of scipy.sparse.save_npz, beside indices of either form
 _DIGITS = re.compile(r"\d+")
 _FAILED = "the arrays cannot be read"
 _DAMAGED = "What is damaged, copy again. Arrays of objects are pickles, which are never loaded: save numbers."
@@ -87,9 +84,9 @@ class ArraySource(FieldChoice):
         """Notes for users: zeros that bytes lose, and members of an archive that other programs keep beside arrays."""
         if self.each == "file":
             return []
+        found = bytes_notes(self._open())
         left_out = [] if self._archive is None else list(filter(is_left_out, self._archive.members()))
-        noted = noted_in_reading([{_LEFT_OUT: (len(left_out), left_out[0])}]) if left_out else []
-        return [*bytes_notes(self._open()), *noted]
+        return found + (noted_in_reading([{_LEFT_OUT: (len(left_out), left_out[0])}]) if left_out else [])
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: rows, or runs of files."""
@@ -135,18 +132,10 @@ class ArraySource(FieldChoice):
             check_file(file)
         with reading(_FAILED, self.path, remedy=_DAMAGED):
             if self._archive is not None:
-                found = [name for name in self._archive.members() if not is_left_out(name)]
-                if self.fields is None and set(found) >= _SPARSE:
-                    raise FormatError(
-                        "it is a sparse matrix of scipy's, whose arrays are not of its rows",
-                        file=self.path,
-                        remedy="Convert its rows: np.save('x.npy', scipy.sparse.load_npz(path).toarray()), say.",
-                    )
-                names = check_fields(self.fields, found, self.path)
-                return self._archive.arrays(names)
+                return self._archive.arrays(check_fields(self.fields, _names(self._archive.members()), self.path))
             files = {os.path.basename(file).removesuffix(".npy"): file for file in self._files}
             names = check_fields(self.fields, files, self.path)
-            return {name: _mapped(files[name]) for name in names}
+            return {name: map_npy(files[name]) for name in names}
 
 
 _WAY_OUT = (
@@ -155,21 +144,14 @@ _WAY_OUT = (
 )
 
 
-def _mapped(file: str) -> NDArray[Any]:
-    found = map_npy(file)
-    if isinstance(found, np.ndarray):
-        return found
-    found.close()
-    raise FormatError(
-        "it is an archive, and no array", file=file,
-        remedy="One of numpy's arrays is recognised by its name's end: .npz. One of torch's has another kind: pt.",
-    )  # fmt: skip
-
-
 def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
     """The arrays of an archive."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = [name.removesuffix(".npy") for name in archive.namelist()]
-    for name in filter(is_left_out, members):
-        note(_LEFT_OUT, name)
-    return read_npz(io.BytesIO(content), [name for name in members if not is_left_out(name)])
+    archive = NpzArchive(io.BytesIO(content))
+    for member in filter(is_left_out, archive.members()):
+        note(_LEFT_OUT, member)
+    return archive.arrays(_names(archive.members()))
+
+
+def _names(members: list[str]) -> list[str]:
+    """The names of the arrays among the members of an archive, and of what is no array."""
+    return [member.removesuffix(".npy") for member in members if not is_left_out(member)]

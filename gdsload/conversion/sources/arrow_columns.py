@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from decimal import Context
-from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,34 +15,28 @@ from numpy.typing import NDArray
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.source import Item
 from gdsload.conversion.sources.arrow_types import Leaf, extended, inner_type, is_encoded, is_list, is_text
+from gdsload.conversion.sources.bad_rows import row_items
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 
 __all__ = ["column_values", "leaf_array", "table_items", "validate"]
 
-_EXACT = 2**53
-_MAX_SCALE = 22
 _DIGITS = Context(prec=100)
 
 
 def table_items(table: Any, leaves: Sequence[Leaf], first_row: int, file: str) -> Iterator[Item]:
-    """The rows of a table: one item for each run of whole ones, and one for each row in which a value is missing.
-
-    All are batches, also those of one row, so that a column of lists is seen to be ragged wherever it is cut. The table
-    is one of Arrow's or a record batch.
-    """
+    """The rows of a table of Arrow's, or of a record batch, as `row_items` has them."""
     validate(table, file)
+    if not table.num_rows:
+        return
     arrays = [leaf_array(table, leaf) for leaf in leaves]
-    bad = np.zeros(table.num_rows, np.bool_)
-    for leaf, array in zip(leaves, arrays, strict=True):
-        bad |= _incomplete(array, leaf)
-    edges = [0, *(np.flatnonzero(bad[1:] | bad[:-1]) + 1).tolist(), table.num_rows]
-    for low, high in pairwise(edges):
-        pieces = [array.slice(low, high - low) for array in arrays]
-        row, count = first_row + low, high - low
-        if count:
-            key = f"row {row}" if count == 1 else f"rows {row} to {row + count - 1}"
-            yield Item(key, partial(_batch, leaves, pieces, row, file), count)
+
+    def made(low: int, high: int) -> dict[str, Any]:
+        where = f"{file}, row {first_row + low}"
+        pieces = zip(leaves, arrays, strict=True)
+        return {leaf.name: column_values(array.slice(low, high - low), leaf, where) for leaf, array in pieces}
+
+    yield from row_items(first_row, table.num_rows, made)
 
 
 def validate(table: Any, file: str) -> None:
@@ -57,7 +51,9 @@ def validate(table: Any, file: str) -> None:
 
 def leaf_array(table: Any, leaf: Leaf) -> Any:
     """A column, or a part of a column of structs, in one piece. A missing struct has no parts."""
-    found = _whole(table.column(leaf.path[0]))
+    found = table.column(leaf.path[0])
+    if isinstance(found, need("pyarrow").ChunkedArray):
+        found = found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
     for name in leaf.path[1:]:
         found = found.flatten()[found.type.get_field_index(name)]
     if is_encoded(leaf.kind) and not leaf.json:
@@ -65,41 +61,53 @@ def leaf_array(table: Any, leaf: Leaf) -> Any:
     return found.dictionary_decode() if need("pyarrow").types.is_dictionary(found.type) else found
 
 
-def column_values(array: Any, leaf: Leaf, first_row: int, file: str) -> Any:
+def column_values(array: Any, leaf: Leaf, where: str) -> Any:
     """The values of a column: an array, a pair (values, offsets), or a list of `str` or `bytes`.
 
-    Missing floating-point numbers are NaN.
-
     Raises:
-        FormatError: if a value is missing, naming its row, or lists in lists have several lengths.
+        FormatError: if a value is missing, of another shape than the leaf's, or not to be had. Of several rows it is
+            meant for nobody: each is tried by itself then.
     """
-    missing = np.flatnonzero(_incomplete(array, leaf))
-    if len(missing):
+    if _has_holes(array, leaf):
         # Numbers and texts may be filled, lists that are missing not.
-        may_be = not _holes(array.slice(int(missing[0]), 1), filled=True).any()
+        may_be = not _has_holes(array, replace(leaf, fill=0))
         example = _usual(array.type) if leaf.usual is None else leaf.usual
         usual = f"Say what stands for it, `fill={{{leaf.name!r}: {example!r}}}`; or leave the column out."
         raise FormatError(
-            f"column {leaf.name!r} has no value, or one with a hole, in row {first_row + int(missing[0])}",
-            file=file,
+            f"column {leaf.name!r} has no value, or one with a hole",
+            file=where,
             remedy=usual if may_be else "Leave the row or the column out.",
         )
     if leaf.json:
         failed = f"column {leaf.name!r} cannot be written as JSON"
-        with reading(failed, file, TypeError, ValueError, RecursionError):
+        with reading(failed, where, TypeError, ValueError, RecursionError):
             return [json.dumps(value, ensure_ascii=False, default=_plain) for value in array.to_pylist()]
-    kind = array.type
+    types, kind = need("pyarrow").types, array.type
+    is_fixed = types.is_fixed_size_list(leaf.kind)
+    if is_fixed and not _has_sizes(array, leaf.kind):
+        raise FormatError(f"column {leaf.name!r} is not of type {leaf.kind!s:.200}, as is said of it", file=where)
     if is_text(kind):
         found = array.to_pylist()
         if leaf.fill is None or not array.null_count:
             return found
         filling = need("pyarrow").scalar(leaf.fill, kind).as_py()  # `fill_null` has no views of texts
         return [filling if value is None else value for value in found]
-    if is_list(kind) and not need("pyarrow").types.is_fixed_size_list(kind):
+    if is_list(kind) and not is_fixed:
         edges = np.asarray(array.offsets).astype(np.int64)
         offsets = edges - edges[0] if len(edges) else np.zeros(1, np.int64)
-        return _fixed(array.flatten(), leaf, file), offsets
-    return _fixed(array, leaf, file)
+        return _fixed(array.flatten(), leaf, where), offsets
+    return _fixed(array, leaf, where)
+
+
+def _has_sizes(array: Any, kind: Any) -> bool:
+    """Return whether lists have the sizes of a type of lists that are all of one size."""
+    while is_list(kind):
+        is_fixed = need("pyarrow").types.is_fixed_size_list(array.type)
+        sizes = array.type.list_size if is_fixed else np.diff(np.asarray(array.offsets))
+        if np.any(sizes != kind.list_size):
+            return False
+        array, kind = array.flatten(), kind.value_type
+    return True
 
 
 def _usual(kind: Any) -> Any:
@@ -110,73 +118,40 @@ def _usual(kind: Any) -> Any:
     return "" if is_text(inner) else False if types.is_boolean(inner) else 0
 
 
-def _batch(leaves: Sequence[Leaf], arrays: Sequence[Any], first_row: int, file: str) -> dict[str, Any]:
-    named = zip(leaves, arrays, strict=True)
-    return {leaf.name: column_values(array, leaf, first_row, file) for leaf, array in named}
-
-
-def _whole(column: Any) -> Any:
-    arrow = need("pyarrow")
-    if not isinstance(column, arrow.ChunkedArray):
-        return column
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    if not column.num_chunks:
-        kind = column.type
-        empty = arrow.array([], kind.storage_type if extended(kind) else kind)
-        return arrow.ExtensionArray.from_storage(kind, empty) if extended(kind) else empty
-    return arrow.concat_arrays(column.chunks)
-
-
-def _incomplete(array: Any, leaf: Leaf) -> NDArray[np.bool_]:
-    """The rows in which a value is missing that nothing stands for."""
+def _has_holes(array: Any, leaf: Leaf) -> bool:
+    """Return whether a value is missing that nothing stands for; a list that is missing cannot be filled."""
     if leaf.json:
-        return np.zeros(len(array), np.bool_)
+        return False
     types, kind = need("pyarrow").types, inner_type(leaf.kind)
-    nan = types.is_floating(kind) or (types.is_decimal(kind) and leaf.decimals == "float64")
-    return _holes(array, filled=nan or leaf.fill is not None)
+    nan = leaf.nan and (types.is_floating(kind) or (types.is_decimal(kind) and leaf.decimals == "float64"))
+    filled = nan or leaf.fill is not None
+    array = array.storage if extended(array.type) else array
+    while is_list(array.type):
+        if array.null_count:
+            return True
+        array = array.flatten()
+    return bool(array.null_count) and not filled
 
 
-def _holes(array: Any, *, filled: bool) -> NDArray[np.bool_]:
-    """A mask of the values that are missing or have holes; if `filled`, missing numbers and texts are not marked."""
-    if extended(array.type):
-        array = array.storage
-    found = np.zeros(len(array), np.bool_)
-    if array.null_count and (not filled or is_list(array.type)):
-        found |= array.is_null().to_numpy(zero_copy_only=False)
-    if is_list(array.type):
-        within = _holes(array.flatten(), filled=filled)
-        if within.any():
-            same = need("pyarrow").types.is_fixed_size_list(array.type)
-            sizes = array.type.list_size if same else array.drop_null().value_lengths().to_numpy(zero_copy_only=False)
-            found[np.repeat(np.flatnonzero(~found), sizes)[within]] = True
-    return found
-
-
-def _fixed(array: Any, leaf: Leaf, file: str) -> NDArray[Any]:
+def _fixed(array: Any, leaf: Leaf, where: str) -> NDArray[Any]:
     """Numbers, or lists of them that are all of one length, as an array."""
     shape: list[int] = [len(array)]
-    order: list[int] | None = None
     if extended(array.type):
         # That of Arrow's own tensors, and of those of `datasets`.
         shape += list(getattr(array.type, "shape", None) or ())
-        order = getattr(array.type, "permutation", None)
         array = array.storage
         while is_list(array.type):
             array = array.flatten()
     while is_list(array.type):
-        shape.append(_list_size(array, leaf, file))
+        shape.append(_list_size(array, leaf, where))
         array = array.flatten()
-    numbers = _numbers(array, leaf, file)
-    try:
-        found = numbers.reshape(shape)
-    except ValueError:
-        raise FormatError(f"column {leaf.name!r} has values that are not of shape {shape[1:]}", file=file) from None
-    # The shape is that in memory; the permutation makes the dimensions of it that the tensor has.
-    return found if order is None else found.transpose(0, *(place + 1 for place in order))
+    numbers = _numbers(array, leaf, where)
+    if len(numbers) != math.prod(shape):
+        raise FormatError(f"column {leaf.name!r} has values that are not of shape {shape[1:]}", file=where)
+    return numbers.reshape(shape)
 
 
-def _list_size(array: Any, leaf: Leaf, file: str) -> int:
+def _list_size(array: Any, leaf: Leaf, where: str) -> int:
     """The one length of lists in lists; of none it is 0."""
     if need("pyarrow").types.is_fixed_size_list(array.type):
         return int(array.type.list_size)
@@ -185,13 +160,13 @@ def _list_size(array: Any, leaf: Leaf, file: str) -> int:
         raise FormatError(
             f"column {leaf.name!r} has lists in lists of different lengths, {sizes[0]} and {sizes[-1]}: only the first "
             "dimension of a field may vary",
-            file=file,
+            file=where,
             remedy="Leave the column out, or keep it as a text of JSON: `as_json`.",
         )
     return int(sizes[0]) if len(sizes) else 0
 
 
-def _numbers(array: Any, leaf: Leaf, file: str) -> NDArray[Any]:
+def _numbers(array: Any, leaf: Leaf, where: str) -> NDArray[Any]:
     arrow = need("pyarrow")
     kind = array.type
     if arrow.types.is_temporal(kind):
@@ -200,29 +175,15 @@ def _numbers(array: Any, leaf: Leaf, file: str) -> NDArray[Any]:
         array = array.cast(arrow.int64())
     if leaf.fill is not None:
         array = array.fill_null(leaf.fill)
-    if arrow.types.is_decimal(kind):
-        return _decimals(array, leaf, file)
-    numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    return numbers
-
-
-def _decimals(array: Any, leaf: Leaf, file: str) -> NDArray[Any]:
-    """Decimal numbers, each as the nearest float64, or as a whole number of its last digit."""
-    scale, texts = array.type.scale, array.to_pylist()
-    values = [None if value is None else int(value.scaleb(scale, _DIGITS)) for value in texts]
-    if leaf.decimals == "scaled":
-        if any(value is None or not -(2**63) <= value < 2**63 for value in values):
-            raise FormatError(f"column {leaf.name!r} has a decimal number that does not fit int64", file=file)
-        return np.array(values, np.int64)
-    # The quotient of two numbers that float64 has exactly is the nearest float64.
-    exact = 0 <= scale <= _MAX_SCALE
-    return np.array(
-        [
-            np.nan if value is None else value / 10**scale if exact and -_EXACT <= value <= _EXACT else float(str(text))
-            for value, text in zip(values, texts, strict=True)
-        ],
-        np.float64,
-    )
+    if not arrow.types.is_decimal(kind):
+        numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return numbers
+    if leaf.decimals == "float64":
+        return np.array([np.nan if value is None else float(value) for value in array.to_pylist()], np.float64)
+    values = [int(value.scaleb(kind.scale, _DIGITS)) for value in array.to_pylist()]
+    if any(not -(2**63) <= value < 2**63 for value in values):
+        raise FormatError(f"column {leaf.name!r} has a decimal number that does not fit int64", file=where)
+    return np.array(values, np.int64)
 
 
 def _plain(value: Any) -> str:

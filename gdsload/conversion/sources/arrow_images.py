@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from gdsload.conversion.sources.pictures import ImageForm, put
 from gdsload.conversion.sources.sounds import sound_fields
 from gdsload.errors import FormatError
 
-__all__ = ["ImageColumns", "class_names", "image_columns", "image_modes", "sound_columns", "unlabelled_notes"]
+__all__ = ["ImageColumns", "class_names", "image_columns", "image_modes", "sound_columns"]
 
 _FEATURES = b"huggingface"
 
@@ -68,7 +68,7 @@ class ImageColumns:
                 content = self._content(table, name, row, "sound")
                 fields = {name: content} if self.form.keep_encoded else sound_fields(name, content, where)
             else:
-                fields = {name: column_values(leaf_array(table, leaf), leaf, row, self.file)[0]}
+                fields = {name: column_values(leaf_array(table, leaf), leaf, f"{self.file}, row {row}")[0]}
             put(found, fields, self.file)
         return found
 
@@ -141,8 +141,3 @@ def _features(schema: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(noted, dict):
         return {}
     return {name: feature for name, feature in noted.items() if isinstance(feature, dict)}
-
-
-def unlabelled_notes(names: Iterable[str]) -> list[str]:
-    """Notes for users on columns of classes in which negative numbers mean no class, as `datasets` has it."""
-    return [f"{name!r} has negative numbers, which stand for samples without a class" for name in names]

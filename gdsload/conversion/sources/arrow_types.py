@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypedDict
 
-from gdsload.conversion.row_source import check_fields, choice_of
+from gdsload.conversion.row_source import check_columns, check_fields, choice_of
 from gdsload.conversion.source import FieldChoice
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
@@ -56,6 +56,7 @@ class Leaf:
         fill: what stands for a missing value; None: nothing does.
         decimals: what decimal numbers become.
         usual: an example of what may stand for a missing value; None: that of the type.
+        nan: whether missing floating-point numbers are NaN.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Leaf:
     fill: Any = None
     decimals: str | None = None
     usual: Any = None
+    nan: bool = True
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,14 @@ class TableForm:
         fill: see `ColumnOptions`.
         as_json: likewise.
         decimals: likewise.
+        nan: whether missing floating-point numbers are NaN.
     """
 
     fields: tuple[str, ...] | None = None
     fill: Mapping[str, Any] = field(default_factory=dict)
     as_json: Sequence[str] = ()
     decimals: str | None = None
+    nan: bool = True
 
     def __post_init__(self) -> None:
         if self.decimals not in (None, *_DECIMALS):
@@ -120,9 +124,7 @@ class TableForm:
             raise FormatError(f"two columns are called {twice[0]!r}", file=file)
         by_name = {leaf.name: leaf for leaf in found}
         check_fields([*self.as_json, *self.fill], names, file)
-        # Beside an image that is kept there are fields of its header.
-        columns = dict.fromkeys(_column_of(name, by_name, but) for name in self.fields or ())
-        wanted = [by_name[name] for name in check_fields(None if self.fields is None else [*columns], names, file)]
+        wanted = [by_name[name] for name in check_columns(self.fields, names, file)]
         self._refuse([leaf for leaf in wanted if leaf.name not in but], found, file)
         return [self._filled(leaf, file) for leaf in wanted]
 
@@ -145,7 +147,7 @@ class TableForm:
         name = ".".join(path)
         is_struct = need("pyarrow").types.is_struct(kind) and name not in self.as_json and name not in but
         if not is_struct or is_encoded(kind):
-            yield Leaf(name, path, kind, json=name in self.as_json, decimals=self.decimals)
+            yield Leaf(name, path, kind, json=name in self.as_json, decimals=self.decimals, nan=self.nan)
             return
         for position in range(kind.num_fields):
             yield from self._within(kind.field(position).type, (*path, kind.field(position).name), but)
@@ -227,11 +229,6 @@ def _unnamed_indexes(schema: Any) -> list[str]:
     return [name for name in schema.names if _UNNAMED_INDEX.fullmatch(name)]
 
 
-def _column_of(name: str, there: Container[str], images: Sequence[str]) -> str:
-    column = name.rpartition(".")[0]
-    return column if name not in there and column in images else name
-
-
 def extended(kind: Any) -> bool:
     """Return whether a type is one of Arrow's extensions."""
     return isinstance(kind, need("pyarrow").BaseExtensionType)
@@ -306,8 +303,8 @@ def _trouble(leaf: Leaf) -> str | None:
     if extended(kind) and None in (getattr(kind, "shape", None) or ()):
         return f"its tensors of shape {list(kind.shape)} vary"
     order = list(getattr(kind, "permutation", None) or ())
-    if any(order[order[place]] != place for place in order):  # pyarrow writes the inverse of what it reads
-        return f"the order of its tensors' dimensions, {order}, is read in two ways"
+    if order != sorted(order):  # and pyarrow writes the inverse of what it reads
+        return f"the dimensions of its tensors are in memory in another order, {order}"
     if types.is_dictionary(kind):
         kind = kind.value_type
     if is_text(kind):

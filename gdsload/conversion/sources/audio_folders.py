@@ -14,11 +14,10 @@ from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import classes_of, run_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import OptionError
 
 __all__ = ["AudioFolderSource"]
 
-_MAX_BYTES = 2**31
 _DTYPES = ("float32", "float64")
 
 
@@ -85,9 +84,7 @@ class AudioFolderSource(FieldChoice):
 
     def _sample(self, file: str) -> dict[str, Any]:
         with reading("the file cannot be read", file, OSError), open_file(file) as opened:
-            content = opened.read(_MAX_BYTES)
-        if len(content) == _MAX_BYTES:
-            raise FormatError(f"it has {_MAX_BYTES} bytes or more", file=file)
+            content = opened.read()
         found: dict[str, Any] = {"audio": [content]}
         if not self.keep_encoded:
             found = {name: value[None] for name, value in sound_fields("audio", content, file, self.dtype).items()}

@@ -24,8 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 _FACTORS = ("scale_factor", "add_offset")
-_VALID = ("valid_range", "valid_min", "valid_max")
-ATTRIBUTES = (*_FACTORS, "_FillValue", "missing_value", "_Unsigned", "units", "calendar", *_VALID)
+ATTRIBUTES = (*_FACTORS, "_FillValue", "missing_value", "_Unsigned", "units", "calendar")
 _FLOAT64 = struct.Struct("<d")
 
 
@@ -40,7 +39,6 @@ class StoredNumbers:
         missing: the numbers that stand for no value.
         read_as: the whole type of the same bytes that they are of; None: the one they are stored in.
         units: the unit of values.
-        not_applied: the attributes that may change values, and are left out: what is valid, and several factors.
     """
 
     dtype: np.dtype[Any]
@@ -49,28 +47,28 @@ class StoredNumbers:
     missing: tuple[float, ...] = ()
     read_as: np.dtype[Any] | None = None
     units: str | None = None
-    not_applied: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> StoredNumbers:
-        """The meaning that attributes give to the numbers of a type; attributes are not trusted."""
+        """The meaning that attributes give to the numbers of a type.
+
+        Raises:
+            FormatError: if a factor is no number.
+        """
         if dtype.kind not in "iuf":
             return cls(dtype)
-        factors = {name: _numbers(attributes[name], dtype) for name in _FACTORS if attributes.get(name) is not None}
-        odd = [name for name, found in factors.items() if len(found) != 1]
-        scale, offset = (factors[name] if name in factors and name not in odd else [] for name in _FACTORS)
+        scale, offset = (_factor(attributes, name, dtype) for name in _FACTORS)
         lost = [*_numbers(attributes.get("_FillValue"), dtype), *_numbers(attributes.get("missing_value"), dtype)]
         word, whole = _text(attributes.get("_Unsigned")), {"i": "u", "u": "i"}.get(dtype.kind)
         turned = whole is not None and word == {"i": "true", "u": "false"}[dtype.kind]
         units, calendar = _text(attributes.get("units")), _text(attributes.get("calendar"))
         return cls(
             dtype,
-            float(scale[0]) if scale else 1.0,
-            float(offset[0]) if offset else 0.0,
+            1.0 if scale is None else scale,
+            0.0 if offset is None else offset,
             tuple(dict.fromkeys(number for number in lost if number == number)),  # noqa: PLR0124 - NaN is none anyway
             np.dtype(f"{dtype.byteorder}{whole}{dtype.itemsize}") if turned else None,
             f"{units} ({calendar})" if units and calendar else units or None,
-            (*odd, *(name for name in _VALID if attributes.get(name) is not None)),
         )
 
     @property
@@ -83,13 +81,10 @@ class StoredNumbers:
 
     def notes(self, name: str, *, unpack: bool) -> list[str]:
         """Notes for users on the numbers, which are unpacked or taken as they are stored."""
-        found = [f"{name!r} has {one} in its attributes, which is not applied" for one in self.not_applied]
         if self.formula and not unpack:
             meaning = f"by its attributes a value is {self.formula}"
-            found.append(f"{name!r} has the numbers as they are stored; {meaning}: `unpack=True` makes values of them")
-        elif self.units and " since " in self.units:
-            found.append(f"{name!r} is in {self.units}")
-        return found
+            return [f"{name!r} has the numbers as they are stored; {meaning}: `unpack=True` makes values of them"]
+        return [f"{name!r} is in {self.units}"] if self.units and " since " in self.units else []
 
     def unit(self, *, unpack: bool) -> str | None:
         """The unit of numbers, if attributes give it; stored numbers have it once they are unpacked."""
@@ -177,6 +172,15 @@ def other_dimension_notes(left_out: Collection[str]) -> list[str]:
         f"{name!r} is left out: it belongs to another dimension than the first, and `metadata={{...}}` may keep it"
         for name in left_out
     ]
+
+
+def _factor(attributes: Mapping[str, Any], name: str, dtype: np.dtype[Any]) -> float | None:
+    if (given := attributes.get(name)) is None:
+        return None
+    found = _numbers(given, dtype)
+    if len(found) != 1:
+        raise FormatError(f"the attribute {name} is {given!r:.100}, no single number")
+    return float(found[0])
 
 
 def _numbers(given: Any, dtype: np.dtype[Any]) -> list[Any]:

@@ -21,7 +21,6 @@ from gdsload.system.units import counted
 
 __all__ = ["CocoAnnotations", "CocoImage", "read_annotations"]
 
-_LARGEST = 2**31 - 1
 _LARGEST_NUMBER = 1e18
 _LVIS = ("neg_category_ids", "not_exhaustive_category_ids")
 
@@ -64,68 +63,50 @@ def read_annotations(file: str) -> CocoAnnotations:
 
 @lru_cache(2)
 def _read(file: str, stamp: tuple[str | int, ...]) -> CocoAnnotations:  # noqa: ARG001 - of another state is another result
+    errors = ValueError, KeyError, TypeError, AttributeError, RecursionError
     with (
-        reading("the file is no JSON", file, ValueError, RecursionError),
+        reading("the file is no annotations as COCO has them", file, *errors),
         reading("the file cannot be read", file, OSError),
         open_file(file) as opened,
     ):
-        tree = json.load(opened)
-    try:
-        return _checked(tree)
-    except FormatError as error:
-        raise error.within(file) from None
+        try:
+            return _checked(json.load(opened))
+        except FormatError as error:
+            raise error.within(file) from None
 
 
 def _checked(tree: Any) -> CocoAnnotations:
-    if not isinstance(tree, dict):
-        raise FormatError("the file is no annotations as COCO has them: it is no JSON object")
+    """The content of a file; raises anything if it is damaged."""
     has_objects = tree.get("annotations") is not None  # the file of a test set has none
-    listed, annotations = _listed(tree, "images"), _listed(tree, "annotations", needed=has_objects)
-    kinds = _listed(tree, "categories", needed=has_objects)
-    names = [_text(one, "name", "category", at) for at, one in enumerate(kinds)]
-    categories = dict(zip(_ids(kinds, "category"), names, strict=True))
+    annotations, kinds = (tree[name] if has_objects else tree.get(name) or [] for name in ("annotations", "categories"))
+    categories = dict(zip(_ids(kinds, "category"), (str(one["name"]) for one in kinds), strict=True))
     labels = {number: label for label, number in enumerate(sorted(categories))}
+    listed = tree["images"]
     objects: dict[int, list[Mapping[str, Any]]] = {number: [] for number in _ids(listed, "image")}
-    for at, one in enumerate(annotations):
-        number, category = (_whole(one, name, "annotation", at) for name in ("image_id", "category_id"))
+    for one in annotations:
+        number, category = (_whole(one, name, "annotation") for name in ("image_id", "category_id"))
         if number not in objects or category not in labels:
             what = f"image {number}" if number not in objects else f"category {category}"
             raise FormatError(
-                f"annotation {_id_of(one, at)} is of {what}, which is not there",
+                f"annotation {one.get('id')!r:.50} is of {what}, which is not there",
                 remedy="List it in the file, or remove the annotation.",
             )
         objects[number].append(one)
     made: Counter[str] = Counter()
-    images = [_image(one, at, objects[_whole(one, "id", "image", at)], labels, made) for at, one in enumerate(listed)]
+    images = [_image(one, objects[_whole(one, "id", "image")], labels, made) for one in listed]
     _check_names(images)
     notes = [] if has_objects else ["the file has no annotations: no image has an object"]
     if count := made["outlines"]:
         notes.append(f"{counted(count, 'object')} without a box: the box is that of the outline")
-    ids = Counter(repr(one["id"]) for one in annotations if one.get("id") is not None)
-    if twice := [number for number, count in ids.items() if count > 1]:
-        notes.append(f"annotations have ids in common, {twice[0]:.50} first: each is taken for an object")
     if left := [name for name in _LVIS if any(name in one for one in listed)]:
         notes.append(f"which classes were looked for in an image ({', '.join(left)}) is left out")
     return CocoAnnotations([categories[number] for number in sorted(categories)], images, notes)
 
 
-def _listed(tree: Mapping[str, Any], name: str, *, needed: bool = True) -> list[Mapping[str, Any]]:
-    """A list of objects in the file; an empty one if it is not there, and not needed."""
-    found = tree.get(name)
-    if found is None and not needed:
-        return []
-    if not isinstance(found, list):
-        raise FormatError(f"the file is no annotations as COCO has them: it has no list {name!r}")
-    for at, one in enumerate(found):
-        if not isinstance(one, dict):
-            raise FormatError(f"number {at} of {name!r} is {one!r:.50}, no JSON object")
-    return found
-
-
 def _image(
-    one: Mapping[str, Any], at: int, objects: list[Mapping[str, Any]], labels: Mapping[int, int], made: Counter[str]
+    one: Mapping[str, Any], objects: list[Mapping[str, Any]], labels: Mapping[int, int], made: Counter[str]
 ) -> CocoImage:
-    number, boxes, areas, crowd, fault = _whole(one, "id", "image", at), [], [], [], None
+    number, boxes, areas, crowd, fault = _whole(one, "id", "image"), [], [], [], None
     for item in objects:
         try:
             box = _box(item, made)
@@ -140,10 +121,11 @@ def _image(
         boxes.append(box)
         areas.append(area)
         crowd.append(bool(is_crowd))
+    has_size = one.get("width") is not None or one.get("height") is not None
     return CocoImage(
         number,
         _name(one, number),
-        _size(one, number),
+        (_whole(one, "width", "image"), _whole(one, "height", "image")) if has_size else None,
         np.array(boxes, np.float64).reshape(-1, 4),
         np.array([labels[int(item["category_id"])] for item in objects], np.int64),
         np.array(areas, np.float32),
@@ -164,17 +146,16 @@ def _box(item: Mapping[str, Any], made: Counter[str]) -> list[float]:
             raise FormatError(f"has the bbox {box!r:.100}, not left, top, width and height in pixels")
         return list(map(float, box))
     outlines = item.get("segmentation")
-    if isinstance(outlines, dict):
-        raise FormatError("has no bbox, and a mask of runs; make one of it, by pycocotools.mask.toBbox, say")
-    if not isinstance(outlines, list) or not outlines:
-        raise FormatError("has no bbox, and no outline of which one could be made")
-    for one in outlines:
-        if not isinstance(one, list) or len(one) < 4 or len(one) % 2 or not _are_numbers(one):
-            raise FormatError(f"has no bbox, and an outline that is no list of x and y: {one!r:.50}")
+    if not isinstance(outlines, list) or not outlines or not all(map(_is_outline, outlines)):
+        raise FormatError("has no bbox, and no outline, a list of x and y, of which one could be made")
     points = np.concatenate([np.array(one, np.float64).reshape(-1, 2) for one in outlines])
     low, high = points.min(0), points.max(0)
     made["outlines"] += 1
     return [*low.tolist(), *(high - low).tolist()]
+
+
+def _is_outline(given: Any) -> bool:
+    return isinstance(given, list) and len(given) >= 4 and len(given) % 2 == 0 and _are_numbers(given)
 
 
 def _are_numbers(values: list[Any]) -> bool:
@@ -191,15 +172,6 @@ def _name(one: Mapping[str, Any], number: int) -> str:
     return name
 
 
-def _size(one: Mapping[str, Any], number: int) -> tuple[int, int] | None:
-    if one.get("width") is None and one.get("height") is None:
-        return None
-    width, height = (_whole(one, name, f"image {number}") for name in ("width", "height"))
-    if not (0 < width < _LARGEST and 0 < height < _LARGEST):
-        raise FormatError(f"image {number} has {width} × {height} pixels")
-    return width, height
-
-
 def _check_names(images: list[CocoImage]) -> None:
     """Refuse two images of one file: each would have a part of its objects."""
     seen: dict[str, int] = {}
@@ -213,33 +185,16 @@ def _check_names(images: list[CocoImage]) -> None:
 
 
 def _ids(listed: list[Mapping[str, Any]], what: str) -> list[int]:
-    found = [_whole(one, "id", what, at) for at, one in enumerate(listed)]
+    found = [_whole(one, "id", what) for one in listed]
     if twice := [number for number, count in Counter(found).items() if count > 1]:
         raise FormatError(f"{what} {twice[0]} is listed twice", remedy="Give each another id, or remove one.")
     return found
 
 
-def _whole(one: Mapping[str, Any], name: str, what: str, at: int = -1) -> int:
+def _whole(one: Mapping[str, Any], name: str, what: str) -> int:
     value = one.get(name)
     if type(value) is float and value.is_integer():
         value = int(value)
     if type(value) is not int or not -(2**63) <= value < 2**63:
-        raise FormatError(f"the {name} of {_called(one, name, what, at)} is {value!r:.50}, no whole number")
+        raise FormatError(f"the {name} of {what} {one.get('id')!r:.50} is {value!r:.50}, no whole number")
     return value
-
-
-def _text(one: Mapping[str, Any], name: str, what: str, at: int) -> str:
-    if one.get(name) is None:
-        raise FormatError(f"{_called(one, name, what, at)} has no {name}")
-    return str(one[name])
-
-
-def _called(one: Mapping[str, Any], name: str, what: str, at: int) -> str:
-    """The name of a member of a list, for errors: by its id, or by its place from 0 if the id is at fault."""
-    if at < 0:
-        return what
-    return f"{what} number {at}" if name == "id" else f"{what} {_id_of(one, at)}"
-
-
-def _id_of(one: Mapping[str, Any], at: int) -> str:
-    return f"number {at}" if one.get("id") is None else f"{one['id']!r:.50}"

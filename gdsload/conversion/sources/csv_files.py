@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, Unpack
+from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_columns, check_fields, filled
 from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.sources.arrow_columns import column_values
+from gdsload.conversion.sources.arrow_types import Leaf, TableForm
+from gdsload.conversion.sources.bad_rows import given, halved
 from gdsload.conversion.sources.csv_cells import (
     CELL_TYPES,
-    NUMBERS,
-    CellReader,
-    Column,
-    Rows,
-    beyond,
-    beyond_whole,
-    check_text,
-    header_cells,
+    cells_of,
     is_path,
-    kept_or_rounded,
     missing_among_numbers,
+    not_utf8,
     other_delimiter,
-    read_cells,
     type_of,
+    values_of,
 )
-from gdsload.conversion.sources.csv_text import CsvForm, Piece
+from gdsload.conversion.sources.csv_text import CsvForm, Rows
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
@@ -39,8 +37,6 @@ __all__ = ["CsvSource"]
 
 _SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _LOOKED_AT, _LOOK_BYTES = 1000, 2**16
-_NAMED_NEVER = ("int", "uint", "float")
-"""A first line whose cells are of one of these types has values, and no names."""
 
 
 class CsvOptions(ImageFileOptions, total=False):
@@ -80,28 +76,33 @@ class CsvSource(FieldChoice, ImageSource):
 
     kind = "CSV files"
     threads = False
-    _known: list[Column] | None = None
+    _known: dict[str, str] | None = None
 
     def __init__(self, path: str, **options: Unpack[CsvOptions]) -> None:
         self.path = path
         self.types, self.fill = dict(options.get("types") or {}), dict(options.get("fill") or {})
-        delimiter = options.get("delimiter")
+        delimiter, encoding = options.get("delimiter"), options.get("encoding", "utf-8")
         self.look, self.files = ImageForm.of(options), SourceFiles.of(path, options)
         for name, kind in self.types.items():
             if kind not in CELL_TYPES:
                 raise OptionError(f"the type of {name!r} is {kind!r}", remedy=f"Supported are {', '.join(CELL_TYPES)}.")
-        if delimiter is not None and not _is_delimiter(delimiter):
+        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n'):
             raise OptionError(
                 f"is {delimiter!r:.100}", option="delimiter", remedy="Pass a single character of ASCII, no quote."
             )
-        self.text = CsvForm(delimiter, _encoding(options.get("encoding", "utf-8")))
+        try:
+            self.text = CsvForm(delimiter, codecs.lookup(encoding).name)
+        except LookupError:
+            raise OptionError(
+                f"is {encoding!r:.200}, which is not known", option="encoding", remedy="Pass 'latin-1', say."
+            ) from None
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. Files that cells name are known by a checksum of names, lengths and times."""
         return {
             "kind": self.kind,
             "files": stamps(self._files()),
-            "columns": {column.name: column.kind for column in self._columns()},
+            "columns": self._kinds(),
             "sha256": digest_of(self._stamps_in_cells()),
             "delimiter": self.text.delimiter,
             "encoding": self.text.encoding,
@@ -111,31 +112,29 @@ class CsvSource(FieldChoice, ImageSource):
 
     def _stamps_in_cells(self) -> Iterator[list[list[int] | None]]:
         """The stamps of the files that the cells of each row name."""
-        named = [column.place for column in self._columns() if column.kind == "file"]
-        for file in self._files() if named else []:
-            for piece in self._pieces(file):
-                cells = [] if piece.trouble else self._cells(piece, file)
-                for row in zip(*(cells[place].to_pylist() for place in named if cells), strict=True):
-                    yield [_stamp(_joined(file, os.fsdecode(cell))) for cell in row]
+        paths = self._paths()
+        for file in self._files() if paths else []:
+            for table in (table for rows in self._rows(file) for table in self._tables(rows, paths, file)):
+                for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
+                    yield [_stamp(file, cell) for cell in row]
 
     def notes(self) -> list[str]:
         """Sentences that users should know of it."""
         file, found = self._files()[0], list[str]()
-        names, values = self._header(file), self._first_cells(file)
+        names, first = self._header(file), self._first_cells(file)
         if other := other_delimiter(names):
             found.append(
                 f"there is one column, {names[0]!r:.100}: if cells are between {other!r}, pass `delimiter={other!r}`"
             )
-        for name, kind, place in ((one.name, one.kind, one.place) for one in self._columns()):
-            texts = map(os.fsdecode, values[place].to_pylist())
+        for name, kind in self._kinds().items():
             if name in self.types:
                 continue
-            if kind in ("int", "uint") and (odd := next(filter(_padded, texts), None)):
+            if kind in ("int", "uint") and (odd := next(filter(_is_padded, first[name].to_pylist()), None)):
                 found.append(
                     f"{name!r} is taken for {kind}, but {odd!r} begins with a zero: if it is a name, keep it as a "
                     f"text, `types={{{name!r}: 'str'}}`"
                 )
-            if kind == "str" and (odd := missing_among_numbers(values[place])):
+            if kind == "str" and (odd := missing_among_numbers(first[name])):
                 found.append(
                     f"{name!r} is taken for texts, as {odd!r} is among its values: if that stands for a missing one, "
                     "leave the cell empty"
@@ -144,52 +143,67 @@ class CsvSource(FieldChoice, ImageSource):
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of rows, which are found again by their place in the file, or whole files."""
-        columns, found = self._columns(), list[Part]()
-        names, row_bytes = self._header(self._files()[0]), self._row_bytes(columns)
-        CellReader(",", columns, len(names), self.fill)  # refuses what cannot fill
-        first = next(self._pieces(self._files()[0], _LOOK_BYTES), None)
+        self._leaves()  # refuses what cannot fill
+        files, found = self._files(), list[Part]()
+        names, row_bytes = self._header(files[0]), self._row_bytes()
+        first = next(self._rows(files[0], _LOOK_BYTES), None)
         text_bytes = 1 if first is None else len(first.content) // len(first.begins)
         step = max(target_bytes * text_bytes // row_bytes, 1)
-        for file in self._files():
+        for file in files:
             if (header := self._header(file)) != names:
-                raise _other_columns(header, names, file, self._files()[0])
+                raise FormatError(
+                    f"its columns are not those of the first file, {files[0]}: {header!s:.250}, not {names!s:.250}",
+                    file=file,
+                    remedy="Give all files the same first line, or convert them by themselves.",
+                )
             if not self.text.seekable(file):
                 found.append(Part(os.path.basename(file), (file, 0, 1, -1), nbytes=os.path.getsize(file)))
                 continue
-            for piece in self._pieces(file, step):
-                rows, begin = len(piece.begins), int(piece.begins[0])
-                name = f"{os.path.basename(file)}, {rows} rows from line {piece.line_of(0)}"
-                where = (file, piece.offset + begin, piece.line_of(0), len(piece.content) - begin)
-                found.append(Part(name, where, rows, rows * row_bytes))
+            for rows in self._rows(file, step):
+                count, begin, line = len(rows.begins), int(rows.begins[0]), int(rows.lines[0])
+                where = (file, rows.offset + begin, line, len(rows.content) - begin)
+                name = f"{os.path.basename(file)}, {count} rows from line {line}"
+                found.append(Part(name, where, count, count * row_bytes))
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         file, offset, line, nbytes = str(part.where[0]), *(int(number) for number in part.where[1:])
-        pieces = self._pieces(file) if nbytes < 0 else self.text.pieces(file, offset=offset, line=line, nbytes=nbytes)
-        columns = self._columns()
-        cells = CellReader(self.text.between(file), columns, len(self._header(file)), self.fill)
-        paths = [column.name for column in columns if column.kind == "file"]
-        for piece in pieces:
-            for rows in cells.read(piece, file):
-                yield from self._items(rows, piece, paths, file)
+        found = self._rows(file) if nbytes < 0 else self.text.rows(file, offset=offset, line=line, nbytes=nbytes)
+        names, leaves, paths = self._header(file), self._leaves(), self._paths()
+        for rows in found:
+            made = partial(self._made, rows, names=names, leaves=leaves, file=file)
+            for low, high, values in halved(0, len(rows.begins), made):
+                lines = rows.lines[low:high].tolist()
+                if not paths or isinstance(values, FormatError):
+                    key = f"line {lines[0]}" if len(lines) == 1 else f"lines {lines[0]} to {lines[-1]}"
+                    yield Item(key, partial(given, values), high - low)
+                    continue
+                for number, line in enumerate(lines):
+                    sample = {name: column[number] for name, column in values.items()}
+                    yield Item(f"line {line}", partial(self._sample, sample, paths, file, f"{file}, line {line}"))
 
-    def _items(self, rows: Rows, piece: Piece, paths: Sequence[str], file: str) -> Iterator[Item]:
-        lines = list(map(piece.line_of, rows.rows if paths else [rows.rows[0], rows.rows[-1]]))
-        if rows.trouble is not None:
-            yield Item(f"line {lines[0]}", partial(_refuse, rows.trouble))
-        elif not paths:
-            count = len(rows.rows)
-            key = f"line {lines[0]}" if count == 1 else f"lines {lines[0]} to {lines[1]}"
-            yield Item(key, partial(dict, rows.values), count)
-        else:
-            for number, line in enumerate(lines):
-                sample = {name: values[number] for name, values in rows.values.items()}
-                yield Item(f"line {line}", partial(self._sample, sample, paths, file, f"{file}, line {line}"))
+    def _made(
+        self, rows: Rows, low: int, high: int, *, names: Sequence[str], leaves: Sequence[Leaf], file: str
+    ) -> dict[str, Any]:
+        """The values of the rows from one number to another; those of columns of paths are texts."""
+        where, kinds = f"{file}, line {rows.lines[low]}", self._kinds()
+        wanted = [leaf.name for leaf in leaves]
+        cells = cells_of(rows, low, high, self.text.between(file), names, wanted, where).columns
+        return {
+            leaf.name: column_values(
+                values_of(
+                    column.combine_chunks(), leaf.name, kinds[leaf.name], where,
+                    filled=leaf.fill is not None, rounds=leaf.name in self.types,
+                ),
+                leaf, where,
+            )
+            for leaf, column in zip(leaves, cells, strict=True)
+        }  # fmt: skip
 
     def first_items(self) -> Iterator[Item]:
         """See `ImageSource.first_items`."""
-        if any(column.kind == "file" for column in self._columns()):
+        if self._paths():
             yield from self.read(Part("the first rows", (self._files()[0], 0, 1, -1)))
 
     def _sample(self, cells: Mapping[str, Any], paths: Sequence[str], file: str, where: str) -> dict[str, Any]:
@@ -210,136 +224,100 @@ class CsvSource(FieldChoice, ImageSource):
     def _files(self) -> list[str]:
         return self.files.find(_SUFFIXES, below=False)
 
-    def _columns(self) -> list[Column]:
-        self._known = self._known or self._wanted()
+    def _kinds(self) -> dict[str, str]:
+        """The types of the wanted columns."""
+        if self._known is None:
+            file = self._files()[0]
+            names = self._header(file)
+            check_fields([*self.types, *self.fill], names, file)
+            first = self._first_cells(file)
+            self._known = {name: self.types.get(name) or type_of(first[name], name, file) for name in first}
         return self._known
 
-    def _wanted(self) -> list[Column]:
-        file = self._files()[0]
-        names = self._header(file)
-        check_fields([*self.types, *self.fill], names, file)
-        values, places = self._first_cells(file), {name: place for place, name in enumerate(names)}
-        wanted = check_columns(self.fields, names, file)
-        for name in wanted:
-            check_text(name, f"the name of column {places[name] + 1}", file)
-            if name not in self.types and (cell := beyond_whole(values[places[name]])) is not None:
-                raise OptionError(f"column {name!r} {beyond(cell)}", file=file, remedy=kept_or_rounded(name))
-        return [
-            Column(name, self.types.get(name) or type_of(values[places[name]]), places[name], name in self.types)
-            for name in wanted
-        ]
+    def _paths(self) -> list[str]:
+        """The columns of paths."""
+        return [name for name, kind in self._kinds().items() if kind == "file"]
 
-    def _first_cells(self, file: str) -> list[Any]:
-        """The first cells of each column that are not empty, as arrays of bytes."""
-        compute, found, seen = need("pyarrow.compute"), list[list[Any]](), 0
-        for piece in self._pieces(file, _LOOK_BYTES):
-            if piece.trouble is None:
-                found.append([cells[: _LOOKED_AT - seen] for cells in self._cells(piece, file)])
-            if (seen := seen + len(piece.begins)) >= _LOOKED_AT:
+    def _leaves(self) -> list[Leaf]:
+        arrow, kinds = need("pyarrow"), self._kinds()
+        schema = arrow.schema([(name, arrow.type_for_alias(CELL_TYPES[kind])) for name, kind in kinds.items()])
+        fill = {name: value for name, value in self.fill.items() if name in kinds}
+        return TableForm(None, fill).leaves(schema, self._files()[0])
+
+    def _first_cells(self, file: str) -> dict[str, Any]:
+        """The first cells of each wanted column that are not empty, as texts."""
+        arrow, compute = need("pyarrow"), need("pyarrow.compute")
+        wanted, found, seen = check_columns(self.fields, self._header(file), file), list[Any](), 0
+        for rows in self._rows(file, _LOOK_BYTES):
+            found += self._tables(rows, wanted, file)
+            if (seen := seen + len(rows.begins)) >= _LOOKED_AT:
                 break
-        empty = need("pyarrow").array([], "binary")
-        joined = [need("pyarrow").concat_arrays([empty, *some]) for some in zip(*found, strict=True)]
-        joined = joined or [empty] * len(self._header(file))
-        return [cells.filter(compute.not_equal(compute.binary_length(cells), 0)) for cells in joined]
+        empty = arrow.schema(dict.fromkeys(wanted, arrow.string())).empty_table()
+        cells = arrow.concat_tables([empty, *found]).slice(0, _LOOKED_AT).combine_chunks()
+        columns = {name: arrow.concat_arrays(cells.column(name).chunks) for name in wanted}
+        return {name: column.filter(compute.not_equal(column, "")) for name, column in columns.items()}
 
-    def _cells(self, piece: Piece, file: str) -> list[Any]:
-        """The cells of the rows of a piece that have as many as there are columns."""
-        return read_cells(piece, self.text.between(file), len(self._header(file)))[0]
+    def _tables(self, rows: Rows, wanted: Sequence[str], file: str) -> Iterator[Any]:
+        """The cells of wanted columns of rows, without bad ones."""
+        names, between = self._header(file), self.text.between(file)
+        made = partial(cells_of, rows, between=between, names=names, wanted=wanted, where=file)
+        for _, _, table in halved(0, len(rows.begins), made):
+            if not isinstance(table, FormatError):
+                yield table
 
-    def _row_bytes(self, columns: Sequence[Column]) -> int:
-        file, found = self._files()[0], 0
-        values = self._first_cells(file)
-        for column in columns:
-            kind, cells = column.kind, values[column.place]
-            first = os.fsdecode(cells[0].as_py()) if kind == "file" and len(cells) else ""
-            if first and not first.lower().endswith(".npy"):
+    def _row_bytes(self) -> int:
+        """About how many bytes a sample has."""
+        file, found, first = self._files()[0], 0, self._first_cells(self._files()[0])
+        for name, kind in self._kinds().items():
+            cells = first[name].to_pylist()
+            if kind == "file" and cells and not cells[0].lower().endswith(".npy"):
                 found += (self.look.size or 224) ** 2 * 3
-            elif first:
-                found += (_stamp(_joined(file, first)) or [0])[0]
+            elif kind == "file" and cells:
+                found += (_stamp(file, cells[0]) or [0])[0]
             else:
-                found += 8 if kind in NUMBERS else _mean_bytes(cells)
+                found += sum(map(len, cells)) // max(len(cells), 1) if kind == "str" else 8
         return max(found, 1)
 
     def _header(self, file: str) -> list[str]:
-        piece = next(self.text.pieces(file, _LOOK_BYTES), None)
-        if piece is None:
+        """The names of the columns."""
+        rows = next(self.text.rows(file, _LOOK_BYTES), None)
+        if rows is None:
             raise FormatError("it is empty", file=file)
-        if piece.trouble is not None:
-            raise FormatError(f"the first line does not name the columns: {piece.trouble}", file=file)
-        end = int(piece.begins[1]) if len(piece.begins) > 1 else len(piece.content)
-        names = header_cells(piece.content[:end], self.text.between(file))
+        failed, line = "the first line does not name the columns", rows.text(0, 1)
+        if reason := rows.odd.get(int(rows.begins[0])):
+            raise FormatError(f"{failed}: {reason}", file=file)
+        try:
+            text = line.decode()
+        except UnicodeError:
+            raise not_utf8(line, file) from None
+        with reading(failed, file, csv.Error):
+            names = [name.strip() for name in next(csv.reader([text], delimiter=self.text.between(file)))]
         if not names[0] and "index" not in names:
             names[0] = "index"
-        if "" in names:
-            trouble = f"column {names.index('') + 1} has no name"
-            raise FormatError(f"the first line does not name the columns: {trouble}", file=file)
-        if any(map(is_path, names)) or type_of(need("pyarrow").array(list(map(os.fsencode, names)))) in _NAMED_NEVER:
-            raise FormatError(
-                f"the first line does not name the columns: {', '.join(names)!r:.200} are values",
-                file=file,
-                remedy="Put a line with their names before it.",
-            )
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
+        trouble = f"column {names.index('') + 1} has no name" if "" in names else None
+        if any(map(is_path, names)) or type_of(need("pyarrow").array(names), "", file) in ("int", "uint", "float"):
+            trouble = f"{', '.join(names)!r:.200} are values"
+        if trouble:
+            raise FormatError(f"{failed}: {trouble}", file=file, remedy="Put a line with their names before it.")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
             raise FormatError(f"two columns are called {twice[0]!r}", file=file)
         return names
 
-    def _pieces(self, file: str, step: int | None = None) -> Iterator[Piece]:
+    def _rows(self, file: str, step: int | None = None) -> Iterator[Rows]:
         """The rows of a file without the header."""
-        pieces = self.text.pieces(file, step)
-        for piece in pieces:
-            if len(piece.begins) > 1:
-                yield piece.since(1)
-            break
-        yield from pieces
+        for number, rows in enumerate(self.text.rows(file, step)):
+            if number or len(rows.begins) > 1:
+                yield rows if number else replace(rows, begins=rows.begins[1:], lines=rows.lines[1:])
 
 
-def _refuse(trouble: FormatError) -> NoReturn:
-    raise trouble
-
-
-def _is_delimiter(given: object) -> bool:
-    return isinstance(given, str) and len(given) == 1 and given.isascii() and given not in '"\r\n'
-
-
-def _mean_bytes(cells: Any) -> int:
-    """About how many bytes a cell has."""
-    return sum(map(len, cells.to_pylist())) // max(len(cells), 1)
-
-
-def _other_columns(found: Sequence[str], names: Sequence[str], file: str, first: str) -> FormatError:
-    lacks, more = ([one for one in ones if one not in others] for ones, others in ((names, found), (found, names)))
-    differences = [f"it lacks {', '.join(map(repr, lacks))}"] if lacks else []
-    differences += [f"it has {', '.join(map(repr, more))} beside"] if more else []
-    differ = " and ".join(differences) or f"they come in another order, {', '.join(map(repr, found))}"
-    return FormatError(
-        f"its columns are not those of the first file, {first}: {differ:.500}",
-        file=file,
-        remedy="Give all files the same first line, or convert them by themselves.",
-    )
-
-
-def _encoding(given: Any) -> str:
-    try:
-        return codecs.lookup(given).name
-    except (LookupError, TypeError):
-        raise OptionError(
-            f"is {given!r:.200}, which is not known", option="encoding", remedy="Pass 'latin-1', say."
-        ) from None
-
-
-def _padded(cell: str) -> bool:
+def _is_padded(cell: str) -> bool:
     digits = cell.strip().lstrip("+-")
     return len(digits) > 1 and digits.startswith("0")
 
 
-def _joined(file: str, cell: str) -> str:
-    return os.path.join(os.path.dirname(file), cell)
-
-
-def _stamp(path: str) -> list[int] | None:
-    """Length and times of the last changes of a file, if it is there."""
+def _stamp(file: str, cell: str) -> list[int] | None:
+    """Length and times of the last changes of a file beside another, if it is there."""
     try:
-        return [int(number) for number in stamps([path])[0][1:]]
+        return [int(number) for number in stamps([os.path.join(os.path.dirname(file), cell)])[0][1:]]
     except (OSError, ValueError):
         return None

@@ -14,7 +14,6 @@ ONE_CHANNEL = frozenset({"1", "L", "P"})
 """The modes of Pillow's images of one channel."""
 
 _WITH_ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
-_PLAIN = ONE_CHANNEL | _WITH_ALPHA | {"RGB"}
 _GREY = bytes(value for value in range(256) for _ in "RGB")
 
 
@@ -23,7 +22,6 @@ class _Picture(NamedTuple):
     palette: bytes
     levels: Levels
     alpha: bool
-    beside: bool
 
 
 class FirstPictures:
@@ -40,8 +38,7 @@ class FirstPictures:
     def add(self, name: str, image: Any) -> None:
         """Note a picture of a field: an image of Pillow's that is opened and not loaded."""
         numbers, alpha = levels(image), image.mode in _WITH_ALPHA or "transparency" in image.info
-        seen = _Picture(image.mode, _palette(image), numbers, alpha, image.format == "MPO")
-        self._seen.setdefault(name, set()).add(seen)
+        self._seen.setdefault(name, set()).add(_Picture(image.mode, _palette(image), numbers, alpha))
 
     def one_channel(self) -> dict[str, bytes]:
         """The fields whose pictures have one channel that means the same in all of them, and the longest palette."""
@@ -66,16 +63,10 @@ def _notes(name: str, seen: set[_Picture], mode: str | None) -> list[str]:
         found.append(f"palettes of {name!r} differ, so its pictures are RGB; {choose('keep')} keeps the indices")
     if mode == "one" and not all(_GREY.startswith(one.palette) for one in seen):
         found.append(f"{name!r} has indices into the palette of its pictures; {choose('RGB')} gives colours")
-    if mode == "one" and any(one.mode == "1" for one in seen):
-        found.append(f"{name!r} has pictures of 1 bit: black is 0, white is 255")
     if mode == "RGB" and any(one.levels.top < 255 for one in seen):
         found.append(f"{name!r} has numbers that end before 255, which are scaled to it; {choose('keep')} keeps them")
     if mode is not None and any(one.alpha for one in seen):
         found.append(f"alpha (transparency) of {name!r} is left out; {choose('RGBA')} keeps it")
-    if others := sorted({one.mode for one in seen} - _PLAIN):
-        found.append(f"{name!r} has pictures in {', '.join(others)}, which Pillow converts")
-    if any(one.beside for one in seen):
-        found.append(f"{name!r} has files of several pictures (MPO), of which the first, the photo, is taken")
     return found
 
 

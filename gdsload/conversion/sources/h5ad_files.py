@@ -217,7 +217,8 @@ class _Column:
         lost = mask < 0 if mask is not None and mask.dtype.kind == "i" else mask
         if need("h5py").check_string_dtype(self.values.dtype):
             return arrow.array(np.array(_texts(self.values, begin, end), object), arrow.string(), mask=lost)
-        return arrow.array(self.values[begin:end], mask=lost)
+        values = self.values[begin:end]
+        return arrow.array(values.astype(values.dtype.newbyteorder("="), copy=False), mask=lost)
 
 
 def _matrix(found: Any, dense: bool, file: str) -> _Cells:
@@ -287,10 +288,7 @@ class _Sparse:
         values, _ = self.values_of(begin, end)
         found = np.zeros((end - begin, self.width), values.dtype)
         rows = np.repeat(np.arange(end - begin), np.diff(edges))
-        if found.dtype.kind == "b":
-            found[rows, indices] = values
-        else:
-            np.add.at(found, (rows, indices), values)  # what stands there twice is added, as scipy does
+        np.add.at(found, (rows, indices), values)  # what stands there twice is added, as scipy does
         return found
 
 

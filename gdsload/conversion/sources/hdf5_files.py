@@ -166,14 +166,12 @@ class Hdf5Source(FieldChoice):
 def own_child(group: Any, name: str, file: str) -> Any:
     """The member of a group under a name, which must be in the same file: a link must not make us read another one."""
     h5py = need("h5py")
-    link = group.get(name, getlink=True)
-    if isinstance(link, h5py.ExternalLink):
-        raise FormatError(f"{name!r} is a link to another file", file=file, remedy="Copy what it links to (h5copy).")
-    child = group.get(name)
-    if child is not None and child.file.filename != group.file.filename:
-        raise FormatError(f"{name!r} is in another file", file=file, remedy="Copy what it links to (h5copy).")
-    if isinstance(child, h5py.Dataset) and (child.is_virtual or child.external):
-        raise FormatError(f"{name!r} keeps its data in other files", file=file, remedy="Copy it whole (h5repack).")
+    is_link = isinstance(group.get(name, getlink=True), h5py.ExternalLink)
+    child = None if is_link else group.get(name)
+    elsewhere = is_link or (child is not None and child.file.filename != group.file.filename)
+    if elsewhere or (isinstance(child, h5py.Dataset) and (child.is_virtual or child.external)):
+        what = f"{name!r} is a link to another file, or has its data in one"
+        raise FormatError(what, file=file, remedy="Copy it here whole (h5copy, h5repack).")
     return child
 
 
@@ -181,7 +179,7 @@ def _is_variable(child: Any) -> bool:
     """Return whether a member is a dataset with values, and no mere dimension of netCDF's."""
     if not isinstance(child, need("h5py").Dataset):
         return False
-    label = _attribute(child, "NAME")
+    label = child.attrs.get("NAME")
     text = label.decode("latin-1") if isinstance(label, bytes) else str(label)
     return not text.startswith("This is a netCDF dimension but not a netCDF variable")
 
@@ -196,17 +194,9 @@ def _first_dimension(field: Any) -> str | None:
 
 def _meanings(fields: dict[str, Any]) -> dict[str, StoredNumbers]:
     return {
-        name: StoredNumbers.of({key: _attribute(field, key) for key in ATTRIBUTES}, field.dtype)
+        name: StoredNumbers.of({key: field.attrs.get(key) for key in ATTRIBUTES}, field.dtype)
         for name, field in fields.items()
     }
-
-
-def _attribute(field: Any, name: str) -> Any:
-    """An attribute of a dataset; None if there is none, or one of a type that numpy does not have."""
-    try:
-        return field.attrs.get(name)
-    except TypeError:
-        return None
 
 
 def _is_utf8(field: Any) -> bool:
@@ -218,11 +208,8 @@ def _check(name: str, field: Any, file: str) -> None:
     h5py = need("h5py")
     varying = h5py.check_vlen_dtype(field.dtype)
     kind = np.dtype(varying).kind if varying is not None and varying not in (str, bytes) else field.dtype.kind
-    if (
-        (kind == "O" and h5py.check_string_dtype(field.dtype))
-        or kind == "S"
-        or (kind == "V" and field.dtype.names is None)
-    ):
+    is_text = (kind == "O" and h5py.check_string_dtype(field.dtype)) or kind == "S"
+    if is_text or (kind == "V" and field.dtype.names is None):
         if field.ndim == 1:
             return
     elif kind in "biufc" and (varying is None or field.ndim == 1):
@@ -264,7 +251,7 @@ def _values(field: Any, begin: int, end: int) -> Any:
 def opened_hdf5(file: str) -> Iterator[Any]:
     """A file, open for reading; whatever is wrong with it is a FormatError."""
     h5py = need("h5py", file=file)
-    with reading("the HDF5 file cannot be read", file, OSError, RuntimeError, ValueError, KeyError):
+    with reading("the HDF5 file cannot be read", file, OSError, RuntimeError, ValueError, KeyError, TypeError):
         with open_file(file) as raw:
             if raw.read(len(_NETCDF_3)) == _NETCDF_3:
                 remedy = f"Make one of netCDF 4 of it: nccopy -k netCDF-4 {shlex.quote(file)} new.nc"

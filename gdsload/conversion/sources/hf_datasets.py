@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import BATCH_BYTES, row_parts, spans
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_images import ImageColumns, image_modes, unlabelled_notes
+from gdsload.conversion.sources.arrow_images import ImageColumns, class_names, image_columns, image_modes, sound_columns
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm, TableSource
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.many_images import USUAL_BYTES
@@ -88,13 +87,9 @@ class HuggingFaceSource(TableSource, ImageSource):
 
     def metadata(self) -> dict[str, Any]:
         """The source's part of the dataset's metadata: the names of classes, and units."""
-        classes = self._classes()
-        return ({"classes": classes} if classes else {}) | self.table_form.metadata(self._leaves(self._open()))
-
-    def _classes(self) -> dict[str, list[str]]:
-        """The names of the classes of each column of them."""
-        kind, features = need("datasets").ClassLabel, self._open().features.items()
-        return {name: list(feature.names) for name, feature in features if isinstance(feature, kind) and feature.names}
+        dataset = self._open()
+        classes = class_names(dataset.features.arrow_schema)
+        return ({"classes": classes} if classes else {}) | self.table_form.metadata(self._leaves(dataset))
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
@@ -107,8 +102,9 @@ class HuggingFaceSource(TableSource, ImageSource):
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         dataset = self._open()
+        schema, leaves = dataset.features.arrow_schema, self._leaves(dataset)
         images = ImageColumns(
-            _images(dataset), _sounds(dataset), self._leaves(dataset), self.form, self.path,
+            image_columns(schema), sound_columns(schema), leaves, self.form, self.path,
             follow_paths=self.dataset is not None,
         )  # fmt: skip
         low, high = (int(edge) for edge in part.where)
@@ -165,37 +161,16 @@ class HuggingFaceSource(TableSource, ImageSource):
         return image_modes(self._open().features.arrow_schema)
 
     def _leaves(self, dataset: Any) -> list[Leaf]:
-        return self.table_form.leaves(
-            dataset.features.arrow_schema, self.path, sorted(_images(dataset) | _sounds(dataset))
-        )
+        schema = dataset.features.arrow_schema
+        return self.table_form.leaves(schema, self.path, sorted(image_columns(schema) | sound_columns(schema)))
 
     def notes(self) -> list[str]:
         """Notes for users on the source."""
         dataset = self._open()
-        decoded = _images(dataset) | (frozenset() if self.look.keep_encoded else _sounds(dataset))
+        schema = dataset.features.arrow_schema
+        decoded = image_columns(schema) | (frozenset() if self.look.keep_encoded else sound_columns(schema))
         shown = [leaf for leaf in self._leaves(dataset) if leaf.name not in decoded]
-        return [
-            *self.table_form.notes(shown),
-            *unlabelled_notes(filter(partial(_is_negative, dataset), self._classes())),
-        ]
-
-
-def _is_negative(dataset: Any, name: str) -> bool:
-    """Return whether a column of whole numbers has a negative one."""
-    least = need("pyarrow.compute").min(dataset.select_columns([name])[:].column(name)).as_py()
-    return least is not None and least < 0
-
-
-def _images(dataset: Any) -> frozenset[str]:
-    return _columns_of(dataset, need("datasets").Image)
-
-
-def _sounds(dataset: Any) -> frozenset[str]:
-    return _columns_of(dataset, need("datasets").Audio)
-
-
-def _columns_of(dataset: Any, kind: type) -> frozenset[str]:
-    return frozenset(name for name, feature in dataset.features.items() if isinstance(feature, kind))
+        return self.table_form.notes(shown)
 
 
 def _row_bytes(dataset: Any) -> int:
@@ -203,11 +178,7 @@ def _row_bytes(dataset: Any) -> int:
 
     A row that has but the path of an image's file is as large as if it had one.
     """
-    row = dataset[0:1] if len(dataset) else None
-    cells = (
-        []
-        if row is None
-        else [row.column(name)[0].as_py() or {} for name in _images(dataset) if name in row.column_names]
-    )
+    images = image_columns(dataset.features.arrow_schema) if len(dataset) else ()
+    cells = [dataset[0:1].column(name)[0].as_py() or {} for name in images]
     paths = sum(1 for cell in cells if not cell.get("bytes"))
     return max(int(dataset.data.nbytes) // max(int(dataset.data.num_rows), 1), 1) + paths * USUAL_BYTES

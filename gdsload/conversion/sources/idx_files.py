@@ -31,7 +31,6 @@ SUFFIXES = tuple(f"idx{dims}-{name}{gz}" for dims in range(1, 6) for name, _ in 
 
 _ENDING = re.compile(r"[-._]?idx\d-[a-z]+(\.gz)?$", re.IGNORECASE)
 _FIELDS = {"images": "image", "labels": "label"}
-_MAX_BYTES = 2**32
 
 
 class IdxSource:
@@ -129,8 +128,6 @@ def _array(file: str) -> NDArray[Any]:
         wanted = math.prod(shape) * dtype.itemsize
         if nbytes >= 0 and wanted != nbytes - header:
             raise ValueError(f"its header promises {wanted} bytes, but {nbytes - header} are there")
-        if wanted > _MAX_BYTES and nbytes < 0:
-            raise ValueError(f"its header promises {wanted} bytes; unpack it before")
         if nbytes >= 0 and wanted:
             return np.memmap(file, dtype, "r", header, shape)
         content = exactly(stream, wanted)

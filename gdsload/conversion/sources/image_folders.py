@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain, groupby
 from typing import Any, Unpack
 
 from gdsload.conversion.input_files import digest_of, open_file, stamps
@@ -20,11 +19,7 @@ from gdsload.errors import FormatError
 __all__ = ["ImageFolderSource"]
 
 _NO_CLASS = -1
-_NOT_READ = (
-    ".gif", ".apng", ".avif", ".heic", ".heif", ".jp2", ".jxl", ".jfif", ".jpe", ".ico", ".tga", ".exr", ".dng",
-)  # fmt: skip
 _PICTURE_FOLDERS = ("image", "images", "img", "imgs")
-_TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".json", ".xml")
 
 
 class ImageFolderSource(ImageSource):
@@ -73,19 +68,14 @@ class ImageFolderSource(ImageSource):
         """Notes for users on folders that may be no classes, and on files that are left out."""
         folders = self._folders()
         filled = {name for name, places in folders.items() if any(map(self._has_image, places))}
-        found = []
-        for name, places in folders.items():
-            if name not in filled:
-                names = [entry.name for folder in places for entry in self.files.entries(folder)]
-                ends = sorted({os.path.splitext(one)[1].lower() for one in names})
-                seen = f"its files end in {', '.join(ends[:5])}" if ends else "it is empty"
-                found.append(f"class {name!r} has no image that can be read: {seen}. It keeps its number.")
+        empty = [name for name in folders if name not in filled]
+        found = [f"class {name!r} has no image that can be read. It keeps its number." for name in empty]
         if len(filled) > 1 and (named := sorted(name for name in filled if name.lower() in _PICTURE_FOLDERS)):
             found.append(
                 f"{named[0]!r} is taken for a class. Pictures and their masks are converted with a CSV table that "
                 "has the paths of a pair in each row, `kind='csv'`."
             )
-        if others := self._left_out(bool(folders)):
+        if others := self._left_out():
             endings = ", ".join(sorted({os.path.splitext(name)[1].lower() for name in others}))
             found.append(
                 f"{counted_are(len(others), 'file')} left out, {others[0]!r} first ({endings}). "
@@ -95,25 +85,11 @@ class ImageFolderSource(ImageSource):
             )
         return found
 
-    def _left_out(self, classes: bool) -> list[str]:
-        """Pictures that are not read, or are in no class folder, and files that may tell something of the images.
-
-        These are tables, and those that are called as an image is.
-        """
-        found = []
-        for root in self._roots(self._split_folders()):
-            below = (self.files.entries(folder) for folder in sorted(self.files.folders(root)))
-            files = (entry.path for entry in chain(self.files.entries(root, below=False), *below))
-            for folder, paths in groupby(files, os.path.dirname):
-                names = [os.path.basename(path) for path in paths]
-                images = {os.path.splitext(name)[0] for name in names if name.lower().endswith(PICTURES)}
-                for name in names:
-                    stem, ending = os.path.splitext(name)
-                    is_taken = ending.lower() in PICTURES
-                    tells = ending.lower() in (*_TABLES, *_NOT_READ) or (stem in images and not is_taken)
-                    if tells or (is_taken and classes and folder == root):
-                        found.append(os.path.relpath(os.path.join(folder, name), self.path))
-        return found
+    def _left_out(self) -> list[str]:
+        """The files that are not read: other ones than pictures, and pictures that are in no folder of a class."""
+        taken = {name for _, name in self._files()}
+        paths = (entry.path for root in self._roots(self._split_folders()) for entry in self.files.entries(root))
+        return [name for path in paths if (name := os.path.relpath(path, self.path)) not in taken]
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The files are many: they are known by a checksum of names, lengths and times."""

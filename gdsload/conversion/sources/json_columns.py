@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -11,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from gdsload.conversion.reasons import as_pasted
+from gdsload.conversion.sources.arrow_types import inner_type
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["CONSTANTS", "column_of", "inferred_type", "late_key", "named_type"]
+__all__ = ["CONSTANTS", "column_of", "key_type", "late_key", "mixed", "named_type"]
 
 CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """The constants of JSON lines, as Python writes them; any other infinite number was too large."""
@@ -23,8 +23,8 @@ _USUAL: dict[type | tuple[type, ...], tuple[str, object]] = {bool: ("bool", Fals
 """The type that a value has, and what may stand for one that is missing; lists and objects as texts of JSON."""
 
 
-def inferred_type(values: Sequence[Any], key: str, file: str) -> Any:
-    """The type of a key with these values.
+def key_type(values: Sequence[Any], named: Any, key: str, file: str) -> Any:
+    """The type of a key with these values; where they are lists, `named` is that of their elements.
 
     Raises:
         FormatError: if they are of several types.
@@ -33,33 +33,30 @@ def inferred_type(values: Sequence[Any], key: str, file: str) -> Any:
     """
     arrow, there = need("pyarrow"), [value for value in values if value is not None]
     kinds = set(map(type, there))
-    if not there and len(values):
+    if kinds == {list}:
+        return arrow.list_(key_type(list(chain.from_iterable(there)), named, key, file))
+    if named is not None:
+        zoned = arrow.timestamp(named.unit, "UTC") if arrow.types.is_timestamp(named) else named
+        return zoned if kinds == {str} and _all_have(zoned, there) and not _all_have(named, there) else named
+    if not there:
         raise OptionError(
             f"the key {key!r:.100} has no value in the first lines",
             file=file,
-            remedy=f"Say of what type it is, `types={{{key!r:.100}: 'float64'}}`, say; or choose other fields: "
+            remedy=f"Say of what type it is, `types={{{as_pasted(key)}: 'float64'}}`, say; or choose other fields: "
             "`fields=[...]`.",
         )
-    if not there:  # of empty lists
-        return arrow.null()
-    if kinds == {list}:
-        return arrow.list_(inferred_type(list(chain.from_iterable(there)), key, file))
-    if kinds == {dict}:
-        names = dict.fromkeys(chain.from_iterable(there))
-        return arrow.struct([(name, inferred_type([one.get(name) for one in there], key, file)) for name in names])
     if kinds == {int}:
-        for kind in (arrow.int64(), arrow.uint64()):
-            if _beyond(there, kind) is None:
-                return kind
+        if found := next((kind for kind in (arrow.int64(), arrow.uint64()) if _all_have(kind, there)), None):
+            return found
         beyond = _beyond(there, arrow.int64())
     elif kinds <= {int, float}:
         if (beyond := _rounded(there)) is None:
             return arrow.float64()
     elif len(kinds) == 1:
-        return arrow.bool_() if kinds == {bool} else arrow.string()
+        return {bool: arrow.bool_(), str: arrow.string(), dict: arrow.struct([])}[kinds.pop()]
     else:
         other = next(one for one in there if type(one) is not type(there[0]))
-        raise _mixed(key, None, f"{there[0]!r:.50} and {other!r:.50}", file)
+        raise mixed(key, None, f"{there[0]!r:.50} and {other!r:.50}", file)
     raise OptionError(_would_be_rounded(key, beyond), file=file, remedy=_kept_or_rounded(key))
 
 
@@ -77,63 +74,72 @@ def column_of(values: Sequence[Any], kind: Any, key: str, where: str, *, rounds:
     Raises:
         FormatError: if the type does not have one of the values.
     """
-    arrow = need("pyarrow")
-    _check(values, kind, key, where, rounds=rounds)
+    arrow, inner = need("pyarrow"), inner_type(kind)
+    elements = _elements(values, kind, key, where)
     try:
-        if arrow.types.is_temporal(kind) and any(isinstance(one, str) for one in values):
-            return arrow.array(values, arrow.string()).cast(kind)
-        try:
-            return arrow.array(values, kind)
-        except arrow.ArrowInvalid:  # a large whole number, which is a float, too
-            return arrow.array([_floated(one, kind) for one in values], kind)
+        if arrow.types.is_temporal(inner):
+            return arrow.array(values, _of_texts(kind)).cast(kind)
+        found = arrow.array(values, kind)
     except (arrow.ArrowException, ValueError, TypeError, OverflowError) as error:
-        raise _mixed(key, None, str(error)[:200], where) from None
+        if not arrow.types.is_floating(inner):
+            beyond = _beyond(elements, inner) if arrow.types.is_integer(inner) else None
+            reason = str(error)[:200] if beyond is None else f"{inner} does not have {beyond}"
+            raise mixed(key, _wider(beyond, inner), reason, where) from None
+        if not rounds and (beyond := _rounded(elements)) is not None:
+            raise FormatError(_would_be_rounded(key, beyond), file=where, remedy=_kept_or_rounded(key)) from None
+        found = arrow.array(_floated(values), kind)  # a large whole number, which is a float, too
+    if arrow.types.is_floating(inner):
+        numbers = found
+        while arrow.types.is_list(numbers.type):
+            numbers = numbers.flatten()
+        infinite = int(np.isinf(numbers.to_numpy(zero_copy_only=False)).sum())
+        if infinite and infinite > sum(any(one is known for known in CONSTANTS.values()) for one in elements):
+            raise FormatError(
+                f"the key {key!r:.100} has a number beyond those of {np.dtype(inner.to_pandas_dtype())}", file=where
+            )
+    return found
 
 
-def _check(values: Sequence[Any], kind: Any, key: str, where: str, *, rounds: bool) -> None:
-    """Refuse a value that a type does not have; Arrow makes 1 of 1.5, and 1.0 of true."""
-    types, there = need("pyarrow").types, [value for value in values if value is not None]
-    kinds, value = set(map(type, there)), None
-    if odd := kinds - _held(kind):
-        value = next(one for one in there if type(one) in odd)
-    elif types.is_struct(kind):
-        names = {one.name for one in kind}
-        value = next((one for one in there if one.keys() - names), None)
-    elif types.is_integer(kind):
-        value = _beyond(there, kind)
-    if value is not None:
-        raise _mixed(key, _wider(value, kind), f"{kind!s:.100} does not have {value!r:.100}", where)
-    if types.is_list(kind):
-        _check(list(chain.from_iterable(there)), kind.value_type, key, where, rounds=rounds)
-    elif types.is_struct(kind):
-        for one in kind:
-            _check([value.get(one.name) for value in there], one.type, key, where, rounds=rounds)
-    elif int in kinds and types.is_floating(kind) and not rounds and (beyond := _rounded(there)) is not None:
-        raise FormatError(_would_be_rounded(key, beyond), file=where, remedy=_kept_or_rounded(key))
-    elif types.is_floating(kind) and not all(_is_known(one) for one in there if abs(one) > sys.float_info.max):
-        raise FormatError(f"the key {key!r:.100} has a number beyond those of float64", file=where)
-
-
-def _is_known(infinite: float) -> bool:
-    return any(infinite is known for known in CONSTANTS.values())
+def _elements(values: Sequence[Any], kind: Any, key: str, where: str) -> Sequence[Any]:
+    """The values that are in no list; or an error, as Arrow takes some of other types: it makes 1.0 of true."""
+    types = need("pyarrow").types
+    while True:
+        odd = set(map(type, values)) - _held(kind)
+        if odd:
+            value = next(one for one in values if type(one) in odd)
+            raise mixed(key, _wider(value, kind), f"{kind!s:.100} does not have {value!r:.100}", where)
+        if not types.is_list(kind):
+            return values
+        values, kind = list(chain.from_iterable(one for one in values if one is not None)), kind.value_type
 
 
 def _held(kind: Any) -> set[type]:
     """The types of JSON's values that a type of Arrow's has."""
     types = need("pyarrow").types
-    if types.is_list(kind) or types.is_struct(kind):
-        return {list} if types.is_list(kind) else {dict}
     if types.is_integer(kind) or types.is_floating(kind):
-        return {int} if types.is_integer(kind) else {int, float}
-    return {bool} if types.is_boolean(kind) else {str, int} if types.is_temporal(kind) else {str}
+        return {type(None), int} if types.is_integer(kind) else {type(None), int, float}
+    return {type(None), list if types.is_list(kind) else bool if types.is_boolean(kind) else str}
 
 
-def _beyond(values: Sequence[int], kind: Any) -> int | None:
+def _of_texts(kind: Any) -> Any:
+    arrow = need("pyarrow")
+    return arrow.list_(_of_texts(kind.value_type)) if arrow.types.is_list(kind) else arrow.string()
+
+
+def _all_have(kind: Any, values: Sequence[Any]) -> bool:
+    """Return whether a type has all values."""
+    arrow = need("pyarrow")
+    try:
+        arrow.array(values).cast(kind) if arrow.types.is_temporal(kind) else arrow.array(values, kind)
+    except (arrow.ArrowException, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _beyond(values: Sequence[int | None], kind: Any) -> int | None:
     """A whole number that a type does not have; None if there is none."""
     limits = np.iinfo(kind.to_pandas_dtype())
-    if not values or (limits.min <= min(values) and max(values) <= limits.max):
-        return None
-    return next(value for value in values if not limits.min <= value <= limits.max)
+    return next((value for value in values if value is not None and not limits.min <= value <= limits.max), None)
 
 
 def _rounded(values: Sequence[Any]) -> int | None:
@@ -141,23 +147,26 @@ def _rounded(values: Sequence[Any]) -> int | None:
     return next((value for value in values if type(value) is int and float(str(value)) != value), None)
 
 
-def _floated(value: Any, kind: Any) -> Any:
-    """A value with the whole numbers of a type of floating-point ones as such."""
-    if isinstance(value, list):
-        return [_floated(one, kind.value_type) for one in value]
-    if isinstance(value, dict):
-        return {one.name: _floated(value.get(one.name), one.type) for one in kind}
-    return float(str(value)) if type(value) is int and need("pyarrow").types.is_floating(kind) else value
+def _floated(value: Any) -> Any:
+    """A value with whole numbers as floating-point ones."""
+    if isinstance(value, Sequence):
+        return [_floated(one) for one in value]
+    return value if value is None else float(str(value))
 
 
 def _wider(value: Any, kind: Any) -> str | None:
-    """The type that has a number which a type of whole ones has not; None if there is none."""
-    if not need("pyarrow").types.is_integer(kind) or type(value) not in (int, float):
+    """The type that has a number which a type has not; None if there is none."""
+    types, limits = need("pyarrow").types, np.iinfo(np.int64)
+    if type(value) is float and types.is_integer(kind):
+        return "float64"
+    if type(value) is not int or not (types.is_integer(kind) or types.is_temporal(kind)):
         return None
-    return "float64" if isinstance(value, float) else "uint64" if 2**63 <= value < 2**64 else None
+    is_signed = (limits.min <= value <= limits.max and kind.bit_width < 64) or types.is_temporal(kind)
+    return "int64" if is_signed else "uint64" if limits.max < value < 2**64 else None
 
 
-def _mixed(key: str, kind: str | None, reason: str, where: str) -> FormatError:
+def mixed(key: str, kind: str | None, reason: str, where: str) -> FormatError:
+    """The error of a key that has a value of another type, and maybe of a kind that has all."""
     name = as_pasted(key)
     rounds = ", which rounds whole numbers beyond 2**53" if kind == "float64" else ""
     way = f"Say of what type it is, `types={{{name}: {kind!r}}}`{rounds}; or keep it" if kind else "Keep it"

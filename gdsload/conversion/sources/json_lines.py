@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, NoReturn, Unpack
+from itertools import chain
+from typing import Any, Unpack
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_fields
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_columns import table_items
+from gdsload.conversion.sources.arrow_columns import column_values
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource
+from gdsload.conversion.sources.bad_rows import row_items
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.json_columns import CONSTANTS, column_of, inferred_type, late_key, named_type
+from gdsload.conversion.sources.json_columns import CONSTANTS, column_of, key_type, late_key, mixed, named_type
 from gdsload.conversion.sources.streams import DAMAGED, read_line, unpacked
 from gdsload.errors import FormatError
 
@@ -25,6 +27,7 @@ __all__ = ["JsonLinesSource"]
 _SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _TOKENS = "tokens"
 _LOOKED_AT, _LOOK_BYTES = 1000, 16 * 2**20
+_LONG_LINES = "Write such samples as Parquet files, or their parts as several lines."
 _BATCH_BYTES, _MAX_LINE_BYTES = 4 * 2**20, 2**26  # as Python's objects a line may take thirty times as much
 
 
@@ -32,8 +35,9 @@ class JsonOptions(FileOptions, ColumnOptions, total=False):
     """The options of JSON lines.
 
     Attributes:
-        types: the element types of keys, where the first lines do not tell them: ``{"x": "float64"}``; of a key that
-            comes later, together with its `fill`; ``"string"`` for texts.
+        types: the types of keys, or of the elements of their lists, where the first lines do not tell them:
+            ``{"x": "float64", "s.y": "int64"}``; of a key that comes later, together with its `fill`; ``"string"`` for
+            texts, ``"timestamp[us]"`` for texts of times.
     """
 
     types: Mapping[str, str]
@@ -55,7 +59,7 @@ class JsonLinesSource(TableSource):
 
     kind = "JSON lines"
     threads = False
-    _known: tuple[Any, list[Leaf]] | None = None
+    _known: tuple[dict[str, bool], list[Leaf]] | None = None
 
     def __init__(self, path: str, **options: Unpack[JsonOptions]) -> None:
         self.path = path
@@ -116,68 +120,97 @@ class JsonLinesSource(TableSource):
             yield from self._items(lines, row, file)
 
     def _items(self, lines: Sequence[bytes], row: int, file: str) -> Iterator[Item]:
-        """All lines at once; if one cannot be read, each half by itself, so that it alone is at fault."""
-        if not lines:
-            return
-        where = f"{file}, row {row}"
-        try:
-            tokens = _TOKENS in self._columns()[0].names
-            table = self._table([_object(line, where, tokens=tokens) for line in lines], where)
-            items = list(table_items(table, self._columns()[1], row, file))
-        except FormatError as error:
-            if len(lines) == 1:
-                yield Item(f"row {row}", partial(_refuse, error), 1)
-                return
-            middle = len(lines) // 2
-            yield from self._items(lines[:middle], row, file)
-            yield from self._items(lines[middle:], row + middle, file)
-        else:
-            yield from items
+        where = f"{file}, row "
+        return row_items(row, len(lines), lambda low, high: self._made(lines[low:high], f"{where}{row + low}"))
 
-    def _table(self, objects: Sequence[dict[str, Any]], where: str) -> Any:
-        schema, _ = self._columns()
-        for found in objects if self.fields is None else ():
-            if late := found.keys() - set(schema.names):
-                raise late_key(min(late), found[min(late)], where)
-        return need("pyarrow").table({
-            one.name: column_of(
-                self._values(objects, one.name, where), one.type, one.name, where, rounds=one.name in self.types
-            )
-            for one in schema
-        })  # fmt: skip
+    def _made(self, lines: Sequence[bytes], where: str) -> dict[str, Any]:
+        """The fields of some lines."""
+        keys, leaves = self._columns()
+        tokens = any(leaf.name == _TOKENS for leaf in leaves)
+        objects = [self._object(line, where, tokens=tokens) for line in lines]
+        for one in objects if self.fields is None else ():
+            if late := one.keys() - keys.keys():
+                raise late_key(min(late), one[min(late)], where)
+        for key in (key for key, is_object in keys.items() if is_object):
+            if odd := [value for one in objects if (value := one.get(key)) is not None]:
+                raise mixed(key, None, f"objects and {odd[0]!r:.100}", where)
+        found = {}
+        for leaf in leaves:
+            values, rounds = self._values(objects, leaf.name, where), leaf.name in self.types
+            found[leaf.name] = column_values(column_of(values, leaf.kind, leaf.name, where, rounds=rounds), leaf, where)
+        return found
+
+    def _object(self, line: bytes, where: str, *, tokens: bool = True) -> dict[str, Any]:
+        """The object of a line, with the parts of those in it; a list is one with the key `tokens`, if wanted."""
+        with reading("the line is no JSON", where, ValueError, RecursionError):
+            has_minus_zero = b"-0" in line and _MINUS_ZERO.search(line)
+            found = (_SLOW_DECODER if has_minus_zero else _DECODER).decode(line.decode("utf-8-sig"))
+            if isinstance(found, dict) and dict in map(type, found.values()):
+                found = _once(list(self._parts(found, "")))
+        if tokens and isinstance(found, list):
+            return {_TOKENS: found}
+        if not isinstance(found, dict):
+            raise FormatError(f"the line is no JSON object: {line!r:.100}", file=where)
+        return found
+
+    def _parts(self, found: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+        for key, value in found.items():
+            name = f"{above}{key}"
+            if isinstance(value, dict) and name not in self.table_form.as_json:
+                yield from self._parts(value, f"{name}.")
+            else:
+                yield name, value
 
     def _values(self, objects: Sequence[Mapping[str, Any]], key: str, where: str) -> list[Any]:
         """The values of a key, as texts of JSON if it is kept as such."""
         if key not in self.table_form.as_json:
-            return [found.get(key) for found in objects]
+            return [one.get(key) for one in objects]
         with reading(f"the key {key!r:.100} cannot be kept as a text of JSON", where, RecursionError):
-            return [json.dumps(found[key], ensure_ascii=False) if key in found else None for found in objects]
+            return [json.dumps(one[key], ensure_ascii=False) if key in one else None for one in objects]
 
-    def _columns(self) -> tuple[Any, list[Leaf]]:
-        """Arrow's schema of the lines, and what fields are made of: by the first lines of the first file."""
+    def _columns(self) -> tuple[dict[str, bool], list[Leaf]]:
+        """The keys of the first lines, True for those of objects; and what fields are made of."""
         if self._known is None:
             file = self._files()[0]
-            with reading("the first lines cannot be read", file, RecursionError):
-                schema = self._schema(file)
-            form = TableForm(self.fields, self.table_form.fill, (), self.table_form.decimals)
-            self._known = schema, form.leaves(schema, file)
+            objects = self._first_objects(file)
+            named = {name: named_type(name, kind) for name, kind in self.types.items()}
+            # A key that has what stands for it where it is missing need not be in the first lines.
+            late = [name for name in named if name in self.table_form.fill]
+            names = dict.fromkeys([*chain.from_iterable(objects), *late])
+            of_objects = {above for name in names for above in _above(name) if not _both_in_one(above, name, objects)}
+            fields = [name for name in names if name not in of_objects]
+            check_fields([*self.table_form.as_json, *named], fields, file)
+            form, arrow = TableForm(self.fields, self.table_form.fill, (), self.table_form.decimals), need("pyarrow")
+            columns = []
+            for name in check_fields(self.fields, fields, file):
+                with reading(f"the key {name!r:.100} cannot be read", file, RecursionError):
+                    kind = key_type(self._values(objects, name, file), named.get(name), name, file)
+                columns.append((name, kind))
+            leaves = form.leaves(arrow.schema(columns), file)
+            self._known = {**dict.fromkeys(names, False), **dict.fromkeys(of_objects, True)}, leaves
         return self._known
 
-    def _schema(self, file: str) -> Any:
-        arrow, objects = need("pyarrow", file=file), _first_objects(file)
-        named = {name: named_type(name, kind) for name, kind in self.types.items()}
-        keys = list(dict.fromkeys(key for found in objects for key in found))
-        # A key that has what stands for it where it is missing need not be in the first lines.
-        late = [name for name in named if name in self.table_form.fill and name not in keys]
-        check_fields([*self.table_form.as_json, *named], [*keys, *late], file)
-        wanted = [key for key in [*keys, *late] if self.fields is None or self._is_wanted(key)]
-        if not wanted:
-            check_fields(self.fields, keys, file)
-        types = (named.get(key) or inferred_type(self._values(objects, key, file), key, file) for key in wanted)
-        return arrow.schema(list(zip(wanted, types, strict=True)))
+    def _first_objects(self, file: str) -> list[dict[str, Any]]:
+        """The objects of the first lines, of bounded length together; one that is none is at fault when its turn comes.
 
-    def _is_wanted(self, key: str) -> bool:
-        return any(name == key or name.startswith(f"{key}.") for name in self.fields or ())
+        Raises:
+            FormatError: if there is no line, or none is an object.
+        """
+        found, trouble, seen, nbytes = list[dict[str, Any]](), None, 0, 0
+        with _opened(file) as opened:
+            for line in opened:
+                if line.isspace():
+                    continue
+                try:
+                    found.append(self._object(line, f"{file}, row {seen}"))
+                except FormatError as error:
+                    trouble = trouble or error
+                seen, nbytes = seen + 1, nbytes + len(line)
+                if seen == _LOOKED_AT or nbytes >= _LOOK_BYTES:
+                    break
+        if not found:
+            raise trouble or FormatError("there is not one line", file=file)
+        return found
 
     def _files(self) -> list[str]:
         return self.files.find(_SUFFIXES)
@@ -188,8 +221,15 @@ def _part(name: str, file: str, edges: tuple[int, int], rows: tuple[int, int]) -
     return Part(f"{name}, rows {rows[0]} to {rows[1] - 1}", where, rows[1] - rows[0], edges[1] - edges[0])
 
 
-def _refuse(trouble: FormatError) -> NoReturn:
-    raise trouble
+def _above(name: str) -> list[str]:
+    """The keys of the objects that a key may be a part of."""
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _both_in_one(one: str, other: str, objects: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether an object has both keys, so that the other has a dot in it, and is no part of the one."""
+    return any(one in found and other in found for found in objects)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -199,41 +239,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=CONSTANTS.__getitem__)
+def _whole(text: str) -> float:
+    """A whole number; of minus zero, which whole numbers have not, the floating-point one."""
+    return -0.0 if text == "-0" else int(text)
 
 
-def _object(line: bytes, where: str, *, tokens: bool = True) -> dict[str, Any]:
-    """The object of a line; a line that is a list is one with the key `tokens`, where that is wanted."""
-    with reading("the line is no JSON", where, ValueError, RecursionError):
-        found = _DECODER.decode(line.decode("utf-8-sig"))
-    if tokens and isinstance(found, list):
-        return {_TOKENS: found}
-    if not isinstance(found, dict):
-        raise FormatError(f"the line is no JSON object: {line!r:.100}", file=where)
-    return found
-
-
-def _first_objects(file: str) -> list[dict[str, Any]]:
-    """The objects of the first lines, of bounded length together; a line that is none is at fault when its turn comes.
-
-    Raises:
-        FormatError: if there is no line, or none is an object.
-    """
-    found, trouble, seen, nbytes = list[dict[str, Any]](), None, 0, 0
-    with _opened(file) as opened:
-        for line in opened:
-            if line.isspace():
-                continue
-            try:
-                found.append(_object(line, f"{file}, row {seen}"))
-            except FormatError as error:
-                trouble = trouble or error
-            seen, nbytes = seen + 1, nbytes + len(line)
-            if seen == _LOOKED_AT or nbytes >= _LOOK_BYTES:
-                break
-    if not found:
-        raise trouble or FormatError("there is not one line", file=file)
-    return found
+_HOW: dict[str, Any] = {"object_pairs_hook": _once, "parse_constant": CONSTANTS.__getitem__}
+_DECODER, _SLOW_DECODER = json.JSONDecoder(**_HOW), json.JSONDecoder(**_HOW, parse_int=_whole)
+_MINUS_ZERO = re.compile(rb"-0(?![0-9.eE])")
 
 
 @contextmanager
@@ -243,4 +256,4 @@ def _opened(file: str, offset: int = 0) -> Iterator[Iterator[bytes]]:
         stream = unpacked(raw, packed=file.lower().endswith(".gz"))
         if offset:
             stream.seek(offset)
-        yield iter(lambda: read_line(stream, file, most=_MAX_LINE_BYTES), b"")
+        yield iter(lambda: read_line(stream, file, _LONG_LINES, _MAX_LINE_BYTES), b"")

@@ -19,8 +19,7 @@ from gdsload.conversion.source import Part
 from gdsload.conversion.sources.arrow_images import image_columns
 from gdsload.conversion.sources.arrow_types import inner_type, is_list, is_text
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.parquet_files import ParquetSource, opened_table
-from gdsload.conversion.sources.pictures import ImageFileOptions
+from gdsload.conversion.sources.parquet_files import ParquetSource, TableFileOptions, opened_table
 from gdsload.conversion.splits import ALL
 from gdsload.errors import FormatError, OptionError
 
@@ -37,19 +36,20 @@ class LeRobotSource(ParquetSource):
     States, actions and other numbers are arrays of the shapes that `meta/info.json` gives them, or numbers where a
     table has such; ``episode_index``, ``frame_index``, ``index``, ``task_index`` and ``timestamp`` are among them.
     Splits are those of that file. Images that are in the tables become uint8 ``[channels, height, width]``, turned as
-    their EXIF data say. Videos are not decoded: they are refused unless `fields` leaves them out. Missing values are as
-    in Parquet files.
+    their EXIF data say. Videos are not decoded: they are refused unless `fields` leaves them out. A frame in which a
+    value is missing, or of another shape than its feature, is an error of that frame.
 
     Args:
         path: the folder, which has `meta/info.json` and `data`.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+        **options: those of Parquet files: see `ParquetSource`.
     """
 
     kind = "LeRobot dataset"
 
-    def __init__(self, path: str, **options: Unpack[ImageFileOptions]) -> None:
+    def __init__(self, path: str, **options: Unpack[TableFileOptions]) -> None:
         super().__init__(path, **options)
+        # A robot must not learn a state or an action that was not recorded.
+        self.table_form = replace(self.table_form, nan=False)
 
     @property
     def tasks(self) -> list[str]:
@@ -92,17 +92,13 @@ class LeRobotSource(ParquetSource):
         return columns if self._episodes() is None else list(dict.fromkeys([*columns, _EPISODE]))
 
     def _taken(self, batch: Any, file: str) -> Iterator[tuple[int, Any]]:
-        """The rows of the split's episodes, with lists of the shapes that features have."""
-        arrow, episodes = need("pyarrow"), self._episodes()
-        edges = np.array([0, batch.num_rows])
-        if episodes is not None:
-            edges = np.flatnonzero(np.diff(_among(batch.column(_EPISODE), episodes), prepend=False, append=False))
-        batch.validate(full=True)
-        known = {one.name: one for one in self._features()}
-        schema = arrow.schema([known[one.name].shaped(one, file) if one.name in known else one for one in batch.schema])
+        """The rows of the split's episodes."""
+        if (episodes := self._episodes()) is None:
+            yield 0, batch
+            return
+        edges = np.flatnonzero(np.diff(_among(batch.column(_EPISODE), episodes), prepend=False, append=False))
         for low, high in edges.reshape(-1, 2).tolist():
-            with reading("lists are not of shape, as their features say", file, arrow.ArrowException):
-                yield low, batch.slice(low, high - low).cast(schema)
+            yield low, batch.slice(low, high - low)
 
     def _schema(self, table: Any, file: str) -> Any:
         """The columns of a file that are features, of the shapes that these have."""

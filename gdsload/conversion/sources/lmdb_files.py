@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from gdsload.conversion.input_files import check_file, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import filled
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.encoded_values import ENCODINGS, decoded_fields
-from gdsload.conversion.sources.lmdb_keys import KeyRuns, list_runs, read_run
+from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource, put
 from gdsload.conversion.sources.reading_process import read_apart
 from gdsload.errors import FormatError, OptionError
@@ -23,6 +24,11 @@ _SUFFIXES = (".mdb", ".lmdb")
 AT_ONCE_BYTES = 8 * 2**20
 _FEW = 1024
 _LOCKS = ("lock.mdb", "-lock")
+_DATABASE_BYTES = 48
+"""How long the value is that describes a database."""
+_MAX_DATABASES = 1
+
+Pair = tuple[bytes, bytes]
 
 
 class LmdbSource(ImageSource):
@@ -30,15 +36,13 @@ class LmdbSource(ImageSource):
 
     Fields: ``key``, bytes, and ``value``, bytes or what `decode` makes of them. Values are never unpickled. What is
     read is the state after the last finished transaction; do not write to it meanwhile. No lock is taken, and no file
-    is made. It is read by the library `lmdb`.
+    is made. It is read by the library `lmdb`. An environment that holds databases with names is refused.
 
     Args:
         path: the folder with `data.mdb`, a file (`.mdb`, `.lmdb`), or a folder of such folders and files.
         decode: what values are: ``"bytes"``, ``"text"`` (UTF-8), ``"npy"``, or ``"image"`` (uint8 ``[channels,
             height, width]``, turned as its EXIF data say).
         with_key: whether the field ``key`` is made.
-        database: the name of the database in the environment; ``""``: the one without a name, whatever names are in
-            it. None: that one, if it has values alone.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
@@ -52,7 +56,6 @@ class LmdbSource(ImageSource):
         *,
         decode: str = "bytes",
         with_key: bool = True,
-        database: str | None = None,
         **options: Unpack[ImageFileOptions],
     ) -> None:
         if decode not in ENCODINGS:
@@ -60,7 +63,6 @@ class LmdbSource(ImageSource):
         super().__init__(path, **options)
         self.decode = decode
         self.with_key = with_key
-        self.database = database
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -69,7 +71,6 @@ class LmdbSource(ImageSource):
             "files": stamps(self._files()),
             "decode": self.decode,
             "with_key": self.with_key,
-            "database": self.database,
             **(self.form.to_json() if self.decode == "image" else {}),
         }
 
@@ -102,7 +103,7 @@ class LmdbSource(ImageSource):
         """The library's environment of a file. Any fault of it is a FormatError."""
         check_file(file)
         with reading("the LMDB file cannot be read", file):
-            return read_apart(function, file, self.database, *arguments)
+            return read_apart(function, file, *arguments)
 
     def _sample(self, key: bytes, content: bytes, where: str) -> dict[str, Any]:
         found: dict[str, Any] = {"key": key} if self.with_key else {}
@@ -118,3 +119,90 @@ class LmdbSource(ImageSource):
         if not found:
             raise FormatError(f"there is no file with {' or '.join(_SUFFIXES)}", file=self.path)
         return self.files.chosen(found, self.path)
+
+
+class KeyRuns(NamedTuple):
+    """The first keys of runs of `keys` keys, of `total` ones of about `nbytes` bytes with their values."""
+
+    begins: list[bytes]
+    keys: int
+    total: int
+    nbytes: int
+
+
+def list_runs(file: str, target_bytes: int) -> KeyRuns:
+    """The keys in runs of about so many bytes; a damaged file may kill the process that calls this.
+
+    How long values are is not known before they are read: the bytes of the file are shared out among the keys.
+    """
+    with _opened(file) as (environment, transaction):
+        begins, count, last = list[bytes](), 0, b""
+        expected = environment.stat()["entries"]
+        nbytes = os.path.getsize(file) // max(expected, 1)
+        keys = max(target_bytes // max(nbytes, 1), 1)
+        for key in transaction.cursor().iternext(values=False):
+            if count == expected or not last < key:  # a damaged tree may have no end
+                raise ValueError("it has keys that are not in order, or more of them than it says")
+            if count % keys == 0:
+                begins.append(key)
+            count, last = count + 1, key
+        if count < expected:
+            raise ValueError(f"it has {count} keys, and says that it has {expected}")
+        return KeyRuns(begins, keys, count, nbytes)
+
+
+def read_run(file: str, begin: bytes, keys: int, most_bytes: int) -> tuple[list[Pair], bytes | None, int]:
+    """Keys and values from a key on: a number of keys, or some more bytes than are asked for; see `list_runs`.
+
+    Returns:
+        The pairs, the key after them, and how many of the keys are left from that on; None and 0 at the end.
+
+    Raises:
+        FormatError: if a database with a name is among them.
+    """
+    with _opened(file) as (environment, transaction):
+        cursor, pairs, nbytes = transaction.cursor(), list[Pair](), 0
+        there = cursor.set_range(begin)
+        while there and keys and nbytes < most_bytes:
+            key, value = cursor.item()
+            if _is_database(environment, transaction, key, value):
+                raise FormatError(
+                    f"it holds a database with a name, {key.decode(errors='replace')!r:.200}",
+                    file=file,
+                    remedy="Copy what is to be converted into an environment without names.",
+                )
+            pairs.append((key, value))
+            nbytes += len(key) + len(value)
+            keys -= 1
+            there = cursor.next()
+        return pairs, cursor.key() if there and keys else None, keys if there else 0
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[tuple[Any, Any]]:
+    """The environment, and a transaction. No lock file is made."""
+    lmdb = need("lmdb", file=file)
+    if not os.path.getsize(file):
+        raise ValueError("it is empty")  # to the library that is a file which it is to write
+    with (
+        lmdb.open(
+            file, subdir=False, readonly=True, create=False, lock=False, readahead=False, max_dbs=_MAX_DATABASES
+        ) as environment,
+        environment.begin() as transaction,
+    ):
+        pages, size = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
+        if pages * size > os.path.getsize(file):
+            raise ValueError(f"it is cut short: it has {pages} pages of {size} bytes, and they are not all there")
+        yield environment, transaction
+
+
+def _is_database(environment: Any, transaction: Any, key: bytes, value: bytes) -> bool:
+    """Return whether a value describes a database: the library tells when that is opened."""
+    if len(value) != _DATABASE_BYTES or b"\0" in key:  # a name ends at a zero
+        return False
+    lmdb = need("lmdb")
+    try:
+        environment.open_db(key, transaction, create=False)
+    except (lmdb.NotFoundError, lmdb.IncompatibleError):
+        return False
+    return True

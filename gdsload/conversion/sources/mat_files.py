@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Unpack
+import warnings
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,6 @@ from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hdf5_files import own_child
-from gdsload.conversion.sources.mat_variables import NUMBERS, MatVariable, list_variables, read_rows
 from gdsload.conversion.sources.reading_process import read_apart
 from gdsload.errors import FormatError
 
@@ -24,6 +24,13 @@ __all__ = ["MatSource"]
 
 _SUFFIXES = (".mat",)
 _HDF5 = b"\x89HDF\r\n\x1a\n"
+NUMBERS = {
+    "double": "float64", "single": "float32", "logical": "bool",
+    **{name: name for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")},
+}  # fmt: skip
+"""The classes that are numbers, and their element types."""
+
+_VERSION_5 = (b"\0\1IM", b"\1\0MI")  # the lowest byte of a number first, or the highest
 
 
 class MatSource(FieldChoice):
@@ -87,22 +94,21 @@ class MatSource(FieldChoice):
                 )
         return names
 
-    def _last(self, names: Sequence[str], file: str) -> list[str]:
-        """The variables whose last dimension counts the samples, of those to read."""
-        return check_fields([name for name in self.last if self.fields is None or name in self.fields], names, file)
+    def _moved(self, arrays: dict[str, NDArray[Any]], file: str) -> dict[str, NDArray[Any]]:
+        """The variables, each with the dimension that counts the samples as its first one."""
+        wanted = [name for name in self.last if self.fields is None or name in self.fields]
+        last = check_fields(wanted, arrays, file)
+        return {name: np.moveaxis(array, -1, 0) if name in last else array for name, array in arrays.items()}
 
     def _by_scipy(self, file: str, rows: tuple[int, int] | None) -> dict[str, NDArray[Any]]:
-        listed: list[MatVariable] = read_apart(list_variables, file)
-        variables = {one.name: one for one in listed}
+        variables = {one.name: one for one in read_apart(list_variables, file)}
         names = self._chosen({name: one.kind for name, one in variables.items()}, file)
-        if twice := [name for name in names if [one.name for one in listed].count(name) > 1]:
-            raise FormatError(f"two variables are called {twice[0]!r:.100}", file=file)
-        last = self._last(names, file)
         if rows is not None:
-            found: dict[str, NDArray[Any]] = read_apart(read_rows, file, list(map(variables.get, names)), last, *rows)
+            wanted = [variables[name] for name in names]
+            found: dict[str, NDArray[Any]] = read_apart(read_rows, file, wanted, self.last, *rows)
             return found
         shapes = {name: np.broadcast_to(np.zeros((), variables[name].dtype), variables[name].shape) for name in names}
-        return {name: np.moveaxis(array, -1, 0) if name in last else array for name, array in shapes.items()}
+        return self._moved(shapes, file)
 
     def _by_h5py(self, file: str, rows: tuple[int, int] | None) -> dict[str, NDArray[Any]]:
         h5py = need("h5py", file=file)
@@ -110,10 +116,8 @@ class MatSource(FieldChoice):
             there = [name for name in opened if not name.startswith("#")]
             children = {name: own_child(opened, name, file) for name in check_fields(self.fields, there, file)}
             names = self._chosen({name: _class_of(child) for name, child in children.items()}, file)
-            last = self._last(names, file)
             # MATLAB's first dimension is the one that varies fastest, HDF5's last.
-            arrays = {name: _numbers(children[name]).T for name in names}
-        found = {name: np.moveaxis(array, -1, 0) if name in last else array for name, array in arrays.items()}
+            found = self._moved({name: _numbers(children[name]).T for name in names}, file)
         return found if rows is None else {name: array[rows[0] : rows[1]] for name, array in found.items()}
 
 
@@ -140,3 +144,68 @@ def _class_of(child: Any) -> str:
 def _numbers(child: Any) -> NDArray[Any]:
     array: NDArray[Any] = child[()]
     return array.astype(bool) if _class_of(child) == "logical" else array
+
+
+class MatVariable(NamedTuple):
+    """A variable of a file; its kind is its class: ``"double"``, ``"logical"``, ``"struct"``."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type of its class, which is one of numbers."""
+        return np.dtype(NUMBERS[self.kind])
+
+
+def list_variables(file: str) -> list[MatVariable]:
+    """The variables of a file of version 5, without those that MATLAB keeps for itself.
+
+    A damaged file may kill the process that calls this.
+    """
+    scipy = need("scipy.io", file=file)
+    with open_file(file) as opened:
+        opened.seek(124)
+        if opened.read(4) not in _VERSION_5:
+            raise ValueError("it does not begin as a MATLAB file of version 5; save it with -v7")
+        opened.seek(0)
+        found = [MatVariable(*one) for one in scipy.whosmat(opened)]
+    if len({one.name for one in found}) < len(found):
+        raise ValueError("two variables have one name")
+    return [one for one in found if one.name != "__function_workspace__"]
+
+
+def read_rows(
+    file: str, wanted: Sequence[MatVariable], last: Container[str], low: int, high: int
+) -> dict[str, NDArray[Any]]:
+    """The rows from `low` to `high` - 1 of variables, as `list_variables` reads; see `MatSource.last`.
+
+    Their element types are those of their classes. They may be stored in fewer bytes: how they are stored differs from
+    file to file, what a variable is does not.
+    """
+    scipy = need("scipy.io", file=file)
+    with open_file(file) as opened, warnings.catch_warnings():
+        warnings.simplefilter("error")  # scipy warns of what it cannot read, and goes on
+        found = scipy.loadmat(opened, variable_names=[one.name for one in wanted])
+    arrays = {one.name: _of_class(found.get(one.name), one) for one in wanted}
+    return {
+        name: (np.moveaxis(array, -1, 0) if name in last else array)[low:high].copy() for name, array in arrays.items()
+    }
+
+
+def _of_class(stored: Any, variable: MatVariable) -> NDArray[Any]:
+    """An array that scipy has read, of the element type of its class."""
+    dtype, name = variable.dtype, f"variable {variable.name!r:.100}"
+    if not isinstance(stored, np.ndarray) or stored.shape != variable.shape or stored.dtype.kind not in "biufc":
+        raise ValueError(f"{name} cannot be read: {stored!s:.100}")
+    if stored.dtype.kind == "c":
+        dtype = np.dtype(np.complex64 if dtype == np.float32 else np.complex128)
+    with np.errstate(invalid="ignore"):
+        found = stored.astype(dtype)
+        same = (
+            np.can_cast(stored.dtype, dtype) or dtype.kind == "b" or np.array_equal(found.astype(stored.dtype), stored)
+        )
+    if not same:
+        raise ValueError(f"{name} has values beyond its class")
+    return found

@@ -15,16 +15,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, cast
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file, stamps
 from gdsload.conversion.reasons import in_words, reading
 from gdsload.conversion.row_source import check_fields, run_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.binary_samples import decoded, sample_bytes, value_bytes
+from gdsload.conversion.sources.binary_samples import (
+    decoded,
+    encoded_image,
+    raw_image,
+    sample_bytes,
+    scalar,
+    shaped,
+    value_bytes,
+)
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.mds_values import decoder
-from gdsload.conversion.sources.pictures import ImageSource
+from gdsload.conversion.sources.pictures import ImageForm, ImageSource
+from gdsload.conversion.sources.streams import exactly
 from gdsload.errors import FormatError
 
 __all__ = ["MdsSource"]
@@ -34,6 +44,12 @@ _MAX_SHARD_BYTES = 2**32  # places in it are uint32
 _PIECE_BYTES = 2**22
 _BY_ARROW = {"zstd": "zstd", "br": "brotli"}
 _XXHASH = ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")
+_SCALARS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+# The names of element types in arrays that name theirs.
+_TYPES = {
+    8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32",
+    64: "uint64", 65: "int64", 66: "float64",
+}  # fmt: skip
 
 
 class MdsSource(FieldChoice, ImageSource):
@@ -41,8 +57,8 @@ class MdsSource(FieldChoice, ImageSource):
 
     Numbers, arrays, texts and bytes become fields as they are, ``json`` and ``str_decimal`` a text, images uint8
     ``[channels, height, width]``, turned as their EXIF data say. Columns stored as pickles are refused. Shards may be
-    packed: gzip and bzip2 are Python's own, Zstandard, Brotli and Snappy need pyarrow. Hashes in the index are
-    compared: those that `hashlib` has, and those of xxHash.
+    packed: gzip and bzip2 are Python's own, Zstandard and Brotli need pyarrow; Snappy is refused. Hashes in the index
+    are compared: those that `hashlib` has, and those of xxHash.
 
     Args:
         path: the folder with `index.json`.
@@ -57,14 +73,6 @@ class MdsSource(FieldChoice, ImageSource):
         """See `Source.describe`."""
         files = [self._index(), *(self._place(shard)[0] for shard in self._shards())]
         return {"kind": self.kind, "files": stamps(files), **self.form.to_json()}
-
-    def notes(self) -> list[str]:
-        """Notes for users on hashes that cannot be compared."""
-        names = {
-            name for shard in self._shards() for file in (shard.raw, shard.packed) if file for name, _ in file.hashes
-        }
-        unknown = [name for name in sorted(names) if not _new_hash(name)]
-        return [f"hashes of {name!r} are not compared: it is not known" for name in unknown]
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of shards."""
@@ -156,12 +164,12 @@ class _File:
 
     def compare(self, file: IO[bytes]) -> None:
         """Compare the hashes of a file's bytes with those that are known of it; ValueError if one differs."""
-        hashers = {name: hasher for name, _ in self.hashes if (hasher := _new_hash(name)) is not None}
+        hashers = {name: _new_hash(name) for name, _ in self.hashes}
         while hashers and (piece := file.read(_PIECE_BYTES)):
             for hasher in hashers.values():
                 hasher.update(piece)
         for name, wanted in self.hashes:
-            if name in hashers and (found := hashers[name].hexdigest()) != wanted.lower():
+            if (found := hashers[name].hexdigest()) != wanted.lower():
                 raise ValueError(f"its {name} is {found}, but the index says {wanted[:200]}")
         file.seek(0)
 
@@ -191,11 +199,9 @@ class _Shard:
 
 
 def _new_hash(name: str) -> Any:
-    """The hash of a name, as `hashlib` or `xxhash` has it; None if it is not known here, or has no one length."""
+    """The hash of a name, as `hashlib` or `xxhash` has it; ValueError if neither has it."""
     if name in _XXHASH:
         return getattr(xxhash, "xxh3_128" if name == "xxh128" else name)()
-    if name not in hashlib.algorithms_available or name.startswith("shake"):
-        return None
     return hashlib.new(name, usedforsecurity=False)
 
 
@@ -221,25 +227,11 @@ def _unpacked(shard: _Shard, file: IO[bytes], path: str) -> bytes:
     elif shard.packer in _BY_ARROW:
         stream = need("pyarrow", file=path).CompressedInputStream(file, _BY_ARROW[shard.packer])
         found = cast("bytes", stream.read(nbytes + 1))
-    elif shard.packer == "snappy":
-        found = _unsnapped(file.read(), nbytes, path)
     else:
-        raise ValueError(f"it is packed with {shard.packer!r:.50}, which is not known")
+        raise ValueError(f"it is packed with {shard.packer!r:.50}, which is not read")
     if len(found) != nbytes:
         raise ValueError(f"it does not unpack to the {nbytes} bytes that the index says")
     return found
-
-
-def _unsnapped(packed: bytes, nbytes: int, path: str) -> bytes:
-    """The bytes that Snappy has packed, after a check of their length, for which pyarrow trusts its caller."""
-    length = 0
-    for place, byte in enumerate(packed[:5]):  # seven bits each, the lowest first
-        length |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            break
-    if length != nbytes:
-        raise ValueError(f"it unpacks to {length} bytes, but the index says {nbytes}")
-    return cast("bytes", need("pyarrow", file=path).Codec("snappy").decompress(packed, nbytes, asbytes=True))
 
 
 def _sample(
@@ -250,3 +242,71 @@ def _sample(
     except ValueError as error:
         raise FormatError(in_words(error), file=where) from None
     return decoded({column.name: value for column, value in zip(columns, values, strict=True)}, decoders, where)
+
+
+def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[bytes], Any]:
+    """A function that decodes bytes to a value, or an image's fields; damaged ones raise `ValueError` or numpy's error.
+
+    The encoding is that of the index: ``"int"``, ``"ndarray:float32:3,4"``.
+
+    Raises:
+        FormatError: if there is no such encoding, or it is one that is never read.
+    """
+    name, _, details = encoding.partition(":")
+    if name == "pkl":
+        raise FormatError(
+            f"column {field!r} is stored as pickles, which are never loaded",
+            file=file,
+            remedy="Leave it out: `fields=[...]`, or write it again with another encoding.",
+        )
+    if name == "ndarray":
+        return _array_decoder(details, field, file)
+    if name in _SCALARS:
+        return partial(scalar, np.dtype(name))
+    simple: dict[str, Callable[[bytes], Any]] = {
+        "int": partial(scalar, np.dtype("int64")),
+        "str_int": int,
+        "str_float": np.float64,
+        **dict.fromkeys(("str_decimal", "str", "json"), partial(str, encoding="utf-8")),
+        "bytes": bytes,
+        **dict.fromkeys(("jpeg", "png"), partial(encoded_image, look=look, field=field, file=file)),
+        "pil": partial(raw_image, look=look, field=field, file=file),
+    }
+    if name not in simple:
+        raise FormatError(
+            f"column {field!r} has the encoding {encoding!r:.200}, which no field can have",
+            file=file,
+            remedy="Choose other columns: `fields=[...]`.",
+        )
+    return simple[name]
+
+
+def _array_decoder(details: str, field: str, file: str) -> Callable[[bytes], NDArray[Any]]:
+    kind, _, sizes = details.partition(":")
+    try:
+        shape = tuple(int(size) for size in sizes.split(",")) if sizes else None
+    except ValueError:
+        shape = (0,)
+    if (kind and kind not in _SCALARS) or (shape is not None and min(shape) < 1):
+        raise FormatError(f"column {field!r} has the encoding 'ndarray:{details:.200}', which is none", file=file)
+    return partial(_array, kind or None, shape)
+
+
+def _array(kind: str | None, shape: tuple[int, ...] | None, content: bytes) -> NDArray[Any]:
+    """An array. Before its values are those of type, number of dimensions and sizes that are not in the index."""
+    stream = io.BytesIO(content)
+    if kind is None:
+        kind = _TYPES.get(_byte(stream))
+        if kind is None:
+            raise ValueError("it is of an unknown element type")
+    if shape is None:
+        packed = _byte(stream)
+        dimensions, wide = packed >> 2, 1 << (packed & 3)
+        shape = tuple(np.frombuffer(exactly(stream, dimensions * wide), f"<u{wide}").tolist())
+    if 0 in shape:
+        raise ValueError("an array of no values is none")
+    return shaped(content, stream.tell(), np.dtype(kind), shape)
+
+
+def _byte(stream: io.BytesIO) -> int:
+    return exactly(stream, 1)[0]

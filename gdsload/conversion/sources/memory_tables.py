@@ -218,11 +218,9 @@ class ArraysInMemory(FieldChoice):
         low, high = (int(edge) for edge in part.where)
         step = min((self._step(array) for array in arrays.values()), default=high - low)
         for begin, end in spans(low, high, step):
-            if self.table is None:
-                yield Item(f"rows {begin} to {end - 1}", partial(rows_of, arrays, begin, end), end - begin)
-                continue
+            rows = [Item(f"rows {begin} to {end - 1}", dict, end - begin)]
             first = begin
-            for item in self.table.read(Part("", (begin, end))):  # a row in which a value is missing is one by itself
+            for item in rows if self.table is None else self.table.read(Part("", (begin, end))):
                 count = item.count or 1
                 yield Item(item.key, partial(self._joined, item, first, first + count), count)
                 first += count

@@ -1,4 +1,4 @@
-"""Arrays of `.npy` files, out of bytes that are not trusted."""
+"""Arrays of `.npy` files and `.npz` archives, out of bytes that are not trusted."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import io
 import math
 import os
 import threading
-from typing import Any
+import zipfile
+from collections.abc import Sequence
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["decode_npy", "map_npy"]
+from gdsload.conversion.folders import is_path_passed_over
+
+__all__ = ["NpzArchive", "decode_npy", "is_left_out", "map_npy"]
 
 _parsing = threading.RLock()
 """numpy reads headers by Python's parser, which now and then fails where several threads use it at once: Python 3.11
@@ -39,11 +43,50 @@ def decode_npy(content: bytes) -> NDArray[Any]:
     return array.reshape(shape, order="F" if fortran else "C").copy()
 
 
-def map_npy(file: str) -> Any:
-    """The array of a file, mapped, or the archive of several, as `numpy.load` gives it.
+def map_npy(file: str) -> NDArray[Any]:
+    """The array of a file, mapped, as `numpy.load` gives it.
 
     Raises:
         OSError, ValueError, EOFError, SyntaxError: as `numpy.load`.
     """
     with _parsing:
-        return np.load(file, mmap_mode="r", allow_pickle=False)
+        return np.lib.format.open_memmap(file, mode="r")
+
+
+class NpzArchive:
+    """The arrays of an archive, each of which is read once, for all readers of its rows; zipfile compares checksums.
+
+    A damaged archive raises errors of many types, which are those of `zipfile`.
+    """
+
+    def __init__(self, file: str | IO[bytes]) -> None:
+        self._file = file
+        self._read: dict[str, NDArray[Any]] = {}
+        self._lock = threading.Lock()
+
+    def members(self) -> list[str]:
+        """The names of all that is in it: those of arrays end in ``.npy``."""
+        with zipfile.ZipFile(self._file) as archive:
+            return archive.namelist()
+
+    def arrays(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Some of its arrays, by name."""
+        with self._lock, zipfile.ZipFile(self._file) as archive:
+            for name in names:
+                if name not in self._read:
+                    if f"{name}.npy" not in archive.namelist():
+                        raise ValueError(f"member {name!r:.100} is no array")
+                    self._read[name] = decode_npy(archive.read(f"{name}.npy"))
+            return {name: self._read[name] for name in names}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return NpzArchive, (self._file,)
+
+
+def is_left_out(member: str) -> bool:
+    """Return whether another program keeps a member of this name beside arrays, as macOS does when it packs them.
+
+    An array may have any name, so the name alone says that only of ``.DS_Store``, and if it begins with ``._``.
+    """
+    folder, _, base = member.rpartition("/")
+    return base == ".DS_Store" or base.startswith("._") or is_path_passed_over(folder)

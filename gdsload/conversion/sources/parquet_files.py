@@ -17,7 +17,6 @@ from gdsload.conversion.sources.arrow_images import (
     image_columns,
     image_modes,
     sound_columns,
-    unlabelled_notes,
 )
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource, units_of
 from gdsload.conversion.sources.extras import need
@@ -79,12 +78,7 @@ class ParquetSource(TableSource, ImageSource):
         """Notes for users on the source."""
         schema, leaves = self._first()
         shown = [leaf for leaf in leaves if leaf.name not in self._images | self._sounds]
-        classes = [name for name in class_names(schema) if name in {leaf.name for leaf in leaves}]
-        return [
-            *self.table_form.index_notes(schema),
-            *self.table_form.notes(shown),
-            *unlabelled_notes(name for name in classes if any(_is_negative(file, name) for file in self._partitions())),
-        ]
+        return [*self.table_form.index_notes(schema), *self.table_form.notes(shown)]
 
     @property
     def _images(self) -> frozenset[str]:
@@ -186,16 +180,6 @@ def _check_units(before: str, one: Sequence[Leaf], file: str, other: Sequence[Le
 
 def _is_parquet(table: Any) -> bool:
     return hasattr(table, "iter_batches")
-
-
-def _is_negative(file: str, name: str) -> bool:
-    """Return whether the statistics of a Parquet file show a negative number in a column."""
-    with opened_table(file) as table:
-        metadata = table.metadata if _is_parquet(table) else None
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)] if metadata else []
-        columns = [group.column(k) for group in groups for k in range(group.num_columns)]
-        known = [one.statistics for one in columns if one.path_in_schema == name and one.statistics is not None]
-        return any(one.has_min_max and isinstance(one.min, int) and one.min < 0 for one in known)
 
 
 def _batches_of(table: Any, low: int, high: int, columns: list[str]) -> Iterator[Any]:

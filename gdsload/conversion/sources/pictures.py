@@ -6,7 +6,6 @@ import copy
 import io
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import IO, Any, Literal, TypedDict, Unpack, get_args
@@ -33,7 +32,7 @@ __all__ = [
     "put",
 ]  # fmt: skip
 
-_LOOKED_AT, _PART_BYTES, _BITS = 64, 2**26, 8
+_LOOKED_AT, _PART_BYTES = 64, 2**26
 
 Mode = Literal["auto", "RGB", "RGBA", "L", "keep"]
 Resize = Literal["none", "squash", "crop"]
@@ -274,22 +273,7 @@ class ImageSource:
     @property
     def picture_notes(self) -> tuple[str, ...]:
         """Notes for users on the first images."""
-        if self.look.keep_encoded:
-            return tuple(
-                f"{name!r} has images of more than 8 bits a channel, of which a loader's decode takes the upper 8"
-                for name in sorted(self._kept_of_more_bits())
-            )
         return () if self._known_form is None else self._known_form.notes
-
-    def _kept_of_more_bits(self) -> set[str]:
-        found = set()
-        for item in islice(self.first_items(), _LOOKED_AT):
-            with suppress(Exception):  # reported when its turn comes
-                for name, value in item.make().items():
-                    one = value[0] if isinstance(value, list) else value
-                    if isinstance(one, EncodedImage) and read_image_header(one).bits > _BITS:
-                        found.add(name)
-        return found
 
     def first_items(self) -> Iterator[Item]:
         """Items whose images tell what those of the others will be."""

@@ -51,5 +51,5 @@ def read_apart(function: Callable[..., Any], file: str, *arguments: Any) -> Any:
         raise
     except BaseException:  # Ctrl-C: nobody waits for what is read now
         _crews.pop(os.getpid(), None)
-        crew.stop()
+        crew.end()
         raise

@@ -9,6 +9,7 @@ from torch.utils.data import ConcatDataset
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
 from gdsload.conversion.selections import SelectionSource
+from gdsload.errors import FormatError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.shards.catalog import SHARD_SUFFIX
 from gdsload.shards.format.index import INDEX_NAME
@@ -32,7 +33,15 @@ class SafetensorsSource(SelectionSource):
     def __init__(self, path: str, **files: Unpack[FileOptions]) -> None:
         self.path = path
         self.files = SourceFiles(path, **files)
-        super().__init__(ConcatDataset(list(map(ShardDataset, self._paths()))), path)
+        datasets = list(map(ShardDataset, self._paths()))
+        for other in datasets[1:]:
+            if other.schema != datasets[0].schema:
+                raise FormatError(
+                    f"its fields are {other.schema}, but those of {datasets[0].path} are {datasets[0].schema}",
+                    file=other.path,
+                    remedy="Pass one split, `split='train'`, say; or convert each file by itself.",
+                )
+        super().__init__(ConcatDataset(datasets), path)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""

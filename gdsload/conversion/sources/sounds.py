@@ -6,6 +6,7 @@ import io
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.extras import need
@@ -28,8 +29,6 @@ _NO_LENGTH = 0xFFFFFFFF  # what writes to a pipe does not know it
 def sound_fields(name: str, content: bytes, where: str, dtype: str | None = None) -> dict[str, Any]:
     """The fields of a sound: its samples, ``[frames]`` or ``[frames, channels]``, and ``NAME.sampling_rate``, int32.
 
-    A sound without frames is an empty sample.
-
     Samples have the type that holds those of the file: int16 for up to 16 bits (fewer are the upper ones), int32 for 24
     and 32 bits, float64 for such, and float32 for other and for lossy ones.
 
@@ -40,7 +39,7 @@ def sound_fields(name: str, content: bytes, where: str, dtype: str | None = None
         dtype: ``"float32"`` or ``"float64"``: samples of that type, of whole numbers as shares of their type's range.
 
     Raises:
-        FormatError: if it is damaged, or no sound that libsndfile knows.
+        FormatError: if it is damaged, has no frames, or is no sound that libsndfile knows.
         OptionError: if soundfile is missing.
     """
     library = need("soundfile", file=where, package='"gdsload[audio]"', purpose="decoding sounds")
@@ -49,7 +48,7 @@ def sound_fields(name: str, content: bytes, where: str, dtype: str | None = None
         with library.SoundFile(io.BytesIO(content)) as file:
             rate, frames = int(file.samplerate), int(file.frames)
             kind = dtype or _TYPES.get(file.subtype, "float32")
-            pieces = [np.empty((0, file.channels)[: file.channels], kind)]
+            pieces: list[NDArray[Any]] = []
             # A length in a header counts only once the samples are there.
             while len(piece := file.read(_PIECE_FRAMES, dtype=kind)):
                 pieces.append(piece)
@@ -57,21 +56,11 @@ def sound_fields(name: str, content: bytes, where: str, dtype: str | None = None
     # An MP3 file says how long it is only in a header that not all have.
     guessed = content[:3] == b"ID3" or content[:1] == b"\xff"
     guessed = guessed and not any(mark in content[:_PIECE_FRAMES] for mark in (b"Xing", b"Info"))
-    if not found and not _is_empty(content):
-        raise FormatError("the sound says that it has no frames, but bytes follow its header", file=where)
+    if not found:
+        raise FormatError("the sound has no frames: it is empty, or a recording that broke off", file=where)
     if found != frames and not guessed:
         raise FormatError(f"the sound has {found} frames, but says that it has {frames}", file=where)
     return {name: np.concatenate(pieces), f"{name}.sampling_rate": np.int32(rate)}
-
-
-def _is_empty(content: bytes) -> bool:
-    """Return whether a WAV or AIFF file has only chunks with a length: a recording that broke off has more."""
-    order = _ORDERS.get(content[:4])
-    place = 12
-    while order and place + 8 <= len(content) and content[place : place + 4].decode("latin-1").isprintable():
-        size = int.from_bytes(content[place + 4 : place + 8], order)
-        place += 8 + size + size % 2
-    return order is None or place >= len(content)
 
 
 def _check_length(content: bytes) -> None:

@@ -46,7 +46,7 @@ def exactly(stream: IO[bytes], count: int, failed: str = "it ends too early") ->
     return b"".join(pieces)
 
 
-def read_line(stream: IO[bytes], file: str, remedy: str | None = None, most: int | None = None) -> bytes:
+def read_line(stream: IO[bytes], file: str, remedy: str, most: int | None = None) -> bytes:
     """The next line with its end; empty at the end of the stream.
 
     Raises:
@@ -59,7 +59,7 @@ def read_line(stream: IO[bytes], file: str, remedy: str | None = None, most: int
     return line
 
 
-def go_to_line(stream: IO[bytes], place: int, file: str, remedy: str | None = None) -> None:
+def go_to_line(stream: IO[bytes], place: int, file: str, remedy: str) -> None:
     """Go to the first line that begins at a place or after it: the line that the byte before is in is another part's.
 
     Raises:

@@ -1,8 +1,9 @@
-"""Tar files, read from the beginning to the end, with all archives in a file."""
+"""Tar files, read from the beginning to the end. A file has one archive."""
 
 from __future__ import annotations
 
 import io
+import os
 import shlex
 import tarfile
 from collections.abc import Iterator
@@ -14,49 +15,10 @@ from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked_by_magic
 from gdsload.errors import FormatError
 
-__all__ = ["Member", "TarReader", "opened_tar"]
+__all__ = ["TarReader", "opened_tar", "repacked"]
 
-# tarfile reads long names and the like whole, whatever their length.
-_EXTENDED = (
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-)
-_FURTHER_VOLUME = b"M"
-_MAX_EXTENDED_BYTES = 2**20
 _PIECE_BYTES = 2**22
 _KINDS = {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a named pipe"}
-
-
-class Member(tarfile.TarInfo):
-    """A member's header, which is looked at before tarfile acts on it."""
-
-    archive = 0
-    """The number of the archive that it is in, as a file may have several."""
-
-    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
-        """Act on a header; `frombuf` is not asked for each one by all versions of tarfile."""
-        if self.type in _EXTENDED and not 0 <= self.size <= _MAX_EXTENDED_BYTES:
-            raise tarfile.ReadError(f"a header of {self.size} bytes is no header")
-        if self.type == tarfile.GNUTYPE_SPARSE:
-            raise _sparse(self)
-        if self.type == _FURTHER_VOLUME:
-            raise FormatError(
-                f"the tar file continues {self.name!r:.200} of another volume",
-                remedy="Unpack all volumes (tar -xM), and pack the files again.",
-            )
-        found: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
-        return found
-
-
-def _sparse(member: tarfile.TarInfo) -> FormatError:
-    """A few bytes of a sparse file would unpack to any number of zeros."""
-    return FormatError(
-        f"the tar file cannot be read: {member.name!r:.200} is a sparse file",
-        remedy="Unpack it, and pack the files again as whole files.",
-    )
 
 
 class TarReader:
@@ -77,56 +39,49 @@ class TarReader:
         self._file = file
         self.has_end = True
 
-    def __iter__(self) -> Iterator[Member]:
-        """All members of all archives.
+    def __iter__(self) -> Iterator[tarfile.TarInfo]:
+        """All members.
 
         Raises:
-            TarError: if it is damaged, or what comes after an archive is none.
+            TarError: if it is damaged.
+            FormatError: if there is more after the archive.
         """
         # Its constructor would read the first header, by rules that end at a damaged one as at the end.
         tar = tarfile.TarFile(fileobj=io.BytesIO(bytes(2 * tarfile.BLOCKSIZE)), errors="strict")
         tar.fileobj, tar.offset = self._stream, 0
-        archive, empty = 0, True
         while True:
             self._go_to(tar.offset)
             try:
-                header = Member.fromtarfile(tar)
+                header = tarfile.TarInfo.fromtarfile(tar)
             except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
-                if not self._skip_zeros():
-                    return
-                archive, empty, tar.pax_headers, tar.offset = archive + (not empty), True, {}, self._stream.tell()
-                continue
+                if self._skip_zeros():
+                    raise self._more(self._stream.tell()) from None
+                return
             except tarfile.EmptyHeaderError:  # type: ignore[attr-defined]
                 if tar.offset == 0:
                     raise tarfile.ReadError("it is empty") from None
-                self.has_end = empty
+                self.has_end = False
                 return
             except tarfile.HeaderError as error:
-                if archive and empty:
-                    raise self._more(tar.offset) from None
                 raise tarfile.ReadError(f"it is damaged at byte {tar.offset}: {error}") from None
-            empty = False
-            self._check(header)
-            header.archive = archive
+            if header.size < 0:
+                raise tarfile.ReadError(f"it is damaged at byte {header.offset}: {header.size} bytes are no size")
+            if header.issparse() or any(name.startswith("GNU.sparse.") for name in header.pax_headers):
+                raise FormatError(
+                    f"the tar file cannot be read: {header.name!r:.200} is a sparse file",
+                    remedy="Unpack it, and pack the files again as whole files.",
+                )
             yield header
 
     def _more(self, offset: int) -> FormatError:
-        file, end = shlex.quote(self._file), f"head -c {offset}"
-        cut = f"{end} {file}" if self._nbytes >= 0 else f"gzip -cd {file} | {end}"
+        """The error for what `cat` or damage has put after an archive: most readers would leave it out in silence."""
+        file, first, rest = shlex.quote(self._file), f"head -c {offset}", f"tail -c +{offset + 1}"
+        whole, packed = ("", f" {file}") if self._nbytes >= 0 else (f"gzip -cd {file} | ", "")
         return FormatError(
             f"after the end of an archive there is something else, at byte {offset}",
-            remedy=f"Copy the file again, whole; or, if it is no part of the dataset, cut it off: {cut} > cut.tar",
+            remedy="Copy the file again, whole; or take two archives apart: "
+            f"`{whole}{first}{packed} > first.tar; {whole}{rest}{packed} > rest.tar`",
         )
-
-    def _check(self, header: tarfile.TarInfo) -> None:
-        if any(name.startswith("GNU.sparse.") for name in header.pax_headers):
-            raise _sparse(header)
-        has_content = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES
-        if has_content and (header.size < 0 or 0 <= self._nbytes < header.offset_data + header.size):
-            raise tarfile.ReadError(
-                f"the header of {header.name!r:.200} (byte {header.offset}) promises {header.size} bytes, but the file "
-                f"has {self._nbytes} in all"
-            )
 
     def _go_to(self, offset: int) -> None:
         if 0 <= self._nbytes < offset:
@@ -143,24 +98,33 @@ class TarReader:
                 return True
         return False
 
-    def fault(self, member: Member) -> str | None:
-        """The reason that a member has no content: that it is "a device", say. Links are not followed."""
+    def fault(self, member: tarfile.TarInfo) -> FormatError | None:
+        """The error for a member without content, such as a device. Links are not followed."""
         if member.isreg():
             return None
-        if not member.islnk() and not member.issym():
-            return _KINDS.get(member.type, f"of type {member.type!r}, which is not known")
-        file, steps = shlex.quote(self._file), member.linkname.split("/")
-        if ".." in steps or member.linkname.startswith("/"):
-            return f"a link to {member.linkname!r:.100}, which is not followed"
-        return (
-            f"a link to {member.linkname!r:.100}, which is not followed; to make files of links: mkdir files && "
-            f"tar -xif {file} -C files && tar --dereference --hard-dereference --sort=name --transform='s,^[.]/,,' "
-            "-cf whole.tar -C files ./"
-        )
+        kind, remedy = _KINDS.get(member.type, f"of type {member.type!r}, which is not known"), None
+        if member.islnk() or member.issym():
+            kind = f"a link to {member.linkname!r:.100}, which is not followed"
+            if ".." not in member.linkname.split("/") and not member.linkname.startswith("/"):
+                remedy = f"To make files of links: `{repacked(self._file, '--dereference --hard-dereference ')}`"
+        return FormatError(f"the sample cannot be taken: {member.name!r:.200} is {kind}", remedy=remedy)
 
-    def content(self, member: Member) -> bytes:
+    def content(self, member: tarfile.TarInfo) -> bytes:
         """The content of the member that was given last."""
         return exactly(self._stream, member.size, f"it ends within {member.name!r:.200}, of {member.size} bytes")
+
+
+def repacked(file: str, options: str = "") -> str:
+    """The shell command that packs a tar file again, sorted by name, with options of GNU tar's; each file has its own.
+
+    It stops before it would unpack two members of one name, so that none is lost.
+    """
+    stem = os.path.basename(file).removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz")
+    folder, packed = shlex.quote(f"files-{stem}"), shlex.quote(f"sorted-{stem}.tar")
+    return (
+        f"mkdir {folder} && tar -xkf {shlex.quote(file)} -C {folder} && "
+        f"tar {options}--sort=name --transform='s,^[.]/,,' -cf {packed} -C {folder} ."
+    )
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, 
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import filled, run_parts, spans
 from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.bad_rows import given, halved
 from gdsload.conversion.sources.streams import go_to_line, read_line
 from gdsload.errors import FormatError, OptionError
 
@@ -23,6 +24,7 @@ _MAX_TEXT_BYTES = 2**28
 _BATCH_BYTES = 2**20
 _BATCH_LINES = 4096
 _LONG_LINES = "Pass `each='file'`."
+_OTHER_ENCODING = "Pass `encoding='latin-1'`, say, if it is another one."
 
 
 class TextSource:
@@ -108,22 +110,14 @@ class TextSource:
         yield from self._items(lines, places, file)
 
     def _items(self, lines: list[bytes], places: list[int], file: str) -> Iterator[Item]:
-        """One item of all lines; if one cannot be decoded, one for each, so that it alone is at fault."""
-        if not lines:
-            return
-        try:
-            texts = [self._text(line, place) for line, place in zip(lines, places, strict=True)]
-        except UnicodeError:
-            for line, place in zip(lines, places, strict=True):
-                yield Item(f"the line at byte {place}", partial(self._sample, line, place, file))
-            return
-        yield Item(f"lines from byte {places[0]} on", partial(dict, text=texts), len(texts))
+        def made(low: int, high: int) -> dict[str, Any]:
+            pairs = zip(lines[low:high], places[low:high], strict=True)
+            with reading(f"it is no {self.encoding}", file, UnicodeError, remedy=_OTHER_ENCODING):
+                return {"text": [self._text(line, place) for line, place in pairs]}
 
-    def _sample(self, line: bytes, place: int, file: str) -> dict[str, Any]:
-        try:
-            return {"text": self._text(line, place)}
-        except UnicodeError as error:
-            raise self._misread(error, file) from None
+        for low, high, values in halved(0, len(lines), made):
+            key = f"the line at byte {places[low]}" if high - low == 1 else f"lines from byte {places[low]} on"
+            yield Item(key, partial(given, values), high - low)
 
     def _text(self, line: bytes, place: int) -> str:
         if line.endswith(b"\n"):
@@ -135,14 +129,8 @@ class TextSource:
             content = opened.read(_MAX_TEXT_BYTES + 1)
         if len(content) > _MAX_TEXT_BYTES:
             raise FormatError(f"the text has more than {_MAX_TEXT_BYTES} bytes", file=file)
-        try:
+        with reading(f"it is no {self.encoding}", file, UnicodeError, remedy=_OTHER_ENCODING):
             return {"text": _decoded(content, self.encoding, marked=True)}
-        except UnicodeError as error:
-            raise self._misread(error, file) from None
-
-    def _misread(self, error: UnicodeError, file: str) -> FormatError:
-        what = f"it is no {self.encoding}: {str(error)[:200]}"
-        return FormatError(what, file=file, remedy="Pass `encoding='latin-1'`, say, if it is another one.")
 
 
 def _decoded(content: bytes, encoding: str, *, marked: bool) -> str:

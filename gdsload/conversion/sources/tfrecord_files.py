@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import islice
 from typing import IO, Any, Unpack
 
+import numpy as np
+
 from gdsload.conversion.input_files import open_file, stamps
 from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import check_columns, check_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.sources.encoded_values import decoded_fields
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked
-from gdsload.conversion.sources.tf_examples import KNOWN_TYPES, Feature, features_of, sample_of_example
 from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.dtypes import DTYPES
 
@@ -24,8 +28,42 @@ __all__ = ["TfRecordSource"]
 
 _NAMES = re.compile(r"(\.(tfrecords?|tfrec)([-.].*)?|-\d{5,}-of-\d{5,})$", re.IGNORECASE)
 _LOOKED_AT = 64
-_MAX_RECORD_BYTES = 2**31
 _MASK = 0xA282EAD8
+KNOWN_TYPES = ("bytes", "text", "npy", "image", "list")
+"""Values of `types` for a feature, beside the names of element types."""
+
+_PICTURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+_EXAMPLE = """
+name: "gdsload/tf_example.proto" package: "gdsload.tf" syntax: "proto3"
+message_type { name: "Bytes" field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
+message_type { name: "Floats" field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
+message_type { name: "Ints" field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
+message_type {
+  name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type: TYPE_MESSAGE type_name: ".gdsload.tf.Bytes" oneof_index: 0 }
+  field { name: "float_list" number: 2 type: TYPE_MESSAGE type_name: ".gdsload.tf.Floats" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type: TYPE_MESSAGE type_name: ".gdsload.tf.Ints" oneof_index: 0 }
+}
+message_type {
+  name: "Features"
+  nested_type {
+    name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+    field { name: "value" number: 2 type: TYPE_MESSAGE type_name: ".gdsload.tf.Feature" label: LABEL_OPTIONAL }
+  }
+  field {
+    name: "feature" number: 1 type: TYPE_MESSAGE type_name: ".gdsload.tf.Features.FeatureEntry" label: LABEL_REPEATED
+  }
+}
+message_type {
+  name: "Example"
+  field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".gdsload.tf.Features" }
+  field { name: "feature_lists" number: 2 type: TYPE_BYTES }
+}
+"""
+"""TensorFlow's example.proto and feature.proto; only a SequenceExample has `feature_lists`."""
+
+_DTYPES: dict[str, np.dtype[Any]] = {"float_list": np.dtype(np.float32), "int64_list": np.dtype(np.int64)}
 
 
 class TfRecordSource(FieldChoice, ImageSource):
@@ -62,12 +100,7 @@ class TfRecordSource(FieldChoice, ImageSource):
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        return {
-            "kind": self.kind,
-            "files": stamps(self._files()),
-            "types": self.types,
-            **self.form.to_json(),
-        }
+        return {"kind": self.kind, "files": stamps(self._files()), "types": self.types, **self.form.to_json()}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: files."""
@@ -140,10 +173,7 @@ def _length(header: bytes, place: int, checksum: Any) -> int:
         raise ValueError(f"the record at byte {place} is cut short")
     if _masked(checksum(header[:8])) != int.from_bytes(header[8:], "little"):
         raise ValueError(f"the length of the record at byte {place} does not match its checksum")
-    length = int.from_bytes(header[:8], "little")
-    if length > _MAX_RECORD_BYTES:
-        raise ValueError(f"the record at byte {place} has {length} bytes; the most is {_MAX_RECORD_BYTES}")
-    return length
+    return int.from_bytes(header[:8], "little")
 
 
 def _masked(checksum: int) -> int:
@@ -165,3 +195,125 @@ def _opened(file: str) -> Iterator[IO[bytes]]:
     failed, remedy = "the TFRecord file cannot be read", "Copy it again, whole."
     with reading(failed, file, *DAMAGED, ValueError, remedy=remedy), open_file(file) as raw:
         yield unpacked(raw, packed=_is_packed(file))
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature of the examples, and the form that it is given.
+
+    Attributes:
+        source: the list that it has: ``"bytes_list"``, ``"float_list"``, ``"int64_list"``.
+        single: whether it is one value, and not a list.
+        type: of bytes, what they are: one of `KNOWN_TYPES`, or the name of an element type.
+    """
+
+    source: str
+    single: bool
+    type: str
+
+
+def features_of(
+    examples: Iterable[bytes], types: Mapping[str, str], fields: Sequence[str] | None, file: str
+) -> dict[str, Feature]:
+    """The features that some serialized examples have, as far as fields are wanted; the user may give their types.
+
+    Raises:
+        FormatError: if one cannot be read, or has what no field can be.
+        OptionError: if a name is unknown, or a type does not suit.
+    """
+    seen: dict[str, list[tuple[str, list[Any]]]] = {}
+    for content in examples:
+        for name, feature in _parsed(content).items():
+            if (kind := feature.WhichOneof("kind")) is not None:
+                # Two values tell that it is a list.
+                seen.setdefault(name, []).append((kind, list(getattr(feature, kind).value[:2])))
+    check_fields([*types], sorted(seen), file)
+    wanted = check_columns(fields, sorted(seen), file)
+    return {name: _feature(name, seen[name], types.get(name)) for name in wanted}
+
+
+def _feature(name: str, seen: list[tuple[str, list[Any]]], type_: str | None) -> Feature:
+    kinds = sorted({kind for kind, _ in seen})
+    if len(kinds) > 1:
+        raise FormatError(f"feature {name!r} is a {kinds[0]} in one example and a {kinds[1]} in another")
+    (kind,) = kinds
+    if kind != "bytes_list":
+        if type_ not in (None, "list"):
+            raise OptionError(f"has {type_!r} for feature {name!r}, which is a {kind}", option="types")
+        return Feature(kind, type_ is None and all(len(values) == 1 for _, values in seen), "")
+    if any(len(values) > 1 for _, values in seen):
+        raise FormatError(
+            f"feature {name!r} has several strings in one example, which no field can have",
+            remedy="Choose other features: `fields=[...]`.",
+        )
+    if type_ == "list":
+        raise OptionError(f"has 'list' for feature {name!r}, which is a bytes_list", option="types")
+    contents = [values[0] for _, values in seen if values]
+    return Feature(kind, True, type_ or ("image" if contents and all(map(_is_picture, contents)) else "bytes"))
+
+
+def _is_picture(content: bytes) -> bool:
+    return content.startswith(_PICTURES) or (content[:4] == b"RIFF" and content[8:12] == b"WEBP")
+
+
+def sample_of_example(
+    content: bytes, features: Mapping[str, Feature], look: ImageForm, where: str, *, others: bool = False
+) -> dict[str, Any]:
+    """The sample that a serialized example is; it may have `others` than these features, which are left out.
+
+    Raises:
+        FormatError: if it is none, or a feature is not as it must be.
+    """
+    found = _parsed(content, where)
+    for name in found if not others else ():
+        if name not in features and found[name].WhichOneof("kind"):
+            raise FormatError(
+                f"it has a feature {name!r}, which the first records do not have",
+                file=where,
+                remedy="Choose those that all have: `fields=[...]`.",
+            )
+    sample: dict[str, Any] = {}
+    for name, feature in features.items():
+        put(sample, _fields(found, name, feature, look, where), where)
+    return sample
+
+
+def _fields(found: Any, name: str, feature: Feature, look: ImageForm, where: str) -> dict[str, Any]:
+    kind = found[name].WhichOneof("kind") if name in found else None
+    if kind not in (None, feature.source):
+        raise FormatError(f"feature {name!r} is a {kind}, but was a {feature.source} before", file=where)
+    values: Any = getattr(found[name], kind).value if kind is not None else ()
+    if feature.single and len(values) != 1:
+        remedy = f'Pass `types={{"{name}": "list"}}`.' if feature.source != "bytes_list" else None
+        raise FormatError(f"feature {name!r} has {len(values)} values, not one", file=where, remedy=remedy)
+    if feature.source != "bytes_list":
+        array = np.array(values, _DTYPES[feature.source])
+        return {name: array[0] if feature.single else array}
+    if feature.type not in KNOWN_TYPES:
+        dtype = np.dtype(feature.type)
+        with reading(f"feature {name!r} is not of {feature.type}", where, ValueError):
+            return {name: np.frombuffer(values[0], dtype.newbyteorder("<")).astype(dtype)}
+    return decoded_fields(name, values[0], feature.type, look, f"{where}: {name}")
+
+
+def _parsed(content: bytes, where: str | None = None) -> Any:
+    message = _message()()
+    with reading("a record is no tf.train.Example", where):
+        message.ParseFromString(content)
+    if message.feature_lists:
+        raise FormatError("a record is a tf.train.SequenceExample, which is not read", file=where)
+    if not message.features.feature:
+        raise FormatError("a record is no tf.train.Example: it has no features", file=where)
+    return message.features.feature
+
+
+@cache
+def _message() -> Callable[[], Any]:
+    """The class of the messages, from a description that is read here: no generated code depends on a version."""
+    file = need("google.protobuf.descriptor_pb2").FileDescriptorProto()
+    need("google.protobuf.text_format").Parse(_EXAMPLE, file)
+    pool = need("google.protobuf.descriptor_pool").DescriptorPool()
+    pool.Add(file)
+    example = pool.FindMessageTypeByName("gdsload.tf.Example")
+    found: Callable[[], Any] = need("google.protobuf.message_factory").GetMessageClass(example)
+    return found

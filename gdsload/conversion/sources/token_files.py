@@ -5,23 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.folders import names_in
+from gdsload.conversion.folders import names_below, names_in
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
 from gdsload.conversion.reasons import counted_are, reading
 from gdsload.conversion.row_source import BATCH_BYTES, filled, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
-from gdsload.conversion.sources.token_formats import IndexedTokens, TokenRow, indexed_tokens, is_index, token_row
-from gdsload.errors import OptionError
+from gdsload.conversion.sources.token_formats import (
+    IndexedTokens,
+    TokenRow,
+    indexed_tokens,
+    is_index,
+    refuse_other_kind,
+    token_row,
+)
+from gdsload.errors import FormatError, OptionError
 
 __all__ = ["TokenSource"]
 
 _SUFFIXES = (".bin",)
 _EACH = ("token", "document")
+_LOOKED_AT = 1000
 
 
 class TokenSource(OfDocuments):
@@ -68,14 +77,14 @@ class TokenSource(OfDocuments):
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        files = self.files.find(_SUFFIXES)
+        files = self._files()
         dtype = None if self.dtype is None else self.dtype.name
         listed = stamps([*files, *filter(None, map(self._index, files))])
         return {"kind": self.kind, "files": listed, "dtype": dtype, "end": self.end, "each": self.each}
 
     def check_shuffle(self) -> None:
         """See `OfDocuments`."""
-        if self._one_by_one(self.files.find(_SUFFIXES)):
+        if self._one_by_one(self._files()):
             raise OptionError(
                 "would put single tokens in random order",
                 option="shuffle_seed",
@@ -86,7 +95,7 @@ class TokenSource(OfDocuments):
     def notes(self) -> list[str]:
         """Notes for users: that tokens are samples, and on documents in files of other kinds."""
         found = []
-        if self._one_by_one(self.files.find(_SUFFIXES)):
+        if self._one_by_one(self._files()):
             found.append("each token is a sample: gdsload.Windows takes stretches, `each='document'` makes documents")
         names = names_in(self.path) if os.path.isdir(self.path) else []
         for ending, kind in ((".npy", "numpy"), (".jsonl", "jsonl")):
@@ -97,13 +106,24 @@ class TokenSource(OfDocuments):
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of tokens, of documents, or of bytes, in which documents begin."""
-        files, found = self.files.find(_SUFFIXES), list[Part]()
+        files, found = self._files(), list[Part]()
         for file in files:
             if self._one_by_one(files):
                 found += self._tokens(file, target_bytes)
             else:
                 found += self._documents(file, target_bytes) if self._index(file) else self._ranges(file, target_bytes)
         return filled(found, "token", self.path)
+
+    def _files(self) -> list[str]:
+        try:
+            return self.files.find(_SUFFIXES)
+        except FormatError:
+            found = islice(names_below(self.path) if os.path.isdir(self.path) else (), _LOOKED_AT)
+            others = [os.path.join(folder, name) for folder, name in found]
+            if not any(other.lower().endswith(_SUFFIXES) for other in others):
+                for other in others:
+                    refuse_other_kind(other)
+            raise
 
     def _one_by_one(self, files: list[str]) -> bool:
         """Return whether each token is a sample."""
@@ -183,7 +203,7 @@ class TokenSource(OfDocuments):
         """The documents that begin from byte `low` to `high` - 1 of the tokens, many at once."""
         tokens, itemsize = row.tokens(), row.dtype.itemsize
         if self.end is None:
-            yield Item("all tokens", partial(_one, tokens), 1)
+            yield Item("all tokens", partial(dict, tokens=(tokens, np.array([0, len(tokens)]))), 1)
             return
         place = _behind(tokens, self.end, low // itemsize)
         stop = _behind(tokens, self.end, high // itemsize)
@@ -227,8 +247,3 @@ def _behind(tokens: NDArray[Any], end: int, place: int) -> int:
         if len(found):
             return low + int(found[0]) + 1
     return len(tokens)
-
-
-def _one(tokens: NDArray[Any]) -> dict[str, Any]:
-    """A batch of one document: a batch says that its field is ragged."""
-    return {"tokens": (tokens, np.array([0, len(tokens)]))}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gdsload.conversion.input_files import check_file, open_file
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["IndexedTokens", "TokenRow", "indexed_tokens", "is_index", "token_row"]
+__all__ = ["IndexedTokens", "TokenRow", "indexed_tokens", "is_index", "refuse_other_kind", "token_row"]
 
 # llm.c, dev/data/data_common.py, and the trainers that took its form over: magic number to version and element type.
 _HEADERS = {20240520: (1, "uint16"), 20240801: (7, "uint32")}
@@ -46,12 +46,11 @@ class TokenRow:
         return np.memmap(self.file, self.dtype, "r", self.offset, (self.count,))
 
 
-def token_row(file: str, dtype: np.dtype[Any] | None) -> TokenRow:
-    """The tokens of a file, whose element type is that of its header, or else the one that was asked for.
+def refuse_other_kind(file: str) -> None:
+    """Refuse a file that is no tokens by its name.
 
     Raises:
-        FormatError: if it is damaged, or no such file.
-        OptionError: if neither says the element type, or they differ.
+        FormatError: with the kind that takes it.
     """
     if file.lower().endswith((".npy", ".npz")):
         raise FormatError(
@@ -66,6 +65,16 @@ def token_row(file: str, dtype: np.dtype[Any] | None) -> TokenRow:
             remedy="Tokenize it first, or keep it as texts: `kind='text'`. Tables are of "
             "`kind='csv'`, JSON lines (.jsonl) of `kind='jsonl'`.",
         )
+
+
+def token_row(file: str, dtype: np.dtype[Any] | None) -> TokenRow:
+    """The tokens of a file, whose element type is that of its header, or else the one that was asked for.
+
+    Raises:
+        FormatError: if it is damaged, or no such file.
+        OptionError: if neither says the element type, or they differ.
+    """
+    refuse_other_kind(file)
     with open_file(file) as opened:
         nbytes = os.fstat(opened.fileno()).st_size
         head = opened.read(_HEADER_BYTES)
@@ -133,17 +142,11 @@ class IndexedTokens:
         return len(self.ends) - 1
 
     def edges(self, low: int, high: int) -> NDArray[np.int64]:
-        """The offsets, in tokens, at which documents `low` to `high` - 1 begin, and at which the last one ends.
-
-        Raises:
-            FormatError: if these are no places in the file.
-        """
+        """The offsets, in tokens, at which documents `low` to `high` - 1 begin, and at which the last one ends."""
         ends = np.asarray(self.ends[low : high + 1])
         found = np.full(len(ends), self.row.count, np.int64)
         within = ends < len(self.starts)
         found[within] = self.starts[ends[within]] // self.row.dtype.itemsize
-        if (np.diff(found) < 0).any() or found[0] < 0 or found[-1] > self.row.count:
-            raise FormatError(f"its index names no places in it for documents {low} to {high - 1}", file=self.row.file)
         return found
 
     def runs(self, low: int, high: int, nbytes: int) -> Iterator[tuple[int, int]]:
@@ -214,28 +217,12 @@ def _mapped(index: str, dtype: str, offset: int, count: int) -> NDArray[Any]:
 
 def _check(found: IndexedTokens, sizes: NDArray[Any], index: str) -> None:
     """Look at every number of an index: sequences follow one another and fill the file, documents likewise."""
-    row, sequences = found.row, len(sizes)
-    if sequences and sizes.min() < 0:
-        place = int(np.argmax(sizes < 0))
-        raise FormatError(f"sequence {place} has {sizes[place]} tokens (byte {_INDEX.size + 4 * place})", file=index)
-    after = np.cumsum(sizes, dtype=np.int64) * row.dtype.itemsize
-    wrong = np.flatnonzero(found.starts != np.concatenate([[0], after[:-1]])[:sequences])
-    if len(wrong):
-        place = int(wrong[0])
-        raise FormatError(
-            f"sequence {place} begins at byte {found.starts[place]} (byte {_INDEX.size + 4 * sequences + 8 * place}), "
-            f"but those before it end at byte {after[place - 1] if place else 0}",
-            file=index,
-        )
-    total, there = int(after[-1]) if sequences else 0, row.count * row.dtype.itemsize
-    if total != there:
-        raise FormatError(f"its sequences have {total} bytes, but {row.file} has {there}", file=index)
-    ends, base = found.ends, _INDEX.size + 12 * sequences
-    wrong = np.flatnonzero(np.diff(ends) < 0) + 1
-    if ends[0] != 0 or len(wrong) or ends[-1] != sequences:
-        place = 0 if ends[0] != 0 else int(wrong[0]) if len(wrong) else len(ends) - 1
-        raise FormatError(
-            f"edge {place} of its documents is sequence {ends[place]} (byte {base + 8 * place}): they must rise from 0 "
-            f"to {sequences}",
-            file=index,
-        )
+    row, ends = found.row, found.ends
+    edges = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]) * row.dtype.itemsize
+    if (sizes < 0).any() or not np.array_equal(found.starts, edges[:-1]):
+        raise FormatError("its sequences do not follow one another from byte 0 on", file=index)
+    if edges[-1] != row.count * row.dtype.itemsize:
+        there = row.count * row.dtype.itemsize
+        raise FormatError(f"its sequences have {edges[-1]} bytes, but {row.file} has {there}", file=index)
+    if ends[0] != 0 or ends[-1] != len(sizes) or (np.diff(ends) < 0).any():
+        raise FormatError(f"its documents do not rise from sequence 0 to {len(sizes)}", file=index)

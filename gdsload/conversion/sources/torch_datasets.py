@@ -167,16 +167,8 @@ class _Again:
 
 
 def _called(function: Callable[[], Any], shown: str) -> Any:
-    with of_user("the call failed", shown):
-        try:
-            found = function()
-        except TypeError as error:
-            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-                raise  # it comes out of the function
-            raise OptionError(
-                f"{shown} cannot be called without arguments: {error}",
-                remedy="Write a function without any that returns the dataset, and name that.",
-            ) from error
+    with of_user("the call without arguments failed", shown):
+        found = function()
     return _Again(function) if isinstance(found, Iterator) else found
 
 

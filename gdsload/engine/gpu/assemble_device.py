@@ -34,14 +34,7 @@ to 40 ms when each was copied by a call, and 14 ms by one call for all (an H100'
 
 
 class DeviceAssembler(BatchMaker):
-    """Builds batches on a CUDA device.
-
-    Args:
-        form: how a batch looks.
-        queue: the device.
-        on_host: which of some addresses are of host memory; the others are the device's.
-        keep: how many of the images that it decodes it keeps; None: none.
-    """
+    """Builds batches on a CUDA device; `on_host` is a mask of the addresses that are of host memory."""
 
     takes_processor = False
 

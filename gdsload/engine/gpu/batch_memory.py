@@ -25,11 +25,6 @@ _ALIGNED = 512
 def batch_tensors(counts: Sequence[int], field: Field, device: torch.device) -> list[torch.Tensor]:
     """A tensor for each batch of a group, on the current stream.
 
-    Args:
-        counts: rows of each.
-        field: what they are rows of.
-        device: where.
-
     Returns:
         Tensors of the shapes ``[rows, *row_shape]``. None is a view for autograd: what is done in place to one of them
         does not concern the others.

@@ -11,7 +11,6 @@ after them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -19,10 +18,10 @@ from numpy.typing import NDArray
 
 from gdsload.engine.gpu.kernels import Grid, kernel, launch
 from gdsload.engine.gpu.position_kernels import PERMUTATION
-from gdsload.engine.gpu.uploads import Uploads
+from gdsload.engine.gpu.shared_tensors import SharedTensors
 from gdsload.order import BlockOrder, Schedule
 from gdsload.order.permutation import EXACT_LIMIT
-from gdsload.system.streams import current_stream, on, record, side_stream, stream_handle
+from gdsload.system.streams import on, side_stream
 
 __all__ = ["MOST_BLOCKS", "MOST_WINDOWS", "BlockIds"]
 
@@ -171,58 +170,13 @@ _Place = tuple[int, int]
 """A window: its lane, and its number there."""
 
 
-@dataclass(slots=True, eq=False)
-class _Made:
-    """Tables that were made together.
-
-    Attributes:
-        tables: a row for each; int64, shape ``[tables, numbers]``.
-        event: recorded after they were made.
-        awaited: the streams that wait for it.
-    """
-
-    tables: torch.Tensor
-    event: torch.cuda.Event
-    awaited: set[int] = field(default_factory=set)
-
-    def use(self, device: torch.device) -> None:
-        """Have the current stream wait for the tables, and their memory outlive what is queued on it."""
-        handle = stream_handle(device)
-        if handle not in self.awaited:
-            stream = current_stream(device)
-            stream.wait_event(self.event)
-            self.tables.record_stream(stream)
-            self.awaited.add(handle)
+_Tables = dict[_Place, tuple[SharedTensors, int]]
+"""For each window what its table was made with, and the table's address."""
 
 
-_Tables = dict[_Place, tuple[_Made, int]]
-"""For each window what its table was made with, and the table's row there."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Reached:
-    """The windows that some steps' batches may be made from.
-
-    Attributes:
-        lane: the first lane.
-        lanes: how many lanes there are.
-        depth: how many windows there are in a lane, at most.
-        sizes: samples of each.
-    """
-
-    lane: int
-    lanes: int
-    depth: int
-    sizes: dict[_Place, int]
-
-    @property
-    def slots(self) -> int:
-        """Length of the kernel's list of their tables."""
-        return self.lanes * self.depth
-
-    def slot(self, place: _Place) -> int:
-        """The slot in which the kernel looks for a window's table."""
-        return (place[0] - self.lane) * self.depth + place[1] % self.depth
+_Reached = tuple[range, int, dict[_Place, int]]
+"""The windows that some steps' batches may be made from: their lanes, how many they are in a lane at most, and the
+samples of each."""
 
 
 class BlockIds:
@@ -247,9 +201,9 @@ class BlockIds:
         self._stream = side_stream(device)
         self._tables: _Tables = {}
         sequence = order.sequence()
-        self._uploads = Uploads(device)
-        cuts = self._uploads.add(sequence.cuts[:-1])
-        shifts = self._uploads.add(sequence.starts - sequence.cuts[:-1])
+        self._shared = SharedTensors(device)
+        cuts = self._shared.add(sequence.cuts[:-1])
+        shifts = self._shared.add(sequence.starts - sequence.cuts[:-1])
         self._blocks = (cuts.data_ptr(), shifts.data_ptr(), len(sequence.starts))
 
     @staticmethod
@@ -270,9 +224,6 @@ class BlockIds:
     def __call__(self, steps: range) -> torch.Tensor:
         """Queue the making of some steps' position ids on the current stream.
 
-        Args:
-            steps: consecutive steps, any of the epoch's; fastest from where the last call's end.
-
         Returns:
             The ids, as `Ordered.positions` gives them: int64, on the device, shape ``[samples of all steps]``.
 
@@ -284,26 +235,29 @@ class BlockIds:
         # Not from their sizes: this rank's part of a last, smaller batch may be as large as that of a full one.
         full = max(schedule.samples // schedule.global_batch - steps.start, 0)
         out = torch.empty(sum(sizes), dtype=torch.int64, device=self.device)
-        self._uploads.use()
+        self._shared.use()
         address = out.data_ptr()
         for part in (steps[:full], steps[full:]):
-            for some, reached in self.launches(part):
-                self._launch(some, reached, self._reach(reached), address)
+            for some, (lanes, depth, sizes_of) in self.launches(part):
+                self._launch(some, lanes, depth, self._reach(sizes_of), address)
                 address += 8 * len(some) * schedule.size(some[0])
         return out
 
-    def rehearse(self) -> None:
-        """Queue what loads all kernels of later calls: torch sorts one window by other ones than several."""
-        self(range(min(2, self._schedule.steps)))
-        self._make([(0, 0)])
+    @classmethod
+    def rehearse(cls, device: torch.device, order: BlockOrder, schedule: Schedule) -> None:
+        """Have the GPU load all kernels that an epoch's ids take: torch sorts one window by other ones than several."""
+        with on(side_stream(device)):
+            ids = cls(device, order, schedule)
+            ids(range(min(2, schedule.steps)))
+            ids._make([(0, 0)])
 
     def launches(self, steps: range) -> Iterator[tuple[range, _Reached]]:
         """Steps of one size, split into launches so that none uses too many windows."""
         if not steps or not self._schedule.size(steps[0]):
             return
-        reached = self._reached(steps)
-        if len(steps) == 1 or reached.slots <= MOST_WINDOWS:
-            yield steps, reached
+        lanes, depth, sizes = self._reached(steps)
+        if len(steps) == 1 or len(lanes) * depth <= MOST_WINDOWS:
+            yield steps, (lanes, depth, sizes)
             return
         for half in (steps[: len(steps) // 2], steps[len(steps) // 2 :]):
             yield from self.launches(half)
@@ -327,7 +281,7 @@ class BlockIds:
             for number in numbers:
                 stop = first + number * self._window
                 sizes[lane, number] = min(stop, length) - (stop - self._window if number else 0)
-        return _Reached(low, high + 1 - low, depth, sizes)
+        return range(low, high + 1), depth, sizes
 
     def _number(self, first: int, position: int) -> int:
         """The number of the window that holds a position of a lane; `first`: length of the lane's first window."""
@@ -348,21 +302,19 @@ class BlockIds:
         high = (4 * (stop - 1 - before) + slack) * lanes // (4 * n)
         return max(low, 0), min(high, lanes - 1)
 
-    def _reach(self, reached: _Reached) -> _Tables:
+    def _reach(self, sizes: dict[_Place, int]) -> _Tables:
         """The tables of these windows; all others are dropped. Two threads that call it both get theirs."""
-        wanted = [place for place, size in reached.sizes.items() if size <= EXACT_LIMIT]
+        wanted = [place for place, size in sizes.items() if size <= EXACT_LIMIT]
         tables = self._tables
         kept = {place: tables[place] for place in wanted if place in tables}
         missing = [place for place in wanted if place not in kept]
         most = max(min(_MOST_SORTED // self._width, _MOST_TABLES), 1)
         for low in range(0, len(missing), most):
-            places = missing[low : low + most]
-            made = self._make(places)
-            kept |= {place: (made, row) for row, place in enumerate(places)}
+            kept |= self._make(missing[low : low + most])
         self._tables = kept
         return kept
 
-    def _make(self, places: Sequence[_Place]) -> _Made:
+    def _make(self, places: Sequence[_Place]) -> _Tables:
         """Queue the making of tables: for each window its numbers, sorted by their hashes."""
         # All as wide as the widest: torch sorts short rows by other kernels, which would have to be loaded, too.
         width, count = self._width, self._width * len(places)
@@ -374,22 +326,24 @@ class BlockIds:
             params[words : words + 2 * len(places)] = [number for place in places for number in place]
             self._queue(_HASHES, "hashes", count, params)
             tables = torch.sort(hashes, dim=1, stable=True).indices
-            return _Made(tables, record(self._stream))
+            made = SharedTensors(self.device, self._stream)
+            made.keep(tables)
+        return {place: (made, table.data_ptr()) for place, table in zip(places, tables, strict=True)}
 
-    def _launch(self, steps: range, reached: _Reached, tables: _Tables, out: int) -> None:
-        """Queue the making of the ids of steps of one size; `out`: the address of the first."""
+    def _launch(self, steps: range, lanes: range, depth: int, tables: _Tables, out: int) -> None:
+        """Queue the making of the ids of steps of one size, from windows of some lanes; `out`: the first's address."""
         schedule = self._schedule
         begin, stop = schedule.span(steps[0])
         size, words = stop - begin, _ORDER_WORDS + _IDS_WORDS
         params = np.zeros(words + MOST_WINDOWS, np.uint64)
         params[:words] = (
             *self._words, steps[0], min(schedule.global_batch, schedule.samples), begin - schedule.position(steps[0]),
-            size, size * len(steps), reached.lane, reached.depth, *self._blocks, out,
+            size, size * len(steps), lanes.start, depth, *self._blocks, out,
         )  # fmt: skip
         for made in {made for made, _ in tables.values()}:
-            made.use(self.device)
-        for place, (made, row) in tables.items():
-            params[words + reached.slot(place)] = made.tables[row].data_ptr()
+            made.use()
+        for (lane, number), (_, address) in tables.items():
+            params[words + (lane - lanes.start) * depth + number % depth] = address
         self._queue(_IDS, "ids", size * len(steps), params)
 
     def _queue(self, source: str, name: str, count: int, params: NDArray[np.uint64]) -> None:

@@ -19,7 +19,7 @@ import torch
 from gdsload.engine.gpu.plain_tensors import tensors_of
 from gdsload.system.streams import current_stream, new_event, on, record, room_for, side_stream
 
-__all__ = ["ConsumerThrottle", "DeviceQueue", "group_hand_over", "hand_over", "recordable"]
+__all__ = ["DeviceQueue", "hand_over", "recordable"]
 
 _EVENTS = 8
 """Events within the bytes that may be pending: one for each batch would take longer than its hand-over."""
@@ -37,7 +37,11 @@ class DeviceQueue:
     def __init__(self, device: torch.device, *, pending_bytes: int = 2**28, budget: str = "") -> None:
         self.device, self.stream = device, side_stream(device)
         self._transforms = side_stream(device)  # of their own: bytes arrive while batches are transformed
-        self._throttle, self._what = ConsumerThrottle(device, pending_bytes), f"a group of batches ({budget})"
+        self._what, self._pending_bytes = f"a group of batches ({budget})", pending_bytes
+        self._pending: deque[tuple[torch.cuda.Event, int]] = deque()
+        self._spare: list[torch.cuda.Event] = []
+        self._bytes = self._dropped = 0
+        self._lock = threading.RLock()  # several threads may iterate over epochs of one loader
 
     def room(self) -> AbstractContextManager[object]:
         """The context in which memory for batches is taken; see `room_for`."""
@@ -86,40 +90,46 @@ class DeviceQueue:
             stream.wait_stream(current_stream(self.device))
 
     def hand_over(self, batches: Sequence[Any]) -> Callable[[Any], Any]:
-        """The hand-over of a group of batches, each to the stream that is current at its call."""
-        return group_hand_over(self._throttle, batches)
+        """A function that hands over the batches of a group, one at each call and in order, to the current stream.
 
+        At the first call, until which all are held, their memory is recorded for its stream: the allocator is asked
+        once for what they share.
+        """
+        ahead, nbytes = list(batches), deque[int]()
+        recorded_for: int | None = None
 
-class ConsumerThrottle:
-    """Keeps the consumer's stream from running too far ahead of the GPU.
+        def give(batch: Any) -> Any:
+            nonlocal recorded_for
+            stream = current_stream(self.device)
+            if ahead:
+                known = dict[int, bool]()
+                nbytes.extend([hand_over(one, stream, known) for one in ahead])
+                ahead.clear()
+                # Of another device the current stream may be another one each time.
+                recorded_for = stream.stream_id if all(known.values()) else None
+            elif stream.stream_id != recorded_for:
+                hand_over(batch, stream)
+            self.throttle(stream, nbytes.popleft())
+            return batch
 
-    The memory of a dropped batch cannot be used again before the kernels that were queued to read it have run. A
-    consumer that queues without ever waiting would make the loader allocate ever more.
+        return give
 
-    Args:
-        device: the device of the batches.
-        pending_bytes: bytes of dropped batches that the GPU may still be reading.
-    """
+    def throttle(self, stream: torch.cuda.Stream, nbytes: int) -> None:
+        """Note that a stream gets a batch of so many bytes, and wait while too much is pending.
 
-    def __init__(self, device: torch.device, pending_bytes: int) -> None:
-        self.device, self.pending_bytes = device, pending_bytes
-        self._pending: deque[tuple[torch.cuda.Event, int]] = deque()
-        self._spare: list[torch.cuda.Event] = []
-        self._bytes = self._dropped = 0
-        self._lock = threading.RLock()  # several threads may iterate over epochs of one loader
-
-    def __call__(self, stream: torch.cuda.Stream, nbytes: int) -> None:
-        """Note that a stream gets a batch of so many bytes, and wait while too much is pending."""
+        The memory of a dropped batch cannot be used again before the kernels that were queued to read it have run. A
+        consumer that queues without ever waiting would make the loader allocate ever more.
+        """
         # Each batch costs this, even where a training step is bound by launches: no object is created.
         past: list[torch.cuda.Event] = []
         with self._lock:
-            if self._dropped * _EVENTS >= max(self.pending_bytes, 1):
+            if self._dropped * _EVENTS >= max(self._pending_bytes, 1):
                 # As a rule the last batch is not used any more: all that reads it has been queued.
                 event = self._spare.pop() if self._spare else new_event(self.device)
                 event.record(stream)
                 self._pending.append((event, self._dropped))
                 self._bytes, self._dropped = self._bytes + self._dropped, 0
-            while self._pending and self._bytes + self._dropped > self.pending_bytes:
+            while self._pending and self._bytes + self._dropped > self._pending_bytes:
                 event, pending = self._pending.popleft()
                 past.append(event)
                 self._bytes -= pending
@@ -127,35 +137,6 @@ class ConsumerThrottle:
         for event in past:  # without the lock: another thread may have to queue what it waits for
             event.synchronize()
             self._spare.append(event)
-
-
-def group_hand_over(throttle: ConsumerThrottle, batches: Sequence[Any]) -> Callable[[Any], Any]:
-    """A function that hands the batches of a group over, each at a call and in order, to the stream that is current.
-
-    At the first call, the memory of all is recorded for its stream: the allocator is asked once for what they share.
-
-    Args:
-        throttle: what keeps the consumer's stream from running too far ahead.
-        batches: they are held until the first call.
-    """
-    ahead, nbytes = list(batches), deque[int]()
-    recorded_for: int | None = None
-
-    def give(batch: Any) -> Any:
-        nonlocal recorded_for
-        stream = current_stream(throttle.device)
-        if ahead:
-            known = dict[int, bool]()
-            nbytes.extend([hand_over(one, stream, known) for one in ahead])
-            ahead.clear()
-            # Of another device the current stream may be another one each time.
-            recorded_for = stream.stream_id if all(known.values()) else None
-        elif stream.stream_id != recorded_for:
-            hand_over(batch, stream)
-        throttle(stream, nbytes.popleft())
-        return batch
-
-    return give
 
 
 def hand_over(batch: Any, stream: torch.cuda.Stream, known: dict[int, bool] | None = None) -> int:

@@ -8,7 +8,6 @@ element types, images that are not contiguous, machines without cupy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ _MOST_STEPS = 8
 _MOST_ELEMENTS = 2**31
 """Elements before and after, below which the kernel can count them in 32 bits."""
 _CROP, _FLIP = 0, 1
+_FUSIBLE = RandomCrop | RandomFlip | CenterCrop | Normalize
 
 _SOURCE = r"""
 typedef unsigned long long u64;
@@ -133,53 +133,31 @@ nearest, ties to even, as torch does."""
 
 
 def fuse(transforms: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
-    """The same transforms; of runs that one kernel can do, the one that does it.
-
-    Args:
-        transforms: as they are applied, one after the other.
-    """
-    flat = [one for given in transforms for one in (given.transforms if isinstance(given, Compose) else [given])]
+    """The same transforms; of runs that one kernel can do, the one that does it."""
+    runs: list[list[Any]] = []
+    for given in transforms:
+        for one in given.transforms if isinstance(given, Compose) else [given]:
+            if runs and _continues(runs[-1], one):
+                runs[-1].append(one)
+            else:
+                runs.append([one])
     found: list[Callable[..., Any]] = []
-    for fusible, run in groupby(flat, lambda one: isinstance(one, RandomCrop | RandomFlip | CenterCrop | Normalize)):
-        if not fusible:
-            found += run
-            continue
-        for _, part in groupby(_numbered(list(run)), lambda one: one[0]):
-            steps = [step for _, step in part]
-            views = all(isinstance(step, CenterCrop) for step in steps)  # which cost nothing
-            found += steps if views else [FusedTransforms(steps)]
-    return _with_layout(found)
-
-
-def _numbered(run: list[Any]) -> list[tuple[int, Any]]:
-    """Each step with its kernel's number: one ends after a normalization, with its field, or when it is full."""
-    found, number, steps = [], 0, 0
-    for before, step in zip([None, *run], run, strict=False):
-        if before is not None and (isinstance(before, Normalize) or before.field != step.field or steps == _MOST_STEPS):
-            number, steps = number + 1, 0
-        found.append((number, step))
-        steps += 1
+    for run in runs:
+        views = all(isinstance(one, CenterCrop | ChannelsLast) for one in run)  # which cost nothing
+        found += [FusedTransforms(run)] if isinstance(run[0], _FUSIBLE) and not views else run
     return found
 
 
-def _with_layout(transforms: list[Callable[..., Any]]) -> list[Callable[..., Any]]:
-    """With a `ChannelsLast` right after a kernel of its field done by that kernel."""
-    found: list[Callable[..., Any]] = []
-    for one in transforms:
-        before = found[-1] if found else None
-        if isinstance(one, ChannelsLast) and isinstance(before, FusedTransforms) and before.takes(one):
-            found[-1] = FusedTransforms([*before.steps, one])
-        else:
-            found.append(one)
-    return found
+def _continues(run: list[Any], one: Any) -> bool:
+    """Return whether the kernel of a run can do one more: not after a normalization, nor when it is full."""
+    last = run[-1]
+    if not isinstance(last, _FUSIBLE) or not isinstance(one, _FUSIBLE | ChannelsLast) or one.field != last.field:
+        return False
+    return isinstance(one, ChannelsLast) or not (isinstance(last, Normalize) or len(run) == _MOST_STEPS)
 
 
 class FusedTransforms:
-    """Transforms of one field, by one kernel.
-
-    Args:
-        steps: crops and flips, then at most one `Normalize`, then at most one `ChannelsLast`.
-    """
+    """Crops and flips of one field, then at most one `Normalize`, then at most one `ChannelsLast`, by one kernel."""
 
     def __init__(self, steps: Sequence[Any]) -> None:
         self.steps = tuple(steps)
@@ -193,10 +171,6 @@ class FusedTransforms:
 
     def __repr__(self) -> str:
         return repr(self._compose)
-
-    def takes(self, layout: ChannelsLast) -> bool:
-        """Return whether the kernel can lay out its field, too."""
-        return layout.field == self.field and not self._last
 
     def __call__(self, batch: Any, generator: torch.Generator | None = None) -> Any:
         """The batch with the field transformed; see the transforms."""

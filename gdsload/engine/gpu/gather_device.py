@@ -109,24 +109,13 @@ class DeviceGather:
         return self._kernel
 
     def prepare(self, row_bytes: Iterable[int], *, pieces: bool) -> None:
-        """Begin to compile kernels: for rows in the GPU's own memory, and for pieces from anywhere.
-
-        Args:
-            row_bytes: bytes of the rows that will be copied.
-            pieces: whether pieces of different lengths will be, too.
-        """
+        """Begin to compile kernels: for rows in the GPU's own memory, and for pieces from anywhere."""
         units = frozenset(word_in(nbytes) for nbytes in row_bytes if nbytes)
         self._waits_for = what = "rows", self.device, units, pieces
         prepare(what, partial(_compile, self.device, units, pieces))
 
     def rows(self, addresses: IntArray, row_bytes: int, out: torch.Tensor) -> None:
-        """Copy rows of one size.
-
-        Args:
-            addresses: address of each row, shape ``[rows]``.
-            row_bytes: bytes a row.
-            out: contiguous tensor of ``rows * row_bytes`` bytes on the device.
-        """
+        """Copy rows of one size into a contiguous tensor."""
         self.batches(addresses, row_bytes, [out], [len(addresses)])
 
     def batches(

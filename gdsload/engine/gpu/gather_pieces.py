@@ -116,12 +116,7 @@ _SHORTEST_BYTES = 64
 
 
 def as_pieces(unit: int, row_bytes: int) -> bool:
-    """Return whether rows that come over the link are better copied as pieces.
-
-    Args:
-        unit: bytes of the largest word, of 16 at most, that divides all addresses and the row.
-        row_bytes: bytes a row.
-    """
+    """Return whether rows over the link are better copied as pieces; `unit` divides their addresses and bytes."""
     return unit < 16 and row_bytes >= _SHORTEST_BYTES
 
 
@@ -145,14 +140,9 @@ def table_of(sources: IntArray, targets: IntArray, nbytes: IntArray) -> IntArray
 def queue_pieces(
     table: torch.Tensor, words: int, device: torch.device, *, over_pcie: bool, grid: Grid | None = None
 ) -> None:
-    """Queue the copying of pieces on the current stream, on which the table must stay until then.
+    """Queue the copying of about so many words of pieces on the current stream, on which the table stays until then.
 
-    Args:
-        table: see `table_of`; on the device.
-        words: about how many words they have.
-        device: where they go.
-        over_pcie: whether most of them come over the link.
-        grid: how the kernel is laid out over the link; None for the one that is fastest.
+    The grid is that of the kernel over the link; None for the one that is fastest.
     """
     layout, pieces = (grid or _OVER_PCIE) if over_pcie else IN_VRAM, table.shape[1]
     at_once = WARP * layout.depth  # a tile must end with the last word that its last lane reads at once

@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,18 +22,19 @@ import torch
 from gdsload.engine.gpu.gather_pieces import as_pieces, compile_pieces, queue_pieces
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch, word_in
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES, SOURCES, WORDS
-from gdsload.engine.gpu.uploads import Uploads
+from gdsload.engine.gpu.shared_tensors import SharedTensors
 from gdsload.order.permutation import Recipe
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import SideStream, Tensors, on, side_stream
 
 __all__ = [
     "PART",
-    "SORTING",
+    "SORTED_FIELD_BYTES",
+    "SORTED_ROWS",
+    "SORTED_ROW_BYTES",
     "DeviceRows",
     "PositionBatch",
     "PositionGather",
-    "Sorting",
     "compile_gather",
     "rows_in_shards",
     "tile_of",
@@ -48,19 +48,13 @@ _TILE_BYTES = 2**15
 """Bytes of such rows that a warp takes at once: few, so that all warps are close to each other in the file."""
 
 
-class Sorting(NamedTuple):
-    """The limits within which rows over the link are fetched in the order of their addresses.
+SORTED_ROW_BYTES, SORTED_FIELD_BYTES, SORTED_ROWS = range(64, 2**14), 2**30, 2**15
+"""Rows of so many bytes, of a field of more bytes than that, are fetched over the link in the order of their addresses,
+where there are so many rows or more.
 
-    Sorting takes some 40 bytes of memory a row, too much for short rows, and the time of fetching some thousand rows.
-    Pages of long rows are neighbours anyway, and few rows are far apart in any order.
-    """
-
-    row_bytes: range = range(64, 2**14)
-    field_bytes: int = 2**30  # of a field that is larger
-    rows: int = 2**15  # or more
-
-
-SORTING = Sorting()
+Sorting takes some 40 bytes of memory a row, too much for short rows, and the time of fetching some thousand rows. Pages
+of long rows are neighbours anyway, and few rows are far apart in any order.
+"""
 _SAMPLES = Grid(132, 256, 1)
 _PLACES = {word: place for place, word in enumerate(WORDS)}
 
@@ -137,16 +131,16 @@ class PositionGather:
         side: SideStream | None = None,
     ) -> None:
         self.device, self.ends, self.over_pcie, self._side = device, ends, over_pcie, side
-        self._uploads = Uploads(device)
+        self._shared = SharedTensors(device)
         recipe = Recipe() if recipe is None else recipe
         network = None if recipe.network is None else recipe.network.view(np.int64)
         arrays = {"network": network, "table": recipe.table, "selection": selection}
-        self._order = {name: self._uploads.add(array).data_ptr() for name, array in arrays.items() if array is not None}
-        self.ends_there = self._uploads.add(ends)
+        self._order = {name: self._shared.add(array).data_ptr() for name, array in arrays.items() if array is not None}
+        self.ends_there = self._shared.add(ends)
 
     def upload(self, array: IntArray) -> torch.Tensor:
-        """See `Uploads.add`."""
-        return self._uploads.add(array)
+        """See `SharedTensors.add`."""
+        return self._shared.add(array)
 
     def on_side_stream(self, make: Callable[[], Tensors]) -> Tensors:
         """Queue the making of what is needed before rows are gathered, such as ids."""
@@ -163,7 +157,7 @@ class PositionGather:
         """
         if not positions.size or not outs:
             return
-        self._uploads.use()
+        self._shared.use()
         pieces = self.over_pcie and as_pieces(rows.unit, rows.row_bytes)
         if self._far_apart(rows, positions.size * positions.batches) and len(outs) <= MOST_BATCHES:
             where = self._in_order_of_ids(positions)
@@ -189,7 +183,7 @@ class PositionGather:
 
     def _pieces(self, rows: DeviceRows, where: dict[str, int], outs: Sequence[torch.Tensor]) -> torch.Tensor:
         """The table of pieces of some batches' rows; see `queue_pieces`."""
-        self._uploads.use()
+        self._shared.use()
         count = where["size"] * len(outs)
         table = torch.empty(4, count, dtype=torch.int64, device=self.device)
         params = {**where, **self._runs(rows), "all": count, "pieces": table.data_ptr()}
@@ -206,7 +200,7 @@ class PositionGather:
 
     def _sorted(self, positions: PositionBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """The samples at some positions in rising order, and the place of each among the batches' rows."""
-        self._uploads.use()
+        self._shared.use()
         found = torch.empty(positions.size * positions.batches, dtype=torch.int64, device=self.device)
         cut = {"size": positions.size, "all": len(found)}
         self._launch("samples", 8, _SAMPLES, {**self._where(positions), **cut}, [found])
@@ -226,7 +220,7 @@ class PositionGather:
 
     def _far_apart(self, rows: DeviceRows, count: int) -> bool:
         """Return whether so many rows are better fetched in the order of their addresses."""
-        return self.over_pcie and count >= SORTING.rows and _may_be_sorted(rows.row_bytes, int(self.ends[-1]))
+        return self.over_pcie and count >= SORTED_ROWS and _may_be_sorted(rows.row_bytes, int(self.ends[-1]))
 
     def _where(self, positions: PositionBatch, low: int = 0) -> dict[str, int]:
         """The kernel's parameters for the batches from number `low` on: first position, stride and sample ids."""
@@ -265,13 +259,7 @@ class PositionGather:
 
 
 def rows_in_shards(gather: PositionGather, begin: IntArray, row_bytes: int) -> DeviceRows:
-    """The rows of one field in whole shards.
-
-    Args:
-        gather: whose shards hold them.
-        begin: address of the field's first row in each shard, shape ``[shards]``.
-        row_bytes: bytes a row; not 0.
-    """
+    """The rows of one field in whole shards, which begin at these addresses; shape ``[shards]``."""
     starts = np.concatenate([np.zeros(1, np.int64), gather.ends[:-1]])
     origins = gather.upload(begin - starts * row_bytes)
     return DeviceRows(gather.ends_there, origins, row_bytes, word_of(begin, row_bytes))
@@ -279,17 +267,11 @@ def rows_in_shards(gather: PositionGather, begin: IntArray, row_bytes: int) -> D
 
 def _may_be_sorted(row_bytes: int, samples: int) -> bool:
     """Return whether many rows at once of a field of so many samples are fetched in the order of their addresses."""
-    return row_bytes in SORTING.row_bytes and samples * row_bytes > SORTING.field_bytes
+    return row_bytes in SORTED_ROW_BYTES and samples * row_bytes > SORTED_FIELD_BYTES
 
 
 def compile_gather(device: torch.device, fields: Iterable[int], samples: int) -> None:
-    """Compile the kernels of `PositionGather` over the link, and load torch's for sorting, before they are needed.
-
-    Args:
-        device: the GPU.
-        fields: bytes of a row of each field.
-        samples: samples of the dataset.
-    """
+    """Compile the kernels of `PositionGather` over the link, and load torch's for sorting, before they are needed."""
     for row_bytes in set(fields):
         unit, ordered = word_in(row_bytes), _may_be_sorted(row_bytes, samples)
         if as_pieces(unit, row_bytes):
@@ -301,7 +283,7 @@ def compile_gather(device: torch.device, fields: Iterable[int], samples: int) ->
         if ordered:
             kernel(SOURCES[False], "samples", 8, _SAMPLES, device)
             with on(side_stream(device)):
-                torch.sort(torch.zeros(SORTING.rows, dtype=torch.int64, device=device))
+                torch.sort(torch.zeros(SORTED_ROWS, dtype=torch.int64, device=device))
 
 
 @functools.lru_cache(maxsize=256)
@@ -310,12 +292,6 @@ def tile_of(size: int, batches: int, width: int, warps: int) -> int:
 
     Chosen so that the warp with most to do has as little as possible, where to begin a tile takes as long as `PART`
     words.
-
-    Args:
-        size: rows of a batch.
-        batches: how many there are.
-        width: words of a row.
-        warps: warps that share them.
     """
     rows = size * batches
     rounds = -(-rows // (WARP * warps))

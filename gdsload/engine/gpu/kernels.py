@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -90,14 +89,9 @@ def word_in(row_bytes: int) -> int:
 
 
 def kernel(source: str, name: str, unit: int, grid: Grid, device: torch.device) -> int:
-    """CUDA's handle of a kernel that takes one structure, for words of `unit` bytes; compiled once in a process.
+    """CUDA's handle of a kernel that takes one structure, for WORDs of `unit` bytes; compiled once in a process.
 
-    Args:
-        source: CUDA source, in which WORD, and the grid's LAYOUT and DEPTH, are replaced.
-        name: name of the kernel in it.
-        unit: bytes of a WORD.
-        grid: how it will be laid out.
-        device: the device it is compiled for, with its index.
+    WORD, and the grid's LAYOUT and DEPTH, are replaced in its source. The device must have an index.
     """
     key = (source, name, unit, grid, device)
     found = _compiled.get(key)
@@ -124,14 +118,7 @@ def _compile(source: str, name: str, unit: int, grid: Grid, device: torch.device
 def launch(
     function: int, device: torch.device, grid: Grid, params: NDArray[np.uint64], *, over_pcie: bool = False
 ) -> None:
-    """Queue a kernel on the stream that is current for torch.
-
-    Args:
-        function: the kernel; see `kernel`.
-        device: its device, with its index.
-        grid: how it is laid out.
-        params: its structure, as words.
-        over_pcie: whether it reads beyond the device's memory (see `gdsload.system.driver.Driver.launch`).
+    """Queue a kernel on the stream that is current for torch; `params` is its structure, as words.
 
     Raises:
         RuntimeError: if the driver refuses, or work that was queued before has failed.
@@ -157,35 +144,27 @@ def prepare_import() -> None:
 
 _prepared: dict[Hashable, bool] = {}
 """By the name of a thing that is to be prepared: True if it has been made, or could not be."""
-_preparing = deque[tuple[Hashable, Callable[[], object]]]()
 _turn = threading.Lock()
 
 
 def prepare(what: Hashable, make: Callable[[], object]) -> None:
-    """Have something made once in a process, in a thread, after all that was to be prepared before.
+    """Have something made once in a process, in a thread, one thing at a time.
 
     On a machine that has never run a kernel, compiling one and loading torch's for sorting take up to a second, in
     which the drive is read. The thread is no daemon: the program's end waits for it, as code that is being loaded must
-    not be taken down.
-
-    Args:
-        what: its name.
-        make: makes it. An error is not raised here: it will be where it is needed.
+    not be taken down. An error is not raised here: it will be where the thing is needed.
     """
     if what in _prepared:
         return
     _prepared[what] = False
-    _preparing.append((what, make))
     try:
-        threading.Thread(target=_prepare_next, name="gdsload-prepare", daemon=False).start()
+        threading.Thread(target=_prepare, args=(what, make), name="gdsload-prepare", daemon=False).start()
     except RuntimeError:  # the system has no further thread: it is made where it is needed
-        _preparing.remove((what, make))
         _prepared[what] = True
 
 
-def _prepare_next() -> None:
+def _prepare(what: Hashable, make: Callable[[], object]) -> None:
     with _turn:
-        what, make = _preparing.popleft()
         try:
             make()
         except Exception:

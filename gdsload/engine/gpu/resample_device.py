@@ -120,12 +120,7 @@ def source(dtype: torch.dtype, *, channels_last: bool) -> str:
 
 
 def words(pixels: Sequence[Pixels], frames: IntArray) -> IntArray:
-    """Images and their frames as the kernel has them, int64 ``[images, 4 + FRAME_WORDS]``.
-
-    Args:
-        pixels: where the images are; what none of these has is zeros in the result.
-        frames: see `gdsload.engine.images.frames`.
-    """
+    """Images and their frames as the kernel has them, ``[images, 4 + FRAME_WORDS]``; zeros where there is none."""
     found = np.zeros((len(frames), 4 + FRAME_WORDS), np.int64)
     for part in pixels:
         part.place(found[:, :4])

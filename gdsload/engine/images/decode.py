@@ -113,10 +113,6 @@ class HostImages:
     def __call__(self, batches: Sequence[ImageBatch], stopped: Callable[[], bool]) -> None:
         """Put decoded images in the place of encoded ones. Only complete batches come out, or an error.
 
-        Args:
-            batches: changed in place: those of the fields that they have.
-            stopped: whether nobody wants them any more.
-
         Raises:
             FormatError: if an image cannot be decoded, and that is to be raised.
             LoaderClosedError: if nobody wants them.
@@ -289,14 +285,7 @@ class HostImages:
 def alone(
     shown: torch.Tensor, options: DecodeImage, table: torch.Tensor | None, memory: memoryview | None = None
 ) -> torch.Tensor:
-    """An image as its own tensor, laid out as wanted.
-
-    Args:
-        shown: the image.
-        options: how it is wanted.
-        table: see `DecodeImage.table`.
-        memory: where it goes; None: into new memory.
-    """
+    """An image as its own tensor, laid out as wanted."""
     planes, height, width = shown.shape
     shape = (height, width, planes) if options.channels_last else (planes, height, width)
     if memory is None:

@@ -77,7 +77,7 @@ class Looked:
         found = self.headers.get(number)
         if found is None:
             width, height = int(self.widths[number]), int(self.heights[number])
-            found = ImageHeader("jpeg", width, height, int(self.plain.channels[number]), coding="baseline")
+            found = ImageHeader("jpeg", width, height, int(self.plain.channels[number]))
         return found
 
     def hardware(self) -> NDArray[np.bool_]:

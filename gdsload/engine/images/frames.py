@@ -68,14 +68,7 @@ FRAME_WORDS = len(Frame._fields)
 
 
 def frames(options: DecodeImage, heights: IntArray, widths: IntArray, draws: Draws) -> IntArray:
-    """The frames of some images, int64 ``[images, FRAME_WORDS]``.
-
-    Args:
-        options: what is wanted.
-        heights: of the upright images.
-        widths: likewise.
-        draws: what their random numbers are drawn from.
-    """
+    """The frames of some images, from the sizes of the upright ones: int64 ``[images, FRAME_WORDS]``."""
     uniform = _uniform(draws)
     found = np.zeros((len(heights), FRAME_WORDS), np.int64)
     found[:, 2], found[:, 3] = heights, widths

@@ -40,10 +40,7 @@ def refuse_without_decoder() -> None:
 def decode_image(data: memoryview, header: ImageHeader, buffer: bytearray | memoryview | None = None) -> Pixels:
     """Decode an image to RGB, and turn it upright.
 
-    Args:
-        data: its bytes.
-        header: what they say.
-        buffer: memory that may be decoded into, if it is large enough: it is in use as long as the result is.
+    The buffer may be decoded into, if it is large enough: it is in use as long as the result is.
 
     Raises:
         Exception: of whatever kind the decoder raises, if it cannot be decoded.

@@ -37,13 +37,7 @@ def _resized(image: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
 
 
 def put_normalized(image: torch.Tensor, table: torch.Tensor | None, out: torch.Tensor) -> None:
-    """Write an image as a result has it.
-
-    Args:
-        image: uint8 ``[3, height, width]``.
-        table: see `DecodeImage.table`, on the image's device.
-        out: the result, of that shape.
-    """
+    """Write an image ``[3, height, width]`` as a result has it; for the table see `DecodeImage.table`."""
     if table is None:
         out.copy_(image)
         return

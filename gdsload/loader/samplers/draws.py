@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,20 +30,10 @@ from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.state import Place
 from gdsload.system.arrays import IntArray
 
-__all__ = ["Draws", "Stateful"]
+__all__ = ["Draws"]
 
 _MOST_AT_ONCE = 1024
 """Batches that are drawn at once where a resumed epoch draws again what was handed out."""
-
-
-class Stateful(Protocol):
-    """A sampler that keeps its own state."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the sampler's state."""
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Go there."""
 
 
 class Draws:
@@ -54,7 +44,7 @@ class Draws:
 
     Args:
         source: the sampler.
-        stateful: what keeps its state; None if nothing does.
+        stateful: the level of it that keeps its state; None if none does.
         mark: the mark that it was resumed from; None if that is not known.
         place: how far the consumer is; that of the step that is first wanted.
         generator: what `left` looks at; None: nothing.
@@ -63,7 +53,7 @@ class Draws:
     def __init__(
         self,
         source: IndexSource,
-        stateful: Stateful | None,
+        stateful: Any,
         mark: dict[str, Any] | None,
         place: Place,
         generator: torch.Generator | None = None,
@@ -95,12 +85,6 @@ class Draws:
         """See `Steps`."""
         with self._lock:
             return self._first + len(self._batches)
-
-    @property
-    def kept(self) -> int:
-        """The number of batches that are known: drawn, and not seen to be handed out."""
-        with self._lock:
-            return len(self._batches)
 
     @property
     def ended(self) -> bool:

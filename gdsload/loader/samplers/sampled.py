@@ -23,9 +23,9 @@ import xxhash
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from gdsload.errors import OptionError, StateError
-from gdsload.loader.samplers.draws import Draws, Stateful
+from gdsload.loader.samplers.draws import Draws
 from gdsload.loader.samplers.indices import IndexSource
-from gdsload.loader.samplers.planned import PlannedEpoch, PlannedSampler, place_in, state_of
+from gdsload.loader.samplers.planned import PlannedEpoch, PlannedSampler, another_kind, place_in, state_of
 from gdsload.loader.state import Place
 from gdsload.order import Schedule
 
@@ -45,11 +45,7 @@ def expected_batch(batch_sampler: object) -> int | None:
 
 
 class Sampled:
-    """A sampler, and how it is resumed.
-
-    Args:
-        source: the sampler.
-    """
+    """A sampler, and how it is resumed."""
 
     def __init__(self, source: IndexSource) -> None:
         self.source = source
@@ -83,20 +79,15 @@ class Sampled:
         return self._draws is not None and self._draws.ended
 
     @property
-    def stateful(self) -> Stateful | None:
+    def stateful(self) -> Any:
         """The sampler that keeps a state: the given one, or what a `BatchSampler` draws from; None if neither does."""
         for level in self._levels:
             if callable(getattr(level, "state_dict", None)) and callable(getattr(level, "load_state_dict", None)):
-                return cast("Stateful", level)
+                return level
         return None
 
     def set_epoch(self, epoch: int, *, resumed: bool) -> None:
-        """Pass the number of the next epoch to the samplers that take it.
-
-        Args:
-            epoch: the number.
-            resumed: whether the next epoch is still the one that a state was taken in the middle of.
-        """
+        """Pass the number of the next epoch, which may be one that was `resumed`, to the samplers that take it."""
         if not resumed:
             self._resumed = self._begins = None
         self._leave()
@@ -115,16 +106,10 @@ class Sampled:
             self._skip(step)
 
     def state(self, place: Place | None, step: int) -> dict[str, Any] | None:
-        """The sampler's state at the place of the consumer, JSON-able unless its own state is not.
+        """The sampler's state at the place of the consumer, after `step` batches, or with no place between two epochs.
 
-        It is None between two epochs of a sampler that cannot be resumed in the middle of one.
-
-        Args:
-            place: that of the newest epoch; None between two.
-            step: batches of it that have been handed out.
-
-        Raises:
-            StateError: if it cannot be resumed in the middle of an epoch.
+        It is JSON-able unless the sampler's own is not; None between two epochs of a sampler that cannot be resumed in
+        the middle of one, and there StateError.
         """
         mark = self._between() if place is None or self._draws is None else self._draws.mark()
         if self.source.planned is not None and mark is not None and "state" in mark:
@@ -157,16 +142,7 @@ class Sampled:
         return {} if planned is None else {f"the batch_sampler's {name}": it for name, it in planned.identity().items()}
 
     def refuse_others(self, state: Mapping[str, Any], step: int, world: tuple[int, int]) -> None:
-        """Refuse the state of another rank's sampler, if the samples depend on it.
-
-        Args:
-            state: the loader's.
-            step: batches that had been handed out.
-            world: rank and world size here.
-
-        Raises:
-            StateError: if rank or world size is another one.
-        """
+        """Raise StateError for another rank's state, taken after `step` batches, if the samples depend on the rank."""
         mark, taken = state.get("sampler"), (state.get("rank"), state.get("world_size"))
         if self.source.planned is not None or taken in (world, (None, None)):
             return
@@ -183,8 +159,7 @@ class Sampled:
     def resume(self, mark: object, step: int, schedule: Schedule) -> None:
         """Set the sampler to where `mark` was made, after `step` batches.
 
-        Raises:
-            StateError: if it was made of another sampler, or a plan for other ranks.
+        Raises StateError if it was made of another sampler, or a plan for other ranks.
         """
         stateful, planned = self.stateful, self.source.planned
         begin = self._begin() if planned is None else None
@@ -192,23 +167,22 @@ class Sampled:
             mark = state_of(planned, place_in(mark, planned, schedule.world_size, step))
         elif stateful is not None:
             if not isinstance(mark, dict) or mark.keys() - {"over"} != {"state"} or mark.get("over", True) is not True:
-                raise _another()
+                raise another_kind()
             self._set_to(mark, step)
         elif begin is not None:
             if not isinstance(mark, dict) or mark.keys() != {"begin", "digest"} or type(mark["digest"]) is not int:
-                raise _another()
+                raise another_kind()
             _check(begin, mark["begin"], step, self.source.name)
             self._set_to(mark, step)
         elif mark is not None or step:
-            raise _another()
+            raise another_kind()
         self._resumed, self._begins = None if mark is None else dict(mark), None
         self._next = self._draws = None  # they are not what the sampler is set to now
 
     def draws(self, place: Place) -> Draws:
         """Begin an epoch, from `place` on. Until `begun` is called, the next call begins there, too.
 
-        Raises:
-            StateError: if a resumed sampler does not repeat itself.
+        Raises StateError if a resumed sampler does not repeat itself.
         """
         mark = self._between()
         if self.source.planned is not None:
@@ -302,13 +276,9 @@ class Sampled:
 
 
 def _check(mine: dict[str, Any], begin: Any, step: int, name: str) -> None:
-    """Refuse the begin of an epoch of another sampler.
-
-    Raises:
-        StateError: if it is one.
-    """
+    """Raise StateError if the begin of an epoch is that of another sampler."""
     if not isinstance(begin, dict) or (begin.keys() ^ mine.keys()) - {"batches"}:
-        raise _another()
+        raise another_kind()
     if begin.get("indices") != mine.get("indices"):
         raise StateError("the sampler's indices are not those of the state", remedy="Pass the same indices.")
     now = mine.get("batches")
@@ -335,22 +305,8 @@ def _as_text(generator: torch.Generator) -> str:
     return base64.b64encode(generator.get_state().numpy().tobytes()).decode()
 
 
-def _another() -> StateError:
-    return StateError(
-        "the state was taken with a sampler of another kind", remedy="Pass the same sampler, made in the same way."
-    )
-
-
 def index_source(options: Options, samples: int) -> IndexSource | None:
-    """The source of the loader's indices; None if it has no sampler, or a function in its place.
-
-    Args:
-        options: the loader's.
-        samples: samples of the dataset.
-
-    Raises:
-        OptionError: if it cannot be used.
-    """
+    """The source of the loader's indices, OptionError if it cannot be used; None with no sampler, or a function."""
     if options.sampler is not None and options.function is None:
         return IndexSource(options.sampler, options.batch_size, options.last_batch == "drop", samples)
     batches = options.batch_sampler

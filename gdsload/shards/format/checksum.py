@@ -6,11 +6,9 @@ are independent of every other block, so that a GPU can check what landed in its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import xxhash
 
-__all__ = ["ALGORITHM", "BLOCK_BYTES", "DIGEST_CHARS", "BlockHasher", "block_count", "block_digest"]
+__all__ = ["ALGORITHM", "BLOCK_BYTES", "DIGEST_CHARS", "block_count", "block_digest", "block_digests"]
 
 ALGORITHM = "xxh3_64"
 BLOCK_BYTES = 256 * 1024
@@ -22,44 +20,11 @@ def block_digest(data: memoryview | bytes) -> str:
     return str(xxhash.xxh3_64_hexdigest(data))
 
 
-def block_count(nbytes: int, block_bytes: int = BLOCK_BYTES) -> int:
+def block_count(nbytes: int) -> int:
     """The number of blocks that `nbytes` bytes make; the last may be shorter."""
-    return -(-nbytes // block_bytes)
+    return -(-nbytes // BLOCK_BYTES)
 
 
-class BlockHasher:
-    """Checksums of a stream of bytes that comes in pieces of any size."""
-
-    def __init__(self) -> None:
-        self._digests: list[str] = []
-        self._open = xxhash.xxh3_64()
-        self._filled = 0
-
-    def update(self, data: memoryview) -> None:
-        """Add bytes; `data` is a contiguous memoryview of unsigned bytes."""
-        for piece in self._pieces(data):
-            if len(piece) == BLOCK_BYTES:
-                self._digests.append(block_digest(piece))
-                continue
-            self._open.update(piece)
-            self._filled += len(piece)
-            if self._filled == BLOCK_BYTES:
-                self._close()
-
-    def _pieces(self, data: memoryview) -> Iterator[memoryview]:
-        position = 0
-        while position < len(data):
-            length = min(BLOCK_BYTES - self._filled, len(data) - position)
-            yield data[position : position + length]
-            position += length
-
-    def _close(self) -> None:
-        self._digests.append(self._open.hexdigest())
-        self._open.reset()
-        self._filled = 0
-
-    def digests(self) -> str:
-        """All digests so far, one after the other; ends the stream."""
-        if self._filled:
-            self._close()
-        return "".join(self._digests)
+def block_digests(data: memoryview) -> str:
+    """The checksums of consecutive blocks, one after the other; the last may be shorter."""
+    return "".join(block_digest(data[low : low + BLOCK_BYTES]) for low in range(0, len(data), BLOCK_BYTES))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gdsload.errors import SchemaError
 
-__all__ = ["DTYPES", "SUB_BYTE_DTYPES", "DType", "dtype_of"]
+__all__ = ["DTYPES", "DType", "dtype_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class DType:
     itemsize: int
 
 
-# Codes: https://github.com/huggingface/safetensors, safetensors/src/tensor.rs, enum Dtype (0.8.0).
+# Codes: https://github.com/huggingface/safetensors, safetensors/src/tensor.rs, enum Dtype (0.8.0), but for F4, F6_E2M3
+# and F6_E3M2: their elements are no whole bytes, so a row has no byte address.
 DTYPES: dict[str, DType] = {
     code: DType(code, name, itemsize)
     for code, name, itemsize in (
@@ -49,9 +50,6 @@ DTYPES: dict[str, DType] = {
         ("C64", "complex64", 8),
     )
 }
-
-# Known to safetensors, refused here: their elements are no whole bytes, so a row has no byte address.
-SUB_BYTE_DTYPES = frozenset({"F4", "F6_E2M3", "F6_E3M2"})
 
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 _TIMES = "Store times as whole numbers of their unit: x.astype('int64'). "

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
 from gdsload.errors import FormatError
@@ -33,8 +33,6 @@ IMAGE_CODECS = ("jpeg", "png", "webp")
 REVERSED_COLUMNS, REVERSED_ROWS = (2, 3, 6, 7), (3, 4, 7, 8)
 """EXIF's orientations whose upright picture has the columns, or rows, in reverse order; from 5 on both are exchanged
 before that."""
-
-JpegCoding = Literal["baseline", "extended", "progressive", "other"]
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _MOST_PIECES = 2**16
@@ -58,10 +56,7 @@ class ImageHeader:
         channels: values of a pixel as they are stored: 1 grey or an index into a palette, 2 grey with alpha, 3 colours,
             4 colours with alpha, or the four inks of a JPEG.
         bits: bits of each value: 8, but for PNG 1 to 16, and for JPEG possibly 12.
-        palette: whether a pixel is an index into a palette (PNG).
         orientation: as EXIF has it, 1 to 8; 1, upright, if it says nothing else.
-        coding: of a JPEG ``"baseline"``, ``"extended"`` (sequential, too), ``"progressive"``, or ``"other"`` for
-            lossless and arithmetic ones, which few decoders read; None for others.
     """
 
     codec: str
@@ -69,9 +64,7 @@ class ImageHeader:
     height: int
     channels: int
     bits: int = 8
-    palette: bool = False
     orientation: int = 1
-    coding: JpegCoding | None = None
 
     @property
     def upright(self) -> tuple[int, int]:
@@ -99,13 +92,9 @@ def read_image_header(data: bytes | memoryview) -> ImageHeader:
         FormatError: if it is no JPEG, PNG or WebP, is an animation, or its header is damaged or cut off. An EXIF block
             that cannot be read is no damage: such an image is upright.
     """
-    codec, view = image_codec(data), memoryview(data)
-    if codec == "jpeg":
-        return _jpeg(view)
-    if codec == "png":
-        return _png(view)
-    if codec == "webp":
-        return _webp(view)
+    readers = {"jpeg": _jpeg, "png": _png, "webp": _webp}
+    if codec := image_codec(data):
+        return readers[codec](memoryview(data))
     raise FormatError(
         f"it is no JPEG, PNG or WebP: it begins with {bytes(data[:12])!r}" if len(data) else "an image has no bytes"
     )
@@ -123,11 +112,8 @@ def _little(data: memoryview, nbytes: int, at: int = 0) -> int:
     return int.from_bytes(data[at : at + nbytes], "little")
 
 
-# Frame headers by their marker: SOF0 to SOF15, of which C4, C8 and CC are something else.
-_FRAMES: dict[int, JpegCoding] = dict.fromkeys((*range(0xC3, 0xD0),), "other")
-_FRAMES |= {0xC0: "baseline", 0xC1: "extended", 0xC2: "progressive"}
-for _other in (0xC4, 0xC8, 0xCC):
-    del _FRAMES[_other]
+_DCT_FRAMES, _FRAMES = {0xC0, 0xC1, 0xC2}, {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+"""Markers of frame headers, SOF0 to SOF15; the others are lossless, hierarchical or arithmetic, with other bits."""
 _MARKER = re.compile(rb"\xff[^\x00\xff]")
 _SCAN, _END, _APP1 = 0xDA, 0xD9, 0xE1
 _ALONE = {0x01, *range(0xD0, 0xD9)}
@@ -136,7 +122,7 @@ _ALONE = {0x01, *range(0xD0, 0xD9)}
 
 def _jpeg(data: memoryview) -> ImageHeader:
     """The frame header and the first EXIF block before the first scan."""
-    frame: tuple[memoryview, JpegCoding] | None = None
+    frame: tuple[memoryview, int] | None = None
     exif: memoryview | None = None
     at = 2
     for _ in range(_MOST_PIECES):
@@ -150,9 +136,9 @@ def _jpeg(data: memoryview) -> ImageHeader:
         if marker == _SCAN:
             if frame is None:
                 _damaged("the first scan comes before any frame header")
-            return _frame(*frame, orientation=exif_orientation(exif))
+            return _frame(*frame, exif_orientation(exif))
         if marker in _FRAMES:
-            frame = segment, _FRAMES[marker]
+            frame = segment, marker
         elif marker == _APP1 and exif is None and bytes(segment[:6]) == b"Exif\0\0":
             exif = segment[6:]
         at += nbytes
@@ -165,16 +151,16 @@ def _marker(data: memoryview, at: int) -> tuple[int, int]:
     return (data[found.end() - 1], found.end()) if found else (_END, len(data))
 
 
-def _frame(segment: memoryview, coding: JpegCoding, *, orientation: int) -> ImageHeader:
+def _frame(segment: memoryview, marker: int, orientation: int) -> ImageHeader:
     if len(segment) < 6:
         _damaged("its frame header is cut off")
     bits, height, width, channels = segment[0], _big(segment, 2, 1), _big(segment, 2, 3), segment[5]
     if channels not in (1, 3, 4) or len(segment) != 6 + 3 * channels:
         _damaged(f"its frame header says {channels} components and has {len(segment)} bytes")
-    if bits not in (8, 12) and coding != "other":
+    if bits not in (8, 12) and marker in _DCT_FRAMES:
         _damaged(f"it says {bits} bits for each value")
     _check_size(width, height)
-    return ImageHeader("jpeg", width, height, channels, bits, orientation=orientation, coding=coding)
+    return ImageHeader("jpeg", width, height, channels, bits, orientation)
 
 
 def _check_size(width: int, height: int) -> None:
@@ -211,9 +197,7 @@ def _png(data: memoryview) -> ImageHeader:
         if kind == b"IEND":
             if not pixels:
                 _damaged("it has no pixels")
-            return ImageHeader(
-                "png", header.width, header.height, header.channels, header.bits, header.palette, orientation
-            )
+            return replace(header, orientation=orientation)
         at = end
     _damaged(f"it has more than {_MOST_PIECES} chunks")
 
@@ -229,7 +213,7 @@ def _png_size(kind: bytes, chunk: memoryview, checked: memoryview) -> ImageHeade
     _check_size(width, height)
     if max(width, height) >= 2**31:
         _damaged(f"it says {width} × {height} pixels")
-    return ImageHeader("png", width, height, channels, bits, palette=colour == 3)
+    return ImageHeader("png", width, height, channels, bits)
 
 
 def _check_crc(chunk: memoryview) -> None:

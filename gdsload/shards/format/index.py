@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from gdsload.shards.format import strict
 from gdsload.shards.format.metadata import Metadata, metadata_digest, metadata_problems
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import Packed, StoredSchema, read_packed
-from gdsload.shards.format.strict import show
+from gdsload.shards.format.strict import JsonError, show
 
 __all__ = ["INDEX_NAME", "MAX_INDEX_BYTES", "Index", "IndexEntry", "parse_index"]
 
@@ -112,107 +112,96 @@ def parse_index(raw: bytes, file: str) -> Index:
     Raises:
         FormatError: with all that is wrong in `.problems`.
     """
-    problems: list[Problem] = []
-    tree = _load(raw, file, problems)
-    if isinstance(tree, dict) and not problems:
-        head = _head(tree, file, problems)
-        shards = _shards(tree.get("shards"), file, problems)
-        if head is not None and not problems:
-            schema, packed, metadata = head
-            index = Index(schema, tuple(shards), packed, metadata)
-            if tree.get("samples") != index.samples:
-                message = f"it claims {show(tree.get('samples'))} samples, but its shards hold {index.samples}"
-                problems.append(Problem(message, file, 0))
-            elif index.samples > _MAX_COUNT:
-                problems.append(Problem("its shards hold more samples than 64 bits can count", file, 0))
-            elif tree.get("sha256") != index.digest():
-                problems.append(
-                    Problem("its content does not match its own sha256: it was changed or damaged", file, 0)
-                )
-            else:
-                return index
+    found = _Reading(file)
+    index = found.index(raw)
+    if index is not None and not found.problems:
+        return index
     raise FormatError(
         "no valid index of a dataset",
-        problems=problems,
+        problems=found.problems,
         file=file,
         remedy="Write the dataset again, or open its shard files one by one.",
     )
 
 
-def _load(raw: bytes, file: str, problems: list[Problem]) -> object:
-    if len(raw) > MAX_INDEX_BYTES:
-        problems.append(Problem(f"it has {len(raw)} bytes; the most is {MAX_INDEX_BYTES}", file, 0))
-        return None
-    text = ""
-    try:
-        text = raw.decode("utf-8")
-        tree = strict.loads(text)
-    except UnicodeDecodeError as error:
-        problems.append(Problem("it is no valid UTF-8", file, error.start))
-    except json.JSONDecodeError as error:
-        problems.append(Problem(f"it is no valid JSON: {error.msg}", file, len(text[: error.pos].encode())))
-    except (ValueError, RecursionError) as error:
-        problems.append(Problem(f"it is no valid JSON: {error}", file, 0))
-    else:
-        if not isinstance(tree, dict):
-            problems.append(Problem("it is no JSON object", file, 0))
-        return tree
-    return None
+class _Reading:
+    """Reads an index, and notes all that is wrong with it."""
 
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.problems: list[Problem] = []
 
-def _head(tree: dict[str, Any], file: str, problems: list[Problem]) -> tuple[Schema, Packed, Metadata] | None:
-    if tree.get("format") != _FORMAT:
-        problems.append(Problem(f"its format is {show(tree.get('format'))}, not {_FORMAT!r}", file, 0))
-    version = tree.get("version")
-    if type(version) is not int or version not in _KEYS:
-        message = f"its version is {show(version)}; this gdsload reads {', '.join(map(str, _KEYS))}"
-        problems.append(Problem(message, file, 0))
-    if problems or type(version) is not int:
-        return None
-    if unknown := sorted(tree.keys() - _KEYS[version]):
-        problems.append(Problem(f"it has the unknown keys {show(unknown)}", file, 0))
-    if type(tree.get("samples")) is not int:
-        problems.append(Problem(f"samples is {show(tree.get('samples'))}, no whole number", file, 0))
-    try:
-        schema = Schema.from_json(tree.get("schema"))
-    except SchemaError as error:
-        problems.append(Problem(f"schema: {error}", file, 0))
-        return None
-    metadata, wrong = _metadata(tree)
-    # Metadata alone make an index one of version 3; its shards are of the version that their fields need.
-    versions = (1, 2, 3) if metadata else (version,)
-    packed, others = read_packed(schema, tree, versions)
-    problems += [Problem(message, file, 0) for message in (*wrong, *others)]
-    return schema, packed, metadata
+    def add(self, *messages: str, offset: int = 0) -> None:
+        self.problems += [Problem(message, self.file, offset) for message in messages]
 
+    def index(self, raw: bytes) -> Index | None:
+        try:
+            tree = strict.loads(raw)
+            if not isinstance(tree, dict):
+                raise JsonError("no JSON object", 0)
+        except JsonError as error:
+            self.add(f"it is {error}", offset=error.offset)
+            return None
+        head, shards = self._head(tree), tuple(self._shards(tree.get("shards")))
+        if head is None or self.problems:
+            return None
+        schema, packed, metadata = head
+        index = Index(schema, shards, packed, metadata)
+        if tree.get("samples") != index.samples:
+            self.add(f"it claims {show(tree.get('samples'))} samples, but its shards hold {index.samples}")
+        elif index.samples > _MAX_COUNT:
+            self.add("its shards hold more samples than 64 bits can count")
+        elif tree.get("sha256") != index.digest():
+            self.add("its content does not match its own sha256: it was changed or damaged")
+        return index
 
-def _metadata(tree: dict[str, Any]) -> tuple[Metadata, list[str]]:
-    """The metadata, and all that is wrong with them; none if there are no keys of them."""
-    keys = {"metadata", "metadata_sha256"} & tree.keys()
-    if not keys or tree["version"] < 3:  # else they are unknown keys
-        return {}, []
-    if wrong := metadata_problems(tree.get("metadata")):
-        return {}, wrong
-    metadata: dict[str, Any] = tree["metadata"]
-    if tree.get("metadata_sha256") != metadata_digest(metadata):
-        wrong = ["its metadata do not match metadata_sha256: they were changed or damaged"]
-    return metadata, wrong
+    def _head(self, tree: dict[str, Any]) -> tuple[Schema, Packed, Metadata] | None:
+        version: Any = tree.get("version")
+        if tree.get("format") != _FORMAT:
+            self.add(f"its format is {show(tree.get('format'))}, not {_FORMAT!r}")
+        if type(version) is not int or version not in _KEYS:
+            self.add(f"its version is {show(version)}; this gdsload reads {', '.join(map(str, _KEYS))}")
+        if self.problems:
+            return None
+        if unknown := sorted(tree.keys() - _KEYS[version]):
+            self.add(f"it has the unknown keys {show(unknown)}")
+        if type(tree.get("samples")) is not int:
+            self.add(f"samples is {show(tree.get('samples'))}, no whole number")
+        try:
+            schema = Schema.from_json(tree.get("schema"))
+        except SchemaError as error:
+            self.add(f"schema: {error}")
+            return None
+        metadata = self._metadata(tree) if version >= 3 else {}
+        # Metadata alone make an index one of version 3; its shards are of the version that their fields need.
+        packed, wrong = read_packed(schema, tree, (1, 2, 3) if metadata else (version,))
+        self.add(*wrong)
+        return schema, packed, metadata
 
+    def _metadata(self, tree: dict[str, Any]) -> Metadata:
+        """The metadata; none if there are no keys of them."""
+        if not {"metadata", "metadata_sha256"} & tree.keys():
+            return {}
+        metadata: Any = tree.get("metadata")
+        if wrong := metadata_problems(metadata):
+            self.add(*wrong)
+            return {}
+        if tree.get("metadata_sha256") != metadata_digest(metadata):
+            self.add("its metadata do not match metadata_sha256: they were changed or damaged")
+        found: Metadata = metadata
+        return found
 
-def _shards(value: object, file: str, problems: list[Problem]) -> Sequence[IndexEntry]:
-    if not isinstance(value, list):
-        problems.append(Problem("its shards are no list", file, 0))
-        return []
-    found: list[IndexEntry] = []
-    names: set[str] = set()
-    for number, item in enumerate(value):
-        complaint = _entry_complaint(item, names)
-        if complaint:
-            problems.append(Problem(f"shards[{number}]: {complaint}", file, 0))
-            continue
-        names.add(item["file"])
-        found.append(IndexEntry(item["file"], item["samples"], item["bytes"], item["sha256"]))
-    return found
+    def _shards(self, value: object) -> Iterator[IndexEntry]:
+        if not isinstance(value, list):
+            self.add("its shards are no list")
+            return
+        names: set[str] = set()
+        for number, item in enumerate(value):
+            if complaint := _entry_complaint(item, names):
+                self.add(f"shards[{number}]: {complaint}")
+                continue
+            names.add(item["file"])
+            yield IndexEntry(**item)
 
 
 def _entry_complaint(item: object, names: set[str]) -> str | None:

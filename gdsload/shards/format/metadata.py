@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gdsload.errors import OptionError
-from gdsload.shards.format.strict import show
+from gdsload.shards.format.strict import is_text, show
 
 __all__ = ["MAX_METADATA_BYTES", "Metadata", "checked_metadata", "metadata_digest", "metadata_problems"]
 
@@ -50,7 +50,7 @@ def _complaints(value: object, depth: int) -> Iterator[str]:
         for inner in value:
             yield from _complaints(inner, depth + 1)
     elif isinstance(value, str):
-        if not _encodable(value):
+        if not is_text(value):
             yield f"metadata has a text that is no valid Unicode: {show(value)}"
     elif isinstance(value, float):
         if not math.isfinite(value):
@@ -60,14 +60,6 @@ def _complaints(value: object, depth: int) -> Iterator[str]:
             yield f"metadata has a value of type {type(value).__name__}, which is none of JSON's"
         elif not _LEAST <= value <= _MOST:
             yield "metadata has a whole number that does not fit 64 bits"
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def checked_metadata(given: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Literal
 from gdsload.errors import SchemaError
 from gdsload.shards.format.dtypes import DTYPES, DType, dtype_of
 from gdsload.shards.format.image_header import IMAGE_CODECS
-from gdsload.shards.format.strict import show
+from gdsload.shards.format.strict import is_text, show
 
 __all__ = ["RESERVED_PREFIX", "Field", "FieldKind", "Schema"]
 
@@ -236,7 +236,5 @@ def _check_name(name: object) -> None:
         raise SchemaError(
             f"the name {show(name)} is reserved", remedy=f"Names must not begin with {RESERVED_PREFIX!r}."
         )
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise SchemaError(f"the name {show(name)} is no valid Unicode text") from None
+    if not is_text(name):
+        raise SchemaError(f"the name {show(name)} is no valid Unicode text")

@@ -14,10 +14,10 @@ from typing import Any
 from gdsload.errors import FormatError, Problem, SchemaError
 from gdsload.shards.format import strict
 from gdsload.shards.format.checksum import ALGORITHM, BLOCK_BYTES, DIGEST_CHARS, block_count
-from gdsload.shards.format.header import Header, TensorEntry
+from gdsload.shards.format.header import PREFIX_BYTES, Header, TensorEntry
 from gdsload.shards.format.schema import RESERVED_PREFIX, Field, Schema
 from gdsload.shards.format.stored import StoredSchema, read_packed
-from gdsload.shards.format.strict import show
+from gdsload.shards.format.strict import JsonError, show
 
 __all__ = [
     "ALIGNMENT",
@@ -28,7 +28,6 @@ __all__ = [
     "OFFSETS_PREFIX",
     "PADDING_PREFIX",
     "VERSIONS",
-    "Checksums",
     "Column",
     "Shard",
     "is_gdsload",
@@ -62,19 +61,6 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Checksums:
-    """Checksums of a shard's tensors.
-
-    Attributes:
-        block_bytes: bytes a block.
-        digests: tensor name to the digests of its blocks, one after the other, 16 hexadecimal digits each.
-    """
-
-    block_bytes: int
-    digests: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class Shard:
     """A shard, read and checked.
 
@@ -82,14 +68,15 @@ class Shard:
         stored: its fields, and how they are stored.
         samples: its number of samples.
         columns: where each stored column is located.
-        checksums: of its tensors; None for files that gdsload did not write.
+        digests: for each tensor the checksums of its blocks, one after the other, `DIGEST_CHARS` digits each; none for
+            files that gdsload did not write.
         header: the header it was read from.
     """
 
     stored: StoredSchema
     samples: int
     columns: dict[str, Column]
-    checksums: Checksums | None
+    digests: dict[str, str]
     header: Header
 
     @property
@@ -109,52 +96,52 @@ def read_shard(header: Header, file: str) -> Shard:
     Raises:
         FormatError: with all that is wrong in `.problems`.
     """
-    problems: list[Problem] = []
-    shard = _Own(header, file, problems).read() if is_gdsload(header) else _read_plain(header, file, problems)
-    if shard is None or problems:
+    found = _Reading(header, file)
+    shard = found.own() if is_gdsload(header) else found.plain()
+    if shard is None or found.problems:
         # Fields that share offsets each report the same fault.
-        unique = tuple(dict.fromkeys(problems))
+        unique = tuple(dict.fromkeys(found.problems))
         raise FormatError("the file cannot be read as a shard", problems=unique, file=file)
     return shard
 
 
-def _read_plain(header: Header, file: str, problems: list[Problem]) -> Shard | None:
-    fields: dict[str, Field] = {}
-    counts: dict[str, int] = {}
-    for name, entry in header.tensors.items():
-        if not entry.shape:
-            problems.append(Problem("a tensor without dimensions has no samples", file, entry.begin, name))
-            continue
-        try:
-            Schema({name: (field := Field(entry.dtype, entry.shape[1:]))})
-        except SchemaError as error:
-            problems.append(Problem(str(error), file, entry.begin, name))
-            continue
-        fields[name], counts[name] = field, entry.shape[0]
-    if not header.tensors:
-        problems.append(Problem("the file holds no tensors", file, 0))
-    if len(set(counts.values())) > 1:
-        listed = ", ".join(f"{name!r}: {count}" for name, count in counts.items())
-        message = f"the tensors differ in their first dimension, the number of samples ({listed[:400]})"
-        problems.append(Problem(message, file, 0))
-    if problems:
-        return None
-    columns = {name: Column(header.tensors[name].begin, counts[name]) for name in sorted(fields)}
-    stored = StoredSchema(Schema({name: fields[name] for name in sorted(fields)}))
-    return Shard(stored, next(iter(counts.values())), columns, None, header)
+class _Reading:
+    """Reads a header, and notes all that is wrong with it."""
 
-
-class _Own:
-    """Reads a header that claims to be a gdsload shard."""
-
-    def __init__(self, header: Header, file: str, problems: list[Problem]) -> None:
-        self.header, self.file, self.problems = header, file, problems
+    def __init__(self, header: Header, file: str) -> None:
+        self.header, self.file = header, file
+        self.problems: list[Problem] = []
 
     def add(self, message: str, tensor: str | None = None) -> None:
         entry = self.header.tensors.get(tensor) if tensor is not None else None
-        self.problems.append(Problem(message, self.file, entry.begin if entry else 8, tensor))
+        self.problems.append(Problem(message, self.file, entry.begin if entry else PREFIX_BYTES, tensor))
 
-    def read(self) -> Shard | None:
+    def plain(self) -> Shard | None:
+        """The shard in a file of another program's."""
+        fields: dict[str, Field] = {}
+        columns: dict[str, Column] = {}
+        for name, entry in sorted(self.header.tensors.items()):
+            if not entry.shape:
+                self.add("a tensor without dimensions has no samples", name)
+                continue
+            try:
+                Schema({name: (field := Field(entry.dtype, entry.shape[1:]))})
+            except SchemaError as error:
+                self.add(str(error), name)
+                continue
+            fields[name], columns[name] = field, Column(entry.begin, entry.shape[0])
+        if not self.header.tensors:
+            self.add("the file holds no tensors")
+        if len({column.rows for column in columns.values()}) > 1:
+            listed = ", ".join(f"{name!r}: {column.rows}" for name, column in columns.items())
+            self.add(f"the tensors differ in their first dimension, the number of samples ({listed[:400]})")
+        if self.problems:
+            return None
+        samples = next(iter(columns.values())).rows
+        return Shard(StoredSchema(Schema(fields)), samples, columns, {}, self.header)
+
+    def own(self) -> Shard | None:
+        """The shard in a file that claims to be of gdsload's."""
         metadata = self.header.metadata
         known = {str(version): version for version in VERSIONS}
         version = known.get(metadata[META_VERSION])
@@ -164,22 +151,24 @@ class _Own:
             return None
         samples = self._count(metadata.get(META_SAMPLES, ""))
         stored, groups = self._stored(version)
-        checksums = self._checksums()
-        self._alignment()
+        digests = self._digests()
+        if self.header.data_start % ALIGNMENT:
+            self.add(f"the data begin at byte {self.header.data_start}, no multiple of {ALIGNMENT}")
+        if self.header.file_bytes % ALIGNMENT:
+            self.add(f"the file has {self.header.file_bytes} bytes, no multiple of {ALIGNMENT}")
         if stored is not None:
             self._others(stored, groups)
         if samples is None or stored is None:
             return None
         columns = {}
         for name, field in stored.columns.items():
-            column = self._column(name, field, samples, groups.get(name))
-            if column is not None:
+            if column := self._column(name, field, samples, groups.get(name)):
                 columns[name] = column
         for name, owner in groups.items():
             if name in columns and owner in columns and columns[name].rows != columns[owner].rows:
                 rows = columns[name].rows, columns[owner].rows
                 self.add(f"it has {rows[0]} rows, but {show(owner)}, whose offsets it uses, has {rows[1]}", name)
-        return Shard(stored, samples, columns, checksums, self.header)
+        return Shard(stored, samples, columns, digests, self.header)
 
     def _count(self, text: str) -> int | None:
         if not (text.isascii() and text.isdigit() and len(text) <= 18) or text.startswith("0"):
@@ -190,9 +179,9 @@ class _Own:
     def _object(self, key: str, names: set[str], *, optional: Collection[str] = ()) -> dict[str, Any] | None:
         """The metadata `key`, if it is a JSON object of exactly `names`, and perhaps some that are `optional`."""
         try:
-            tree = strict.loads(self.header.metadata.get(key, ""))
-        except (ValueError, RecursionError) as error:
-            self.add(f"{key} is no valid JSON: {error}")
+            tree = strict.loads(self.header.metadata.get(key, "").encode())
+        except JsonError as error:
+            self.add(f"{key} is {error}")
             return None
         if not isinstance(tree, dict) or tree.keys() - set(optional) != names:
             self.add(f"{key} is no JSON object of {', '.join(sorted(names))}")
@@ -201,8 +190,8 @@ class _Own:
 
     def _stored(self, version: int) -> tuple[StoredSchema | None, dict[str, str]]:
         """The fields and how they are stored, and for each ragged field the field whose offsets it uses."""
-        required = {"fields", "offsets"} | ({"packed"} if version == 2 else set())
-        tree = self._object(META_SCHEMA, required, optional={"packed"} if version > 2 else set())
+        names = {"fields", "offsets"} | ({"packed"} if version == 2 else set())
+        tree = self._object(META_SCHEMA, names, optional={"packed"} if version > 2 else set())
         if tree is None:
             return None, {}
         try:
@@ -236,11 +225,8 @@ class _Own:
         rows = entry.shape[0] if entry.shape else 0
         expected = (rows if field.ragged else samples, *field.row_shape)
         if entry.dtype != field.dtype or entry.shape != expected:
-            self.add(
-                f"the tensor is {entry.dtype.code} {list(entry.shape)}, "
-                f"but the schema says {field.dtype.code} {list(expected)}",
-                name,
-            )
+            wanted = f"{field.dtype.code} {list(expected)}"
+            self.add(f"the tensor is {entry.dtype.code} {list(entry.shape)}, but the schema says {wanted}", name)
             return None
         if group is None:
             return Column(entry.begin, rows)
@@ -248,10 +234,8 @@ class _Own:
         if offsets is None:
             return None
         if offsets.dtype.code != "I64" or offsets.shape != (samples + 1,):
-            self.add(
-                f"offsets are I64 [{samples + 1}], not {offsets.dtype.code} {list(offsets.shape)}",
-                offsets.name,
-            )
+            found = f"{offsets.dtype.code} {list(offsets.shape)}"
+            self.add(f"offsets are I64 [{samples + 1}], not {found}", offsets.name)
             return None
         return Column(entry.begin, rows, offsets.begin)
 
@@ -271,37 +255,26 @@ class _Own:
                 packed = " of its own, being packed" if name in stored.schema else ""
                 self.add(f"the tensor is neither a field{packed}, nor offsets, nor padding", name)
 
-    def _alignment(self) -> None:
-        if self.header.data_start % ALIGNMENT:
-            self.add(f"the data begin at byte {self.header.data_start}, no multiple of {ALIGNMENT}")
-        if self.header.file_bytes % ALIGNMENT:
-            self.add(f"the file has {self.header.file_bytes} bytes, no multiple of {ALIGNMENT}")
-
-    def _checksums(self) -> Checksums | None:
+    def _digests(self) -> dict[str, str]:
         tree = self._object(META_CHECKSUMS, {"algorithm", "block_bytes", "digests"})
         if tree is None:
-            return None
-        block_bytes = tree["block_bytes"]
+            return {}
+        block_bytes, digests = tree["block_bytes"], tree["digests"]
         if tree["algorithm"] != ALGORITHM or type(block_bytes) is not int or block_bytes != BLOCK_BYTES:
             self.add(f"{META_CHECKSUMS} is not of {ALGORITHM} over blocks of {BLOCK_BYTES} bytes")
-            return None
-        if not isinstance(tree["digests"], dict):
+        if not isinstance(digests, dict):
             self.add(f"{META_CHECKSUMS} has no object of digests")
-            return None
-        found: dict[str, str] = {}
-        for name, entry in self.header.tensors.items():
-            if name.startswith(PADDING_PREFIX):
-                continue
-            digests = tree["digests"].get(name)
-            expected = block_count(entry.end - entry.begin, tree["block_bytes"]) * DIGEST_CHARS
-            if not isinstance(digests, str) or len(digests) != expected or set(digests) - set("0123456789abcdef"):
+            return {}
+        tensors = {name: entry for name, entry in self.header.tensors.items() if not name.startswith(PADDING_PREFIX)}
+        for name, entry in tensors.items():
+            found = digests.get(name)
+            expected = block_count(entry.end - entry.begin) * DIGEST_CHARS
+            if not isinstance(found, str) or len(found) != expected or set(found) - set("0123456789abcdef"):
                 self.add(f"{META_CHECKSUMS} has not the {expected} hexadecimal digits that the tensor needs", name)
-                continue
-            found[name] = digests
-        for name in tree["digests"]:
-            if name not in self.header.tensors or name.startswith(PADDING_PREFIX):
+        for name in digests:
+            if name not in tensors:
                 self.add(f"{META_CHECKSUMS} has digests of it, but it is no tensor that has any", name)
-        return Checksums(BLOCK_BYTES, found)
+        return digests
 
 
 def _is_padding(entry: TensorEntry) -> bool:

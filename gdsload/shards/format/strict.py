@@ -1,11 +1,11 @@
-"""JSON in which every key counts: a key that comes twice is refused, since readers differ in which value they take."""
+"""JSON of strangers: a key that comes twice is refused, since readers differ in which value they take."""
 
 from __future__ import annotations
 
 import json
 import reprlib
 
-__all__ = ["loads", "show"]
+__all__ = ["JsonError", "is_text", "loads", "show"]
 
 _SHOWN = reprlib.Repr()
 _SHOWN.maxlist = _SHOWN.maxtuple = _SHOWN.maxdict = 16
@@ -17,14 +17,38 @@ def show(value: object) -> str:
     return _SHOWN.repr(value)
 
 
-def loads(text: str) -> object:
-    """Parse JSON.
+class JsonError(ValueError):
+    """Bytes that are no JSON.
+
+    Args:
+        message: what is wrong, without a subject.
+        offset: the byte at which that was noticed; 0 if it is not known.
+    """
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+def loads(raw: bytes) -> object:
+    """Parse JSON in UTF-8. A zero with a sign becomes a float: no format of ours has one.
 
     Raises:
-        ValueError: if it is no JSON (then a `json.JSONDecodeError`), or an object has a key twice.
-        RecursionError: if it is nested too deeply.
+        JsonError: if it is no JSON, is nested too deeply, has a number of thousands of digits, or an object has a key
+            twice.
     """
-    tree: object = json.loads(text, object_pairs_hook=_no_duplicates)
+    text = ""
+    try:
+        text = raw.decode("utf-8")
+        tree: object = json.loads(text, object_pairs_hook=_no_duplicates, parse_int=_whole)
+    except UnicodeDecodeError as error:
+        raise JsonError("no valid UTF-8", error.start) from None
+    except json.JSONDecodeError as error:
+        raise JsonError(f"no valid JSON: {error.msg}", len(text[: error.pos].encode())) from None
+    except ValueError as error:
+        raise JsonError(f"no valid JSON: {error}", 0) from None
+    except RecursionError:
+        raise JsonError("no valid JSON: nested too deeply", 0) from None
     return tree
 
 
@@ -32,6 +56,21 @@ def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"the key {name[:80]!r} occurs twice")
+            raise ValueError(f"the key {show(name)} occurs twice")
         found[name] = value
     return found
+
+
+def _whole(text: str) -> int | float:
+    return float(text) if text == "-0" else int(text)
+
+
+def is_text(value: object) -> bool:
+    """Return whether a value is text that can be written: JSON can hold half a surrogate pair, which no UTF-8 can."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -57,8 +58,8 @@ class _Found:
     nonsense: list[Problem] = field(default_factory=list)
     checked: int = 0
     unchecked: int = 0
-    nan: dict[str, int] = field(default_factory=dict)
-    infinite: dict[str, int] = field(default_factory=dict)
+    nan: Counter[str] = field(default_factory=Counter)
+    infinite: Counter[str] = field(default_factory=Counter)
 
 
 def verify_shards(
@@ -74,30 +75,21 @@ def verify_shards(
 
     pool = Pool(min(8, os.cpu_count() or 1), "gdsload-verify")
     try:
-        pool.run(
-            [partial(verify, number, first) for number, first in zip(range(len(sources)), firsts, strict=False)]
-        ).wait()
+        pool.run([partial(verify, *each) for each in zip(range(len(sources)), firsts, strict=False)]).wait()
     finally:
         pool.close()
-    _forget_numbers(sources, found)
+    known = next((number for number, source in enumerate(sources) if source.samples < 0), len(sources))
+    for one in found[known + 1 :]:  # how many samples come before is not known
+        one.damage = [replace(problem, samples=None) for problem in one.damage]
+        one.nonsense = [replace(problem, samples=None) for problem in one.nonsense]
     _raise(found)
     return VerifyReport(
         len(sources),
         sum(one.checked for one in found),
         sum(one.unchecked for one in found),
-        _added([one.nan for one in found]),
-        _added([one.infinite for one in found]),
+        dict(sum((one.nan for one in found), Counter())),
+        dict(sum((one.infinite for one in found), Counter())),
     )
-
-
-def _forget_numbers(sources: Sequence[ShardSource], found: Sequence[_Found]) -> None:
-    """After a shard whose number of samples is unknown, the samples' numbers are unknown."""
-    known = True
-    for source, one in zip(sources, found, strict=True):
-        if not known:
-            one.damage = [replace(problem, samples=None) for problem in one.damage]
-            one.nonsense = [replace(problem, samples=None) for problem in one.nonsense]
-        known = known and source.samples >= 0
 
 
 def _raise(found: Sequence[_Found]) -> None:
@@ -121,11 +113,6 @@ def _raise(found: Sequence[_Found]) -> None:
         problems=problems,
         remedy=remedy,
     )
-
-
-def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    names = dict.fromkeys(name for one in counts for name in one)
-    return {name: sum(one.get(name, 0) for one in counts) for name in names}
 
 
 class _Meter:
@@ -176,7 +163,7 @@ _LOOKS = {"str": wrong_texts, "image": wrong_images}
 
 def _verify_opened(opened: OpenShard, meter: _Meter, *, deep: bool) -> _Found:
     shard, found = opened.shard, _Found()
-    if shard.checksums is None and not deep:
+    if not shard.digests and not deep:
         found.unchecked = sum(entry.end - entry.begin for entry in shard.header.tensors.values())
         meter.add(shard.header.file_bytes)
         return found
@@ -196,14 +183,14 @@ def _verify_opened(opened: OpenShard, meter: _Meter, *, deep: bool) -> _Found:
 
 def _verify_tensor(opened: OpenShard, entry: TensorEntry, found: _Found, meter: _Meter, *, deep: bool) -> None:
     """Verify a tensor, with one pass over its bytes for all checks."""
-    sums = opened.shard.checksums
-    padding = entry.name.startswith(PADDING_PREFIX) and sums is not None
+    sums = bool(opened.shard.digests)
+    padding = sums and entry.name.startswith(PADDING_PREFIX)
     stored = opened.shard.stored
     packed = PackedRows(opened, entry) if entry.name in stored.places else None
-    for offset, piece in opened.pieces(entry):
+    for offset, piece in opened.pieces(entry.begin, entry.end):
         if padding:
             found.damage += _wrong_padding(opened.path, offset, piece)
-        elif sums is not None:
+        elif sums:
             found.damage += opened.damage(entry, offset, piece)
             found.checked += len(piece)
         else:
@@ -220,9 +207,9 @@ def _look_into(opened: OpenShard, entry: TensorEntry, inside: FieldBytes, found:
     """Note the faults in the meaning of a field's bytes, which are in a tensor."""
     if inside.dtype.code == "BOOL":
         found.nonsense += wrong_booleans(opened, entry, inside)
-    for counts, count in zip((found.nan, found.infinite), not_finite(inside.data, inside.dtype), strict=True):
-        if count:
-            counts[inside.name] = counts.get(inside.name, 0) + count
+    nan, infinite = not_finite(inside.data, inside.dtype)
+    found.nan[inside.name] += nan
+    found.infinite[inside.name] += infinite
 
 
 def _wrong_padding(path: str, offset: int, piece: memoryview) -> Iterator[Problem]:

@@ -6,8 +6,9 @@ did not write have none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
@@ -17,11 +18,19 @@ from gdsload.errors import Problem
 from gdsload.shards.format.dtypes import DType
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.image_header import image_codec
-from gdsload.shards.shard_checksums import PIECE_BYTES
 from gdsload.shards.values import torch_dtype
-from gdsload.shards.verify.opened import OpenShard
+from gdsload.shards.verify.opened import PIECE_BYTES, OpenShard
 
-__all__ = ["FieldBytes", "PackedRows", "not_finite", "wrong_booleans", "wrong_images", "wrong_runs", "wrong_texts"]
+__all__ = [
+    "FieldBytes",
+    "PackedRows",
+    "not_finite",
+    "runs_of",
+    "text_faults",
+    "wrong_booleans",
+    "wrong_images",
+    "wrong_texts",
+]
 
 
 _SIGNATURE_BYTES = 12
@@ -107,11 +116,9 @@ def wrong_texts(opened: OpenShard, entry: TensorEntry, offsets_begin: int) -> It
         edges = offsets[low : high + 1]
         data = bytearray(int(edges[-1] - edges[0]))
         opened.read(memoryview(data), entry.begin + int(edges[0]))
-        for first, last, reason in wrong_runs(bytes(data), edges - edges[0]):
-            begin, end = int(edges[first]), int(edges[last])
-            message = f"{last - first} texts are no valid UTF-8: {reason}"
-            numbers = opened.first + low + first, opened.first + low + last
-            yield Problem(message, opened.path, entry.begin + begin, entry.name, numbers, end - begin)
+        for first, after, reason in runs_of(text_faults(bytes(data), edges - edges[0])):
+            message = f"{after - first} texts are no valid UTF-8: {reason}"
+            yield _problem(opened, entry, message, offsets, (low + first, low + after))
         low = high
 
 
@@ -121,41 +128,44 @@ def wrong_images(opened: OpenShard, entry: TensorEntry, offsets_begin: int) -> I
     The offsets must have been found to be right.
     """
     offsets, codecs = opened.offsets(offsets_begin), opened.shard.stored.columns[entry.name].codecs
-    first: int | None = None
-    for number in range(opened.shard.samples + 1):
-        head = bytearray(0)
-        if number < opened.shard.samples:
-            head = bytearray(min(int(offsets[number + 1] - offsets[number]), _SIGNATURE_BYTES))
-            opened.read(memoryview(head), entry.begin + int(offsets[number]))
-        if number < opened.shard.samples and image_codec(bytes(head)) not in codecs:
-            first = number if first is None else first
-        elif first is not None:
-            begin, end = int(offsets[first]), int(offsets[number])
-            message = f"{number - first} images are none of {', '.join(codecs)}"
-            numbers = opened.first + first, opened.first + number
-            yield Problem(message, opened.path, entry.begin + begin, entry.name, numbers, end - begin)
-            first = None
+
+    def fault(begin: int, nbytes: int) -> str | None:
+        head = bytearray(min(nbytes, _SIGNATURE_BYTES))
+        opened.read(memoryview(head), entry.begin + begin)
+        return None if image_codec(bytes(head)) in codecs else "another"
+
+    faults = (fault(*place) for place in zip(offsets[:-1].tolist(), np.diff(offsets).tolist(), strict=True))
+    for first, after, _ in runs_of(faults):
+        message = f"{after - first} images are none of {', '.join(codecs)}"
+        yield _problem(opened, entry, message, offsets, (first, after))
 
 
-def wrong_runs(data: bytes, edges: NDArray[np.int64]) -> Iterator[tuple[int, int, str]]:
-    """Runs of wrong texts: the first, one after the last, and what is wrong with the first."""
-    if _all_right(data, edges):
-        return
+def _problem(
+    opened: OpenShard, entry: TensorEntry, message: str, offsets: NDArray[np.int64], samples: tuple[int, int]
+) -> Problem:
+    """The problem of some samples of a ragged field."""
+    begin, end = (int(offsets[number]) for number in samples)
+    numbers = opened.first + samples[0], opened.first + samples[1]
+    return Problem(message, opened.path, entry.begin + begin, entry.name, numbers, end - begin)
+
+
+def runs_of(faults: Iterable[str | None]) -> Iterator[tuple[int, int, str]]:
+    """Runs of samples that have a fault: the first, one after the last, and the fault of the first."""
     run: tuple[int, str] | None = None
-    for number in range(len(edges)):
-        reason = _fault(data[edges[number] : edges[number + 1]]) if number + 1 < len(edges) else None
-        if reason is not None:
-            run = run or (number, reason)
+    for number, fault in enumerate(chain(faults, [None])):
+        if fault is not None:
+            run = run or (number, fault)
         elif run is not None:
             yield run[0], number, run[1]
             run = None
 
 
-def _all_right(data: bytes, edges: NDArray[np.int64]) -> bool:
-    """Return whether all are right together, and none begins in the middle of a character."""
-    begins = edges[:-1][np.diff(edges) > 0]
-    heads = np.frombuffer(data, np.uint8)[begins]
-    return _fault(data) is None and not ((heads & 0xC0) == 0x80).any()
+def text_faults(data: bytes, edges: NDArray[np.int64]) -> Iterable[str | None]:
+    """For each text what is wrong with it, if anything is. They end and begin at these edges of the data."""
+    heads = np.frombuffer(data, np.uint8)[edges[:-1][np.diff(edges) > 0]]
+    if _fault(data) is None and not ((heads & 0xC0) == 0x80).any():  # and none begins in the middle of a character
+        return ()
+    return (_fault(data[low:high]) for low, high in pairwise(edges.tolist()))
 
 
 def _fault(text: bytes) -> str | None:

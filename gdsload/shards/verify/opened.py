@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import Problem
-from gdsload.shards.format.checksum import BLOCK_BYTES
+from gdsload.shards.format.checksum import BLOCK_BYTES, DIGEST_CHARS, block_digest
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.shard import OFFSETS_PREFIX, Shard
 from gdsload.shards.local_files import pread_exact
-from gdsload.shards.shard_checksums import pieces, wrong_blocks
 
-__all__ = ["OpenShard"]
+__all__ = ["PIECE_BYTES", "OpenShard"]
+
+PIECE_BYTES = 32 * BLOCK_BYTES
+"""Bytes that are read at once: whole blocks of checksums, and so whole elements."""
 
 
 @dataclass(slots=True)
@@ -39,16 +41,22 @@ class OpenShard:
         """Fill memory with the bytes at an offset."""
         pread_exact(self.fd, into, offset, self.path)
 
-    def pieces(self, entry: TensorEntry) -> Iterator[tuple[int, memoryview]]:
-        """Offset and bytes of each piece of a tensor. A piece is overwritten by the next one."""
-        return pieces(self.read, entry.begin, entry.end)
+    def pieces(self, begin: int, end: int) -> Iterator[tuple[int, memoryview]]:
+        """Offset and bytes of each piece from `begin` to `end` - 1. A piece is overwritten by the next one."""
+        buffer = bytearray(min(PIECE_BYTES, max(end - begin, 1)))
+        for offset in range(begin, end, len(buffer)):
+            view = memoryview(buffer)[: min(len(buffer), end - offset)]
+            self.read(view, offset)
+            yield offset, view
 
     def damage(self, entry: TensorEntry, offset: int, piece: memoryview) -> Iterator[Problem]:
-        """The problems of a piece of a tensor that differs from the one written; none where there are no checksums."""
-        sums = self.shard.checksums
-        digests = "" if sums is None else sums.digests.get(entry.name, "")
-        for low, nbytes in wrong_blocks(piece, (offset - entry.begin) // BLOCK_BYTES, digests) if digests else ():
-            yield self.problem(f"{nbytes} bytes differ from what was written", entry, offset + low, nbytes)
+        """The blocks of a piece of a tensor that differ from those written; none where there are no checksums."""
+        digests = self.shard.digests.get(entry.name, "")
+        for low in range(0, len(piece) if digests else 0, BLOCK_BYTES):
+            block, first = piece[low : low + BLOCK_BYTES], (offset + low - entry.begin) // BLOCK_BYTES * DIGEST_CHARS
+            if block_digest(block) != digests[first : first + DIGEST_CHARS]:
+                message = f"{len(block)} bytes differ from what was written"
+                yield self.problem(message, entry, offset + low, len(block))
 
     def offsets(self, begin: int) -> NDArray[np.int64]:
         """The offsets of a ragged field, which are at byte `begin`; shape ``[samples + 1]``."""
@@ -58,18 +66,16 @@ class OpenShard:
             self._offsets[begin] = found
         return self._offsets[begin]
 
-    def samples_at(self, entry: TensorEntry, offset: int, nbytes: int) -> tuple[int, int]:
-        """The half-open range of samples to which bytes of a tensor belong.
+    def problem(self, message: str, entry: TensorEntry, offset: int, nbytes: int, field: str | None = None) -> Problem:
+        """The problem of bytes of a tensor: of one of its fields, or of all that are in it."""
+        low, high = self._samples_at(entry, offset - entry.begin, nbytes)
+        inside = self.shard.stored.fields_of(entry.name.removeprefix(OFFSETS_PREFIX))
+        return Problem(
+            message, self.path, offset, field or ", ".join(inside), (self.first + low, self.first + high), nbytes
+        )
 
-        Args:
-            entry: the tensor.
-            offset: the first of the bytes, in the file.
-            nbytes: how many they are.
-        """
-        low, high = self._rows_at(entry, offset - entry.begin, nbytes)
-        return self.first + low, self.first + high
-
-    def _rows_at(self, entry: TensorEntry, begin: int, nbytes: int) -> tuple[int, int]:
+    def _samples_at(self, entry: TensorEntry, begin: int, nbytes: int) -> tuple[int, int]:
+        """The half-open range of the shard's samples to which bytes from a tensor's byte `begin` on belong."""
         samples = self.shard.samples
         if entry.name.startswith(OFFSETS_PREFIX):
             return max(begin // 8 - 1, 0), min((begin + nbytes) // 8, samples)
@@ -81,9 +87,3 @@ class OpenShard:
         offsets = self.offsets(column.offsets_begin)
         first = int(np.searchsorted(offsets, low, side="right")) - 1
         return max(first, 0), min(int(np.searchsorted(offsets, high, side="left")), samples)
-
-    def problem(self, message: str, entry: TensorEntry, offset: int, nbytes: int, field: str | None = None) -> Problem:
-        """The problem of bytes of a tensor: of one of its fields, or of all that are in it."""
-        samples = self.samples_at(entry, offset, nbytes)
-        inside = self.shard.stored.fields_of(entry.name.removeprefix(OFFSETS_PREFIX))
-        return Problem(message, self.path, offset, field or ", ".join(inside), samples, nbytes)

@@ -16,7 +16,7 @@ from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.local_files import open_regular
 from gdsload.shards.opening import as_named, load_shard
-from gdsload.shards.shard_checksums import pieces
+from gdsload.shards.reads import distinct, within
 from gdsload.shards.verify.opened import OpenShard
 
 __all__ = ["RowCheck"]
@@ -66,7 +66,7 @@ class RowCheck:
         fd = open_regular(source.path, follow_links=source.follow_links)
         try:
             shard = as_named(load_shard(fd, source.path), source, self._stored)
-            if shard.checksums is None:
+            if not shard.digests:
                 return []
             opened = OpenShard(fd, source.path, shard, int(self._ends[file]) - source.samples)
             rows = ids - opened.first
@@ -95,18 +95,20 @@ class RowCheck:
         some = highs > lows
         if not nbytes or not some.any():
             return
-        count = block_count(nbytes)
         first, after = lows[some] * row_bytes // BLOCK_BYTES, -(-highs[some] * row_bytes // BLOCK_BYTES)
-        begun, ended = np.bincount(first, minlength=count + 1), np.bincount(after, minlength=count + 1)
-        right = self._right.setdefault((file, entry.name), np.zeros(count, np.bool_))
-        asked = np.flatnonzero((np.cumsum(begun - ended)[:count] > 0) & ~right)
-        for blocks in np.split(asked, np.flatnonzero(np.diff(asked) > 1) + 1):
-            if len(blocks):
-                begin = entry.begin + int(blocks[0]) * BLOCK_BYTES
-                end = min(entry.begin + (int(blocks[-1]) + 1) * BLOCK_BYTES, entry.end)
-                for offset, piece in pieces(opened.read, begin, end):
-                    yield from opened.damage(entry, offset, piece)
+        right = self._right.setdefault((file, entry.name), np.zeros(block_count(nbytes), np.bool_))
+        asked = distinct(np.repeat(first, after - first) + within(after - first), len(right))
+        for blocks in _consecutive(asked[~right[asked]]):
+            begin = entry.begin + int(blocks[0]) * BLOCK_BYTES
+            end = min(entry.begin + (int(blocks[-1]) + 1) * BLOCK_BYTES, entry.end)
+            for offset, piece in opened.pieces(begin, end):
+                yield from opened.damage(entry, offset, piece)
         right[asked] = True  # or an error is about to be raised
+
+
+def _consecutive(numbers: IntArray) -> list[IntArray]:
+    """Rising numbers, in runs of consecutive ones."""
+    return np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
 
 
 def _rows_of(opened: OpenShard, begin: int | None, samples: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:

@@ -1,6 +1,6 @@
 """Does cuFile read this file system into the GPU by DMA? Answered by its own counters, in a separate process.
 
-    probe = probe_cufile("/data/shards", "cuda:0")
+    probe = probe_cufile("/data/shards/shard-00000.safetensors", "cuda:0")
     probe.proven      # True only if reads moved under nvidia-fs or P2PDMA
     probe.path        # "gds-nvfs", "gds-p2p", "cufile-posix", "mixed" or "unknown"
 

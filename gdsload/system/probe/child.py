@@ -11,14 +11,14 @@ import ctypes
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from gdsload.system.probe.library import find_libraries
-from gdsload.system.probe.process import take_output, write_answer
+from gdsload.system.probe.process import write_answer
 from gdsload.system.probe.result import PATHS
-from gdsload.system.probe.tree import Tree
 
 __all__ = ["CufileDescr", "main", "reads_by_path"]
 
@@ -27,19 +27,6 @@ _BUFFER_BYTES = 16 * 2**20
 _READ_BYTES = 2**20
 _BLOCK_BYTES = 4096
 _BATCHED_READS = 1000
-_BASE_ERROR = 5000  # cufile.h, CUFILEOP_BASE_ERR
-_ERRORS = {
-    5001: "DRIVER_NOT_INITIALIZED", 5002: "DRIVER_INVALID_PROPS", 5004: "DRIVER_VERSION_MISMATCH",
-    5007: "PLATFORM_NOT_SUPPORTED", 5008: "IO_NOT_SUPPORTED", 5009: "DEVICE_NOT_SUPPORTED", 5010: "NVFS_DRIVER_ERROR",
-    5011: "CUDA_DRIVER_ERROR", 5018: "INVALID_FILE_TYPE", 5019: "INVALID_FILE_OPEN_FLAG", 5020: "DIO_NOT_SET",
-    5022: "INVALID_VALUE", 5025: "PERMISSION_DENIED", 5027: "HANDLE_NOT_REGISTERED", 5029: "DEVICE_NOT_FOUND",
-    5030: "INTERNAL_ERROR", 5033: "NVFS_SETUP_ERROR", 5034: "IO_DISABLED", 5036: "GPU_MEMORY_PINNING_FAILED",
-    5044: "IO_ERROR", 5047: "INVALID_CONTEXT_ERROR", 5048: "NVFS_INTERNAL_DRIVER_ERROR",
-}  # fmt: skip
-
-
-class _Status(ctypes.Structure):
-    _fields_ = [("err", ctypes.c_int), ("cu_err", ctypes.c_int)]
 
 
 class CufileDescr(ctypes.Structure):
@@ -59,86 +46,66 @@ class _RefusedError(Exception):
 class _Found(dict[str, Any]):
     """The attributes of `CufileProbe` that are known so far."""
 
-    def __init__(self, output: int) -> None:
-        super().__init__()
-        self._output = output
-
     def enter(self, stage: str) -> None:
         """Begin a stage, and answer what is known before it: the stage may hang or crash."""
         self["stage"] = stage
-        write_answer(self._output, self)
+        write_answer(self)
 
 
 def _probe(path: str, device: str, found: _Found) -> None:
     found.enter("library")
-    bindings, library = _load(found)
+    cufile = _load(found)
     found.enter("cuda")
     buffer = _allocate(device, found)
     found.enter("driver-open")
-    if bindings is not None:
-        bindings.set_stats_level(3)
+    cufile.set_stats_level(3)
     start = time.monotonic()
-    _check(library.cuFileDriverOpen(), "cuFile's driver cannot be opened")
+    with _named(cufile, "cuFile's driver cannot be opened"):
+        cufile.driver_open()
     found["open_s"] = time.monotonic() - start
-    if bindings is not None:
-        bindings.stats_start()
+    cufile.stats_start()
     found.enter("register")
-    fd = _open(path)
-    handle, descr = ctypes.c_void_p(), CufileDescr(1, fd, None)  # 1: CU_FILE_HANDLE_TYPE_OPAQUE_FD
-    _check(
-        library.cuFileHandleRegister(ctypes.byref(handle), ctypes.byref(descr)),
-        "the file cannot be registered",
-    )
+    descr = CufileDescr(int(cufile.FileHandleType.OPAQUE_FD), _open(path), None)
+    with _named(cufile, "the file cannot be registered"):
+        handle = int(cufile.handle_register(ctypes.addressof(descr)))
     found["registered"] = True
     if buffer is None:
         raise _RefusedError("failed", "there is no CUDA device to read into; driver and file were tried, and work")
+    with open(path, "rb") as file:
+        whole = file.read(_READ_BYTES)
+    # cuFile reads a part of a block by another path, which says nothing about DMA.
+    whole = whole[: len(whole) // _BLOCK_BYTES * _BLOCK_BYTES] or whole
     found.enter("read")
-    before = {} if bindings is None else reads_by_path(bindings)
-    _read(library, handle, path, buffer, found)
-    after = {} if bindings is None else reads_by_path(bindings)
-    for name, count in after.items():
-        found[name] = max(count - before[name], 0)
+    before = reads_by_path(cufile)
+    _read(cufile, handle, whole, buffer, found)
+    found |= {name: count - before[name] for name, count in reads_by_path(cufile).items()}
     found["reason"] = "a read was made and its bytes are right"
-    if bindings is not None:
-        found.enter("batch")
-        found["batches"] = _reads_batches(bindings, handle, path, buffer)
+    found.enter("batch")
+    found["batches"] = _reads_batches(cufile, handle, whole, buffer)
 
 
-def _load(found: _Found) -> tuple[Any, ctypes.CDLL]:
-    """The bindings that read counters (None without them), and the library, loaded once for both."""
-    bindings: Any = None
-    trouble = ""
+@contextmanager
+def _named(cufile: Any, what: str) -> Iterator[None]:
+    """The context in which an error of cuFile's is a refusal with the error's name."""
+    try:
+        yield
+    except cufile.cuFileError as error:
+        raise _RefusedError("failed", f"{what}: {error}"[:500], cufile.OpError(error.status).name) from None
+
+
+def _load(found: _Found) -> Any:
+    """The bindings, with the library that they have loaded."""
     try:
         from cuda.bindings import cufile
 
-        cufile.get_version()  # loads the library
-        bindings = cufile
+        version = cufile.get_version()
     except Exception as error:
-        trouble = f"{type(error).__name__}: {error}"
-    candidates = [] if bindings is None else _loaded()
-    candidates += [library.path for library in find_libraries(Tree(), os.environ, sys.path)]
-    for candidate in [*candidates, "libcufile.so.0"]:
-        try:
-            library = ctypes.CDLL(candidate)
-            version = ctypes.c_int()
-            for name in ("cuFileGetVersion", "cuFileDriverOpen", "cuFileHandleRegister"):
-                getattr(library, name).restype = _Status
-            library.cuFileRead.restype = ctypes.c_ssize_t
-            library.cuFileGetVersion(ctypes.byref(version))
-        except (OSError, AttributeError) as error:
-            trouble = trouble or str(error)
-            continue
-        found["library"] = (_loaded() or [candidate])[0]
-        # 1151 is 1.15.1: thousands, tens, and a digit.
-        found["version"] = f"{version.value // 1000}.{version.value % 1000 // 10}.{version.value % 10}"
-        return bindings, library
-    raise _RefusedError("missing", f"libcufile cannot be loaded: {trouble}"[:500])
-
-
-def _loaded() -> list[str]:
+        raise _RefusedError("missing", f"cuda.bindings cannot load libcufile: {error}"[:500]) from None
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        paths = [line.split(maxsplit=5)[-1].strip() for line in maps if "/libcufile.so" in line]
-    return list(dict.fromkeys(paths))[:1]
+        found["library"] = next((line.split(maxsplit=5)[-1].strip() for line in maps if "/libcufile.so" in line), "")
+    # 1151 is 1.15.1: thousands, tens, and a digit.
+    found["version"] = f"{version // 1000}.{version % 1000 // 10}.{version % 10}"
+    return cufile
 
 
 def _allocate(device: str, found: _Found) -> Any:
@@ -162,35 +129,23 @@ def _open(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
     except OSError:
-        try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # cuFile itself reports what it can do then
-        except OSError as error:
-            raise _RefusedError("failed", f"{path} cannot be opened: {error.strerror}") from None
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # cuFile itself reports what it can do then
 
 
-def _read(library: ctypes.CDLL, handle: ctypes.c_void_p, path: str, buffer: Any, found: _Found) -> None:
+def _read(cufile: Any, handle: int, expected: bytes, buffer: Any, found: _Found) -> None:
     import torch
 
-    with open(path, "rb") as file:
-        expected = file.read(_READ_BYTES)
-    if len(expected) >= _BLOCK_BYTES:
-        # cuFile reads a partial block by another path, which says nothing about DMA.
-        expected = expected[: len(expected) // _BLOCK_BYTES * _BLOCK_BYTES]
-    address, size = ctypes.c_void_p(buffer.data_ptr()), ctypes.c_size_t(len(expected))
-    count = library.cuFileRead(handle, address, size, ctypes.c_longlong(0), ctypes.c_longlong(0))
-    if count < -_BASE_ERROR:
-        name = _ERRORS.get(-count, str(-count))
-        raise _RefusedError("failed", f"cuFile cannot read the file: {name}", name)
-    if count < 0:
-        # cufile.h: -1 means that errno is set; ctypes has lost it by now.
-        raise _RefusedError("failed", f"cuFile cannot read the file: it returned {count}")
+    with _named(cufile, "cuFile cannot read the file"):
+        count = int(cufile.read(handle, buffer.data_ptr(), len(expected), 0, 0))
+        if count < 0:
+            raise cufile.cuFileError(-count)
     torch.cuda.synchronize()
-    if bytes(buffer[:count].cpu().numpy()) != expected[:count] or count != len(expected):
+    if count != len(expected) or bytes(buffer[:count].cpu().numpy()) != expected:
         raise _RefusedError("failed", f"cuFile read {count} bytes of {len(expected)}, or other bytes than the file's")
     found["read_bytes"] = count
 
 
-def _reads_batches(bindings: Any, handle: ctypes.c_void_p, path: str, buffer: Any) -> bool:
+def _reads_batches(cufile: Any, handle: int, whole: bytes, buffer: Any) -> bool:
     """Return whether cuFile makes several batches of reads at once, of which all bytes are right.
 
     Blocks of the file are read in another order than they have there, again and again.
@@ -199,8 +154,6 @@ def _reads_batches(bindings: Any, handle: ctypes.c_void_p, path: str, buffer: An
 
     from gdsload.system.cufile_batches import CufileBatches
 
-    with open(path, "rb") as file:
-        whole = np.frombuffer(file.read(_READ_BYTES), np.uint8)
     blocks = len(whole) // _BLOCK_BYTES
     if not blocks:
         return False
@@ -208,41 +161,31 @@ def _reads_batches(bindings: Any, handle: ctypes.c_void_p, path: str, buffer: An
     torch.cuda.synchronize()
     chosen = np.arange(_BATCHED_READS) * 7 % blocks
     same = np.ones(_BATCHED_READS, np.int64)
+    positions = np.arange(_BATCHED_READS) * _BLOCK_BYTES
     try:
-        batches = CufileBatches(bindings)
-        positions = np.arange(_BATCHED_READS) * _BLOCK_BYTES
-        done = batches.read(
-            same * ctypes.c_int64(handle.value or 0).value, same * buffer.data_ptr(), positions, same * _BLOCK_BYTES,
-            chosen * _BLOCK_BYTES,
-        )  # fmt: skip
+        done = CufileBatches(cufile).read(
+            same * handle, same * buffer.data_ptr(), positions, same * _BLOCK_BYTES, chosen * _BLOCK_BYTES
+        )
     except Exception:
         return False
     torch.cuda.synchronize()
     read = buffer[: _BATCHED_READS * _BLOCK_BYTES].cpu().numpy().reshape(_BATCHED_READS, _BLOCK_BYTES)
-    expected = whole[: blocks * _BLOCK_BYTES].reshape(blocks, _BLOCK_BYTES)[chosen]
+    expected = np.frombuffer(whole, np.uint8).reshape(blocks, _BLOCK_BYTES)[chosen]
     return bool((done == _BLOCK_BYTES).all()) and np.array_equal(read, expected)
 
 
-def reads_by_path(bindings: Any) -> dict[str, int]:
+def reads_by_path(cufile: Any) -> dict[str, int]:
     """Reads that cuFile has counted in this process, over all GPUs, by the attributes of `CufileProbe`."""
-    level = bindings.StatsLevel3()
-    bindings.get_stats_l3(level.ptr)
+    level = cufile.StatsLevel3()
+    cufile.get_stats_l3(level.ptr)
     gpus = [level.per_gpu_stats[index] for index in range(len(level.per_gpu_stats))]
     return {reads: sum(int(getattr(gpu, f"n_{reads}")) for gpu in gpus) for reads in PATHS.values()}
-
-
-def _check(status: _Status, what: str) -> None:
-    if status.err:
-        name = _ERRORS.get(status.err, str(status.err))
-        cuda = f", CUDA error {status.cu_err}" if status.cu_err else ""
-        raise _RefusedError("failed", f"{what}: {name} ({status.err}{cuda})", name)
 
 
 def main(arguments: list[str]) -> None:
     """Probe, print and exit without any cleanup: closing cuFile can hang, too."""
     file, device = arguments
-    output = take_output()
-    found = _Found(output)
+    found = _Found()
     try:
         _probe(file, device, found)
         found |= {"status": "ok", "stage": "done"}
@@ -250,7 +193,7 @@ def main(arguments: list[str]) -> None:
         found |= {"status": refusal.status, "reason": str(refusal), "error": refusal.error}
     except Exception as error:
         found |= {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:500]}
-    write_answer(output, found)
+    write_answer(found)
     os._exit(0)
 
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 __all__ = ["trial_file"]
 
 _SMALLEST_BYTES = 4096
-_SMALLEST_FOR_CUFILE_BYTES = 2**16
 _MOST_LOOKED_AT = 2000
 _MADE_BYTES = 2**20
 
@@ -59,27 +58,22 @@ def _find(path: str) -> str | None:
     except (OSError, ValueError):
         return None
     names.sort(key=lambda name: (not name.endswith(".safetensors"), name))
-    paths = [os.path.join(path, name) for name in names]
-    for smallest in (_SMALLEST_FOR_CUFILE_BYTES, _SMALLEST_BYTES):
-        for candidate in paths:
-            if _readable(candidate, smallest):
-                return candidate
-    return None
+    return next((found for name in names if _readable(found := os.path.join(path, name), _SMALLEST_BYTES)), None)
 
 
 def _readable(path: str, smallest: int) -> bool:
     try:
         # Not through links: a link may lead to another file system, and the question is how this one behaves.
         found = os.lstat(path)
-        return stat.S_ISREG(found.st_mode) and found.st_size >= smallest and os.access(path, os.R_OK)
     except (OSError, ValueError):
         return False
+    return stat.S_ISREG(found.st_mode) and found.st_size >= smallest and os.access(path, os.R_OK)
 
 
 def _make(folder: str) -> str | None:
     try:
         fd, path = tempfile.mkstemp(prefix=".gdsload-trial-", dir=folder)
-    except (OSError, ValueError):
+    except OSError:
         return None
     try:
         with open(fd, "wb") as file:

@@ -71,7 +71,7 @@ def _from_text(text: str, annotation: Any = Any) -> Any:
 
 
 def _is_of_words(annotation: Any) -> bool:
-    """Return whether an option is a text or several: ``--database 1`` is no number."""
+    """Return whether an option is a text or several: ``--prefix 1`` is no number."""
     return all(one in (str, type(None)) or _takes(one, Sequence) for one in _choices(annotation))
 
 

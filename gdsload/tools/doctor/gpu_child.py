@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdsload.system.probe.process import take_output, write_answer
+from gdsload.system.probe.process import write_answer
 from gdsload.tools.doctor.trials import GpuTrial
 
 __all__ = ["main"]
@@ -71,12 +71,11 @@ def _register(file: str) -> str:
 
 def main(arguments: list[str]) -> None:
     """Try, print, and leave without cleaning up, which could hang."""
-    output = take_output()
     try:
         trial = _try(*arguments)
     except Exception as error:
         trial = GpuTrial(error=f"{type(error).__name__}: {error}"[:300])
-    write_answer(output, dataclasses.asdict(trial))
+    write_answer(dataclasses.asdict(trial))
     os._exit(0)
 
 

@@ -10,7 +10,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,9 +19,9 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.backends.bounce import fill_threads, resident_rows
-from gdsload.backends.bounce.fill_threads import BouncePath, DirectIOPolicy, ThreadFill
+from gdsload.backends.bounce.fill_threads import ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
-from gdsload.backends.bounce.slot_layout import BlockFill, Layout, lay_out
+from gdsload.backends.bounce.slot_layout import lay_out
 from gdsload.errors import FileChangedError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.shards import guard as guard_module
 from gdsload.shards.local_files import LocalFiles
@@ -90,7 +89,7 @@ def folder(tmp_path_factory):
 class Site:
     """What it takes, on this machine's memory."""
 
-    def __init__(self, folder, monkeypatch, *, mapped=False, direct=None, open_files=LocalFiles):
+    def __init__(self, folder, monkeypatch, *, mapped=False, open_files=LocalFiles):
         dataset = gdsload.ShardDataset(folder)
         self.files = open_files(dataset.sources, mapped=mapped)
         self.files.ensure_open(np.arange(len(self.files.sources)))
@@ -98,14 +97,10 @@ class Site:
         self.whole = [(file, 0, len(data)) for file, data in enumerate(self.bytes)]
         with monkeypatch.context() as patched:
             patched.setattr(pinned, "register_host", lambda *_: "")
-            patched.setattr(pinned, "node_of", lambda _device: -1)
             patched.setattr(pinned, "processors_near", lambda _device: None)
             self.ring = pinned.PinnedRing(torch.device("cpu"), BLOCKS, BLOCK)
         self.copier, self.counted, self._lock = Copier(), [0, 0], threading.Lock()
-        self.means, self.cold = (
-            BouncePath(self.files, self.ring, self.copier, self._count),
-            DirectIOPolicy(self.files, direct),
-        )
+        self.means = self.files, self.ring, self.copier, self._count
         self.fill = None
 
     def _count(self, direct, buffered):
@@ -114,7 +109,7 @@ class Site:
             self.counted[1] += buffered
 
     def open(self):
-        self.fill = ThreadFill(self.means, 3, None)
+        self.fill = ThreadFill(*self.means, 3, None)
         return self
 
     def extents(self, wanted):
@@ -125,7 +120,7 @@ class Site:
         """The slot, where each extent lies in it, and the reading."""
         layout = lay_out(wanted, self.files.sizes, BLOCK, lambda _nbytes: BLOCK, self.files.drives)
         slot = torch.full((layout.nbytes,), 170, dtype=torch.uint8)
-        return slot, layout.places, self.fill.run(layout, self.cold(layout), slot)
+        return slot, layout.places, self.fill.run(layout, slot)
 
     def holds(self, slot, places, wanted):
         """Whether the slot has the files' bytes."""
@@ -180,10 +175,12 @@ def parity(source):
 
 @pytest.mark.parametrize("direct", [True, False, None])
 @pytest.mark.parametrize("open_files", [LocalFiles, files_of(where=parity)], ids=["one", "two"])
-def test_slots_hold_the_files_bytes(sites, direct, open_files):
-    site = sites(direct=direct, open_files=open_files)
+def test_slots_hold_the_files_bytes(sites, monkeypatch, direct, open_files):
+    if direct is not None:
+        monkeypatch.setattr(fill_threads, "looks_resident", lambda *_: not direct)
+    site = sites(open_files=open_files)
 
-    @settings(derandomize=True, deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+    @settings(derandomize=True, deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
     @given(st.lists(anything, min_size=1, max_size=4))
     def hold(several):
         several = [site.extents(wanted) for wanted in several]
@@ -197,10 +194,10 @@ def test_slots_hold_the_files_bytes(sites, direct, open_files):
     assert sum(site.counted) > 0
 
 
-def test_a_drive_whose_blocks_are_cold_has_threads_of_its_own(sites):
+def test_a_drive_whose_blocks_are_cold_has_threads_of_its_own(sites, monkeypatch):
     """Whatever lies in the page cache of the other drive, whose copies take a processor each."""
-    site, seen = sites(direct=None, open_files=files_of(where=parity)), set()
-    copy = site.copier.copy
+    site, seen = sites(open_files=files_of(where=parity)), set()
+    copy, now = site.copier.copy, itertools.count(100)
 
     def note(block, slot, low, nbytes):
         seen.add(threading.current_thread().name.rpartition("-")[0])
@@ -208,24 +205,14 @@ def test_a_drive_whose_blocks_are_cold_has_threads_of_its_own(sites):
 
     site.copier.copy = note
     wanted = extents_of(site.whole[:4])
-    layout = lay_out(wanted, site.files.sizes, BLOCK, lambda _nbytes: BLOCK, site.files.drives)
+    monkeypatch.setattr(fill_threads.time, "monotonic", lambda: next(now))  # no answer is believed twice
+    monkeypatch.setattr(fill_threads, "looks_resident", lambda _files, reads, _probes: not cold[reads.file[0] % 2])
     for cold in itertools.product([True, False], repeat=2):
         seen.clear()
-        chosen = np.array([cold[int(layout.reads.file[part.first]) % 2] for part in layout.parts])
-        slot = torch.full((layout.nbytes,), 170, dtype=torch.uint8)
-        site.fill.run(layout, chosen, slot).wait()
-        assert site.holds(slot, layout.places, wanted)
-        assert seen == {f"gdsload-bounce{'-direct' * one}-{number}" for number, one in enumerate(cold)}
-
-
-def test_many_landings_at_once_share_few_blocks(sites):
-    site = sites()
-    every = [extents_of([one]) for one in site.whole] * 10
-    under_way = [site.read(wanted) for wanted in every]
-    for wanted, (slot, places, reading) in zip(every, under_way, strict=True):
+        slot, places, reading = site.read(wanted)
         reading.wait()
         assert site.holds(slot, places, wanted)
-    assert sum(site.counted) == 10 * sum(len(data) for data in site.bytes)
+        assert seen == {f"gdsload-bounce{'-direct' * one}-{number}" for number, one in enumerate(cold)}
 
 
 @pytest.mark.parametrize("guard", [True, False])
@@ -267,48 +254,11 @@ def test_a_copy_that_fails_is_the_landings_error(sites):
     assert site.reads(extents_of([(0, 0, 100_000)]))
 
 
-def turned_away(site, wanted, several):
-    """How many readings were turned away, as it was closed; what the others have read is right."""
-    count = 0
-    for slot, places, reading in several:
-        try:
-            reading.wait()
-        except LoaderClosedError:
-            count += 1
-        else:
-            assert site.holds(slot, places, wanted)
-    return count
-
-
 def test_close_waits_for_what_is_under_way_and_turns_the_rest_away(sites):
+    """Also what other threads go on reading meanwhile."""
     site = sites()
     site.copier.delay_s = 0.01
-    wanted = extents_of(site.whole[:4])
-    several = [site.read(wanted) for _ in range(5)]
-    site.fill.close()
-    site.copier.drain()
-    assert all(reading.landed for *_, reading in several)
-    assert turned_away(site, wanted, several)
-    site.fill.close()
-    with pytest.raises(LoaderClosedError, match="closed"):
-        site.read(wanted)
-
-
-def test_descriptors_that_threads_keep_are_given_back(sites):
-    site = sites()
-    for _ in range(3):
-        for one in site.whole[:4]:
-            site.read(extents_of([one]))[2].wait()
-    paths = {os.path.realpath(source.path) for source in site.files.sources}
-    assert open_paths() & paths
-    site.fill.close()
-    site.files.close()  # which leaves open what somebody uses
-    assert not open_paths() & paths
-
-
-def test_work_that_comes_while_it_is_closed_is_not_waited_for_for_ever(sites):
-    site = sites()
-    wanted, several = extents_of([(0, 0, 100_000)]), []
+    wanted, several = extents_of(site.whole[:4]), []
 
     def read(_number):
         with suppress(LoaderClosedError):
@@ -317,18 +267,42 @@ def test_work_that_comes_while_it_is_closed_is_not_waited_for_for_ever(sites):
 
     with ThreadPoolExecutor(4) as threads:
         reading = threads.map(read, range(4))
-        time.sleep(0.02)
+        while len(several) < 5:
+            time.sleep(0.001)
         site.fill.close()
         list(reading)
-    assert several
-    turned_away(site, wanted, several)
+    site.copier.drain()
+    turned_away = 0
+    for slot, places, one in several:
+        assert one.landed
+        try:
+            one.wait()
+        except LoaderClosedError:
+            turned_away += 1
+        else:
+            assert site.holds(slot, places, wanted)
+    assert turned_away
+    site.fill.close()
+    with pytest.raises(LoaderClosedError, match="closed"):
+        site.read(wanted)
+
+
+def test_descriptors_that_threads_keep_are_given_back(sites):
+    site = sites()
+    for one in site.whole[:4]:
+        site.read(extents_of([one]))[2].wait()
+    paths = {os.path.realpath(source.path) for source in site.files.sources}
+    assert open_paths() & paths
+    site.fill.close()
+    site.files.close()  # which leaves open what somebody uses
+    assert not open_paths() & paths
 
 
 class TestResidentRows:
     @pytest.fixture
     def site(self, sites, monkeypatch):
         site = sites(mapped=True)
-        site.fill = ResidentRows(site.means, 2, None)
+        site.fill = ResidentRows(*site.means, 2, None)
         return site
 
     def read(self, site, wanted):
@@ -342,10 +316,11 @@ class TestResidentRows:
         landing.completion.wait()
         return held[0], landing.addresses - held[0].data_ptr(), landing
 
-    def test_slots_hold_the_rows(self, site):
+    def test_slots_hold_the_rows(self, site, monkeypatch):
         """Fields of several lengths, in any order, over the edges of blocks."""
+        monkeypatch.setattr(resident_rows, "looks_resident", lambda *_: True)
 
-        @settings(derandomize=True, deadline=None, max_examples=80)
+        @settings(derandomize=True, deadline=None, max_examples=40)
         @given(
             st.lists(st.tuples(st.sampled_from([0, 1, 8, 1000, 4096, BLOCK]), st.integers(1, 60)), max_size=4),
             st.integers(0, 2**32),
@@ -357,7 +332,7 @@ class TestResidentRows:
                 for nbytes, rows in fields
                 for file in random.integers(0, 4, rows).tolist()
             ])  # fmt: skip
-            if site.fill.takes(wanted, surely=True):
+            if site.fill.takes(wanted):
                 before = site.counted[1]
                 slot, places, landing = self.read(site, wanted)
                 assert site.holds(slot, places, wanted)
@@ -368,24 +343,18 @@ class TestResidentRows:
 
         hold()
 
-    def test_ragged_and_huge_rows_go_another_way(self, site):
-        ragged = extents_of([(0, 0, number) for number in range(1, 30)])
-        assert not site.fill.takes(ragged, surely=True)
-        assert not site.fill.takes(extents_of([(0, 0, BLOCK + 1)]), surely=True)
-        assert site.fill.takes(extents_of([(0, 0, BLOCK)]), surely=True)
-
-    def test_long_runs_are_better_read(self, site):
-        """Rows one behind the other are one read; the same rows in another order are not."""
+    def test_what_is_better_read_goes_another_way(self, site, monkeypatch):
         rows = [(0, number * 1000, 1000) for number in range(140)]
-        assert not site.fill.takes(extents_of(rows), surely=True)
-        assert site.fill.takes(extents_of(rows[::-1]), surely=True)
-
-    def test_the_page_cache_is_asked_where_it_is_not_known(self, site, monkeypatch):
-        answers = []
-        monkeypatch.setattr(resident_rows, "looks_resident", lambda *_: answers.pop())
-        answers[:] = [True, False]
-        wanted = extents_of([(0, 0, 100)])
-        assert [site.fill.takes(wanted, surely=False) for _ in range(2)] == [False, True]
+        for wanted, there, takes in [
+            ([(0, 0, number) for number in range(1, 30)], True, False),  # ragged
+            ([(0, 0, BLOCK + 1)], True, False),
+            ([(0, 0, BLOCK)], True, True),
+            (rows, True, False),  # one run of them is one read; the same rows in another order are not
+            (rows[::-1], True, True),
+            (rows[::-1], False, False),
+        ]:
+            monkeypatch.setattr(resident_rows, "looks_resident", lambda *_, there=there: there)
+            assert site.fill.takes(extents_of(wanted)) is takes
 
     def test_a_file_that_changed_is_an_error_before_it_is_touched(self, site, monkeypatch):
         """However long it took until there was a block."""
@@ -422,41 +391,38 @@ def unreadable(monkeypatch):
 
 @pytest.mark.parametrize("direct", [True, False])
 def test_reads_that_fail(sites, monkeypatch, direct):
-    site = sites(direct=direct)
+    monkeypatch.setattr(fill_threads, "looks_resident", lambda *_: not direct)
+    site = sites()
     unreadable(monkeypatch)
     *_, reading = site.read(extents_of([(1, 9000, 100), (2, 50_000, 100)]))
     with pytest.raises(ReadError, match=r"byte \d+: reading failed: Input/output error"):
         reading.wait()
 
 
-def test_the_answer_for_a_block_is_believed_for_a_moment(monkeypatch):
-    """Whatever it is; each shard has an answer of its own, and somebody who says so beforehand is not asked."""
+def test_the_answer_for_a_block_is_believed_for_a_moment(sites, monkeypatch):
+    """Whatever it is; each shard has an answer of its own, and what the page cache keeps is read through it."""
     answers, asked, now = {0: False, 1: True}, [], [100.0]
 
     def look(_files, reads, _probes):
         asked.append(int(reads.file[0]))
         return answers[asked[-1]]
 
-    def found(policy, *blocks):
-        """What is said of blocks of these shards."""
-        wanted = extents_of([(file, 0, PAGE_BYTES) for file in blocks])
-        parts = [BlockFill(number, number + 1, number * PAGE_BYTES, PAGE_BYTES) for number in range(len(blocks))]
-        return policy(Layout(wanted, np.zeros(len(blocks), np.int64), parts, wanted.offset, 0)).tolist()
+    def read(*shards):
+        """The shards that are asked about, and whether all is read with O_DIRECT, when a page of each is read."""
+        asked.clear()
+        before = list(site.counted)
+        assert site.reads(extents_of([(file, 0, PAGE_BYTES) for file in shards]))
+        return [*asked], [after - count for after, count in zip(site.counted, before, strict=True)]
 
     monkeypatch.setattr(fill_threads, "looks_resident", look)
     monkeypatch.setattr(fill_threads.time, "monotonic", lambda: now[0])
-    files = SimpleNamespace(kept=np.zeros(3, bool))
-    cold = DirectIOPolicy(files, None)
-    assert found(cold, 0, 1, 0, 1) == [True, False, True, False]
-    assert asked == [0, 1]
+    site = sites()
+    assert read(0) == ([0], [PAGE_BYTES, 0])
+    assert read(1) == ([1], [0, PAGE_BYTES])
     answers.update({0: True, 1: False})
+    assert read(0) == ([], [PAGE_BYTES, 0])
     now[0] += 1.0
-    assert found(cold, 0, 1, 0) == [False, True, False]
-    assert asked == [0, 1, 0, 1]
-    assert [found(DirectIOPolicy(files, always), 0) for always in (True, False)] == [[True], [False]]
-    assert len(asked) == 4
-    # What the page cache keeps is read through it.
-    files.kept[:2] = True
-    answers[2], now[0] = False, now[0] + 1.0
-    assert found(cold, 0, 2, 1) == [False, True, False]
-    assert asked[4:] == [2]
+    assert read(0) == ([0], [0, PAGE_BYTES])
+    assert read(1) == ([1], [PAGE_BYTES, 0])
+    site.files.kept[1] = True
+    assert read(1) == ([], [0, PAGE_BYTES])

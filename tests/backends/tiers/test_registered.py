@@ -134,8 +134,8 @@ def brings_all(routed, contents):
     return landing
 
 
-def threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("gdsload-register")]
+def threads(names="gdsload-register"):
+    return [thread for thread in threading.enumerate() if thread.name.startswith(names)]
 
 
 def until(happened, routed, wanted=ONE_OF_EACH):
@@ -165,7 +165,7 @@ def extents(draw):
     return found
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=50)
 @given(extents(), st.sets(st.integers(0, len(SIZES) - 1)))
 def test_bytes_are_the_same_whatever_is_registered(folder, contents, found, ready):
     routed = open_routed(folder)
@@ -175,8 +175,10 @@ def test_bytes_are_the_same_whatever_is_registered(folder, contents, found, read
     landing = routed.read(extents_of(found))
     assert bytes_of(landing, found) == [contents[file][offset : offset + size] for file, offset, size in found]
     assert routed.far.held_bytes == landing.nbytes
+    assert routed.near.released == 0
     landing.count()
     landing.release()
+    assert routed.near.released == any(file in ready for file, _, _ in found)
     # Each byte by its path; and who has nothing to bring is not asked.
     by_path = {"mapped": 0, "host": 0}
     for file, _, size in found:
@@ -186,18 +188,6 @@ def test_bytes_are_the_same_whatever_is_registered(folder, contents, found, read
     assert len(routed.far.brought) == (not found or any(file not in ready for file, _, _ in found))
     assert routed.far.held_bytes == routed.far.released_twice == 0
     routed.close()
-
-
-def test_both_landings_are_released(routed):
-    routed.near.trouble = "nothing more is to be registered"
-    routed.files.ensure_open(np.arange(len(SIZES)))
-    routed.near.registered[:2] = True
-    landing = routed.read(ONE_OF_EACH)
-    landing.completion.wait()
-    assert routed.far.held_bytes == landing.nbytes > 0
-    assert routed.near.released == 0
-    landing.release()
-    assert (routed.far.held_bytes, routed.near.released) == (0, 1)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -366,6 +356,13 @@ def test_only_shards_that_have_to_be_read_wait_for_the_first_batches(keeping, mo
     assert pauses == [(7, [], resident)] * (len(resident) < 4)
 
 
+def test_without_threads_that_read_whole_shards_those_that_batches_have_read_are_registered(keeping):
+    routed, read = keeping(0, 1, 2, 3, resident=[1, 3])
+    routed.near.at_once = 0
+    assert until(lambda: all(routed.near.registered[[1, 3]]), routed)
+    assert (read, routed.near.asked) == ([], [1, 3])
+
+
 @pytest.mark.parametrize("at_once", [1, 2, 4])
 def test_so_many_shards_are_read_at_once_and_no_more(keeping, monkeypatch, at_once):
     routed, _ = keeping(0, 1, 2, 3)
@@ -429,17 +426,6 @@ def test_registered_pages_are_not_free(monkeypatch, folder):
     routed.close()
 
 
-def test_close_while_shards_are_read_to_be_kept(keeping):
-    for number in range(20):
-        routed, _ = keeping(0, 1, 2, 3)
-        for _ in range(number % 4):
-            routed.read(ONE_OF_EACH).completion.wait()
-        routed.close()
-        assert not [
-            thread for thread in threading.enumerate() if thread.name.startswith(("gdsload-keep", "gdsload-reg"))
-        ]
-
-
 @pytest.mark.usefixtures("resident")
 def test_an_error_in_filling_ends_it_and_is_named(routed, contents, monkeypatch):
     def broken(_files, _file):
@@ -479,14 +465,15 @@ def test_close_of_a_backend_that_never_worked(folder):
 
 
 @pytest.mark.usefixtures("resident")
-def test_close_while_shards_are_being_registered(folder, monkeypatch):
+@pytest.mark.parametrize("kept", [(), (0, 1, 2, 3)], ids=["registered", "kept"])
+def test_close_while_shards_are_added(keeping, monkeypatch, kept):
     monkeypatch.setattr(registered_module, "_LOOK_EVERY_S", 0)
-    for number in range(30):
-        routed = open_routed(folder)
-        for _ in range(number % 6):
+    for number in range(20):
+        routed, _ = keeping(*kept, resident=() if kept else range(4))
+        for _ in range(number % 5):
             routed.read(ONE_OF_EACH).completion.wait()
         routed.close()
-        assert threads() == []
+        assert threads(("gdsload-keep", "gdsload-reg")) == []
         asked = len(routed.near.asked)
         time.sleep(0.001)
         assert len(routed.near.asked) == asked

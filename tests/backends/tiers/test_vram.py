@@ -198,36 +198,27 @@ def test_a_shard_that_changes_while_it_is_copied_is_not_kept(open_tier, monkeypa
     assert "written to" in tier.near.trouble
 
 
-def test_memory_that_is_used_up_is_no_failure(open_tier, monkeypatch):
-    tier = open_tier()
-    real = torch.empty
+@pytest.mark.parametrize("lacks", ["memory", "thread"])
+def test_what_the_system_has_no_more_of_is_no_failure(open_tier, monkeypatch, lacks):
+    tier, real, starts = open_tier(), torch.empty, threading.Thread.start
 
     def empty(size, **options):
         if tier.near.ready.sum() == 1:
             raise torch.OutOfMemoryError
         return real(size, **options)
 
-    monkeypatch.setattr(vram.torch, "empty", empty)
-    filled(tier)
-    assert tier.near.ready.sum() == 1
-    assert "no memory" in tier.near.trouble
-    wanted = rows(tier, 3, 5)
-    assert brought(tier, wanted) == truth(tier, wanted)
-
-
-def test_no_thread_is_no_failure(open_tier, monkeypatch):
-    tier = open_tier()
-    starts = threading.Thread.start
-
     def refused(thread):
-        if thread.name.startswith(VramTier.thread):
+        if lacks == "thread" and thread.name.startswith(VramTier.thread):
             raise RuntimeError("can't start new thread")
         starts(thread)
 
+    monkeypatch.setattr(vram.torch, "empty", empty)
     monkeypatch.setattr(threading.Thread, "start", refused)
-    wanted = rows(tier, 1, 5)
+    filled(tier)
+    assert tier.near.ready.sum() == (lacks == "memory")
+    assert ("the GPU has no memory left" if lacks == "memory" else "can't start") in tier.near.trouble
+    wanted = rows(tier, 3, 5)
     assert brought(tier, wanted) == truth(tier, wanted)
-    assert "can't start" in tier.near.trouble
 
 
 def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end):

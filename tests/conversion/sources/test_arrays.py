@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,8 +86,8 @@ def test_an_archive_for_each_sample(tmp_path, converted):
 
 
 ARRAYS = {
-    "rows": np.arange(300_000, dtype=np.int32).reshape(1000, 300),
-    "order": np.asfortranarray(np.random.default_rng(0).random((1000, 200))),
+    "rows": np.arange(30_000, dtype=np.int32).reshape(1000, 30),
+    "order": np.asfortranarray(np.random.default_rng(0).random((1000, 20))),
     "big endian": np.arange(1000, dtype=">i2"),
     "none": np.zeros((1000, 0), np.float32),
 }
@@ -100,7 +99,7 @@ def test_an_archive_is_what_numpy_loads(tmp_path, save, monkeypatch):
     unpacked = []
     read = zipfile.ZipFile.read
     monkeypatch.setattr(zipfile.ZipFile, "read", lambda *given: unpacked.append(given[1]) or read(*given))
-    report = gdsload.convert(tmp_path / "t.npz", tmp_path / "out", shard_bytes="256KiB", workers=2)
+    report = gdsload.convert(tmp_path / "t.npz", tmp_path / "out", shard_bytes="32KiB", workers=2)
     assert report.shards > 5
     assert sorted(unpacked) == sorted(f"{name}.npy" for name in ARRAYS)  # once, and not by each part
     found = gdsload.ShardDataset(tmp_path / "out").read_batch(range(1000))
@@ -112,19 +111,16 @@ def test_a_damaged_archive_is_refused(tmp_path, save):
     save(tmp_path / "t.npz", **ARRAYS)
     whole = (tmp_path / "t.npz").read_bytes()
     where = [0, 5, 20, 40, *range(100, len(whole), len(whole) // 12), len(whole) - 40, len(whole) - 10]
-    for content in [whole[: len(whole) // 2], *(damaged(whole, place) for place in where)]:
+    flipped = (whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :] for place in where)
+    for content in [whole[: len(whole) // 2], *flipped]:
         (tmp_path / "bad.npz").write_bytes(content)
         try:
-            read = ArraySource(str(tmp_path / "bad.npz")).parts(2**20)
+            (part,) = ArraySource(str(tmp_path / "bad.npz")).parts(2**30)
         except (FormatError, OptionError):  # a name that has changed makes another field
             continue
-        assert len(read) > 1  # a time or an attribute of a member was hit, which nobody looks at
-        (item,) = ArraySource(str(tmp_path / "bad.npz")).read(replace(read[0], where=(0, 1000)))
+        # A time or an attribute of a member was hit, which nobody looks at.
+        (item,) = ArraySource(str(tmp_path / "bad.npz")).read(part)
         assert all(np.array_equal(item.make()[name], array) for name, array in ARRAYS.items())
-
-
-def damaged(content, place):
-    return content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
 
 
 def test_what_is_no_array_in_an_archive(tmp_path):
@@ -134,13 +130,6 @@ def test_what_is_no_array_in_an_archive(tmp_path):
     with pytest.raises(FormatError, match="member 'notes.txt' is no array"):
         gdsload.convert(tmp_path / "t.npz", tmp_path / "out", workers=1)
     assert gdsload.convert(tmp_path / "t.npz", tmp_path / "out", fields=["x"], workers=1).samples == 3
-
-
-def test_an_archive_by_another_name_is_no_array(tmp_path):
-    np.savez(tmp_path / "t.npz", x=np.arange(3))
-    (tmp_path / "t.npz").rename(tmp_path / "t.pt")
-    with pytest.raises(FormatError, match=r"t\.pt: it is an archive, and no array.*another kind: pt"):
-        ArraySource(str(tmp_path / "t.pt")).parts(1)
 
 
 def test_a_file_without_an_array_that_is_wanted_may_be_skipped(tmp_path, left_out):
@@ -164,7 +153,7 @@ def test_what_macos_packs_beside_arrays_is_left_out_and_said(tmp_path, each):
     report = gdsload.convert(tmp_path / "a.npz", tmp_path / "out", each=each, workers=1)
     assert list(gdsload.ShardDataset(tmp_path / "out").schema) == ["_tmp", "y"]
     assert report.notes == (
-        "members of archives that other programs keep beside arrays are left out: '__MACOSX/._x' and 2 more.",
+        "members of archives that other programs keep beside arrays are left out: '__MACOSX/._x.npy' and 2 more.",
     )
 
 
@@ -184,14 +173,5 @@ def test_bytes_of_a_fixed_length_lose_zeros_with_a_note_and_raw_ones_none(tmp_pa
 
 def test_raw_bytes_that_may_be_numbers_are_noted(tmp_path):
     np.save(tmp_path / "x.npy", np.array([b"\xc0?", b"\0@"], "V2"))  # as NumPy saves bfloat16
-    report = gdsload.convert(tmp_path / "x.npy", tmp_path / "out", workers=1)
-    (note,) = report.notes
+    (note,) = gdsload.convert(tmp_path / "x.npy", tmp_path / "out", workers=1).notes
     assert note.startswith("'x' has raw bytes (2), as which NumPy saves bfloat16 and float8, too")
-
-
-@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr"])
-def test_a_sparse_matrix_says_what_it_is(tmp_path, form):
-    sparse = pytest.importorskip("scipy.sparse")
-    sparse.save_npz(tmp_path / "x.npz", sparse.random(4, 4, 0.5, form))
-    with pytest.raises(FormatError, match="it is a sparse matrix of scipy's.*toarray"):
-        gdsload.convert(tmp_path / "x.npz", tmp_path / "out", workers=1)

@@ -147,7 +147,7 @@ def test_files_whose_numbers_count_other_things_are_refused(tmp_path, converted,
         ({"scale_factor": b"2", "add_offset": "1"}, np.array([1, 2], np.uint8), np.array([3.0, 5.0])),
         ({"scale_factor": 1.0, "add_offset": 0}, np.array([2**53 + 1]), np.array([2**53 + 1])),
         ({"_FillValue": -(2**63) + 2}, np.array([-(2**63) + 2, 5]), np.array([np.nan, 5])),
-        ({"scale_factor": "a", "_FillValue": {}, "units": 5}, np.array([1, 2]), np.array([1, 2])),
+        ({"_FillValue": {}, "units": 5}, np.array([1, 2]), np.array([1, 2])),
         ({"scale_factor": 2.0}, np.array([True]), np.array([True])),
     ],
 )
@@ -156,15 +156,10 @@ def test_what_attributes_say(attributes, numbers, wanted):
     assert (found.dtype, found.tolist()) == (wanted.dtype, pytest.approx(wanted.tolist(), rel=0, abs=0, nan_ok=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [("scale_factor", np.array([0.5, 2.0])), ("add_offset", "a"), ("valid_range", np.array([0, 9])), ("valid_max", 9)],
-)
-@pytest.mark.parametrize("unpack", [False, True])
-def test_attributes_that_are_not_applied_are_said(name, given, unpack):
-    found = StoredNumbers.of({name: given}, np.dtype(np.int16))
-    assert found.notes("x", unpack=unpack) == [f"'x' has {name} in its attributes, which is not applied"]
-    assert found.unpacked(np.array([1, 20], np.int16), "x").tolist() == [1, 20]
+@pytest.mark.parametrize("given", [np.array([0.5, 2.0]), "a"])
+def test_factors_that_are_no_number_are_refused(given):
+    with pytest.raises(FormatError, match="the attribute scale_factor is .*, no single number"):
+        StoredNumbers.of({"scale_factor": given}, np.dtype(np.int16))
 
 
 def test_whole_numbers_that_float64_does_not_have_are_not_unpacked():
@@ -182,12 +177,3 @@ def test_bytes_of_a_fixed_length_are_noted_and_opaque_ones_whole(tmp_path):
     assert (dataset.column("v"), dataset.column("s")) == (raw, [b"a", b"bcd", b"\0e"])
     assert dataset.column("text") == ["é", "b", "c"]
     assert [note[:33] for note in report.notes] == ["'s' has bytes of a fixed length ("]
-
-
-def test_attributes_of_types_that_numpy_does_not_have(tmp_path):
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["x"] = np.arange(3)
-        for name in (b"units", b"NAME", b"scale_factor"):
-            h5py.h5a.create(file["x"].id, name, h5py.h5t.UNIX_D32LE.copy(), h5py.h5s.create(h5py.h5s.SCALAR))
-    assert gdsload.convert(tmp_path / "x.h5", tmp_path / "out", workers=1).notes == ()
-    assert gdsload.ShardDataset(tmp_path / "out").column("x").tolist() == [0, 1, 2]

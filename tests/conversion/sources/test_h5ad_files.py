@@ -93,6 +93,18 @@ def test_sparse_rows_and_columns(tmp_path, samples_in, index_type):
     assert source.metadata() == {"genes": source.genes, "classes": source.categories}
 
 
+@pytest.mark.parametrize("order", "<>")
+def test_numbers_of_either_order_of_bytes(tmp_path, converted, order):
+    columns = {"n": np.arange(CELLS, dtype=order + "i4"), "x": np.linspace(0, 1, CELLS, dtype=order + "f8")}
+    columns["kind"] = {**COLUMNS["type"], "codes": COLUMNS["type"]["codes"].astype(order + "i2")}
+    path = write(tmp_path / "a.h5ad", columns=columns, matrix=MATRIX.astype(order + "f4"), index_type=order + "i8")
+    dataset = converted(path)
+    assert np.array_equal(rebuilt([{k: v.numpy() for k, v in one.items()} for one in dataset]), MATRIX)
+    assert dataset.column("n").tolist() == list(range(CELLS))
+    assert dataset.column("x").tolist() == np.linspace(0, 1, CELLS).tolist()
+    assert dataset.column("kind").tolist() == COLUMNS["type"]["codes"].tolist()
+
+
 def test_dense_rows_and_other_matrices(tmp_path, samples_in):
     sparse, dense = write(tmp_path / "a.h5ad"), write(tmp_path / "b.h5ad", sparse=False)
     for source in (H5adSource(sparse, dense=True).only(["X"]), H5adSource(dense).only(["X"])):
@@ -143,7 +155,7 @@ def test_a_cell_without_a_number_is_at_fault_alone(tmp_path, left_out):
         "n": {"type": "nullable-integer", "values": np.arange(CELLS), "mask": mask},
         "whole": {"type": "nullable-boolean", "values": mask, "mask": np.zeros(CELLS, bool)},
     })  # fmt: skip
-    dataset = left_out(path, {"row 4": "column 'n' has no value, or one with a hole, in row 4"})
+    dataset = left_out(path, {"row 4": "row 4: column 'n' has no value, or one with a hole"})
     assert [int(dataset[n]["n"]) for n in (3, 4)] == [3, 5]
 
 
@@ -164,7 +176,7 @@ MISSING = {
 def test_a_missing_value_is_refused_or_filled_as_the_error_says(tmp_path, converted, name):
     column, proposed, wanted = MISSING[name]
     path = write(tmp_path / "a.h5ad", columns={name: column})
-    said = rf"'{name}' has no value, .* in row 1. .*{{'{name}': {proposed!r}}}"
+    said = rf"row 1: column '{name}' has no value, .*{{'{name}': {proposed!r}}}"
     with pytest.raises(gdsload.errors.ConversionError, match=said):
         gdsload.convert(path, tmp_path / "out", workers=1)
     found = converted(path, fill={name: proposed}).column(name)

@@ -61,7 +61,7 @@ def test_packed_and_unpacked_side_by_side(mnist, samples_in):
     assert len(samples_in(IdxSource(str(folder), split="t10k"))) == 10
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(sorted(CODES)).flatmap(
         lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=1, max_dims=4, max_side=5))
@@ -97,7 +97,7 @@ def test_damaged_files(tmp_path, survives_damage, gz):
         (struct.pack(">BBBBI", 0, 0, 8, 1, 3) + bytes(4), "promises 3 bytes"),
     ):
         (tmp_path / "i").joinpath(path).write_bytes(gzip.compress(content) if gz else content)
-        with pytest.raises(FormatError, match=f"{match}|more than the 3 bytes"):
+        with pytest.raises(FormatError, match=f"{match}|more than the 3 bytes|ends too early"):
             IdxSource(path).parts(1)
 
 

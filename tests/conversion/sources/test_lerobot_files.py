@@ -8,10 +8,9 @@ import json
 import numpy as np
 import pytest
 
-import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.lerobot_files import LeRobotSource
-from gdsload.errors import ConversionError, FormatError, OptionError
+from gdsload.errors import FormatError, OptionError
 from tests.conversion.reading import made_by
 
 arrow = pytest.importorskip("pyarrow")
@@ -54,11 +53,12 @@ def rows(low, high):
     }
 
 
-def write(root, version="v3.0", features=FEATURES, change=None, **info):
+def write(root, version="v3.0", features=FEATURES, change=None, edges=((0, 7), (7, 12)), **info):
     (root / "meta").mkdir(parents=True)
     described = {"codebase_version": version, "fps": 10, "features": features, "splits": {"train": "0:4"}, **info}
     (root / "meta" / "info.json").write_text(json.dumps(described))
-    edges = [(0, 7), (7, 12)] if version == "v3.0" else [(low, low + LENGTH) for low in range(0, FRAMES, LENGTH)]
+    if version != "v3.0":
+        edges = [(low, low + LENGTH) for low in range(0, FRAMES, LENGTH)]
     for number, (low, high) in enumerate(edges):
         name = f"file-{number:03}" if version == "v3.0" else f"episode_{number:06}"
         (root / "data" / "chunk-000").mkdir(parents=True, exist_ok=True)
@@ -158,10 +158,8 @@ def _replaced(name, values):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (_replaced("observation.state", lambda n: [[1.0] * (2 + k % 2) for k in range(n)]), "not of shape"),
-        (_replaced("action", lambda n: [[1.0, 2.0, 3.0, 4.0]] * n), "not of shape"),
         (_replaced("observation.state", lambda n: [["a", "b", "c"]] * n), "no numbers"),
-        (_replaced("observation.state", lambda n: [None] * n), "no value|no numbers|of type null"),
+        (_replaced("observation.state", lambda n: [None] * n), "of type null"),
         (_replaced("observation.images.top", lambda n: [{"bytes": None, "path": "a.png"}] * n), "has no image"),
         (_replaced("observation.images.top", lambda n: [{"bytes": b"x", "path": ""}] * n), "cannot be decoded"),
         (_replaced("observation.images.top", lambda n: [{"bytes": png(0)}] * n), "feature .* has no images"),
@@ -175,18 +173,43 @@ def test_values_that_are_not_as_described(tmp_path, change, match):
         made_by(source, 1)
 
 
-def test_a_hole_is_one_rows_fault(tmp_path):
-    def hole(columns):
-        state = columns["observation.state"].to_pylist()
-        state[1] = None
-        return {**columns, "observation.state": arrow.array(state, arrow.list_(arrow.float32()))}
+NUMBERS = ["observation.state", "action", "timestamp", "frame_index"]
 
-    path = write(tmp_path / "d", change=hole)
-    columns = ["observation.state", "frame_index"]
-    with pytest.raises(ConversionError, match="row 1 .*has no value"):
-        gdsload.convert(path, tmp_path / "out", workers=1, fields=columns)
-    report = gdsload.convert(path, tmp_path / "out", workers=1, fields=columns, on_error="skip", max_skipped=2)
-    assert (report.samples, [one.key for one in report.skipped]) == (FRAMES - 2, ["row 1", "row 1"])
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("observation.state", [1.0, 2.0], "column 'observation.state' is not of type fixed_size_list<item: float>[3]"),
+        ("action", [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], "column 'action' is not of type fixed_size_list<item: fixed_size_list<"),
+        ("action", [[1.0, 2.0], [3.0]], "column 'action' is not of type fixed_size_list<item: fixed_size_list<"),
+        ("observation.state", None, "column 'observation.state' has no value"),
+        ("observation.state", [1.0, None, 3.0], "`fill={'observation.state': 0}`"),
+        ("timestamp", None, "`fill={'timestamp': 0}`"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("fields", [NUMBERS, None])
+def test_a_value_that_is_missing_or_of_another_shape_is_its_frames_fault(tmp_path, left_out, name, value, said, fields):
+    """Also a number, which other tables would have as NaN; and beside images, where frames are read one by one."""
+
+    def spoil(columns):
+        column = arrow.array(columns[name])
+        return {**columns, name: arrow.array([*column[:1].to_pylist(), value, *column[2:].to_pylist()], column.type)}
+
+    path = write(tmp_path / "d", change=spoil, edges=[(0, FRAMES)])
+    dataset = left_out(path, {"row 1": said}, fields=fields)
+    assert dataset.column("frame_index").tolist() == [0, *(n % LENGTH for n in range(2, FRAMES))]
+
+
+def test_what_its_hints_name_are_options(tmp_path, converted):
+    def spoil(columns):
+        time = [0.5, None, *columns["timestamp"][2:].tolist()]
+        return {**columns, "timestamp": arrow.array(time, arrow.float32())}
+
+    path = write(tmp_path / "d", change=spoil, edges=[(0, FRAMES)])
+    options = {"fill": {"timestamp": "nan"}, "as_json": ["action"], "decimals": "float64"}
+    dataset = converted(path, fields=["timestamp", "action"], **options)
+    assert np.isnan(dataset[1]["timestamp"].item())
+    assert json.loads(dataset[1]["action"]) == [[1, 1], [2, 3]]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-import warnings
 import zlib
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 import gdsload
 from gdsload.conversion.sources.pictures import ImageForm, decode_image
 from gdsload.errors import ConversionError, FormatError
-from gdsload.transforms import DecodeImage
 
 Image = pytest.importorskip("PIL.Image")
 TiffImagePlugin = pytest.importorskip("PIL.TiffImagePlugin")
@@ -85,33 +83,30 @@ def short(value):
 
 @pytest.fixture
 def images_of(tmp_path):
-    """A function that converts files in one class folder; returns all images, or the folder if they are kept, and the notes."""
+    """A function that converts files in one class folder; returns all images and the notes."""
 
     def convert(*files, **options):
         (tmp_path / "s" / "c").mkdir(parents=True)
         for number, content in enumerate(files):
             (tmp_path / "s" / "c" / f"{number}.png").write_bytes(content)
         report = gdsload.convert(tmp_path / "s", tmp_path / "out", kind="images", workers=1, **options)
-        dataset = gdsload.ShardDataset(tmp_path / "out")
-        kept = dataset.schema["image"].kind == "image"
-        return (tmp_path / "out" if kept else [sample["image"].numpy() for sample in dataset]), report.notes
+        return [sample["image"].numpy() for sample in gdsload.ShardDataset(tmp_path / "out")], report.notes
 
     return convert
+
+
+WIDE = GREY.astype("u2")
 
 
 @pytest.mark.parametrize("mode", ["auto", "keep", "RGB", "RGBA", "L"])
 @pytest.mark.parametrize(
     "content",
     [
-        *[
-            png(in_colour(GREY.astype("u2")), 16),
-            png(GREY.astype("u2"), 16),
-            png(np.dstack([GREY.astype("u2")] * 2), 16),
-        ],
-        *[png(np.dstack([GREY.astype("u2")] * 4), 16), tiff(GREY.astype("u2")), tiff(GREY.astype("u2"), order=">")],
-        *[tiff(in_colour(GREY.astype("u2")), 2), tiff(in_colour(GREY.astype("u2")), 2, order=">")],
-        *[tiff(GREY.astype("i2"), 1, 2), tiff(GREY.astype("f4"), 1, 3), b"P5\n2 1\n256\n\0\0\0\0"],
-        *[b"P6\n1 1\n65535\n\0\0\0\0\0\0", b"P2\n2 1\n1000\n7 1000\n", b"P3\n1 1\n1000\n7 8 9\n"],
+        *(png(np.dstack([WIDE] * channels), 16) for channels in (1, 2, 3, 4)),
+        *(tiff(values, kind, order=o) for values, kind in ((WIDE, 1), (in_colour(WIDE), 2)) for o in "<>"),
+        *(tiff(GREY.astype("i2"), 1, 2), tiff(GREY.astype("f4"), 1, 3)),
+        *(b"P5\n2 1\n256\n\0\0\0\0", b"P6\n1 1\n65535\n\0\0\0\0\0\0"),
+        *(b"P2\n2 1\n1000\n7 1000\n", b"P3\n1 1\n1000\n7 8 9\n"),
     ],
     ids=short,
 )
@@ -123,7 +118,7 @@ def test_more_than_8_bits_are_refused_whatever_pillow_makes_of_them(content, mod
 @pytest.mark.parametrize(("channels", "order"), [(3, "BGR2RGB"), (2, "BGRA2RGBA"), (4, "BGRA2RGBA")])
 def test_the_way_out_of_16_bits_has_red_first(channels, order):
     with pytest.raises(FormatError, match=rf"cv2.cvtColor\(cv2.imread\(file, .*\), cv2.COLOR_{order}\) has all"):
-        decode_image(png(np.dstack([GREY.astype("u2")] * channels), 16), ImageForm(), "it")
+        decode_image(png(np.dstack([WIDE] * channels), 16), ImageForm(), "it")
 
 
 @pytest.mark.parametrize(
@@ -182,6 +177,7 @@ def test_every_number_of_a_file_is_restored(top):
 
 RAMP = bytes(value for value in range(4) for _ in "RGB")
 SCALED = "'image' has numbers that end before 255, which are scaled to it; `mode={'image': 'keep'}` keeps them"
+ALPHA = "alpha (transparency) of 'image' is left out; `mode={'image': 'RGBA'}` keeps it"
 INDICES = "'image' has indices into the palette of its pictures; `mode={'image': 'RGB'}` gives colours"
 
 
@@ -191,10 +187,11 @@ INDICES = "'image' has indices into the palette of its pictures; `mode={'image':
         ([png(in_colour(GREY)), png(GREY, 4)], [0, 17, 34, 51] * 3, (SCALED,)),
         ([png(GREY[:, :2], palette=COLOURS[:6]), png(GREY[:, :2], palette=COLOURS)], [0, 1], (INDICES,)),
         ([png(GREY[:, :2], palette=COLOURS), png(GREY[:, :2], palette=COLOURS[:6])], [0, 1], (INDICES,)),
+        ([png(np.dstack([GREY] * 4))], [0, 1, 2, 3] * 3, (ALPHA,)),
         ([png(GREY), png(GREY, palette=RAMP)], [0, 1, 2, 3], ()),
         ([png(GREY, palette=RAMP), png(GREY)], [0, 1, 2, 3], ()),
     ],
-    ids=["few bits among colours", "first colours", "first colours last", "greys last", "greys"],
+    ids=["few bits among colours", "first colours", "first colours last", "alpha", "greys last", "greys"],
 )
 def test_what_pictures_of_several_forms_become_is_said(images_of, files, last, said):
     images, notes = images_of(*files)
@@ -218,42 +215,6 @@ def test_pictures_whose_palettes_differ_have_their_colours(images_of, codec):
 def test_another_palette_after_the_first_pictures_is_refused(images_of, other):
     with pytest.raises(ConversionError, match=r"another palette than the first .*`mode={'image': 'RGB'}` or .*'keep'"):
         images_of(*[png(GREY, palette=COLOURS)] * 21, other)  # every second one is looked at first
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (
-            png(np.dstack([GREY] * 4)),
-            r"alpha \(transparency\) of 'image' is left out; `mode={'image': 'RGBA'}` keeps it",
-        ),
-        (b"P4\n4 1\n\x50", "'image' has pictures of 1 bit: black is 0, white is 255"),
-        (tiff(np.dstack([GREY] * 4), 5), "'image' has pictures in CMYK, which Pillow converts"),
-    ],
-    ids=short,
-)
-def test_what_is_chosen_for_pictures_is_said(images_of, content, says):
-    _, notes = images_of(content)
-    assert len(notes) == 1
-    with pytest.raises(FormatError, match=f"^{says}$"):
-        raise FormatError(notes[0])
-
-
-def test_of_an_mpo_the_photo_is_taken_and_that_is_said(images_of):
-    content = of_several("MPO")
-    with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content)) as image:
-        if image.format != "MPO":
-            pytest.skip("this Pillow writes none that it reads")
-    (image,), notes = images_of(content)
-    assert notes == ("'image' has files of several pictures (MPO), of which the first, the photo, is taken",)
-    assert image.max() == 0
-
-
-def test_of_kept_pictures_of_16_bits_it_is_said_what_a_loader_takes(images_of):
-    images, notes = images_of(png(in_colour(GREY.astype("u2") + 0x5A00), 16), keep_encoded=True)
-    assert notes == ("'image' has images of more than 8 bits a channel, of which a loader's decode takes the upper 8",)
-    with gdsload.DataLoader(images, decode={"image": DecodeImage()}, device="cpu") as loader:
-        assert set(next(iter(loader))["image"][0].flatten().tolist()) == {0x5A}
 
 
 def test_animations_are_not_kept(images_of):

@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gdsload
@@ -46,6 +46,7 @@ def llmc(path, tokens, dtype="uint16", version=None, count=None):
     return path
 
 
+@settings(max_examples=50)
 @given(
     documents=st.lists(st.lists(st.lists(st.integers(0, 127), max_size=5), max_size=4), min_size=1, max_size=12),
     dtype=st.sampled_from(sorted(CODES)),
@@ -89,16 +90,16 @@ LENGTHS, STARTS, EDGES = 34, 34 + 4 * 3, 34 + 12 * 3
     [
         (9, struct.pack("<Q", 2), "of version 2"),
         (17, b"\x06", "element type 6"),
-        (17, b"\x08", "its sequences have 14 bytes|no places|begins at byte|begin"),
+        (17, b"\x08", "its sequences do not follow"),
         (18, struct.pack("<Q", 4), "counts 4 sequences"),
         (18, struct.pack("<Q", 2**63), "counts 9223372036854775808 sequences"),
         (26, struct.pack("<Q", 0), "0 edges"),
-        (LENGTHS, struct.pack("<i", -1), "sequence 0 has -1 tokens"),
+        (LENGTHS, struct.pack("<i", -1), "its sequences do not follow"),
         (LENGTHS + 8, struct.pack("<i", 9), "its sequences have"),
-        (STARTS + 8, struct.pack("<q", 4), "sequence 1 begins at byte 4"),
-        (EDGES, struct.pack("<q", 1), "edge 0"),
-        (EDGES + 8, struct.pack("<q", 9), "edge 2"),
-        (EDGES + 16, struct.pack("<q", 2), "edge 2"),
+        (STARTS + 8, struct.pack("<q", 4), "its sequences do not follow"),
+        (EDGES, struct.pack("<q", 1), "its documents do not rise"),
+        (EDGES + 8, struct.pack("<q", 9), "its documents do not rise"),
+        (EDGES + 16, struct.pack("<q", 2), "its documents do not rise"),
     ],
 )
 def test_damaged_indexes(tmp_path, offset, value, match):
@@ -122,17 +123,13 @@ def test_an_index_cut_short_anywhere_is_refused(tmp_path):
             TokenSource(str(path)).parts(1)
 
 
-def test_an_index_of_an_older_form(tmp_path):
-    path = megatron(tmp_path / "t", [[[1]]])
-    damaged(tmp_path / "t.idx", 0, b"TNTIDX\0\0")
-    with pytest.raises(FormatError, match="older form"):
-        TokenSource(str(path)).parts(1)
-
-
 def test_another_idx_file_is_none_of_ours(documents_of, tmp_path):
     np.arange(4, dtype=np.uint16).tofile(tmp_path / "t.bin")
     (tmp_path / "t.idx").write_bytes(b"something else")
     assert documents_of(TokenSource(str(tmp_path / "t.bin"), dtype="uint16")) == [0, 1, 2, 3]
+    (tmp_path / "t.idx").write_bytes(b"TNTIDX\0\0")
+    with pytest.raises(FormatError, match="an index of an older form"):
+        TokenSource(str(tmp_path / "t.bin")).parts(1)
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("uint16", 50_256), ("uint32", 128_255)])

@@ -46,9 +46,7 @@ def test_a_tensor_and_lists_of_them(tmp_path):
     assert list(made_by(TorchFileSource(save(tmp_path / "latents.pth", x)))[0]) == ["latents"]
     for value in ((x, y), [x, y]):
         (found,) = made_by(TorchFileSource(save(tmp_path / "a.pt", value)))
-        assert list(found) == ["0", "1"]
-        assert torch.equal(found["0"], x)
-        assert torch.equal(found["1"], y)
+        assert {name: one.tolist() for name, one in found.items()} == {"0": x.tolist(), "1": y.tolist()}
 
 
 def test_a_folder_wants_to_know_what_a_sample_is(tmp_path, out, samples_in):
@@ -123,14 +121,4 @@ def test_checksums_are_compared_where_they_were_written(tmp_path, monkeypatch):
 def test_damaged_files(tmp_path, survives_damage, legacy):
     value = {"x": torch.randn(20, 3), "y": torch.arange(20)}
     path = save(tmp_path / "a.pt", value, _use_new_zipfile_serialization=not legacy)
-    assert survives_damage(path, lambda: TorchFileSource(path)) > 20
-
-
-def test_a_file_without_a_tensor_that_is_wanted_may_be_skipped(tmp_path, left_out):
-    """Of files that are samples: others have it."""
-    (tmp_path / "in").mkdir()
-    for number in range(8):
-        tensors = {"x": torch.tensor(number), **({"y": torch.ones(2)} if number != 5 else {})}
-        torch.save(tensors, tmp_path / f"in/{number}.pt")
-    dataset = left_out(tmp_path / "in", {str(tmp_path / "in/5.pt"): "no field 'y'"}, fields=["x", "y"], each="file")
-    assert dataset.column("x").tolist() == [0, 1, 2, 3, 4, 6, 7]
+    assert survives_damage(path, lambda: TorchFileSource(path), 40) > 10

@@ -16,9 +16,6 @@ import pytest
 from PIL import Image
 
 import gdsload
-from gdsload.conversion.conversion_options import ConvertOptions
-from gdsload.conversion.infer import schema_of
-from gdsload.conversion.sources import webdataset_tars
 from gdsload.conversion.sources.webdataset_tars import TarSource
 from gdsload.errors import ConversionError, FormatError, SchemaError
 from tests.conversion.reading import items_of
@@ -83,7 +80,7 @@ WITHOUT_CONTENT = [
     (tarfile.CHRTYPE, "a device"),
     (tarfile.BLKTYPE, "a device"),
     (tarfile.FIFOTYPE, "a named pipe"),
-    (b"Z", "of type b'Z', which is not known"),
+    (b"M", "of type b'M', which is not known"),
 ]
 
 
@@ -147,11 +144,9 @@ def test_a_pickle_stays_bytes(tmp_path):
     assert items_of(TarSource(file, with_key=False))[0].make() == {"pyd": content, "pth": content, "pickle": content}
 
 
-def test_members_too_large_or_twice(tmp_path, left_out, monkeypatch):
-    monkeypatch.setattr(webdataset_tars, "MAX_SAMPLE_BYTES", 99)
-    members = [("0.bin", bytes(100)), ("1.a", bytes(60)), ("1.b", bytes(60)), ("2.x", b""), ("2.X", b""), ("3.ok", b"")]
-    reasons = {"0": "more than 99 bytes", "1": "more than 99 bytes", "2": "two members"}
-    assert left_out(pack(tmp_path / "a.tar", members), reasons).column("ok") == [b""]
+def test_members_twice(tmp_path, left_out):
+    members = [("2.x", b""), ("2.X", b""), ("3.ok", b"")]
+    assert left_out(pack(tmp_path / "a.tar", members), {"2": "two members"}).column("ok") == [b""]
 
 
 def test_a_member_called_key(tmp_path):
@@ -168,9 +163,8 @@ def test_cut_short_anywhere(tmp_path, packed):
     whole = pathlib.Path(file).read_bytes()
     contents = -(-len(whole.rstrip(b"\0")) // 512) * 512 + 512
     whole = gzip.compress(whole) if packed else whole
-    for end in [*range(0, len(whole), 97), len(whole) - 3]:
-        with open(file, "wb") as out:
-            out.write(whole[:end])
+    for end in [*range(0, len(whole), 197), len(whole) - 3]:
+        pathlib.Path(file).write_bytes(whole[:end])
         if end % 512 == 0 and not packed and end:
             continue
         if end > contents and not packed:  # of the zeros at the end
@@ -178,36 +172,10 @@ def test_cut_short_anywhere(tmp_path, packed):
             continue
         with pytest.raises(FormatError, match="cannot be read"):
             items_of(TarSource(file))
-
-
-def test_damaged_packed_bytes_are_noticed(tmp_path):
-    path = tmp_path / "a.tar.gz"
-    whole = bytearray(gzip.compress(pathlib.Path(pack(path, [("0.bin", bytes(range(256)) * 9)])).read_bytes(), 0))
-    whole[900] ^= 1
-    path.write_bytes(whole)
-    with pytest.raises(FormatError, match="cannot be read"):
-        items_of(TarSource(str(path)))
-
-
-def long_name(nbytes):
-    """The header of a member's long name, of so many bytes."""
-    info = tarfile.TarInfo("././@LongLink")
-    info.type, info.size = tarfile.GNUTYPE_LONGNAME, nbytes
-    return info.tobuf(tarfile.GNU_FORMAT)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "match"),
-    [
-        ("a.tar.gz", gzip.compress(long_name(2**33) + bytes(10**6)), "no header"),
-        ("a.tar", (long_name(1) + bytes(512)) * 3000, "cannot be read"),
-    ],
-    ids=["one that unpacks without end", "headers of headers"],
-)
-def test_long_headers(tmp_path, name, content, match):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(FormatError, match=match):
-        items_of(TarSource(str(tmp_path / name)))
+    if packed:
+        pathlib.Path(file).write_bytes(whole[:900] + bytes([whole[900] ^ 1]) + whole[901:])
+        with pytest.raises(FormatError, match="cannot be read"):
+            items_of(TarSource(file))
 
 
 def claiming(path, nbytes, packed=False, name="a.bin", pax=None):
@@ -221,17 +189,15 @@ def claiming(path, nbytes, packed=False, name="a.bin", pax=None):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("most", [2**20, 2**60])
+@pytest.mark.parametrize("fields", [None, ["other"]])
 @pytest.mark.parametrize("nbytes", [20_000, 2**31, 10**11, 10**15, 2**62])
-def test_sizes_are_believed_as_far_as_the_file_goes(tmp_path, monkeypatch, nbytes, packed, most):
-    monkeypatch.setattr(webdataset_tars, "MAX_SAMPLE_BYTES", most)
-    path = claiming(tmp_path / f"a.tar{'.gz' if packed else ''}", nbytes, packed)
+def test_sizes_are_believed_as_far_as_the_file_goes(tmp_path, nbytes, packed, fields):
+    source = TarSource(claiming(tmp_path / f"a.tar{'.gz' if packed else ''}", nbytes, packed))
     began = time.monotonic()
     tracemalloc.start()
     try:
-        said = r"promises \d+ bytes, but the file has|ends in the middle|unexpected end|it ends within"
-        with pytest.raises(FormatError, match=said):
-            items_of(TarSource(path))
+        with pytest.raises(FormatError, match=r"ends in the middle|unexpected end|it ends within"):
+            items_of(source if fields is None else source.only(fields))
         assert tracemalloc.get_traced_memory()[1] < 2**24
     finally:
         tracemalloc.stop()
@@ -254,24 +220,15 @@ def test_sparse_members_are_refused_in_every_form(tmp_path, headers):
         items_of(TarSource(path))
 
 
-def test_members_that_nobody_wants_are_not_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(webdataset_tars, "MAX_SAMPLE_BYTES", 3)
+def test_members_that_nobody_wants_are_not_looked_at(tmp_path):
     members = [(f"{n}.{name}", content) for n in range(3) for name, content in (("jpg", b"none"), ("cls", b"%d" % n))]
     source = TarSource(pack(tmp_path / "a.tar", members))
     assert [item.make() for item in items_of(source.only(["cls"]))] == [{"key": str(n), "cls": n} for n in range(3)]
-    with pytest.raises(FormatError, match="more than 3 bytes"):
+    with pytest.raises(FormatError, match="the image cannot be decoded"):
         items_of(source)[0].make()
-    monkeypatch.undo()
-    Image.new("1", (2, 2)).save(tmp_path / "0.png")
+    Image.new("RGBA", (2, 2)).save(tmp_path / "0.png")
     pictures = TarSource(pack(tmp_path / "b.tar", [("0.png", (tmp_path / "0.png").read_bytes()), ("0.cls", b"1")]))
     assert pictures.form.notes != pictures.only(["cls"]).form.notes == ()
-
-
-def test_a_name_that_no_member_has_is_told_those_that_there_are(tmp_path):
-    path = pack(tmp_path / "a.tar", [("0.jpg", b"none"), ("0.cls", b"1")])
-    said = r"0: there is no field 'jpeg'. Did you mean 'jpg'\? There are 'key', 'cls', 'jpg'"
-    with pytest.raises(FormatError, match=said):
-        items_of(TarSource(path).only(["jpeg"]))[0].make()
 
 
 def test_a_sample_with_other_members_is_named_or_skipped(tmp_path, left_out):
@@ -303,21 +260,6 @@ def test_members_in_another_order_are_the_same_fields(tmp_path, on_error):
     assert (sample["npy"].tolist(), int(sample["cls"]), sample["key"]) == ([0, 1, 2], 7, "007")
 
 
-def test_samples_unlike_the_first_are_not_all_looked_at_before(tmp_path):
-    members = [("000.cls", b"1"), *((f"{n:03}.{name}", b"1") for n in range(1, 300) for name in ("cls", "txt"))]
-    seen = []
-
-    class Counted(TarSource):
-        def read(self, part):
-            for item in super().read(part):
-                seen.append(item.key) if self.look.seen is None else None
-                yield item
-
-    source = Counted(pack(tmp_path / "a.tar", members))
-    assert list(schema_of(source, source.parts(2**20), ConvertOptions(on_error="skip"))) == ["key", "cls"]
-    assert len(seen) == 64
-
-
 @pytest.mark.parametrize("options", [{"size": 8}, {"keep_encoded": True}])
 def test_images_among_what_is_wanted(tmp_path, converted, options):
     file = io.BytesIO()
@@ -328,8 +270,7 @@ def test_images_among_what_is_wanted(tmp_path, converted, options):
 
 def test_small_tar_files_make_one_shard(tmp_path):
     (tmp_path / "in").mkdir()
-    for number in range(20):
+    for number in range(9):
         pack(tmp_path / "in" / f"{number}.tar", [(f"{number}.npy", npy(np.full(100, number)))])
-    report = gdsload.convert(tmp_path / "in", tmp_path / "out", workers=2)
-    assert (report.samples, report.shards) == (20, 1)
-    assert [int(sample["npy"][0]) for sample in gdsload.ShardDataset(tmp_path / "out")] == list(range(20))
+    report = gdsload.convert(tmp_path / "in", tmp_path / "out", workers=1)
+    assert (report.samples, report.shards) == (9, 1)

@@ -13,61 +13,53 @@ from tests.conversion.reading import items_of
 
 pictures = pytest.importorskip("PIL.Image")
 pytest.importorskip("yaml")
-YAML = "path: .\ntrain: images/train\nval: images/val\nnames:\n  0: cat\n  1: dog\n"
+BOX = "0 0.5 0.5 0.2 0.2\n"
+LEFT = "1 label file is left out, of no image, or of one that has another: '{}' first"
 
 
-def write(root, pattern="{kind}/train", yaml=YAML, count=3):
-    """Images without, with one and with two objects."""
-    for kind in ("images", "labels"):
-        (root / pattern.format(kind=kind)).mkdir(parents=True, exist_ok=True)
-    pixels = []
-    for number in range(count):
-        pixels.append(np.full((6, 8, 3), number, np.uint8))
-        pictures.fromarray(pixels[-1]).save(root / pattern.format(kind="images") / f"{number}.png")
-        lines = [f"{one} 0.5 0.25 0.125 {0.5 / (one + 1)}" for one in range(number)]
-        if number:
-            (root / pattern.format(kind="labels") / f"{number}.txt").write_text("\n".join(lines) + "\n\n")
+def put(root, images=(), texts=(), yaml=None):
+    """Images of their own grey, and texts by name: one box each, unless it is said otherwise."""
+    for number, name in enumerate(images):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        pictures.fromarray(np.full((6, 8, 3), number, np.uint8)).save(root / name)
+    for name, text in (texts if isinstance(texts, dict) else dict.fromkeys(texts, BOX)).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
     if yaml is not None:
         (root / "data.yaml").write_text(yaml)
-    return pixels
+    return root
 
 
-@pytest.mark.parametrize("pattern", ["{kind}/train", "train/{kind}", "{kind}"])
-def test_what_the_label_files_say(tmp_path, samples_in, pattern):
-    pixels = write(tmp_path, pattern)
+@pytest.mark.parametrize("yaml", ["names: {0: cat, 1: dog}\n", None])
+@pytest.mark.parametrize("pattern", ["{}/train", "train/{}", "{}"])
+def test_what_the_label_files_say(tmp_path, samples_in, pattern, yaml):
+    images, labels = pattern.format("images"), pattern.format("labels")
+    one, other = "0 0.5 0.25 0.125 0.5", "1 0.5 0.25 0.125 0.25"
+    texts = {f"{labels}/1.txt": f"{one}\n\n", f"{labels}/2.txt": f"{one}\n{other}"}
+    put(tmp_path, [f"{images}/{number}.png" for number in range(3)], texts, yaml)
     assert recognise(str(tmp_path)) == "yolo"
     source = YoloSource(str(tmp_path))
-    assert source.metadata() == {"classes": {"labels": ["cat", "dog"]}, "boxes": "cxcywh"}
+    classes = {"classes": {"labels": ["cat", "dog"]}} if yaml else {}
+    assert source.metadata() == {"boxes": "cxcywh", **classes}
     found = samples_in(source, 200)
     assert len(source.parts(200)) == 3
-    for one, array in zip(found, pixels, strict=True):
-        assert np.array_equal(one["image"], array.transpose(2, 0, 1))
-    assert [one["labels"].tolist() for one in found] == [[], [0], [0, 1]]
-    one, other = [0.5, 0.25, 0.125, 0.5], [0.5, 0.25, 0.125, 0.25]
-    assert [one["boxes"].tolist() for one in found] == [[], [one], [one, other]]
+    for number, sample in enumerate(found):
+        assert (sample["image"].shape, np.unique(sample["image"]).tolist()) == ((3, 6, 8), [number])
+    assert [sample["labels"].tolist() for sample in found] == [[], [0], [0, 1]]
+    boxes = [[float(word) for word in line.split()[1:]] for line in (one, other)]
+    assert [sample["boxes"].tolist() for sample in found] == [[], boxes[:1], boxes]
     assert found[0]["boxes"].shape == (0, 4)
-
-
-@pytest.mark.parametrize("pattern", ["{kind}/train", "train/{kind}", "{kind}"])
-def test_label_files_tell_what_it_is_where_no_yaml_file_does(tmp_path, pattern):
-    write(tmp_path, pattern, yaml=None)
-    labels = tmp_path / pattern.format(kind="labels")
-    (labels / "classes.txt").write_text("cat\ndog\n")
-    (labels / "0.txt").write_text("")
-    assert recognise(str(tmp_path)) == "yolo"
-    (labels / "0.txt").write_text("a cat on a mat, and another\n")  # an error then, with the way out
-    assert recognise(str(tmp_path)) == "yolo"
 
 
 @pytest.mark.parametrize("codec", ["JPEG", "TIFF"])
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
 def test_boxes_are_those_of_the_turned_image(tmp_path, samples_in, orientation, codec):
-    write(tmp_path)
+    put(tmp_path, ["images/1.png"], {"labels/1.txt": "0 0.5 0.25 0.125 0.5"})
     exif = pictures.Exif()
     exif[0x0112] = orientation
     how = {"tiffinfo": {0x0112: orientation}} if codec == "TIFF" else {"exif": exif}
-    pictures.fromarray(np.zeros((6, 8, 3), np.uint8)).save(tmp_path / "images/train/1.png", codec, **how)
-    found = samples_in(YoloSource(str(tmp_path), boxes="xywh"))[1]
+    pictures.fromarray(np.zeros((6, 8, 3), np.uint8)).save(tmp_path / "images/1.png", codec, **how)
+    (found,) = samples_in(YoloSource(str(tmp_path), boxes="xywh"))
     height, width = found["image"].shape[1:]
     assert (width, height) == ((6, 8) if orientation >= 5 else (8, 6))
     assert found["boxes"].tolist() == [[0.4375 * width, 0, 0.125 * width, 0.5 * height]]
@@ -83,31 +75,14 @@ def test_boxes_are_those_of_the_turned_image(tmp_path, samples_in, orientation, 
     ],
 )
 def test_forms_of_boxes(tmp_path, samples_in, options, expected):
-    write(tmp_path)
-    assert np.allclose(samples_in(YoloSource(str(tmp_path), **options))[1]["boxes"], [expected])
-
-
-def test_the_yaml_file_itself_is_no_folder(tmp_path):
-    write(tmp_path)
-    (file,) = tmp_path.glob("*.yaml")
-    with pytest.raises(FormatError, match="it is no folder. Pass the folder that has `images`"):
-        YoloSource(str(file)).describe()
-
-
-def test_splits_and_shards(tmp_path, converted):
-    for split in ("train", "val"):
-        write(tmp_path, f"{{kind}}/{split}")
-    with pytest.raises(OptionError, match="several splits: 'train', 'val'"):
-        YoloSource(str(tmp_path)).parts(1)
-    dataset = converted(tmp_path, split="val")
-    assert [dataset[number]["labels"].tolist() for number in range(3)] == [[], [0], [0, 1]]
-    assert dataset.schema["boxes"].shape == (None, 4)
+    put(tmp_path, ["images/1.png"], {"labels/1.txt": "0 0.5 0.25 0.125 0.5"})
+    assert np.allclose(samples_in(YoloSource(str(tmp_path), **options))[0]["boxes"], [expected])
 
 
 @pytest.mark.parametrize(
     ("line", "match"),
     [
-        ("0 0.5 0.5 0.5", "a line has 4 values, not class, centre, width and height"),
+        ("0 0.5 0.5 0.5", "a line has 4 values, not class, centre, width, height"),
         ("a cat on a mat", "a line is no box: 'a cat on a mat'. If no label file has boxes, pass `kind='images'`"),
         ("0 0.1 0.1 0.2 0.2 0.3 0.3", "a line has 7 values, as outlines, key points and turned boxes have them"),
         ("0 0.5 0.5 0.1 0.1\nx 0.5 0.5 0.1 0.1", "a line is no box: 'x 0.5"),
@@ -118,12 +93,23 @@ def test_splits_and_shards(tmp_path, converted):
     ],
 )
 def test_a_label_file_that_is_something_else_is_one_samples_fault(tmp_path, line, match):
-    write(tmp_path)
-    (tmp_path / "labels" / "train" / "1.txt").write_text(line)
-    items = items_of(YoloSource(str(tmp_path)))
-    items[2].make()
+    put(tmp_path, ["images/1.png", "images/2.png"], {"labels/1.txt": line, "labels/2.txt": BOX}, "names: [a, b]\n")
+    bad, good = items_of(YoloSource(str(tmp_path)))
+    good.make()
     with pytest.raises(FormatError, match=match):
-        items[1].make()
+        bad.make()
+
+
+def test_label_files_of_windows(tmp_path, samples_in):
+    put(tmp_path, ["images/a.png"], {"labels/a.txt": ""})
+    (tmp_path / "labels/a.txt").write_bytes(b"\xef\xbb\xbf0 0.5 0.5 0.25 0.25\r\n")
+    assert samples_in(YoloSource(str(tmp_path)))[0]["boxes"].tolist() == [[0.5, 0.5, 0.25, 0.25]]
+    (tmp_path / "labels/a.txt").write_bytes("0 0.5".encode("utf-16"))
+    with pytest.raises(FormatError, match="a text in it is no UTF-8"):
+        samples_in(YoloSource(str(tmp_path)))
+
+
+ALIASES = "".join(f"l{n}: &l{n} [{','.join([f'*l{n - 1}' if n else 'x'] * 10)}]\n" for n in range(12))
 
 
 @pytest.mark.parametrize(
@@ -137,91 +123,24 @@ def test_a_label_file_that_is_something_else_is_one_samples_fault(tmp_path, line
         ("[1, 2]", "no YAML file of a dataset"),
         ("!!python/object/apply:os.mkdir [x]", "it is no YAML"),
         ("[" * 1000, "it is no YAML"),
+        *((ALIASES + key, "its YAML file") for key in ("names: [cat, *l11]", "names: *l11", "train: [*l11]")),
     ],
 )
 def test_yaml_files(tmp_path, yaml, match):
-    write(tmp_path, yaml=yaml)
-    source = YoloSource(str(tmp_path))
+    """Also those that grow when they are unpacked."""
+    source = YoloSource(str(put(tmp_path, ["images/a.png"], ["labels/a.txt"], yaml)))
     with pytest.raises(FormatError, match=match):
         source.describe()
 
 
-def test_classes_in_a_list_or_none(tmp_path, samples_in):
-    write(tmp_path / "a", yaml="names: [x, y, z]\n")
-    assert YoloSource(str(tmp_path / "a")).classes == ["x", "y", "z"]
-    write(tmp_path / "b", yaml=None)
-    assert YoloSource(str(tmp_path / "b")).classes == []
-    assert len(samples_in(YoloSource(str(tmp_path / "b")))) == 3
-
-
-def put(root, images=(), texts=(), yaml=None):
-    """Images, and texts by name: one box each, unless it is said otherwise."""
-    for name in images:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        pictures.fromarray(np.zeros((6, 8, 3), np.uint8)).save(root / name)
-    for name, text in (texts if isinstance(texts, dict) else dict.fromkeys(texts, "0 0.5 0.5 0.2 0.2\n")).items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    if yaml is not None:
-        (root / "data.yaml").write_text(yaml)
-
-
 @pytest.mark.parametrize(
-    ("images", "labels", "path"),
-    [
-        (["images/a.png", "images/b.png"], ["images/a.txt", "images/b.txt"], "."),
-        (["images/train/a.png", "images/train/b.png"], ["images/train/a.txt", "images/train/b.txt"], "."),
-        (["train/a.png", "train/b.png"], ["train/a.txt", "train/b.txt"], "."),
-        (["a.png", "b.png"], ["a.txt", "b.txt"], "."),
-        (["images/a.png", "images/b.png"], ["labels/a.txt", "labels/b.txt"], "images"),
-        (["images/x/a.png", "images/x/b.png"], ["labels/x/a.txt", "labels/x/b.txt"], "images"),
-        (["images/x/a.png", "images/x/b.png"], ["labels/x/a.txt", "labels/x/b.txt"], "images/x"),
-        (["train/images/a.png", "train/images/b.png"], ["train/labels/a.txt", "train/labels/b.txt"], "train"),
-        (["train/images/a.png", "train/images/b.png"], ["train/labels/a.txt", "train/labels/b.txt"], "train/images"),
-        (["images/a.PNG", "images/b.png"], ["labels/a.txt", "labels/b.TXT"], "."),
-    ],
+    "names",
+    ["[no, yes, on, 010, 1e3, null, ~, 2020-01-01, 0x1F, 1_000, 1:30, .inf, 'no']", '{0: no, 1: yes, "2": 010}'],
 )
-def test_where_label_files_may_be(tmp_path, out, images, labels, path):
-    put(tmp_path / "d", images, labels, "names: [cat]\n")
-    assert recognise(str(tmp_path / "d" / path)) == "yolo"
-    report = gdsload.convert(tmp_path / "d" / path, out, workers=1)
-    dataset = gdsload.ShardDataset(out)
-    assert (report.notes, [len(dataset[number]["boxes"]) for number in range(2)]) == ((), [1, 1])
-
-
-@pytest.mark.parametrize(
-    ("texts", "match"),
-    [
-        ([], r"2 images are there, and no label file fits: 'images/a.png' has none at 'labels/a.txt' or 'images"),
-        (["labels/frame_a.txt"], "no label file fits.*Put label files there.*or pass `kind='images'`"),
-        (["labels/a.txt", "labels/c.txt", "labels/d.txt"], "2 label files without an image, 'labels/c.txt' first. Put"),
-        (["labels/a.txt", "images/c.txt"], "1 label file without an image, 'images/c.txt' first"),
-        ({"labels/classes.txt": "cat\n"}, "no label file fits"),
-    ],
-)
-def test_label_files_and_images_that_do_not_fit(tmp_path, texts, match):
-    put(tmp_path, ["images/a.png", "images/b.png"], texts, "names: [cat]\n")
-    with pytest.raises(FormatError, match=match):
-        YoloSource(str(tmp_path)).parts(1)
-
-
-@pytest.mark.parametrize("yaml", ["names: [cat]\n", None])
-@pytest.mark.parametrize(
-    ("image", "texts", "match"),
-    [
-        ("images/a.png", ["Labels/a.txt"], "no label file fits: 'images/a.png' has none at 'labels/a.txt'"),
-        ("Images/a.png", ["Labels/a.txt"], "no label file fits: 'Images/a.png' has none at 'Images/a.txt'"),
-        ("images/a.png", ["labels/a.png.txt"], "no label file fits"),
-        ("images/a.png", {"labels/a.json": "{}"}, "no label file fits"),
-        ("images/a.png", {"labels/a.txt": "0.5 0.5 0.5 0.5 0.5"}, "a class is no(ne of the 1| whole number)"),
-        ("images/train/a.png", ["labels/train/b.txt"], "no label file fits"),
-        ("train/images/a.png", ["train/labels/b.txt"], "no label file fits"),
-    ],
-)
-def test_folders_called_images_and_labels_are_no_classes_of_images(tmp_path, out, image, texts, match, yaml):
-    put(tmp_path, [image], texts, yaml)
-    with pytest.raises(GdsloadError, match=match):
-        gdsload.convert(tmp_path, out, workers=1)
+def test_names_of_classes_are_texts(tmp_path, names):
+    put(tmp_path, ["images/a.png"], ["labels/a.txt"], f"names: {names}\n")
+    inside = names.strip("[]{}").replace("'", "").split(", ")
+    assert YoloSource(str(tmp_path)).layout.classes() == [one.split(": ")[-1] for one in inside]
 
 
 @pytest.mark.parametrize("place", ["classes.txt", "labels/classes.txt", "images/classes.txt"])
@@ -230,25 +149,78 @@ def test_names_of_classes_in_a_text(tmp_path, converted, place):
     assert converted(tmp_path).metadata["classes"] == {"labels": ["cat", "hot dog"]}
 
 
+@pytest.mark.parametrize(
+    ("image", "label", "path"),
+    [
+        ("images/{}.png", "images/{}.txt", "."),
+        ("images/train/{}.png", "images/train/{}.txt", "."),
+        ("train/{}.png", "train/{}.txt", "."),
+        ("{}.png", "{}.txt", "."),
+        ("images/{}.png", "labels/{}.txt", "images"),
+        ("images/x/{}.png", "labels/x/{}.txt", "images"),
+        ("images/x/{}.png", "labels/x/{}.txt", "images/x"),
+        ("train/images/{}.png", "train/labels/{}.txt", "train"),
+        ("train/images/{}.png", "train/labels/{}.txt", "train/images"),
+        ("images/{}.PNG", "labels/{}.TXT", "."),
+    ],
+)
+def test_where_label_files_may_be(tmp_path, out, image, label, path):
+    put(tmp_path / "d", map(image.format, "ab"), map(label.format, "ab"), "names: [cat]\n")
+    assert recognise(str(tmp_path / "d" / path)) == "yolo"
+    report = gdsload.convert(tmp_path / "d" / path, out, workers=1)
+    dataset = gdsload.ShardDataset(out)
+    assert dataset.schema["boxes"].shape == (None, 4)
+    assert (report.notes, [len(dataset[number]["boxes"]) for number in range(2)]) == ((), [1, 1])
+
+
+@pytest.mark.parametrize("yaml", ["names: [cat]\n", None])
+@pytest.mark.parametrize(
+    ("image", "texts", "match"),
+    [
+        (
+            "images/a.png",
+            ["labels/frame_a.txt"],
+            "no label file fits: 'images/a.png' has none at 'labels/a.txt' or 'im",
+        ),
+        ("images/a.png", ["Labels/a.txt"], "no label file fits.*Put label files there.*or pass `kind='images'`"),
+        ("Images/a.png", ["Labels/a.txt"], "no label file fits: 'Images/a.png' has none at 'Images/a.txt'"),
+        ("images/a.png", ["labels/a.png.txt"], "no label file fits"),
+        ("images/a.png", {"labels/a.json": "{}"}, "no label file fits"),
+        ("images/a.png", {"labels/a.txt": "0.5 0.5 0.5 0.5 0.5"}, "a class is no(ne of the 1| whole number)"),
+        ("images/train/a.png", ["labels/train/b.txt"], "no label file fits"),
+        ("images/a.png", ["labels/a.txt", "labels/c.txt", "labels/d.txt"], "2 label files without an image, 'labels/c"),
+        ("images/a.png", ["labels/a.txt", "images/c.txt"], "1 label file without an image, 'images/c.txt' first"),
+    ],
+)
+def test_folders_called_images_and_labels_that_do_not_fit(tmp_path, out, image, texts, match, yaml):
+    """They are no classes of images."""
+    with pytest.raises(GdsloadError, match=match):
+        gdsload.convert(put(tmp_path, [image], texts, yaml), out, workers=1)
+
+
+def test_the_yaml_file_itself_is_no_folder(tmp_path):
+    put(tmp_path, yaml="names: [cat]\n")
+    with pytest.raises(FormatError, match="it is no folder. Pass the folder that has `images`"):
+        YoloSource(str(tmp_path / "data.yaml")).describe()
+
+
 def test_a_second_label_file_of_an_image_is_said(tmp_path, samples_in):
-    box, text = "0 0.5 0.5 0.2 0.2\n", "a caption\n"
-    put(tmp_path, ["images/a.png", "images/b.png"], {"labels/a.txt": box, "labels/b.txt": box, "images/b.txt": text})
-    source = YoloSource(str(tmp_path))
+    texts = {"labels/a.txt": BOX, "labels/b.txt": BOX, "images/b.txt": "a caption\n"}
+    source = YoloSource(str(put(tmp_path, ["images/a.png", "images/b.png"], texts)))
     assert source.notes() == []
-    (tmp_path / "images" / "a.txt").write_text(box * 2)
+    (tmp_path / "images" / "a.txt").write_text(BOX * 2)
     assert [len(one["boxes"]) for one in samples_in(source)] == [1, 1]
-    assert source.notes() == ["1 label file is left out: the image of 'images/a.txt' has another one"]
+    assert source.notes() == [LEFT.format("images/a.txt")]
 
 
 def test_what_is_passed_over_is_said(tmp_path, samples_in):
-    texts = {"labels/a.txt": "0 0.5 0.5 0.2 0.2", "labels/b.txt": "", "labels/classes.txt": "cat\n"}
+    texts = {"labels/a.txt": BOX, "labels/b.txt": "", "labels/classes.txt": "cat\n", "labels/val/a.txt": BOX}
     images = ["images/a.png", "images/b.png", "images/c.png", "runs/plot.png"]
-    put(tmp_path, images, {**texts, "labels/val/a.txt": "0 0.5 0.5 0.2 0.2"}, "names: [cat]\n")
-    source = YoloSource(str(tmp_path))
+    source = YoloSource(str(put(tmp_path, images, texts, "names: [cat]\n")))
     assert [len(one["boxes"]) for one in samples_in(source)] == [1, 0, 0]
     assert source.notes() == [
         "1 image is without a label file: taken for images of no object",
-        "1 label file is left out: 'labels/val/a.txt' has no folder of images",
+        LEFT.format("labels/val/a.txt"),
         "1 image is in no folder 'images', and left out",
     ]
 
@@ -269,16 +241,25 @@ def test_what_is_passed_over_is_said(tmp_path, samples_in):
         ("train: list.txt", None, ["images/y/c", "images/x/a"]),
         ("train: lists/win.txt\nval: images", "train", ["images/y/b"]),
         ("train: gone\nval: gone too", None, ["images/x/a", "images/y/b", "images/y/c"]),
+        ("train: images/x\nval: images/y", None, "it holds several splits: 'train', 'val'"),
+        ("train: images/x\nval: images/y", "test", "there is no split 'test'"),
+        ("train: lists/bad.txt", None, r"line 2 names '\.\./secret\.png', which is no image of the folder"),
     ],
 )
 def test_the_yaml_file_tells_of_splits(tmp_path, yaml, split, expected):
     images = [f"images/{name}.png" for name in ("x/a", "y/b", "y/c")]
-    put(tmp_path, images, [name.replace("images", "labels")[:-3] + "txt" for name in images])
-    put(tmp_path, yaml=f"names: [cat]\n{yaml.replace('{root}', str(tmp_path))}\n")
-    (tmp_path / "list.txt").write_text(f"./images/y/c.png\n\n{tmp_path}/images/x/a.png\n")
-    (tmp_path / "lists").mkdir()
-    (tmp_path / "lists" / "win.txt").write_bytes(b"..\\images\\y\\b.png\r\n")
+    lists = {
+        "list.txt": f"./images/y/c.png\n\n{tmp_path}/images/x/a.png\n",
+        "lists/win.txt": "..\\images\\y\\b.png\r\n",
+    }
+    labels = dict.fromkeys([f"labels/{name}.txt" for name in ("x/a", "y/b", "y/c")], BOX)
+    texts = {**labels, **lists, "lists/bad.txt": "../images/x/a.png\n../secret.png\n"}
+    put(tmp_path, images, texts, f"names: [cat]\n{yaml.replace('{root}', str(tmp_path))}\n")
     source = YoloSource(str(tmp_path), **({} if split is None else {"split": split}))
+    if isinstance(expected, str):
+        with pytest.raises((FormatError, OptionError), match=expected):
+            source.parts(1)
+        return
     assert [item.key[:-4] for item in items_of(source)] == expected
     assert bool(source.notes()) == (len(expected) < 3 and split is None)
 
@@ -286,55 +267,9 @@ def test_the_yaml_file_tells_of_splits(tmp_path, yaml, split, expected):
 def test_a_split_is_called_as_in_the_yaml_file_or_as_its_folder(tmp_path):
     for split in ("train", "valid"):
         put(tmp_path, [f"{split}/images/{split}.png"], [f"{split}/labels/{split}.txt"])
+    with pytest.raises(OptionError, match="several splits: 'train', 'valid'"):
+        YoloSource(str(tmp_path)).parts(1)
     put(tmp_path, yaml="names: [cat]\ntrain: ../train/images\nval: ../valid/images\n")
     for split in ("val", "valid"):
         (item,) = items_of(YoloSource(str(tmp_path), split=split))
         assert item.key == "valid/images/valid.png"
-
-
-def test_splits_of_a_yaml_file_are_not_mixed_unasked(tmp_path):
-    images = [f"images/{name}.png" for name in ("x/a", "y/b")]
-    put(tmp_path, images, [name.replace("images", "labels")[:-3] + "txt" for name in images])
-    put(tmp_path, yaml="names: [cat]\ntrain: images/x\nval: images/y\n")
-    with pytest.raises(OptionError, match="it holds several splits: 'train', 'val'"):
-        YoloSource(str(tmp_path)).parts(1)
-    with pytest.raises(OptionError, match="there is no split 'test'"):
-        YoloSource(str(tmp_path), split="test").parts(1)
-    put(tmp_path, yaml="names: [cat]\ntrain: list.txt\n")
-    (tmp_path / "list.txt").write_text("images/x/a.png\n../secret.png\n")
-    with pytest.raises(FormatError, match=r"line 2 names '\.\./secret\.png', which is no image of the folder"):
-        YoloSource(str(tmp_path)).parts(1)
-
-
-@pytest.mark.parametrize(
-    "names",
-    ["[no, yes, on, 010, 1e3, null, ~, 2020-01-01, 0x1F, 1_000, 1:30, .inf, 'no']", '{0: no, 1: yes, "2": 010}'],
-)
-def test_names_of_classes_are_texts(tmp_path, names):
-    put(tmp_path, ["images/a.png"], ["labels/a.txt"], f"names: {names}\n")
-    inside = names.strip("[]{}").replace("'", "").split(", ")
-    assert YoloSource(str(tmp_path)).classes == [one.split(": ")[-1] for one in inside]
-
-
-@pytest.mark.parametrize("key", ["names: [cat, *l11]", "names: *l11", "train: {p: *l11}", "train: *l11", "path: *l11"])
-def test_a_yaml_file_that_grows_when_it_is_unpacked(tmp_path, key):
-    levels = [
-        "l0: &l0 [x,x,x,x,x,x,x,x,x,x]",
-        *(f"l{n}: &l{n} [{','.join([f'*l{n - 1}'] * 10)}]" for n in range(1, 12)),
-    ]
-    put(tmp_path, ["images/a.png"], ["labels/a.txt"], "\n".join([*levels, key]) + "\n")
-    source = YoloSource(str(tmp_path))
-    if key.startswith("path"):
-        source.describe()
-        return
-    with pytest.raises(FormatError, match="its YAML file"):
-        source.describe()
-
-
-def test_label_files_of_windows(tmp_path, samples_in):
-    put(tmp_path, ["images/a.png"], {"labels/a.txt": ""}, "names: [cat]\n")
-    (tmp_path / "labels/a.txt").write_bytes(b"\xef\xbb\xbf0 0.5 0.5 0.25 0.25\r\n")
-    assert samples_in(YoloSource(str(tmp_path)))[0]["boxes"].tolist() == [[0.5, 0.5, 0.25, 0.25]]
-    (tmp_path / "labels/a.txt").write_bytes("0 0.5".encode("utf-16"))
-    with pytest.raises(FormatError, match="it is no text in UTF-8"):
-        samples_in(YoloSource(str(tmp_path)))

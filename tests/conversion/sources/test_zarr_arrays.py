@@ -46,9 +46,11 @@ def test_groups_beside_arrays_are_said_to_be_left_out(tmp_path):
 
 
 def test_a_single_array_is_called_after_its_folder(tmp_path):
-    zarr.save_array(str(tmp_path / "depth.zarr"), np.arange(6).reshape(3, 2))
+    """Its attributes may be about pickles."""
+    array, about = np.arange(6).reshape(3, 2), {"about": "Pickles, and a pickle jar"}
+    zarr.create_array(str(tmp_path / "depth.zarr"), data=array, attributes=about)
     (found,) = made_by(ZarrSource(str(tmp_path / "depth.zarr")))
-    assert np.array_equal(found["depth"], np.arange(6).reshape(3, 2))
+    assert np.array_equal(found["depth"], array)
 
 
 class Evil:
@@ -72,13 +74,6 @@ def test_pickles_are_never_loaded(tmp_path, change):
     (path / "0").write_bytes(pickle.dumps(Evil()))
     with pytest.raises(FormatError, match="never loaded|cannot be opened|no field can have"):
         made_by(ZarrSource(str(path)))
-
-
-def test_an_array_may_be_about_pickles(tmp_path):
-    path = tmp_path / "a.zarr"
-    zarr.create_array(str(path), data=np.arange(3), attributes={"about": "Pickles, and a pickle jar"})
-    (found,) = made_by(ZarrSource(str(path)))
-    assert np.array_equal(found["a"], np.arange(3))
 
 
 def test_damaged(tmp_path):
@@ -111,15 +106,3 @@ def test_refused(tmp_path):
     zarr.save_array(str(tmp_path / "none"), np.zeros((0, 3)))
     with pytest.raises(FormatError, match="not one row"):
         ZarrSource(str(tmp_path / "none")).parts(1)
-
-
-def test_bytes_of_a_fixed_length(tmp_path):
-    raw = [b"a\0", b"bc", b"\0d"]
-    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=2)
-    for kind in "SV":
-        zarr.create_array(group.store, name=kind, data=np.array(raw, f"{kind}2"), zarr_format=2)
-    source = ZarrSource(str(tmp_path / "a.zarr"))
-    (found,) = made_by(source)
-    assert found == {"S": [b"a", b"bc", b"\0d"], "V": raw}
-    note, _ = source.notes()
-    assert note.startswith("'S' has bytes of a fixed length (2), of which zeros at the end are left out")

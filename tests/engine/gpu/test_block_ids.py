@@ -17,7 +17,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gdsload.engine.gpu import block_ids
+from gdsload.engine.gpu import block_ids, shared_tensors
 from gdsload.engine.gpu.block_ids import MOST_WINDOWS, BlockIds
 from gdsload.engine.steps import Ordered
 from gdsload.order import BlockOrder, Purpose, Schedule, derive_key, feistel
@@ -57,9 +57,6 @@ class Machine:
         self.most_tables = 0
         self.hashed, self.launched, self.together = [], [], []
         self.handle, self.waited = 0, []
-
-    def upload(self, _device):
-        return SimpleNamespace(add=torch.from_numpy, use=lambda: None)
 
     @contextmanager
     def on(self, stream):
@@ -127,12 +124,12 @@ def machine(order, schedule):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block_ids, "kernel", found.kernel)
         patch.setattr(block_ids, "launch", found.launch)
-        patch.setattr(block_ids, "Uploads", found.upload)
-        patch.setattr(block_ids, "side_stream", lambda _device: SimpleNamespace(cuda_stream=99))
-        patch.setattr(block_ids, "record", lambda stream: ("behind", stream.cuda_stream))
-        patch.setattr(block_ids, "stream_handle", lambda _device: found.handle)
-        patch.setattr(block_ids, "on", found.on)
-        patch.setattr(block_ids, "current_stream", found.current_stream)
+        for module in (block_ids, shared_tensors):
+            patch.setattr(module, "side_stream", lambda _device: SimpleNamespace(cuda_stream=99))
+            patch.setattr(module, "on", found.on)
+        patch.setattr(shared_tensors, "record", lambda stream: ("behind", stream.cuda_stream))
+        patch.setattr(shared_tensors, "stream_handle", lambda _device: found.handle)
+        patch.setattr(shared_tensors, "current_stream", found.current_stream)
         patch.setattr(torch.Tensor, "record_stream", lambda _tensor, stream: stream)
         yield found
 
@@ -162,7 +159,7 @@ def epochs(draw):
     return order, schedule
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(epochs(), st.data())
 @example((block_order(277 * 2, lanes=3), Schedule(277 * 2, 139, 1, 2, lanes=3)), None)
 def test_any_steps_have_the_tables_of_their_windows_and_get_all_their_ids(epoch, data):
@@ -183,7 +180,7 @@ def test_any_steps_have_the_tables_of_their_windows_and_get_all_their_ids(epoch,
             step = (data.draw(st.integers(0, schedule.steps - 1)) if data else 0) if again else steps.stop
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(epochs())
 def test_no_single_batch_meets_too_many_windows_where_ids_are_possible(epoch):
     order, schedule = epoch
@@ -191,7 +188,9 @@ def test_no_single_batch_meets_too_many_windows_where_ids_are_possible(epoch):
         with machine(order, schedule):
             ids = BlockIds(CPU, order, schedule)
             for step in range(schedule.steps):
-                assert all(reached.slots <= MOST_WINDOWS for _, reached in ids.launches(range(step, step + 1)))
+                assert all(
+                    len(lanes) * depth <= MOST_WINDOWS for _, (lanes, depth, _) in ids.launches(range(step, step + 1))
+                )
 
 
 @pytest.mark.parametrize(
@@ -221,15 +220,6 @@ def test_blocks_must_have_room(monkeypatch):
     assert not BlockIds.possible(order, schedule)
 
 
-def test_steps_that_meet_many_windows_are_several_launches():
-    order, schedule = block_order(40_000, window=10, lanes=2), Schedule(40_000, 400, lanes=2)
-    with machine(order, schedule) as found:
-        ids = BlockIds(CPU, order, schedule)
-        assert np.array_equal(ids(range(20)).numpy(), Ordered(order, schedule).positions(range(20)))
-    assert len(found.launched) > 3
-    assert [step for steps in found.launched for step in steps] == list(range(20))
-
-
 @pytest.mark.parametrize("group", [1, 3, 40])
 @pytest.mark.parametrize(("batch_size", "world_size"), [(1, 1), (7, 1), (5, 3), (64, 1)])
 def test_each_table_is_made_once_on_the_way_and_again_on_the_way_back(batch_size, world_size, group):
@@ -250,14 +240,11 @@ def test_each_table_is_made_once_on_the_way_and_again_on_the_way_back(batch_size
         assert set(found.hashed[before:]) == ids.tabled - held
 
 
-def test_a_rehearsal_sorts_several_windows_and_one_alone_and_changes_no_ids():
+def test_a_rehearsal_sorts_several_windows_and_one_alone():
     order, schedule = block_order(), Schedule(1000, 64, lanes=4)
     with machine(order, schedule) as found:
-        ids = BlockIds(CPU, order, schedule)
-        ids.rehearse()
+        BlockIds.rehearse(CPU, order, schedule)
         assert min(found.together) == 1 < max(found.together)
-        steps = range(schedule.steps)
-        assert np.array_equal(ids(steps).numpy(), Ordered(order, schedule).positions(steps))
 
 
 def test_another_thread_may_ask_for_other_steps_meanwhile():

@@ -69,23 +69,6 @@ def test_windows_on_both_sides_of_the_limit(device, window, lanes, world_size):
         compare(device, order, schedule, random, groups=8)
 
 
-def test_a_whole_epoch_in_groups(device):
-    """Every sample comes, and no group has the windows of another one."""
-    order = BlockOrder([100_000, 50_001], block=100, window=3000, lanes=8, key=3)
-    for world_size in (1, 3):
-        found = []
-        for rank in range(world_size):
-            schedule = Schedule(order.samples, 256, rank, world_size, lanes=8)
-            ids, host = BlockIds(device, order, schedule), Ordered(order, schedule)
-            for low in range(0, schedule.steps, 40):
-                group = range(low, min(low + 40, schedule.steps))
-                found.append(ids(group))
-                assert np.array_equal(found[-1].cpu().numpy(), host.positions(group))
-        every = torch.cat(found).cpu()
-        assert torch.equal(every.unique(), torch.arange(order.samples))
-        assert len(every) - order.samples < world_size  # of a last batch that does not go round
-
-
 def test_groups_on_streams_that_are_behind(device):
     """Nobody waits between them: tables are made, used by several streams, and dropped while they are still needed."""
     order = BlockOrder([300_000], block=100, window=7000, lanes=8, key=5)

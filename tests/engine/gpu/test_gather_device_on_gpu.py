@@ -51,6 +51,16 @@ def gather(request, source):
     return DeviceGather(torch.device("cuda", 0), source[2], kernel=request.param == "kernel")
 
 
+def cut(array, offsets, nbytes):
+    """Pieces of an array, one after the other."""
+    pairs = zip(offsets.tolist(), nbytes.tolist(), strict=True)
+    return np.concatenate([array[:0], *(array[begin : begin + length] for begin, length in pairs)])
+
+
+def rows_of(array, offsets, row_bytes):
+    return array[offsets[:, None] + np.arange(row_bytes)].reshape(-1)
+
+
 def random_rows(random, count, row_bytes, step):
     return random.integers(0, (ROOM - row_bytes) // step + 1, count) * step
 
@@ -66,7 +76,7 @@ def test_rows(gather, source, row_bytes):
             offsets = random_rows(random, count, row_bytes, step)
             out = torch.full((count * row_bytes,), 99, dtype=torch.uint8, device="cuda")
             gather.rows(address + offsets, row_bytes, out)
-            expected = array[offsets[:, None] + np.arange(row_bytes)].reshape(-1)
+            expected = rows_of(array, offsets, row_bytes)
             assert np.array_equal(out.cpu().numpy(), expected), (step, count)
 
 
@@ -89,7 +99,7 @@ def test_rows_into_several_tensors(gather, source, row_bytes):
     for offsets in (random_rows(random, sum(sizes), row_bytes, 8), np.arange(sum(sizes)) * row_bytes):
         outs = [torch.full((size * row_bytes,), 99, dtype=torch.uint8, device="cuda") for size in sizes]
         gather.batches(address + offsets, row_bytes, outs, sizes)
-        expected = array[offsets[:, None] + np.arange(row_bytes)].reshape(-1)
+        expected = rows_of(array, offsets, row_bytes)
         assert np.array_equal(torch.cat(outs).cpu().numpy(), expected)
 
 
@@ -98,7 +108,7 @@ def test_runs_of_neighbours(gather, source):
     offsets = np.concatenate([np.arange(500) * 1000 + 7, np.arange(500) * 1000 + 1_000_009, np.arange(200) * 1000])
     out = torch.empty(len(offsets) * 1000, dtype=torch.uint8, device="cuda")
     gather.rows(address + offsets, 1000, out)
-    assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(1000)].reshape(-1))
+    assert np.array_equal(out.cpu().numpy(), rows_of(array, offsets, 1000))
 
 
 @pytest.mark.parametrize("newest", [True, False, None])
@@ -129,33 +139,14 @@ def test_long_rows_that_lie_scattered(pages, on_host, newest, monkeypatch):
     assert queued == ([True, True] if on_host and form else [])  # a single row is copied by itself
 
 
-@pytest.mark.parametrize("longest", [4_000, 40_550])
-def test_very_many_short_runs_end(pages, longest):
-    """By one call, the driver does not end so many."""
+@pytest.mark.parametrize("longest", [4_000, 8_000, 40_550])
+def test_very_many_short_runs_by_several_threads(pages, longest):
+    """As of two loaders, each on its stream. By one call the driver does not end so many; with longer calls it crashed."""
     array, address = pages
-    random, count = np.random.default_rng(longest), 6000
-    nbytes = random.integers(longest // 5, longest + 1, count)
-    offsets = random.integers(0, ROOM - longest + 1, count)
-    gather = DeviceGather(torch.device("cuda", 0), lambda found: np.ones(len(found), bool))
-    stream, ends = torch.cuda.Stream(), np.cumsum(nbytes)
-    with torch.cuda.stream(stream):
-        out = torch.full((int(ends[-1]),), 99, dtype=torch.uint8, device="cuda")
-        gather.copies(address + offsets, nbytes, out.data_ptr() + ends - nbytes)
-    stream.synchronize()
-    pairs = zip(offsets.tolist(), nbytes.tolist(), strict=True)
-    expected = np.concatenate([array[begin : begin + length] for begin, length in pairs])
-    assert np.array_equal(out.cpu().numpy(), expected)
-
-
-@pytest.mark.parametrize("longest", [8_000, 40_000])
-def test_short_runs_by_several_threads(pages, longest):
-    """As of two loaders, each on a stream of its own. With longer calls the driver crashed."""
-    array, address = pages
-    random, count, device = np.random.default_rng(longest), 4096, torch.device("cuda", 0)
+    random, count, device = np.random.default_rng(longest), 6000, torch.device("cuda", 0)
     nbytes = random.integers(longest // 8, longest + 1, count)
     offsets, ends = random.integers(0, ROOM - longest + 1, count), np.cumsum(nbytes)
-    pairs = zip(offsets.tolist(), nbytes.tolist(), strict=True)
-    expected = torch.from_numpy(np.concatenate([array[begin : begin + length] for begin, length in pairs]))
+    expected = torch.from_numpy(cut(array, offsets, nbytes))
 
     def copies(_number):
         gather, stream = DeviceGather(device, lambda found: np.ones(len(found), bool)), torch.cuda.Stream()
@@ -171,20 +162,6 @@ def test_short_runs_by_several_threads(pages, longest):
             assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("row_bytes", [1, 2, 8, 12, 16, 24, 48])
-@pytest.mark.parametrize("longest", [0, 3, 200, 20_000])
-def test_pieces(gather, source, row_bytes, longest):
-    array, address, _ = source
-    random = np.random.default_rng(longest)
-    lengths = random.integers(0, longest + 1, 150)
-    offsets = random.integers(0, (ROOM - longest * row_bytes) // row_bytes, 150) * row_bytes
-    out = torch.full((int(lengths.sum()) * row_bytes,), 99, dtype=torch.uint8, device="cuda")
-    gather.pieces(address + offsets, lengths, row_bytes, [out], [150])
-    pairs = zip(offsets.tolist(), (lengths * row_bytes).tolist(), strict=True)
-    expected = np.concatenate([array[begin : begin + nbytes] for begin, nbytes in pairs])
-    assert np.array_equal(out.cpu().numpy(), expected)
-
-
 @pytest.mark.parametrize("row_bytes", [1, 4])
 def test_short_pieces_beside_long_ones(gather, source, row_bytes):
     """Long on average, they are copied; but the short ones are for the kernel."""
@@ -194,12 +171,13 @@ def test_short_pieces_beside_long_ones(gather, source, row_bytes):
     offsets = random.integers(0, (ROOM - 400_000) // row_bytes, 300) * row_bytes
     out = torch.full((int(lengths.sum()) * row_bytes,), 99, dtype=torch.uint8, device="cuda")
     gather.pieces(address + offsets, lengths, row_bytes, [out], [300])
-    pairs = zip(offsets.tolist(), (lengths * row_bytes).tolist(), strict=True)
-    expected = np.concatenate([array[begin : begin + nbytes] for begin, nbytes in pairs])
-    assert np.array_equal(out.cpu().numpy(), expected)
+    assert np.array_equal(out.cpu().numpy(), cut(array, offsets, lengths * row_bytes))
 
 
-@pytest.mark.parametrize(("row_bytes", "longest"), [(1, 40), (4, 300), (16, 200), (4, 40_000)])
+@pytest.mark.parametrize(
+    ("row_bytes", "longest"),
+    [(1, 40), (1, 20_000), (2, 3), (4, 300), (4, 40_000), (8, 0), (12, 200), (16, 200), (24, 5_000), (48, 200)],
+)
 @pytest.mark.parametrize("neighbours", [False, True])
 def test_pieces_of_several_batches(gather, source, row_bytes, longest, neighbours):
     """Into tensors of their own, some of them empty, and nothing beside them."""
@@ -219,10 +197,9 @@ def test_pieces_of_several_batches(gather, source, row_bytes, longest, neighbour
         ]
         gather.pieces(address + offsets, lengths, row_bytes, [out[16:-16] for out in held], sizes)
         for out, low, high in zip(held, edges[:-1], edges[1:], strict=True):
-            pairs = zip(offsets[low:high].tolist(), nbytes[low:high].tolist(), strict=True)
-            parts = [array[begin : begin + length] for begin, length in pairs]
             edge = np.full(16, 99, np.uint8)
-            assert np.array_equal(out.cpu().numpy(), np.concatenate([edge, *parts, edge]))
+            pieces = cut(array, offsets[low:high], nbytes[low:high])
+            assert np.array_equal(out.cpu().numpy(), np.concatenate([edge, pieces, edge]))
 
 
 def test_pieces_of_threads_that_share_a_stream(gather, source):
@@ -239,8 +216,7 @@ def test_pieces_of_threads_that_share_a_stream(gather, source):
                 out = torch.empty(int(lengths.sum()), dtype=torch.uint8, device="cuda")
                 gather.pieces(address + offsets, lengths, 1, [out], [300])
                 found = out.cpu().numpy()
-            pairs = zip(offsets.tolist(), lengths.tolist(), strict=True)
-            if not np.array_equal(found, np.concatenate([array[begin : begin + length] for begin, length in pairs])):
+            if not np.array_equal(found, cut(array, offsets, lengths)):
                 wrong.append(seed)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
@@ -266,7 +242,7 @@ def test_rows_of_host_and_device_at_once(pages, kernel):
         )
         out = torch.empty(600 * row_bytes, dtype=torch.uint8, device="cuda")
         gather.rows(base + offsets, row_bytes, out)
-        assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(row_bytes)].reshape(-1))
+        assert np.array_equal(out.cpu().numpy(), rows_of(array, offsets, row_bytes))
 
 
 @pytest.mark.parametrize("on_host", [True, False])
@@ -288,11 +264,11 @@ def test_kernels_that_read_over_the_link_are_in_a_domain_of_their_own(pages, on_
     offsets = random_rows(np.random.default_rng(1), 500, 4096, 8)
     out = torch.full((500 * 4096,), 99, dtype=torch.uint8, device="cuda")
     gather.rows((address if kept is None else kept.data_ptr()) + offsets, 4096, out)
-    assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(4096)].reshape(-1))
+    assert np.array_equal(out.cpu().numpy(), rows_of(array, offsets, 4096))
     gather.pieces(
         (address if kept is None else kept.data_ptr()) + offsets, np.ones(500, np.int64), 4096, [out.zero_()], [500]
     )
-    assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(4096)].reshape(-1))
+    assert np.array_equal(out.cpu().numpy(), rows_of(array, offsets, 4096))
     apart = on_host and torch.cuda.get_device_capability() >= (9, 0)
     assert seen == [(0, [(9, 2, 1)] if apart else [])] * 2
 
@@ -311,7 +287,7 @@ def test_from_threads_that_have_called_nothing_of_cuda(pages, devices, kernel):
         with ThreadPoolExecutor(1) as pool:
             pool.submit(gather.rows, address + offsets, 1000, out).result(30)
         torch.cuda.synchronize(device)
-        assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(1000)].reshape(-1))
+        assert np.array_equal(out.cpu().numpy(), rows_of(array, offsets, 1000))
 
 
 def test_the_context_that_the_user_is_in_comes_back(devices):

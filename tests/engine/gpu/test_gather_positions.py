@@ -13,15 +13,22 @@ from gdsload.engine.gpu.gather_positions import (
     PART,
     PositionBatch,
     PositionGather,
-    Sorting,
     rows_in_shards,
     tile_of,
     word_of,
 )
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES
+from tests.engine.on_host import tensors_on_host
 
 WARPS = sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})
+
+
+def sort_rows(monkeypatch, row_bytes):
+    """Have rows of so many bytes fetched in the order of their addresses, however few they are."""
+    monkeypatch.setattr(gather_positions, "SORTED_ROW_BYTES", row_bytes)
+    monkeypatch.setattr(gather_positions, "SORTED_FIELD_BYTES", 0)
+    monkeypatch.setattr(gather_positions, "SORTED_ROWS", 0)
 
 
 @given(
@@ -74,20 +81,6 @@ def test_words_of_rows_are_those_of_where_sample_0_would_be(rows, row_bytes):
     assert word_of(addresses, row_bytes) == word_of(addresses - ids * row_bytes, row_bytes) == largest
 
 
-class Uploads:
-    """Stands in for `Uploads`: arrays stay where they are."""
-
-    def __init__(self, _device):
-        self.kept = []
-
-    def add(self, array):
-        self.kept.append(torch.from_numpy(np.array(array)))
-        return self.kept[-1]
-
-    def use(self):
-        pass
-
-
 @pytest.fixture
 def launched(monkeypatch):
     """What was launched: name, parameters, and whether rows come in another order. Samples are found by numpy."""
@@ -99,7 +92,7 @@ def launched(monkeypatch):
             batch, number = np.divmod(np.arange(params["all"]), params["size"])
             outs[0].copy_(torch.from_numpy(-(params["first"] + batch * params["stride"] + number) % 1009))
 
-    monkeypatch.setattr(gather_positions, "Uploads", Uploads)
+    tensors_on_host(monkeypatch)
     monkeypatch.setattr(PositionGather, "_launch", launch)
     monkeypatch.setattr(gather_positions, "queue_pieces", lambda *given, **how: found.append(("copied", given, how)))
     return found
@@ -136,7 +129,7 @@ def test_many_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_b
 @pytest.mark.parametrize("row_bytes", [64, 512, 2064, 4096, 16_368])
 @pytest.mark.parametrize("rows", [1, 100, 10_000])
 def test_warps_stay_near_to_each_other_where_rows_are_sorted(launched, monkeypatch, row_bytes, rows):
-    monkeypatch.setattr(gather_positions, "SORTING", Sorting(rows=0))
+    monkeypatch.setattr(gather_positions, "SORTED_ROWS", 0)
     gather = PositionGather(torch.device("cpu"), np.array([2**25]), over_pcie=True)
     found = rows_in_shards(gather, np.array([4096]), row_bytes)
     gather.rows(found, PositionBatch(0, rows, 1, rows), [torch.empty(1, dtype=torch.uint8)])
@@ -171,7 +164,7 @@ def test_rows_that_are_no_whole_words_are_copied_as_pieces_over_the_link(
 
 def test_what_comes_before_rows_is_made_aside(launched, monkeypatch):
     """Not where rows are: it would wait for those of the batches before."""
-    monkeypatch.setattr(gather_positions, "SORTING", Sorting(rows=0))
+    monkeypatch.setattr(gather_positions, "SORTED_ROWS", 0)
     aside = []
 
     def elsewhere(make):
@@ -191,7 +184,7 @@ def test_what_comes_before_rows_is_made_aside(launched, monkeypatch):
 
 
 def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
-    monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2048), 0, 0))
+    sort_rows(monkeypatch, range(2048))
     gather, positions = (
         PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True),
         PositionBatch(5, 100, 3, 4),
@@ -214,7 +207,7 @@ def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
 
 
 def test_more_batches_than_a_launch_takes_are_not_sorted(launched, monkeypatch):
-    monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2048), 0, 0))
+    sort_rows(monkeypatch, range(2048))
     gather = PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True)
     batches = MOST_BATCHES + 1
     outs = [torch.empty(16, dtype=torch.uint8) for _ in range(batches)]

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Subset
 
-from gdsload import BlockShuffle, DataLoader, Field, Memory, ShardDataset, ShardWriter
+from gdsload import BlockShuffle, DataLoader, Field, ShardDataset, ShardWriter
 from gdsload.engine.gpu import gather_positions
-from gdsload.engine.gpu.gather_positions import PositionBatch, PositionGather, Sorting, rows_in_shards
+from gdsload.engine.gpu.gather_positions import PositionBatch, PositionGather, rows_in_shards
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES
 from gdsload.engine.resident import ResidentGather
 from gdsload.order import FullOrder
@@ -18,6 +18,13 @@ from gdsload.system.driver import Driver
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
 pytestmark = pytest.mark.cuda
+
+
+def sort_rows(monkeypatch, row_bytes):
+    """Have rows of so many bytes fetched in the order of their addresses, however few they are."""
+    monkeypatch.setattr(gather_positions, "SORTED_ROW_BYTES", row_bytes)
+    monkeypatch.setattr(gather_positions, "SORTED_FIELD_BYTES", 0)
+    monkeypatch.setattr(gather_positions, "SORTED_ROWS", 0)
 
 
 def shards_of(device, samples, row_bytes, shards, random):
@@ -35,7 +42,7 @@ def shards_of(device, samples, row_bytes, shards, random):
 )
 def test_any_row_size(device, row_bytes, how, monkeypatch):
     if how == "sorted":
-        monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2**30), 0, 0))
+        sort_rows(monkeypatch, range(2**30))
     random = np.random.default_rng(row_bytes)
     samples = 70_000 if row_bytes <= 512 else 700
     ends, begins, rows, parts = shards_of(device, samples, row_bytes, 5, random)
@@ -53,15 +60,15 @@ def test_any_row_size(device, row_bytes, how, monkeypatch):
 @pytest.mark.parametrize("how", ["vram", "over_pcie", "sorted"])
 @pytest.mark.parametrize("batches", [1, 64, 65, MOST_BATCHES, MOST_BATCHES + 1])
 def test_any_number_of_batches(device, batches, how, monkeypatch):
-    """Also more than a launch takes."""
+    """Also more than a launch takes; each with a gap after it, as a rank of several takes them."""
     if how == "sorted":
-        monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2**30), 0, 0))
+        sort_rows(monkeypatch, range(2**30))
     ends, begins, rows, parts = shards_of(device, 3000, 48, 5, np.random.default_rng(batches))
     order = FullOrder(3000, 7)
     gather = PositionGather(device, ends, over_pcie=how != "vram", recipe=order.permutation.recipe())
-    outs = [torch.full((11, 48), 7, dtype=torch.uint8, device=device) for _ in range(batches)]
-    gather.rows(rows_in_shards(gather, begins, 48), PositionBatch(0, 11, batches, 11), outs)
-    ids = torch.from_numpy(np.array(order.lane_ids(0, 0, 11 * batches)))
+    outs = [torch.full((9, 48), 7, dtype=torch.uint8, device=device) for _ in range(batches)]
+    gather.rows(rows_in_shards(gather, begins, 48), PositionBatch(3, 11, batches, 9), outs)
+    ids = torch.from_numpy(np.concatenate([order.lane_ids(0, low, low + 9) for low in range(3, 3 + 11 * batches, 11)]))
     assert torch.equal(torch.cat(outs).cpu(), rows[ids])
     del parts
 
@@ -76,18 +83,6 @@ def test_any_number_of_samples(device, samples):
     out = torch.empty_like(values)
     gather.rows(rows_in_shards(gather, np.array([values.data_ptr()]), 8), PositionBatch(0, 0, 1, samples), [out])
     assert np.array_equal(out.cpu().numpy(), order.lane_ids(0, 0, samples))
-
-
-def test_many_batches_at_once(device):
-    """More than go into one launch, each with a gap behind it, as a rank of several takes them."""
-    values = torch.arange(100_000, dtype=torch.int64, device=device)
-    order = FullOrder(100_000, 5)
-    gather = PositionGather(device, np.array([100_000]), over_pcie=False, recipe=order.permutation.recipe())
-    outs = [torch.empty(300, dtype=torch.int64, device=device) for _ in range(101)]
-    gather.rows(rows_in_shards(gather, np.array([values.data_ptr()]), 8), PositionBatch(17, 900, 101, 300), outs)
-    for number, out in enumerate(outs):
-        start = 17 + 900 * number
-        assert np.array_equal(out.cpu().numpy(), order.lane_ids(0, start, start + 300))
 
 
 def test_a_selection_and_empty_shards(device):
@@ -107,7 +102,7 @@ def test_rows_that_lie_far_apart_are_fetched_in_their_order_and_go_where_they_be
     device, monkeypatch, batches, size, stride, given, selected
 ):
     """Fields of several widths share what was sorted once."""
-    monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2048), 0, 0))
+    sort_rows(monkeypatch, range(2048))
     random, samples = np.random.default_rng(batches), 30_000
     ends, begins, rows, parts = shards_of(device, samples, 37, 9, random)
     others = torch.from_numpy(random.integers(0, 2**60, samples)).to(device)
@@ -234,11 +229,6 @@ def test_resumes_at_every_step(plain, made, options):
     assert made
 
 
-def test_ragged_fields_go_the_other_way(varied, made):
-    prints(varied, device="cuda", backend="mapped", batch_size=30, shuffle="full")
-    assert not made
-
-
 @pytest.mark.parametrize(
     "where", [{"backend": "mapped"}, {"backend": "auto"}, {"cache": "pagecache"}, {"cache": "vram"}]
 )
@@ -253,27 +243,3 @@ def test_blocks_while_shards_come_within_reach(numbered, made, where):
             assert all((one == one[:, :1]).all() for one in found)
             assert torch.equal(torch.cat([one[:, 0] for one in found]).cpu(), torch.cat(wanted))
     assert made or where != {"backend": "mapped"}  # elsewhere they come when they come
-
-
-@pytest.mark.parametrize("shuffle", ["full", False])
-def test_a_shard_that_changes_is_noticed(plain, tmp_path, made, shuffle):
-    import os
-    import shutil
-    import time
-
-    from gdsload import FileChangedError
-
-    shutil.copytree(plain, tmp_path / "copy")
-    with DataLoader(
-        tmp_path / "copy", 10, shuffle, device="cuda", backend="mapped", memory=Memory(prefetch="4KiB")
-    ) as loader:
-        epoch = iter(loader)
-        for _ in range(20):
-            next(epoch)
-        assert made or not shuffle
-        victim = max((tmp_path / "copy").glob("*.safetensors"))  # in order, its samples are still to come
-        os.utime(victim)
-        time.sleep(0.03)
-        with pytest.raises(FileChangedError, match=victim.name):
-            for _ in epoch:
-                pass

@@ -100,8 +100,9 @@ def close(found, images, given, options):
 
 
 @pytest.mark.parametrize("layout", ["rows", "planes"])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("last", [False, True], ids=["planes", "channels last"])
+@pytest.mark.parametrize(
+    ("dtype", "last"), [(torch.uint8, False), (torch.uint8, True), (torch.float32, True), (torch.bfloat16, False)]
+)
 def test_on_a_processor_it_computes_what_torch_does(built, dtype, last, layout):
     call, images = built(dtype, last), pictures(layout)
     for kind, options in normalized(dtype).items():

@@ -9,25 +9,15 @@ from itertools import count
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, RandomSampler
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, WeightedRandomSampler
 
 import gdsload
 from gdsload import StateError
-from gdsload.loader.samplers import Draws
 from gdsload.loader.samplers.indices import IndexSource
-from gdsload.loader.state import Place
 from gdsload.testing import assert_resumes_everywhere
 from tests.loader.samplers.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch, seeded
 from tests.loader.taking import begin
 from tests.pools import no_threads
-
-
-@pytest.fixture
-def make(plain):
-    """Makes loaders that give the samples' indices; the caller closes them."""
-    return lambda batch_size=1, **options: gdsload.DataLoader(
-        plain, batch_size, device="cpu", with_index=True, **options
-    )
 
 
 @pytest.mark.parametrize("size", [40, 63, 300, 500])
@@ -45,29 +35,16 @@ def test_a_state_behind_the_last_batch_goes_on_with_the_next_epoch(make, sampler
             for _ in loader:
                 state = json.loads(json.dumps(loader.state_dict()))
             wanted = numbers(loader)
-        with make(**way()) as loader:
-            if state is not None:
+        if state is None:  # of no batches
+            continue
+        for again in (False, True):
+            with make(**way()) as loader:
                 loader.load_state_dict(state)
-                assert loader.state_dict() == state
-            assert loader.epoch == (state is not None)
-            assert numbers(loader) == wanted
-            assert loader.epoch == 1 + (state is not None)
-        with make(**way()) as loader:
-            if state is not None:
-                loader.load_state_dict(state)
-                loader.set_epoch(0)
-                assert numbers(loader) == []
-            assert loader.epoch == (state is not None)
-            assert numbers(loader) == wanted
-
-
-def test_a_generator_that_is_seeded_anew_stays_so(make):
-    generator = seeded(1)
-    with make(100, sampler=RandomSampler(ALL, generator=generator)) as loader:
-        next(iter(loader))
-        generator.manual_seed(9)
-        wanted = of_torch(sampler=RandomSampler(ALL, generator=seeded(9)), batch_size=100)[0]
-        assert numbers(loader) == wanted
+                assert (loader.state_dict(), loader.epoch) == (state, 1)
+                if again:
+                    loader.set_epoch(0)
+                    assert numbers(loader) == []
+                assert (numbers(loader), loader.epoch) == (wanted, 2)
 
 
 @pytest.mark.parametrize("seed", [1, 9])
@@ -122,37 +99,6 @@ def test_an_epoch_that_could_not_begin_begins_where_it_was_to(make, sampler, bef
         assert numbers(loader) == found
 
 
-@pytest.mark.parametrize("sampler", [Stateful, lambda: RandomSampler(ALL, generator=seeded())])
-def test_a_state_behind_an_epoch_that_could_not_begin_is_that_of_the_one_before(make, sampler):
-    with make(10, sampler=sampler()) as loader:
-        wanted = numbers(loader)
-    with make(10, sampler=sampler()) as loader:
-        iterator = iter(loader)
-        assert numbers([next(iterator) for _ in range(3)]) == wanted[:3]
-        del iterator
-        with no_threads(KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
-            next(iter(loader))
-        state = json.loads(json.dumps(loader.state_dict()))
-        assert len(numbers(loader)) == len(wanted)
-    with make(10, sampler=sampler()) as loader:
-        loader.load_state_dict(state)
-        assert numbers(loader) == wanted[3:]
-
-
-@pytest.mark.parametrize("sampler", [RollsOver, lambda: RandomSampler(ALL, generator=seeded())])
-def test_the_consumer_may_step_back_by_one(sampler):
-    """Where Ctrl-C strikes between the last step of a batch and the hands that were to get it."""
-    given, place = sampler(), Place(0, 0, None)
-    draws = Draws(IndexSource(given, 10, False, 1000), given if sampler is RollsOver else None, {"begin": {}}, place)
-    marks = []
-    for place.step in range(20):
-        draws.reach(place.step)
-        marks.append(draws.mark())
-    assert draws.kept <= 2 or sampler is not RollsOver
-    place.step -= 1
-    assert draws.mark() == marks[-2]
-
-
 class Slow(RollsOver):
     """Takes its time, so that it is still being drawn from when it is set back."""
 
@@ -177,27 +123,26 @@ def test_a_state_is_loaded_while_an_older_iterator_is_alive(make, sampler):
         assert list(iterator) == []
 
 
-CHANGED = {
-    "drop_last": [
-        {"batch_sampler": BatchSampler(RandomSampler(ALL, generator=seeded()), 30, last)} for last in (False, True)
-    ],
-    "samples": [{"sampler": RandomSampler(ALL, num_samples=number, generator=seeded())} for number in (100, 50)],
-    "samples, with replacement": [
-        {"sampler": RandomSampler(ALL, replacement=True, num_samples=number, generator=seeded())}
-        for number in (100, 500)
-    ],
-    "a list": [{"sampler": list(range(number))} for number in (50, 100)],
-}
+def drawn(count, **options):
+    return {"sampler": RandomSampler(ALL, num_samples=count, generator=seeded(), **options), "batch_size": 10}
 
 
-@pytest.mark.parametrize("name", CHANGED)
-def test_a_sampler_of_another_length_does_not_go_on_in_the_middle(make, name):
-    before, after = CHANGED[name]
-    with make(**{"batch_size": 10, **before} if "sampler" in before else before) as loader:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        [{"batch_sampler": BatchSampler(drawn(1000)["sampler"], 30, last)} for last in (False, True)],
+        (drawn(100), drawn(50)),
+        (drawn(100, replacement=True), drawn(500, replacement=True)),
+        [{"sampler": range(count), "batch_size": 10} for count in (50, 100)],
+    ],
+    ids=["drop_last", "samples", "samples, with replacement", "a range"],
+)
+def test_a_sampler_of_another_length_does_not_go_on_in_the_middle(make, before, after):
+    with make(**before) as loader:
         iterator = begin(loader, 2)
         state = loader.state_dict()
         assert len(list(iterator)) == len(loader) - 2
-    with make(**{"batch_size": 10, **after} if "sampler" in after else after) as loader:
+    with make(**after) as loader:
         with pytest.raises(gdsload.StateError, match="batches, not"):
             loader.load_state_dict(state)
         assert len(numbers(loader)) == len(loader)
@@ -218,8 +163,7 @@ def test_short_batches_of_the_users_own_are_no_end(make):
 
 
 def weighted(rank):
-    generator = torch.Generator().manual_seed(rank)
-    return torch.utils.data.WeightedRandomSampler(torch.ones(1000), 200, generator=generator)
+    return WeightedRandomSampler(torch.ones(1000), 200, generator=seeded(rank))
 
 
 class TestOtherRanks:
@@ -231,37 +175,32 @@ class TestOtherRanks:
             return json.loads(json.dumps(loader.state_dict()))
 
     @pytest.mark.parametrize(
-        ("sampler", "steps", "there"),
+        ("sampler", "steps"),
         [
-            *((weighted, steps, there) for steps in (0, 3) for there in ((1, 2), (0, 4))),
-            (lambda _: list(range(900)), 3, (1, 2)),  # in the middle of an epoch that of any
-            (lambda _: Stateful(), 3, (1, 2)),
+            (weighted, 0),
+            (weighted, 3),
+            (lambda _: list(range(900)), 3),  # in the middle of an epoch that of any
+            (lambda _: Stateful(), 3),
         ],
     )
+    @pytest.mark.parametrize("there", [(1, 2), (0, 4)])
     def test_it_is_refused_there(self, make, join, sampler, steps, there):
         join(0, 2)
         state = self.state(make, steps, sampler(0))
         assert (state["rank"], state["world_size"]) == (0, 2)
         join(*there)
         with make(10, sampler=sampler(1)) as loader:
-            before = loader.state_dict()
-            found = (
-                rf"the sampler of rank 0 of 2, and this is rank {there[0]} of {there[1]}.*Save and load a state in each"
-            )
-            with pytest.raises(StateError, match=found):
+            before, here = loader.state_dict(), "rank {} of {}".format(*there)
+            with pytest.raises(StateError, match=rf"rank 0 of 2, and this is {here}.*Save and load a state in each"):
                 loader.load_state_dict(state)
             assert loader.state_dict() == before
 
     def test_between_two_epochs_of_a_function_of_them_it_serves_all(self, make, join):
         """As rank 0 saves it at an epoch's end, and all load it."""
-
-        def sampler():
-            return torch.utils.data.DistributedSampler(range(1000), shuffle=True)
-
         join(0, 2)
-        state = self.state(make, 0, sampler())
+        state = self.state(make, 0, DistributedSampler(ALL))
         join(1, 4)
-        with make(10, sampler=sampler()) as loader:
+        with make(10, sampler=DistributedSampler(ALL)) as loader:
             loader.load_state_dict(state)
             assert len(numbers(loader)) == 25
 

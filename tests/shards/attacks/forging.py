@@ -14,8 +14,9 @@ import pytest
 
 from gdsload.errors import FormatError
 from gdsload.shards.format.header import PREFIX_BYTES, parse_header
-from gdsload.shards.format.index import parse_index
+from gdsload.shards.format.index import Index, IndexEntry, parse_index
 from gdsload.shards.format.layout import ShardLayout, align_up
+from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import Shard, read_shard
 
 FILE, SHA = "hostile", "0123456789abcdef" * 4
@@ -91,3 +92,67 @@ def forged(tree: dict) -> bytes:
     except UnicodeEncodeError:
         text = b""
     return json.dumps({**tree, "sha256": hashlib.sha256(text).hexdigest()}).encode()
+
+
+# Version 2, of packed columns, and version 3, of images.
+PACKED_FIELDS = Schema(
+    {
+        "a": Field("int32"),
+        "b": Field("bool"),
+        "c": Field("float64", (2,)),
+        "wide": Field("uint8", (100,)),
+        "none": Field("int8", (0,)),
+        "r": Field("int8", (None,)),
+        "text": "str",
+    }
+)
+PACKED_COLUMNS = (("c", "a"), ("b",))
+PACKED_LAYOUT = ShardLayout(PACKED_FIELDS, 5, {"r": 7, "text": 30}, {"r": "r", "text": "text"}, PACKED_COLUMNS)
+PACKED_INDEX = Index(PACKED_FIELDS, (IndexEntry("0.safetensors", 5, 8192, SHA),), PACKED_COLUMNS)
+IMAGES = Schema({"i": Field("image", codecs=["jpeg", "png"]), "a": Field("int32"), "b": Field("bool")})
+IMAGE_LAYOUT = ShardLayout(IMAGES, 5, {"i": 70}, {"i": "i"}, (("a", "b"),))
+IMAGE_INDEX = Index(IMAGES, (IndexEntry("0.safetensors", 5, 8192, SHA),), (("a", "b"),))
+
+
+def packed(value: object) -> Change:
+    return lambda tree: tree.update(packed=value)
+
+
+def codecs(value: object) -> Change:
+    return lambda fields: fields["i"].update(codecs=value)
+
+
+# read_packed: the same in a shard and in an index.
+PACKED = {
+    "P001": Attack("no columns", packed([]), r"packed is \[\], no list of at least one column"),
+    "P002": Attack("a column of no fields", packed([["a"], []]), r"packed\[1\] is \[\], no list of at least one field"),
+    "P003": Attack("a name for a column", packed(["a"]), r"packed\[0\] is 'a', no list of at least one field"),
+    "P004": Attack("an object", packed({"0": ["a"]}), "packed is {'0': \\['a'\\]}, no list"),
+    "P010": Attack("a field that is not there", packed([["a", "z"]]), r"packed\[0\]: the schema has no field 'z'"),
+    "P012": Attack("a list for a name", packed([["a", ["b"]]]), r"packed\[0\]: the schema has no field \['b'\]"),
+    "P015": Attack("a name of a megabyte", packed([["a" * 10**6]]), r"packed\[0\]: the schema has no field 'aaa"),
+    "P020": Attack("a field twice in a row", packed([["a", "b", "a"]]), r"packed\[0\]: the field 'a' is packed twice"),
+    "P021": Attack(
+        "a field in two columns", packed([["a"], ["b", "a"]]), r"packed\[1\]: the field 'a' is packed twice"
+    ),
+    "P030": Attack("a ragged field", packed([["a", "r"]]), r"packed\[0\]: the field 'r' is not fixed"),
+    "P032": Attack("a field of no bytes", packed([["none"]]), r"packed\[0\]: the field 'none' has no bytes"),
+}
+
+
+# Changes of the fields: the same in a shard and in an index.
+IMAGE_FIELDS = {
+    "E001": Attack("no codec", codecs([]), r"the codecs of encoded images are \[\]"),
+    "E002": Attack("one that there is not", codecs(["gif"]), r"the codecs of encoded images are \['gif'\]"),
+    "E003": Attack("another order", codecs(["png", "jpeg"]), "is to be written"),
+    "E004": Attack("one twice", codecs(["jpeg", "jpeg"]), "is to be written"),
+    "E005": Attack("a text", codecs("jpeg"), "codecs 'jpeg' is no list"),
+    "E009": Attack("a list among them", codecs([["jpeg"]]), "the codecs of encoded images are"),
+    "E010": Attack("a megabyte", codecs(["a" * 10**6]), "the codecs of encoded images are"),
+    "E012": Attack("no word of them", lambda fields: fields["i"].pop("codecs"), "is to be written"),
+    "E013": Attack("a shape", lambda fields: fields["i"].update(shape=[3]), "has no shape"),
+    "E014": Attack("an empty shape", lambda fields: fields["i"].update(shape=[]), "is to be written"),
+    "E015": Attack("codecs of a number", lambda fields: fields["a"].update(codecs=["png"]), "codecs are those of"),
+    "E016": Attack("no codecs of a number", lambda fields: fields["a"].update(codecs=[]), "codecs are those of"),
+    "E017": Attack("bytes", lambda fields: fields.update(i={"dtype": "bytes"}), "fields like these are version 2"),
+}

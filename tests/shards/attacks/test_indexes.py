@@ -5,14 +5,26 @@ Every one carries the right digest of itself: anybody can compute that.
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
 
 from gdsload.errors import FormatError
 from gdsload.shards.format.index import Index, IndexEntry, parse_index
+from gdsload.shards.format.metadata import MAX_METADATA_BYTES
 from gdsload.shards.format.schema import Field, Schema
-from tests.shards.attacks.forging import FILE, SHA, Attack, Change, forged
+from tests.shards.attacks.forging import (
+    FILE,
+    IMAGE_FIELDS,
+    IMAGE_INDEX,
+    PACKED,
+    PACKED_INDEX,
+    SHA,
+    Attack,
+    Change,
+    forged,
+)
 
 INDEX = Index(
     Schema({"x": Field("float32", (3,))}),
@@ -109,7 +121,39 @@ HEAD = {
     ),
 }
 
-ATTACKS = FILES | ENTRIES | HEAD
+PACKED_INDEXES = {
+    "P080": Attack("version 1", lambda tree: tree.update(version=1), r"it has the unknown keys \['packed'\]"),
+    "P081": Attack("no packed columns", lambda tree: tree.pop("packed"), "packed is None, no list"),
+    "P082": Attack("one key more", lambda tree: tree.update(rows=[]), r"it has the unknown keys \['rows'\]"),
+    "P083": Attack(
+        "rows of 2^63 bytes",
+        lambda tree: tree["schema"]["a"].update(shape=[2**61 - 5]),
+        "a row has more bytes than 64-bit offsets can address",
+    ),
+}
+
+
+IMAGE_INDEXES = {
+    "E080": Attack("version 2", lambda tree: tree.update(version=2), "but fields like these are version 3"),
+    "E081": Attack("one key more", lambda tree: tree.update(rows=[]), r"it has the unknown keys \['rows'\]"),
+    "E082": Attack("no columns", lambda tree: tree.update(packed=[]), "no list of at least one column"),
+    "E083": Attack("no images", lambda tree: tree["schema"].pop("i"), "fields like these are version 2"),
+}
+
+
+ATTACKS = {
+    number: (index, attack)
+    for index, attacks in (
+        (INDEX, FILES | ENTRIES | HEAD),
+        (PACKED_INDEX, PACKED | PACKED_INDEXES),
+        (IMAGE_INDEX, IMAGE_INDEXES),
+        (IMAGE_INDEX, {
+            number: attack._replace(change=lambda tree, attack=attack: attack.change(tree["schema"]))
+            for number, attack in IMAGE_FIELDS.items()
+        }),
+    )
+    for number, attack in attacks.items()
+}  # fmt: skip
 GOOD = INDEX.to_bytes()
 
 # _load: number -> (what it tries, the file, complaint, offset)
@@ -135,15 +179,16 @@ RAW = {
 }
 
 
-def test_the_index_itself_is_good():
-    assert parse_index(forged(json.loads(GOOD)), FILE) == INDEX
+@pytest.mark.parametrize("index", [INDEX, PACKED_INDEX, IMAGE_INDEX], ids=["plain", "packed", "images"])
+def test_the_index_itself_is_good(index):
+    assert parse_index(forged(json.loads(index.to_bytes())), FILE) == index
 
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("number", ATTACKS)
 def test_hostile_index_is_refused(number):
-    attack = ATTACKS[number]
-    tree = json.loads(GOOD)
+    index, attack = ATTACKS[number]
+    tree = json.loads(index.to_bytes())
     attack.change(tree)
     # A file name of a surrogate cannot be part of any digest, so that no second problem may follow from it.
     assert len(attack.on_index(forged(tree)).problems) == 1
@@ -204,3 +249,105 @@ def test_odd_names_are_plain_files(name):
     tree = json.loads(GOOD)
     tree["shards"][1]["file"] = name
     assert name == parse_index(forged(tree), FILE).shards[1].file
+
+
+# --- metadata ---
+
+DESCRIBED = Index(
+    Schema({"x": Field("int32")}),
+    (IndexEntry("0.safetensors", 5, 8192, SHA),),
+    (),
+    {"classes": {"x": ["cat", "dog"]}, "n": [1, 2.5, None, True]},
+)
+
+
+def deep(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+METADATA = {
+    "D001": Attack("a list", [1], r"metadata is \[1\], no object"),
+    "D002": Attack("nothing", {}, "metadata is {}, no object of at least one key"),
+    "D005": Attack("too deep", deep(33), "nested more than 32 levels deep"),
+    "D006": Attack("a number of 100 digits", {"a": 10**100}, "does not fit 64 bits"),
+    "D007": Attack("NaN", {"a": float("nan")}, "metadata has the number nan"),
+    "D008": Attack("infinity", {"a": [float("inf")]}, "metadata has the number inf"),
+    "D009": Attack("half a surrogate pair", {"a": "\ud800"}, "no valid Unicode"),
+    "D010": Attack("half a surrogate pair as a key", {"a": {"\ud800": 1}}, "no valid Unicode"),
+    "D011": Attack("more bytes than there may be", {"a": "x" * MAX_METADATA_BYTES}, "bytes; the most is"),
+    "D012": Attack("a hundred faults", dict.fromkeys(map(str, range(100)), float("inf")), "metadata has the number"),
+}
+
+
+DESCRIBED_INDEXES = {
+    "D040": Attack("version 1", top(version=1), r"unknown keys \['metadata', 'metadata_sha256'\]"),
+    "D041": Attack("version 2", top(version=2), r"unknown keys \['metadata', 'metadata_sha256'\]"),
+    "D042": Attack("no digest", lambda tree: tree.pop("metadata_sha256"), "do not match metadata_sha256"),
+    "D043": Attack("a digest alone", lambda tree: tree.pop("metadata"), "metadata is None, no object"),
+    "D044": Attack("a digest of another kind", top(metadata_sha256=3), "do not match metadata_sha256"),
+    "D045": Attack("packed columns that there are not", top(packed=[]), "no list of at least one column"),
+    "D046": Attack("none, and the version", lambda tree: [tree.pop(key) for key in ("metadata", "metadata_sha256")],
+                   "its version is 3, but fields like these are version 1"),
+}  # fmt: skip
+
+
+def described(tree: dict) -> bytes:
+    """An index whose digest of metadata is right, wherever there can be one."""
+    try:
+        text = json.dumps(tree["metadata"], separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        text = b""
+    return json.dumps({**tree, "metadata_sha256": hashlib.sha256(text).hexdigest()}).encode()
+
+
+def test_the_index_with_metadata_is_good():
+    assert parse_index(described(json.loads(DESCRIBED.to_bytes())), FILE) == DESCRIBED
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("number", [*METADATA, *DESCRIBED_INDEXES])
+def test_hostile_metadata_are_refused(number):
+    tree = json.loads(DESCRIBED.to_bytes())
+    if number in METADATA:
+        attack = METADATA[number]
+        raw = described({**tree, "metadata": attack.change})
+    else:
+        attack = DESCRIBED_INDEXES[number]
+        attack.change(tree)
+        raw = json.dumps(tree).encode()
+    attack.on_index(raw)
+
+
+@pytest.mark.timeout(20)
+def test_nested_metadata_are_refused():
+    raw = DESCRIBED.to_bytes().replace(b'"n": [', b'"n": [' + b"[" * 10**6)
+    with pytest.raises(FormatError, match="no valid JSON"):
+        parse_index(raw, FILE)
+
+
+def test_a_key_twice_is_refused():
+    raw = DESCRIBED.to_bytes().replace(b'"n": [', b'"classes": 1, "n": [')
+    with pytest.raises(FormatError, match="the key 'classes' occurs twice"):
+        parse_index(raw, FILE)
+
+
+@pytest.mark.parametrize("found", [deep(31), {"a": "x" * (MAX_METADATA_BYTES - 8)}, {"a": [2**64 - 1, -(2**63)]}])
+def test_metadata_at_the_limits_are_read(found):
+    index = Index(DESCRIBED.schema, DESCRIBED.shards, (), found)
+    assert parse_index(index.to_bytes(), FILE).metadata == found
+
+
+def test_changed_metadata_are_refused():
+    """Every byte of them: a name of a class that is another one is as wrong as a flipped pixel."""
+    raw = DESCRIBED.to_bytes()
+    begin, end = raw.index(b'"metadata"'), raw.index(b'"metadata_sha256"')
+    for at in range(begin, end):
+        for bit in (1, 2, 16):
+            changed = raw[:at] + bytes([raw[at] ^ bit]) + raw[at + 1 :]
+            try:
+                assert parse_index(changed, FILE) == DESCRIBED  # white space, or another escape of the same letter
+            except FormatError:
+                continue

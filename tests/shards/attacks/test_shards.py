@@ -1,4 +1,4 @@
-"""Hostile shards: valid safetensors files whose gdsload metadata lie. Numbered for good; see test_headers.py."""
+"""Hostile shards: valid safetensors files with wrong gdsload metadata. Numbered for good; see test_headers.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ from gdsload.shards.format.header import parse_header
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import read_shard
-from tests.shards.attacks.forging import FILE, Attack, Change, inside, read, tree_of
+from tests.shards.attacks.forging import (
+    FILE,
+    IMAGE_FIELDS,
+    IMAGE_LAYOUT,
+    PACKED,
+    PACKED_LAYOUT,
+    Attack,
+    Change,
+    inside,
+    read,
+    tree_of,
+    version,
+)
 
 LAYOUT = ShardLayout(
     Schema(
@@ -47,6 +59,10 @@ def text_of(key: str, value: str | None) -> Change:
 
 def schema(change_it: Change) -> Change:
     return inside(SCHEMA, change_it)
+
+
+def said(**values: object) -> Change:
+    return schema(lambda tree: tree.update(values))
 
 
 def fields(**entries: object) -> Change:
@@ -221,11 +237,80 @@ CHECKS = {
     ),
 }
 
-ATTACKS = HEAD | SCHEMAS | OFFSETS | TENSORS | CHECKS
+ROWS = "gdsload:rows:0"
+
+PACKED_SHARDS = {
+    "P040": Attack("version 1", version("1"), "is no JSON object of fields, offsets"),
+    "P041": Attack(
+        "no packed columns", schema(lambda tree: tree.pop("packed")), "is no JSON object of fields, offsets, packed"
+    ),
+    "P042": Attack("one key more", said(rows=[]), "is no JSON object of fields, offsets, packed"),
+    "P050": Attack(
+        "rows of another type", tensor(ROWS, dtype="I8"), r"is I8 \[5, 24\], but the schema says U8 \[5, 24\]", ROWS
+    ),
+    "P051": Attack("rows in one", tensor(ROWS, shape=[120]), r"is U8 \[120\], but the schema says U8 \[5, 24\]", ROWS),
+    "P054": Attack(
+        "a larger element", fields(a={"dtype": "int64", "shape": [2]}), r"but the schema says U8 \[5, 32\]", ROWS
+    ),
+    "P055": Attack("another order, so other places", said(packed=[["b", "a"], ["c"]]), r"says U8 \[5, 8\]", ROWS),
+    "P056": Attack(
+        "rows of 2^63 bytes", fields(a={"dtype": "int32", "shape": [2**61 - 5]}), "a row has more bytes than"
+    ),
+    "P060": Attack("no rows", renamed(ROWS, "gdsload:rows:2"), f"there is no tensor {ROWS!r}", ROWS),
+    "P062": Attack("rows under the field's name", renamed(ROWS, "a"), "neither a field of its own, being packed", "a"),
+    "P063": Attack("a column more", said(packed=[["c", "a"]]), "there is no tensor 'b'", "b"),
+    "P064": Attack("a column less", said(packed=[["c", "a"], ["b"], ["wide"]]), "no tensor 'gdsload:rows:2'"),
+    "P070": Attack(
+        "no digests of the rows",
+        inside(CHECKSUMS, lambda tree: tree["digests"].pop(ROWS)),
+        "has not the 16 hexadecimal digits",
+        ROWS,
+    ),
+    "P071": Attack(
+        "digests of a packed field",
+        digests(a=DIGEST),
+        "has digests of it, but it is no tensor that has any",
+        "a",
+    ),
+}
 
 
-def test_the_shard_itself_is_good():
-    assert LAYOUT.schema == read(good_tree()).schema
+def of_version_1(tree: dict) -> None:
+    """A shard that an old reader would have to refuse, and must not be told to read."""
+    version("1")(tree)
+    schema(lambda inner: inner.pop("packed"))(tree)
+
+
+IMAGE_SHARDS = {
+    "E040": Attack("version 2", version("2"), "its version is 2, but fields like these are version 3"),
+    "E041": Attack("version 1", of_version_1, "its version is 1, but fields like these are version 3"),
+    "E042": Attack("one key more", schema(lambda tree: tree.update(x=1)), "is no JSON object of fields, offsets"),
+    "E043": Attack("no columns", schema(lambda tree: tree.update(packed=[])), "no list of at least one column"),
+    "E045": Attack("a packed image", schema(lambda tree: tree.update(packed=[["i"]])), "'i' is not fixed"),
+    "E046": Attack("no offsets", schema(lambda tree: tree.update(offsets={})), "names offsets for {}"),
+    "E047": Attack("rows of another type", lambda tree: tree["i"].update(dtype="I8"), "but the schema says U8"),
+}
+
+
+ATTACKS = {
+    number: (layout, attack)
+    for layout, attacks in (
+        (LAYOUT, HEAD | SCHEMAS | OFFSETS | TENSORS | CHECKS),
+        (PACKED_LAYOUT, {number: attack._replace(change=schema(attack.change)) for number, attack in PACKED.items()}),
+        (PACKED_LAYOUT, PACKED_SHARDS),
+        (IMAGE_LAYOUT, {
+            number: attack._replace(change=schema(lambda tree, attack=attack: attack.change(tree["fields"])))
+            for number, attack in IMAGE_FIELDS.items()
+        }),
+        (IMAGE_LAYOUT, IMAGE_SHARDS),
+    )
+    for number, attack in attacks.items()
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, PACKED_LAYOUT, IMAGE_LAYOUT], ids=["plain", "packed", "images"])
+def test_the_shard_itself_is_good(layout):
+    assert layout.stored == read(tree_of(layout)).stored
 
 
 def check_places(tree, problems):
@@ -242,8 +327,8 @@ def check_places(tree, problems):
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("number", ATTACKS)
 def test_hostile_shard_is_refused(number):
-    attack = ATTACKS[number]
-    tree = good_tree()
+    layout, attack = ATTACKS[number]
+    tree = tree_of(layout)
     attack.change(tree)
     error = attack.on_shard(tree)
     assert error.file == FILE
@@ -368,3 +453,23 @@ def test_unknown_version_is_the_only_problem():
     with pytest.raises(FormatError, match="gdsload.version is '10'; this gdsload reads versions 1, 2, 3") as caught:
         read(tree, alignment=1)
     assert len(caught.value.problems) == 1
+
+
+def test_every_problem_of_packed_columns_is_reported_at_once():
+    tree = tree_of(PACKED_LAYOUT)
+    said(packed=[["a", "z", "a"], [], ["r", "none"]], offsets={})(tree)
+    tree["__metadata__"]["gdsload.samples"] = "six"
+    with pytest.raises(FormatError, match="cannot be read as a shard") as caught:
+        read(tree)
+    starts = [
+        "gdsload.samples is 'six'",
+        "gdsload.schema: packed[0]: the schema has no field 'z'",
+        "gdsload.schema: packed[0]: the field 'a' is packed twice",
+        "gdsload.schema: packed[1] is []",
+        "gdsload.schema: packed[2]: the field 'r' is not fixed",
+        "gdsload.schema: packed[2]: the field 'none' has no bytes",
+        "gdsload.schema names offsets for {}",
+    ]
+    assert [problem.message[: len(start)] for problem, start in zip(caught.value.problems, starts, strict=True)] == (
+        starts
+    )

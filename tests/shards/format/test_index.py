@@ -1,4 +1,4 @@
-"""The index of a dataset: round trip, and what a change of any byte does to it."""
+"""The index of a dataset: round trip, its metadata, and what a change of any byte does to it."""
 
 from __future__ import annotations
 
@@ -9,71 +9,68 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
-from gdsload.shards.format.schema import RESERVED_PREFIX, Field, Schema
+from gdsload.shards.format.metadata import MAX_METADATA_BYTES, checked_metadata
+from gdsload.shards.format.schema import Field, Schema
+from tests.shards.format.shard_files import SHA, indexes
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=80)
-SHA = "0123456789abcdef" * 4
-
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
-    lambda name: name != "__metadata__" and not name.startswith(RESERVED_PREFIX)
-)
-FILES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\\\0"), min_size=1, max_size=8).filter(
-    lambda name: name not in (".", "..")
-)
-FIELDS = st.sampled_from(
-    [Field("float32"), Field("bfloat16", (None, 3)), Field("str"), Field("bytes"), Field("uint8", (0, 2**40))]
-)
-ENTRIES = st.tuples(st.integers(1, 2**60), st.integers(1, 2**63 - 1), st.binary(min_size=32, max_size=32))
-
-
-@st.composite
-def indexes(draw: st.DrawFn) -> Index:
-    schema = Schema(draw(st.dictionaries(NAMES, FIELDS, min_size=1, max_size=4)))
-    files = draw(st.lists(FILES, max_size=4, unique=True))
-    return Index(
-        schema,
-        tuple(IndexEntry(file, samples, size, sha.hex()) for file in files for samples, size, sha in [draw(ENTRIES)]),
-    )
-
-
 EXAMPLE = Index(
     Schema({"é": Field("float32", (None, 2)), "name": Field("str")}),
     (IndexEntry("00000.safetensors", 7, 8192, SHA), IndexEntry("00001.safetensors", 5, 12288, SHA[::-1])),
 )
+PACKED = Index(Schema({"a": Field("bool"), "b": Field("int64"), "c": "image"}), EXAMPLE.shards, (("b", "a"),))
+
+
+def compact(tree: object) -> bytes:
+    return json.dumps(tree, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 @SETTINGS
 @given(indexes())
 def test_index_reads_back_what_was_written(index):
     raw = index.to_bytes()
-    assert index == parse_index(raw, INDEX_NAME)
-    assert index.digest() == parse_index(raw, INDEX_NAME).digest()
-    assert raw == parse_index(raw, INDEX_NAME).to_bytes()
+    read = parse_index(raw, INDEX_NAME)
+    assert (index, index.stored, index.digest()) == (read, read.stored, read.digest())
+    assert raw == read.to_bytes()
+    assert str(index.metadata) == str(read.metadata)  # 1 is not 1.0, nor True
+    assert checked_metadata(index.metadata) == index.metadata
 
 
-def test_form_of_the_index():
-    tree = json.loads(EXAMPLE.to_bytes())
-    assert list(tree) == ["format", "version", "samples", "schema", "shards", "sha256"]
-    assert (tree["format"], tree["version"], tree["samples"]) == ("gdsload-dataset", 1, 12)
+@SETTINGS
+@given(indexes())
+def test_digests_are_those_of_compact_json(index):
+    """That of the content is what it would be without metadata, which have a digest of their own."""
+    without = Index(index.schema, index.shards, index.packed)
+    tree, plain = (json.loads(one.to_bytes()) for one in (index, without))
+    assert tree["version"] == (3 if index.metadata else plain["version"])
+    sha = plain.pop("sha256")
+    assert index.digest() == without.digest() == tree["sha256"] == sha == hashlib.sha256(compact(plain)).hexdigest()
+    if index.metadata:
+        assert tree["metadata_sha256"] == hashlib.sha256(compact(index.metadata)).hexdigest()
+
+
+@pytest.mark.parametrize(("index", "version"), [(EXAMPLE, 1), (PACKED, 3)])
+@pytest.mark.parametrize("metadata", [{}, {"classes": {"x": ["a", "b"]}}])
+def test_form_of_the_index(index, version, metadata):
+    tree = json.loads(Index(index.schema, index.shards, index.packed, metadata).to_bytes())
+    packed, described = ["packed"] if index.packed else [], ["metadata", "metadata_sha256"] if metadata else []
+    assert list(tree) == ["format", "version", "samples", "schema", *packed, "shards", "sha256", *described]
+    assert (tree["format"], tree["version"], tree["samples"]) == ("gdsload-dataset", 3 if metadata else version, 12)
     assert tree["shards"][0] == {"file": "00000.safetensors", "samples": 7, "bytes": 8192, "sha256": SHA}
-    assert EXAMPLE.schema.to_json() == tree["schema"]
+    assert index.schema.to_json() == tree["schema"]
+    assert tree.get("packed", []) == [list(names) for names in index.packed]
+    assert tree.get("metadata", {}) == metadata
     assert INDEX_NAME == "index.json"
-
-
-def test_index_digest_is_the_sha256_of_its_compact_json():
-    tree = json.loads(EXAMPLE.to_bytes())
-    sha = tree.pop("sha256")
-    assert sha == EXAMPLE.digest()
-    assert sha == hashlib.sha256(json.dumps(tree, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
 
 
 def test_index_digest_names_the_content():
     other_order = Index(EXAMPLE.schema, EXAMPLE.shards[::-1])
     other_sha = Index(EXAMPLE.schema, (IndexEntry("00000.safetensors", 7, 8192, SHA[::-1]), EXAMPLE.shards[1]))
     other_schema = Index(Schema(dict(reversed(list(EXAMPLE.schema.items())))), EXAMPLE.shards)
-    assert len({index.digest() for index in (EXAMPLE, other_order, other_sha, other_schema)}) == 4
+    other_row = Index(PACKED.schema, PACKED.shards, (("a", "b"),))
+    assert len({index.digest() for index in (EXAMPLE, PACKED, other_order, other_sha, other_schema, other_row)}) == 6
 
 
 def test_empty_dataset_is_an_index_without_shards():
@@ -88,7 +85,7 @@ def test_blanks_and_line_ends_do_not_matter():
     assert parse_index(json.dumps(json.loads(raw)).encode(), INDEX_NAME) == EXAMPLE
 
 
-@settings(derandomize=True, deadline=None, max_examples=400)
+@settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.integers(0, len(EXAMPLE.to_bytes()) - 1), st.integers(1, 255))
 def test_change_of_a_byte_is_refused_or_harmless(position, change):
     raw = bytearray(EXAMPLE.to_bytes())
@@ -106,5 +103,37 @@ def test_problem_of_the_json_is_located_in_bytes():
     raw = '{"é€": nonsense}'.encode()
     with pytest.raises(FormatError, match="no valid JSON") as caught:
         parse_index(raw, INDEX_NAME)
-    assert [raw.index(b"nonsense")] == [problem.offset for problem in caught.value.problems]
-    assert [problem.file for problem in caught.value.problems] == [INDEX_NAME]
+    assert [(INDEX_NAME, raw.index(b"nonsense"))] == [(one.file, one.offset) for one in caught.value.problems]
+
+
+# --- metadata that users pass ---
+
+
+def test_what_users_pass_is_what_is_read():
+    given_them = {"a": (1, 2, {"b": ()}), "c": True}
+    assert checked_metadata(given_them) == {"a": [1, 2, {"b": []}], "c": True}
+    assert checked_metadata(None) == checked_metadata({}) == {}
+
+
+def deep(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("given_them", "says"),
+    [
+        ([1], r"metadata is \[1\]"), ({1: 2}, "metadata has the key 1"), ({"a": {None: 2}}, "metadata has the key None"),
+        ({"a": float("nan")}, "metadata has the number nan"), ({"a": 2**64}, "does not fit 64 bits"),
+        ({"a": -(2**63) - 1}, "does not fit 64 bits"), ({"a": {1, 2}}, "a value of type set, which is none of JSON's"),
+        ({"a": "\ud800"}, "a text that is no valid Unicode"), ({"\udfff": 1}, "a text that is no valid Unicode"),
+        ({"a": "x" * MAX_METADATA_BYTES}, f"metadata has {MAX_METADATA_BYTES + 8} bytes; the most is"),
+        ({"a": deep(40)}, "nested more than 32 levels deep"), ({"a": deep(10**5)}, "nested more than 32 levels deep"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)  # fmt: skip
+def test_what_json_cannot_hold_is_refused(given_them, says):
+    with pytest.raises(OptionError, match=says):
+        checked_metadata(given_them)

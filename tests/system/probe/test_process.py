@@ -36,26 +36,12 @@ def test_a_program_that_ends():
 
 def test_a_program_that_hangs_is_killed_with_all_it_started():
     start = time.monotonic()
-    found = run("import os\nos.fork()\nos.write(1, b'%d ' % os.getpid())\nwhile True: pass", timeout_s=1.0)
+    found = run("import os\nos.fork()\nos.write(1, b'%d ' % os.getpid())\nwhile True: pass", timeout_s=0.4)
     assert time.monotonic() - start < 5
     assert (found.code, found.timed_out) == (-9, True)
     pids = found.output.split()
     assert len(pids) == 2
     assert all(gone(pid) for pid in pids)
-
-
-def test_what_the_program_started_does_not_delay_the_answer_and_ends_with_it():
-    start = time.monotonic()
-    found = run("import subprocess; print(subprocess.Popen(['sleep', '60']).pid)")
-    assert time.monotonic() - start < 10
-    assert found.code == 0
-    assert gone(found.output.strip())
-
-
-def test_of_a_flood_the_end_is_read():
-    found = run("import os\nfor _ in range(64): os.write(1, b'x' * 65536)\nprint('end')")
-    assert found.output.endswith("xend\n")
-    assert len(found.output) == 2**20
 
 
 @pytest.mark.parametrize("command", [["/none/such"], ["a\0b"]])
@@ -84,11 +70,3 @@ def test_nothing_in_the_working_folder_is_imported(tmp_path: Path, name: str):
     command = module_command("gdsload.system.version")
     ran = run_bounded(command, timeout_s=30, environ=module_environment(os.environ), folder=str(tmp_path))
     assert (ran.code, "a stranger" in ran.errors) == (0, False)
-
-
-def test_a_process_whose_starter_has_ended_already_does_nothing():
-    """It may have been killed before the child could ask to end with it."""
-    command = module_command("gdsload.system.version")
-    orphan = f"import os, subprocess; print(subprocess.run({command!r}, capture_output=True).returncode)"
-    ran = run_bounded([sys.executable, "-c", orphan], timeout_s=30, environ=module_environment(os.environ))
-    assert (ran.output.strip(), ran.errors) == ("1", "")  # its parent is not who made the command

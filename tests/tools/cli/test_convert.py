@@ -108,7 +108,7 @@ def pictures(tmp_path):
 
 def test_keep_encoded(pictures, tmp_path, capsys):
     assert main(["convert", str(pictures), str(tmp_path / "out"), "--keep-encoded", "--workers", "1"]) == 0
-    assert "note: class 'none' has no image that can be read: it is empty" in capsys.readouterr().out
+    assert "note: class 'none' has no image that can be read" in capsys.readouterr().out
     dataset = gdsload.ShardDataset(tmp_path / "out")
     files = [(pictures / name / "0.png").read_bytes() for name in ("cat", "dog")]
     assert (dataset.schema["image"].kind, dataset.column("image")) == ("image", files)
@@ -150,7 +150,7 @@ def test_what_fills_and_what_should_be_known(tmp_path, capsys):
         assert "note: 'zip' is taken for int, but '00501' begins with a zero" in capsys.readouterr().out
     assert [sample["age"].item() for sample in gdsload.ShardDataset(tmp_path / "out")] == [3, -1]
     assert main(["convert", str(tmp_path / "t.csv"), str(tmp_path / "a"), "--fields", "age", "--fill", "age=x"]) == 2
-    assert "fill has 'x' for column 'age', which is int" in capsys.readouterr().err
+    assert "--fill has 'x' for field 'age', which is int64" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["a,b", "a=b", "a b", "it's"])
@@ -159,7 +159,7 @@ def test_hints_are_pasted_whatever_the_column_is_called(name, tmp_path, capsys):
     arguments = ["convert", str(tmp_path / "t.csv"), str(tmp_path / "out"), "--workers", "1", "--quiet"]
     assert main(arguments) == 1
     cause = " ".join(capsys.readouterr().err.partition("cause: ")[2].partition("hint: ")[0].split())
-    hint = re.search(r"--fill .*(?=, say)", cause)
+    hint = re.search(r"--fill .*(?=; or leave)", cause)
     casts = ["--cast", json.dumps({name: "int8"})]
     assert main([*arguments, *shlex.split(hint[0]), *casts]) == 0
     assert gdsload.ShardDataset(tmp_path / "out").column(name).tolist() == [1, 0]
@@ -199,3 +199,10 @@ def test_python_and_the_command_line_name_options_each_in_its_own_words(tmp_path
     assert "--types n=str" in said
     assert "--types z=str" in said
     assert "--types n=str" in json.loads(report.read_text())["reason"]
+
+
+@pytest.mark.parametrize("report", ["no/bad.jsonl", "."])
+def test_a_report_that_cannot_be_written_is_refused_first(source, tmp_path, capsys, report):
+    assert main(["convert", str(source), str(tmp_path / "out"), "--report", str(tmp_path / report)]) == 1
+    assert "the report cannot be written" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

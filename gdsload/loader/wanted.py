@@ -1,4 +1,4 @@
-"""The samples that users ask for: whole numbers of whatever kind."""
+"""The samples and fields that users ask for: whole numbers of whatever kind, and names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.errors import OptionError
+from gdsload.shards.format.schema import Field, Schema
+from gdsload.system.names import check_list
 
-__all__ = ["Indices", "is_mask", "whole_numbers"]
+__all__ = ["Indices", "is_mask", "known_field", "known_fields", "whole_numbers"]
 
 Indices = Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor
 _OF_A_MASK = "Pass the indices of what is true, as mask.nonzero().flatten() or np.flatnonzero(mask) gives."
@@ -21,8 +23,7 @@ _OF_A_MASK = "Pass the indices of what is true, as mask.nonzero().flatten() or n
 def whole_numbers(indices: Indices) -> NDArray[np.int64]:
     """Whole numbers of whatever kind; as objects if int64 cannot hold one, which is outside of any dataset then.
 
-    Raises:
-        OptionError: if they are a mask, no whole numbers, or of another shape than a vector.
+    Raises OptionError if they are a mask, no whole numbers, or of another shape than a vector.
     """
     if isinstance(indices, torch.Tensor | np.ndarray):
         if indices.dtype in (torch.bool, np.bool_):
@@ -70,3 +71,27 @@ def _no_numbers(indices: object) -> OptionError:
         several = "For several samples pass a range to select, read_batch or gather: `"
         several += f"dataset.select(range(len(dataset))[{said}])`."
     return OptionError(f"{odd!r:.100} is no index of a sample, which is a whole number", remedy=several)
+
+
+def known_fields(schema: Schema, fields: Sequence[str] | None) -> tuple[str, ...]:
+    """The fields that are wanted, in the schema's order; all of them if none are named.
+
+    Raises OptionError if it is no list of names, names one that there is not, or is empty.
+    """
+    check_list("fields", fields)
+    try:
+        wanted = list(schema) if fields is None else list(fields)
+    except TypeError:
+        raise OptionError(f"is {fields!r}, which is no list of names", option="fields") from None
+    for name in wanted:
+        known_field(schema, name)
+    if not wanted:
+        raise OptionError("is empty", option="fields", remedy="Name at least one field, or leave it out to read all.")
+    return tuple(name for name in schema if name in wanted)
+
+
+def known_field(schema: Schema, name: object) -> Field:
+    """The field of a name; OptionError if there is none."""
+    if not isinstance(name, str) or name not in schema:
+        raise OptionError(f"the dataset has no field {name!r}", remedy=f"It has {', '.join(map(repr, schema))}.")
+    return schema[name]
