@@ -129,7 +129,6 @@ def make_host(made: Made) -> None:
     made.write("/proc/modules", "ext4 1000000 1 - Live 0x0\n")
     made.write("/proc/self/cgroup", "0::/\n")
     made.write("/proc/meminfo", "MemTotal:       131072000 kB\nMemAvailable:   125829120 kB\n")
-    made.write("/proc/sys/vm/max_map_count", "65530\n")
     made.write("/proc/kallsyms", "0000 d p2pdma_pgmap_ops\n")
     made.mounts(ROOT_MOUNT, DATA_MOUNT)
     made.write("/run/udev/data/b259:1", "S:disk/by-id/x\nE:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem\n")

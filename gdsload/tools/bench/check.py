@@ -22,7 +22,6 @@ __all__ = ["Reference", "check_route"]
 
 _SAMPLES = 512
 _SEED = 0
-_CHUNK_BYTES = 64 * 2**20
 
 _Digest = tuple[bytes, int]
 
@@ -36,16 +35,13 @@ class Reference:
 
     def __init__(self, plan: BenchPlan) -> None:
         self._dataset = ShardDataset(plan.path, mmap=False)
-        self._chunk = max(_CHUNK_BYTES * plan.samples // max(plan.num_bytes, 1), 1)
         self._known: dict[int, _Digest] = {}
 
-    def digests(self, indices: list[int]) -> dict[int, _Digest]:
-        """Digest and bytes of each of these samples."""
-        missing = [index for index in indices if index not in self._known]
-        for low in range(0, len(missing), self._chunk):
-            part = missing[low : low + self._chunk]
-            self._known |= zip(part, map(_digest, self._dataset.__getitems__(part)), strict=True)
-        return {index: self._known[index] for index in indices}
+    def digest(self, index: int) -> _Digest:
+        """Digest and bytes of a sample."""
+        if index not in self._known:
+            self._known[index] = _digest(self._dataset[index])
+        return self._known[index]
 
 
 def check_route(route: Route, plan: BenchPlan, reference: Reference) -> dict[str, Any]:
@@ -78,9 +74,8 @@ def check_route(route: Route, plan: BenchPlan, reference: Reference) -> dict[str
         else:
             if not seen.all():
                 raise _wrong(route, f"sample {int(np.argmin(seen))} did not come in a whole epoch")
-    expected = reference.digests(list(found))
     for index, digest in found.items():
-        if digest != expected[index]:
+        if digest != reference.digest(index):
             raise _wrong(route, f"sample {index} has other bytes than ShardDataset reads")
     compared = sum(nbytes for _, nbytes in found.values())
     whole = {"epoch_samples": position, "whole_epoch": bool(seen.all())}

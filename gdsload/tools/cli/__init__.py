@@ -8,20 +8,23 @@ Commands import what they need when they run, so that help and completion work w
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import NoReturn
 
 from gdsload.errors import GdsloadError, OptionError
 from gdsload.system.version import __version__
 from gdsload.tools.cli import bench, completion, convert, demo, doctor, inspect, verify
 from gdsload.tools.cli import reshard as rearrange
 from gdsload.tools.cli.faults import as_typed, show_fault, show_note, show_usage, typed_error
-from gdsload.tools.cli.signals import Terminated, ended_by_sigterm
 from gdsload.tools.cli.terminal import safe_streams
 from gdsload.tools.cli.usage import Parser, flags, meant
 
-__all__ = ["main", "make_parser"]
+__all__ = ["Terminated", "ended_by_sigterm", "main", "make_parser"]
 
 _COMMANDS = (convert, rearrange, inspect, verify, doctor, bench, demo, completion)
 _GROUPS = {
@@ -53,6 +56,28 @@ def make_parser() -> tuple[Parser, Mapping[str, Parser]]:
         lines += ["", f"{title}:", *(f"  {name:<12}{helps[name]}" for name in names)]
     parser.description = "\n".join([*lines, "", "`gdsload COMMAND --help` has the options and examples of a command."])
     return parser, commands.choices
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does."""
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Have SIGTERM raise `Terminated` in here, unless it is ignored; signals are the main thread's."""
+
+    def end(_number: int, _frame: object) -> NoReturn:
+        raise Terminated
+
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,17 +8,17 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE
 from gdsload.conversion.recognise import KINDS
 from gdsload.errors import ConversionError, GdsloadError, OptionError, Skipped, WriteError
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.source_options import HelpSource, add_source_options, option_value, source_options
-from gdsload.tools.cli.terminal import Bar, plain, say, terminal_width, wrapped
+from gdsload.tools.cli.source_options import HelpSource, add_source_options, source_options
+from gdsload.tools.cli.terminal import Bar, say, say_wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, script_folder
-from gdsload.tools.cli.writing import NAMES, add_writing, run_with_bar, show_notes, summarise
+from gdsload.tools.cli.writing import NAMES, add_writing, listed, run_with_bar, show_notes, summarise
 
 if TYPE_CHECKING:
     from gdsload.conversion.keywords import ConvertKeywords
@@ -42,7 +42,7 @@ def add_to(commands: Commands[Parser]) -> None:
         "convert", help="make shards of a dataset as it is on disk", example=_EXAMPLES,
         usage="gdsload convert SOURCE OUT [options]",
         description="Make shards of a dataset as it is on disk. An interrupted run goes on by the same command.\n"
-        "A kind's own options, such as --size 224 of images, are listed by --help-source KIND.",
+        "A kind's own options, such as --size 224 or --keep-encoded of images, are listed by --help-source KIND.",
     )  # fmt: skip
     parser.add_argument("source", metavar="SOURCE", help="what is converted: a file or folder, or MODULE:NAME")
     parser.add_argument("out", metavar="OUT", help="the folder to make")
@@ -52,12 +52,6 @@ def add_to(commands: Commands[Parser]) -> None:
     )
     source.add_argument(
         "--help-source", nargs="?", action=HelpSource, metavar="KIND", help="list a kind's options, or all kinds"
-    )
-    source.add_argument(
-        "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the kind: as --NAME VALUE"
-    )
-    source.add_argument(
-        "--keep-encoded", action="store_true", help="keep images as the files that they are: JPEG, PNG or WebP"
     )
     source.add_argument("--dry-run", action="store_true", help="print schema, counts and sizes, and write nothing")
     _add_samples(parser)
@@ -102,19 +96,15 @@ def _run(chosen: argparse.Namespace) -> int:
     except GdsloadError as error:
         if chosen.json:
             skipped = error.skipped if isinstance(error, ConversionError) else ()
-            message, listed = chosen.typed(error), _listed(chosen, skipped)
-            tree = {"ok": False, "error": type(error).__name__, "message": message, "skipped": listed}
-            say(json.dumps(tree, indent=1))
+            tree = {"ok": False, "error": type(error).__name__, "message": chosen.typed(error)}
+            say(json.dumps({**tree, "skipped": listed(skipped, chosen.typed)}, indent=1))
         raise
 
 
 def _options(chosen: argparse.Namespace) -> ConvertKeywords:
     return {
         "kind": chosen.kind,
-        "source_options": {
-            **{name: option_value(name, text) for name, text in map(_pair, chosen.option)}, **source_options(chosen),
-            **({"keep_encoded": True} if chosen.keep_encoded else {})
-        },
+        "source_options": source_options(chosen),
         "fields": chosen.fields,
         "casts": dict(pair for given in chosen.cast for pair in _casts(given)),
         "ragged": chosen.ragged,
@@ -128,14 +118,11 @@ def _options(chosen: argparse.Namespace) -> ConvertKeywords:
 
 
 def _dry_run(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
-    bar = Bar(sys.stderr, hidden=chosen.quiet)
-    bar.say("looking at the source…")
-    try:
+    with closing(Bar(sys.stderr, hidden=chosen.quiet)) as bar:
+        bar.say("looking at the source…")
         from gdsload.conversion.runner import plan
 
         found = plan(chosen.source, **options)
-    finally:
-        bar.close()
     if chosen.json:
         say(json.dumps(_planned(chosen, found), indent=1, ensure_ascii=False))
         return 0
@@ -197,10 +184,7 @@ def _tell(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
         were = f"{counted(len(skipped), 'sample')} {'was' if len(skipped) == 1 else 'were'} skipped"
         say(f"{were}{f', all listed in {report}' if report else ''}:")
         for one in skipped[:_SHOWN]:
-            for line in wrapped(
-                plain(f"{one.key}: {chosen.typed(one.reason)}"), terminal_width(sys.stdout), first="  ", rest="    "
-            ):
-                say(line)
+            say_wrapped(f"{one.key}: {chosen.typed(one.reason)}", first="  ", rest="    ")
         if len(skipped) > _SHOWN:
             say(f"  and {len(skipped) - _SHOWN} more{'' if report else '; --report FILE lists them all'}")
 
@@ -210,13 +194,9 @@ def _write_report(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> N
         return
     try:
         with open(chosen.report, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(one) + "\n" for one in _listed(chosen, skipped))
+            file.writelines(json.dumps(one) + "\n" for one in listed(skipped, chosen.typed))
     except OSError as error:
         raise WriteError(f"the report cannot be written: {error.strerror}", file=chosen.report) from error
-
-
-def _listed(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> list[dict[str, str]]:
-    return [{"key": one.key, "reason": chosen.typed(one.reason)} for one in skipped]
 
 
 def _packing(chosen: argparse.Namespace) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from contextlib import closing
 
-from gdsload.tools.cli.terminal import Bar, say, terminal_width, wrapped
+from gdsload.tools.cli.terminal import Bar, say, say_wrapped
 from gdsload.tools.cli.usage import Commands, Parser
 
 __all__ = ["add_to"]
@@ -46,8 +46,7 @@ def _run(chosen: argparse.Namespace) -> int:
             progress=lambda done, of: bar.show(done, of, what=f"epoch {done} of {of}"),
         )  # fmt: skip
     for line in str(result).splitlines():
-        for piece in wrapped(line, terminal_width(sys.stdout), rest=" " * 13):
-            say(piece)
+        say_wrapped(line, rest=" " * 13)
     if result.accuracy > _ENOUGH:
         return 0
     say(f"too little: the demo is to read more than {_ENOUGH:.0%}; 30 epochs do, as a rule", sys.stderr)

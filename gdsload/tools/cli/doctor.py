@@ -7,12 +7,13 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gdsload.system.paths import refuse_empty
-from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.terminal import Bar, paint, plain, say, table, terminal_width, wrapped
+from gdsload.system.units import counted
+from gdsload.tools.cli.terminal import Bar, paint, plain, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, as_seconds
 
 if TYPE_CHECKING:
@@ -67,19 +68,11 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def _run(chosen: argparse.Namespace) -> int:
     refuse_empty(chosen.path)
-    bar = Bar(sys.stderr)
-    bar.say("asking the machine…")
-    try:
+    with closing(Bar(sys.stderr)) as bar:
+        bar.say("asking the machine…")
         from gdsload.tools.doctor import diagnose
 
-        report = diagnose(
-            chosen.path,
-            chosen.device,
-            probe=not chosen.no_probe,
-            timeout_s=chosen.timeout,
-        )
-    finally:
-        bar.close()
+        report = diagnose(chosen.path, chosen.device, probe=not chosen.no_probe, timeout_s=chosen.timeout)
     if chosen.json:
         say(render_json(report))
     else:
@@ -129,25 +122,7 @@ def render_text(report: Report, *, width: int = _WIDTH, everything: bool = False
         if len(shown) < len(found):
             left = counted(len(found) - len(shown), f"{'more ' if shown else ''}check")
             lines.append(f"   --  {left} for machines with a GPU; --all lists them")
-    return "\n".join([*lines, *_drives(report)])
-
-
-def _drives(report: Report) -> list[str]:
-    """A table of the shards on each drive and its NUMA node; nothing if there is one mount."""
-    mounts: list[dict[str, Any]] = next(
-        (one.evidence["mounts"] for one in report.findings if one.evidence.get("mounts")), []
-    )
-    if len(mounts) < 2:
-        return []
-    rows = [("mount", "device", "PCI", "node", "shards", "size")]
-    for mount in mounts:
-        what = (str(mount["shards"]), format_bytes(mount["bytes"]))
-        for address, node in (mount["drives"] or {"-": None}).items():
-            rows.append(
-                (plain(mount["mount"]), plain(mount["device"]), address, "-" if node is None else str(node), *what)
-            )
-            what = ("", "")
-    return ["", "Drives", *(f"  {line}" for line in table(rows))]
+    return "\n".join(lines)
 
 
 def _lines(finding: Finding, width: int, painted: Paint) -> list[str]:

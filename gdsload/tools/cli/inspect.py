@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gdsload.errors import OptionError
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.terminal import plain, say, table, terminal_width, wrapped
+from gdsload.tools.cli.terminal import plain, say, say_wrapped, table
 from gdsload.tools.cli.usage import Commands, Parser, as_count
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 
-_SUFFIXES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP", ".tif": "TIFF"}
-"""The formats of a sheet by the end of its name, as Pillow calls them."""
 _EXAMPLES = """
 gdsload inspect shards/
 gdsload inspect shards/ --sample -1
@@ -46,10 +43,11 @@ def add_to(commands: Commands[Parser]) -> None:
     )
     parser.add_argument("--sample", type=int, metavar="N", help="show this sample; -1 is the last one")
     parser.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field, from sample N on")
-    parser.add_argument("--out", metavar="FILE", help=f"where it goes: {', '.join(_SUFFIXES)} (default: sheet.png)")
+    parser.add_argument(
+        "--out", metavar="FILE", help="where it goes, by its name PNG, JPEG or other (default: sheet.png)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a FILE that is there")
     parser.add_argument("--count", type=or_none, default=16, metavar="N", help="pictures on it (default: %(default)s)")
-    parser.add_argument("--layout", choices=("chw", "hwc"), help="where its channels are (default: by its shape)")
     parser.set_defaults(run=_run)
 
 
@@ -67,8 +65,7 @@ def _run(chosen: argparse.Namespace) -> int:
         if chosen.json:
             say(json.dumps(facts(sample), indent=1))
         for line in [] if chosen.json else lines(sample):
-            for piece in wrapped(plain(line), terminal_width(sys.stdout), rest="    "):
-                say(piece)
+            say_wrapped(line, rest="    ")
         return 0
     if chosen.json:
         say(json.dumps(_tree(dataset), indent=1, ensure_ascii=False))
@@ -78,11 +75,9 @@ def _run(chosen: argparse.Namespace) -> int:
     say(f"{count}, {format_bytes(dataset.num_bytes)}")
     say(f"digest {dataset.digest}")
     for names in dataset.stored.packed:
-        for line in wrapped(plain(f"stored together: {', '.join(names)}"), terminal_width(sys.stdout), rest="  "):
-            say(line)
+        say_wrapped(f"stored together: {', '.join(names)}", rest="  ")
     for line in metadata_lines(dataset.metadata):
-        for piece in wrapped(plain(line), terminal_width(sys.stdout), rest="  "):
-            say(piece)
+        say_wrapped(line, rest="  ")
     say("")
     rows = [("field", "type", "shape of a sample", "bytes a sample")]
     rows += [(plain(name), _kind(field), _shape(field), _size(field)) for name, field in dataset.schema.items()]
@@ -104,16 +99,13 @@ def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
     from gdsload.tools.cli.sheet import channels_first, pixels, save_sheet
 
     out: str = chosen.out or "sheet.png"
-    form = _SUFFIXES.get(os.path.splitext(out)[1].lower())
-    if form is None:
-        raise OptionError(f"{out!r} has no name of a picture", remedy=f"Supported are {', '.join(_SUFFIXES)}.")
     if os.path.lexists(out) and not chosen.overwrite:
         raise OptionError("there is a file already", file=out, remedy="Pass another --out, or --overwrite.")
     field = dataset.schema.get(chosen.image)
     if field is None:
         names = ", ".join(map(repr, dataset.schema))
         raise OptionError(f"there is no field {chosen.image!r}", remedy=f"There are {names}.")
-    first = channels_first(chosen.image, field, chosen.layout)
+    first = channels_first(chosen.image, field)
     numbers = range(len(dataset))[chosen.sample or 0 :][: chosen.count]
     samples = [(number, dataset[number]) for number in numbers]
     images = [
@@ -123,7 +115,7 @@ def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
     ]
     if not images:
         raise OptionError("there is no picture to show", file=dataset.path)
-    save_sheet([image for _, image, _ in images], [said for _, _, said in images], (out, form), first=first)
+    save_sheet([image for _, image, _ in images], [said for _, _, said in images], out, first=first)
     say(f"{out}: {counted(len(images), 'picture')}, samples {images[0][0]} to {images[-1][0]}")
     return 0
 

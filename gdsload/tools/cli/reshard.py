@@ -22,7 +22,7 @@ def add_to(commands: Commands[Parser]) -> None:
     parser.add_argument("out", metavar="OUT", help="the folder to make")
     parser.add_argument("paths", metavar="PATH", nargs="+", help=_PATH)
     add_writing(parser)
-    parser.set_defaults(run=_merge, names=NAMES)
+    parser.set_defaults(run=_run, names=NAMES)
     parser = commands.add_parser(
         "split", help="share a dataset's samples out to several new ones",
         usage="gdsload split PATH OUT... --sizes SIZE,... [options]",
@@ -37,7 +37,7 @@ def add_to(commands: Commands[Parser]) -> None:
     )  # fmt: skip
     parser.add_argument("--seed", type=int, metavar="N", help="draw the samples of each (default: in order)")
     add_writing(parser)
-    parser.set_defaults(run=_split, names=NAMES)
+    parser.set_defaults(run=_run, names=NAMES)
     parser = commands.add_parser(
         "reshard", help="write a dataset again in shards of another size", usage="gdsload reshard PATH OUT [options]",
         description="Write a dataset again in shards of another size.",
@@ -46,35 +46,22 @@ def add_to(commands: Commands[Parser]) -> None:
     parser.add_argument("path", metavar="PATH", help=_PATH)
     parser.add_argument("out", metavar="OUT", help="the folder to make")
     add_writing(parser)
-    parser.set_defaults(run=_reshard, names=NAMES)
+    parser.set_defaults(run=_run, names=NAMES)
 
 
 def _size(text: str) -> float:
     return int(text) if text.isdecimal() else float(text)
 
 
-def _merge(chosen: argparse.Namespace) -> int:
+def _run(chosen: argparse.Namespace) -> int:
     with run_with_bar(chosen) as how:
-        from gdsload.conversion.rearrange import merge
+        from gdsload.conversion.rearrange import merge, reshard, split
 
-        report = merge(chosen.paths, chosen.out, **how)
-    summarise(chosen, [report])
-    return 0
-
-
-def _split(chosen: argparse.Namespace) -> int:
-    with run_with_bar(chosen) as how:
-        from gdsload.conversion.rearrange import split
-
-        reports = split(chosen.path, chosen.outs, chosen.sizes, seed=chosen.seed, **how)
+        if chosen.command == "merge":
+            reports = [merge(chosen.paths, chosen.out, **how)]
+        elif chosen.command == "split":
+            reports = list(split(chosen.path, chosen.outs, chosen.sizes, seed=chosen.seed, **how))
+        else:
+            reports = [reshard(chosen.path, chosen.out, **how)]
     summarise(chosen, reports)
-    return 0
-
-
-def _reshard(chosen: argparse.Namespace) -> int:
-    with run_with_bar(chosen) as how:
-        from gdsload.conversion.rearrange import reshard
-
-        report = reshard(chosen.path, chosen.out, **how)
-    summarise(chosen, [report])
     return 0

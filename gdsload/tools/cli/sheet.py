@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,17 +16,15 @@ from gdsload.errors import FormatError, OptionError, WriteError
 from gdsload.shards.format.image_header import read_image_header
 from gdsload.shards.format.schema import Field
 
-__all__ = ["Layout", "as_picture", "channels_first", "pixels", "save_sheet"]
+__all__ = ["as_picture", "channels_first", "pixels", "save_sheet"]
 
-Layout = Literal["chw", "hwc"]
-_CHANNELS = (1, 3, 4)
 _SMALLEST, _LARGEST = 96, 256
 """Pixels of a picture's longer side on the sheet; smaller ones are enlarged by whole numbers, larger ones reduced."""
 _GAP, _CAPTION, _LETTER = 4, 12, 6
 
 
-def channels_first(name: str, field: Field, layout: Layout | None) -> bool | None:
-    """Return whether the channels of an image field come first; None if it has none.
+def channels_first(name: str, field: Field) -> bool | None:
+    """Return whether the channels of an image field come first, as they do where both ends could be; None: it has none.
 
     Raises:
         OptionError: if the field cannot be seen as images.
@@ -38,14 +36,9 @@ def channels_first(name: str, field: Field, layout: Layout | None) -> bool | Non
         raise OptionError(f"it is {field}, no image", field=name, remedy="Images are [H, W], [C, H, W] or [H, W, C].")
     if len(shape) == 2:
         return None
-    fits: dict[Layout, bool] = {"chw": shape[0] in _CHANNELS, "hwc": shape[2] in _CHANNELS}
-    chosen = layout or next((one for one in fits if fits[one]), None)
-    if chosen is None or not fits[chosen]:
-        raise OptionError(
-            f"its shape {list(shape)} has no 1, 3 or 4 channels {'last' if chosen == 'hwc' else 'first'}", field=name,
-            remedy="Pass --layout chw or hwc, if one of the two holds.",
-        )  # fmt: skip
-    return chosen == "chw"
+    if not {shape[0], shape[2]} & {1, 3, 4}:
+        raise OptionError(f"its shape {list(shape)} has no 1, 3 or 4 channels, first or last", field=name)
+    return shape[0] in (1, 3, 4)
 
 
 def pixels(value: Any, where: str) -> torch.Tensor:
@@ -97,19 +90,17 @@ def value_limits(images: Sequence[torch.Tensor]) -> tuple[float, float]:
     return least, greatest
 
 
-def save_sheet(
-    images: Sequence[torch.Tensor], captions: Sequence[str], out: tuple[str, str], *, first: bool | None
-) -> None:
+def save_sheet(images: Sequence[torch.Tensor], captions: Sequence[str], out: str, *, first: bool | None) -> None:
     """Write a contact sheet, each picture with its caption.
 
     Args:
         images: the images, perhaps of different sizes.
         captions: the text under each: its sample's number, say.
-        out: the file, and its format: ``"PNG"``.
+        out: the file, whose name says of which format it is.
         first: see `channels_first`.
 
     Raises:
-        OptionError: if Pillow is not installed.
+        OptionError: if Pillow is not installed, or writes no pictures of such a name.
         WriteError: if the file cannot be written.
     """
     pillow, draw = (need(module, purpose="a picture", package="pillow") for module in ("PIL.Image", "PIL.ImageDraw"))
@@ -126,9 +117,11 @@ def save_sheet(
         sheet.paste(picture.convert("RGB"), (left, top), picture if picture.mode == "RGBA" else None)
         pen.text((left, top + picture.height), _cut(caption, width), fill=(255, 255, 255))
     try:
-        sheet.save(*out)
+        sheet.save(out)
+    except (KeyError, ValueError):  # the end of the name is none that it knows, or can write
+        raise OptionError(f"{out!r} has no name of a picture", remedy="Name it sheet.png or sheet.jpg, say.") from None
     except OSError as error:
-        raise WriteError(f"the sheet cannot be written: {error.strerror}", file=out[0]) from error
+        raise WriteError(f"the sheet cannot be written: {error.strerror}", file=out) from error
 
 
 def _cut(caption: str, width: int) -> str:

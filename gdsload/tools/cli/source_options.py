@@ -17,11 +17,10 @@ from typing import Any
 
 from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import KINDS, source_class
-from gdsload.errors import OptionError
 from gdsload.tools.cli.terminal import paint, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import Parser, flags, meant
 
-__all__ = ["HelpSource", "add_source_options", "option_value", "source_options"]
+__all__ = ["HelpSource", "add_source_options", "source_options"]
 
 _PREFIX = "source:"
 _ENTRY = re.compile(r"^(\*{0,2}\w+): ?(.*)$")
@@ -69,20 +68,6 @@ def _from_text(text: str, annotation: Any = Any) -> Any:
     if _takes(annotation, Mapping) and str not in _choices(annotation):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE,...")
     return text
-
-
-def option_value(name: str, text: str) -> Any:
-    """The value of `--option NAME=TEXT`, which is that of `--NAME TEXT`.
-
-    Raises:
-        OptionError: if the option takes no such text.
-    """
-    found = (_parameters(kind).get(name) for kind in KINDS)
-    annotation = next((parameter.annotation for parameter in found if parameter is not None), Any)
-    try:
-        return _from_text(text, annotation)
-    except argparse.ArgumentTypeError as error:
-        raise OptionError(f"--option {name}: {error}") from None
 
 
 def _is_of_words(annotation: Any) -> bool:

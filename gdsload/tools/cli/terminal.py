@@ -16,7 +16,7 @@ from gdsload.errors import WriteError
 from gdsload.system.units import counted, format_bytes
 
 __all__ = [
-    "Bar", "is_terminal", "paint", "plain", "safe_streams", "say", "table", "terminal_width", "wrapped",
+    "Bar", "is_terminal", "paint", "plain", "safe_streams", "say", "say_wrapped", "table", "terminal_width", "wrapped",
 ]  # fmt: skip
 
 _CELLS = 20
@@ -108,6 +108,12 @@ def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") ->
         text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )
     return found or [first.rstrip()]
+
+
+def say_wrapped(text: str, *, first: str = "", rest: str = "") -> None:
+    """Print a text, which may be of files, in lines that fit the terminal; see `wrapped`."""
+    for line in wrapped(plain(text), terminal_width(sys.stdout), first=first, rest=rest):
+        say(line)
 
 
 class Bar:

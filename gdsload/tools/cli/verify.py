@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gdsload.errors import FormatError, GdsloadError
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.faults import show_fault
-from gdsload.tools.cli.terminal import Bar, paint, plain, say, terminal_width, wrapped
+from gdsload.tools.cli.terminal import Bar, paint, plain, say, say_wrapped
 from gdsload.tools.cli.usage import Commands, Parser
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def _complain(error: FormatError) -> None:
     if error.samples:
         count = sum(high - low for low, high in error.samples)
         are = "sample is" if count == 1 else "samples are"
-        for line in wrapped(f"{count} {are} spoiled: {_ranges(error.samples)}", terminal_width(sys.stdout)):
-            say(line)
+        say_wrapped(f"{count} {are} spoiled: {_ranges(error.samples)}")
 
 
 def _ranges(samples: Sequence[tuple[int, int]]) -> str:

@@ -10,17 +10,18 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from typing import TYPE_CHECKING, Any
 
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.terminal import Bar, plain, say, terminal_width, wrapped
+from gdsload.tools.cli.terminal import Bar, say, say_wrapped
 from gdsload.tools.cli.usage import add_list
 
 if TYPE_CHECKING:
     from gdsload.conversion.clusters import Cluster
     from gdsload.conversion.keywords import RearrangeKeywords
     from gdsload.conversion.runner import ConvertReport
+    from gdsload.errors import Skipped
 
-__all__ = ["NAMES", "add_writing", "as_tree", "run_with_bar", "show_notes", "summarise"]
+__all__ = ["NAMES", "add_writing", "as_tree", "listed", "run_with_bar", "show_notes", "summarise"]
 
-NAMES = {"fields": "--fields", "casts": "--cast", "source_options": "--option", "kind": "--kind"}
+NAMES = {"casts": "--cast"}
 """How options are typed that have other names in Python; for `as_typed`."""
 
 
@@ -109,8 +110,7 @@ def summarise(chosen: argparse.Namespace, reports: Sequence[ConvertReport]) -> N
 def show_notes(notes: Sequence[str], typed: Callable[[str], str]) -> None:
     """Show the notes on a source; `typed` writes options as they are typed."""
     for note in notes:
-        for line in wrapped(plain(f"note: {typed(note)}"), terminal_width(sys.stdout), rest="      "):
-            say(line)
+        say_wrapped(f"note: {typed(note)}", rest="      ")
 
 
 def as_tree(report: ConvertReport, typed: Callable[[str], str]) -> dict[str, Any]:
@@ -123,5 +123,10 @@ def as_tree(report: ConvertReport, typed: Callable[[str], str]) -> dict[str, Any
         "bytes": report.nbytes,
         "resumed_parts": report.resumed,
         "notes": [typed(note) for note in report.notes],
-        "skipped": [{"key": one.key, "reason": typed(one.reason)} for one in report.skipped],
+        "skipped": listed(report.skipped, typed),
     }
+
+
+def listed(skipped: Sequence[Skipped], typed: Callable[[str], str]) -> list[dict[str, str]]:
+    """Skipped samples, as JSON takes them."""
+    return [{"key": one.key, "reason": typed(one.reason)} for one in skipped]

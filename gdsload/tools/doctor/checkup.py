@@ -23,15 +23,13 @@ from gdsload.tools.doctor import (
     cufile_checks,
     gpu_checks,
     machine_checks,
-    memory_checks,
     p2p_checks,
     package_checks,
     storage_checks,
-    topology_checks,
 )
 from gdsload.tools.doctor.context import Context, DataPlace, locate
 from gdsload.tools.doctor.finding import Finding, Report, clip, unknown
-from gdsload.tools.doctor.system import Calls, System, TorchBuild
+from gdsload.tools.doctor.system import System, TorchBuild
 from gdsload.tools.doctor.trials import FileTrial, GpuTrial
 from gdsload.tools.doctor.verdict import judge
 
@@ -43,8 +41,6 @@ CHECKS = (
     *cufile_checks.CHECKS,
     *p2p_checks.CHECKS,
     *storage_checks.CHECKS,
-    *topology_checks.CHECKS,
-    *memory_checks.CHECKS,
     *package_checks.CHECKS,
 )
 _FILES_S = 5.0
@@ -131,27 +127,21 @@ def _trials(
 
     def try_all() -> tuple[GpuTrial, tuple[FileTrial, ...], CufileProbe | None]:
         with contextlib.ExitStack() as stack:
-            makes = place.exists is True
-            folders = [system.tree.at(volume.folder if volume.shards else place.real) for volume in place.volumes]
-            files = [stack.enter_context(trial_file(folder, may_make=makes)) or "" for folder in folders]
-            gpu = _start(lambda: calls.try_gpu(files[0], device, timeout_s) if ask_gpu else no_gpu)
-            trials = [_start(partial(_try_file, calls, file)) for file in files]
+            places = [volume.folder if volume.shards else place.real for volume in place.volumes]
+            files = [
+                stack.enter_context(trial_file(system.tree.at(one), may_make=place.exists is True)) or ""
+                for one in places
+            ]
+            gpu = _start(lambda: calls.try_gpu(files[0] if files else "", device, timeout_s) if ask_gpu else no_gpu)
+            trials = [_start(partial(calls.try_file, file) if file else FileTrial) for file in files]
             probes = [_start(partial(ask_cufile, file)) for file in files]
             return (
                 _result(gpu, deadline, late_gpu),
                 tuple(_result(trial, deadline, FileTrial(file)) for trial, file in zip(trials, files, strict=True)),
-                _worst([_result(probe, deadline, no_probe) for probe in probes]),
+                _worst([_result(probe, deadline, no_probe) for probe in probes]) or no_probe,
             )
 
-    if place.exists is None:
-        # A file system that hangs is not asked again; the GPU can be.
-        gpu = _start(lambda: calls.try_gpu("", device, timeout_s) if ask_gpu else no_gpu)
-        return _result(gpu, deadline, late_gpu), (), no_probe
     return _result(_start(try_all), deadline + _GRACE_S, (no_gpu, (), no_probe))
-
-
-def _try_file(calls: Calls, file: str) -> FileTrial:
-    return calls.try_file(file) if file else FileTrial()
 
 
 def _worst(probes: list[CufileProbe | None]) -> CufileProbe | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 
 from gdsload.shards.catalog import SHARD_SUFFIX
 from gdsload.system.probe.mounts import IN_MEMORY, Mount, find_mount, read_mounts
@@ -12,8 +14,6 @@ from gdsload.system.probe.tree import Tree
 from gdsload.tools.doctor.block import BlockDevice, find_block, stack_of
 
 __all__ = ["Volume", "shard_files", "volumes_of"]
-
-_MOST_FILES = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +89,19 @@ def _number(path: str, number: Callable[[str], str]) -> str | None:
 
 def shard_files(tree: Tree, real: str) -> Iterator[tuple[str, int] | None]:
     """The folder and the bytes of each safetensors file at a path without links; None for a link that leads nowhere."""
-    path, links = tree.at(real), dict[str, str | None]()
-    try:
+    path, resolved = tree.at(real), cache(tree.resolve)
+    with suppress(OSError):
         if os.path.isfile(path):
             yield real, os.path.getsize(path)
             return
         with os.scandir(path) as entries:
-            for _, entry in zip(range(_MOST_FILES), entries, strict=False):
-                if not entry.name.endswith(SHARD_SUFFIX):
-                    continue
-                if not entry.is_symlink():
-                    if entry.is_file():
-                        yield real, entry.stat().st_size
-                    continue
-                there = os.path.dirname(os.path.join(real, os.readlink(entry.path)))
-                if there not in links:
-                    links[there] = tree.resolve(there)
-                yield _linked(entry, links[there])
-    except OSError:
-        return
+            for entry in entries:
+                if entry.name.endswith(SHARD_SUFFIX) and (entry.is_symlink() or entry.is_file()):
+                    link = os.readlink(entry.path) if entry.is_symlink() else entry.name
+                    yield _found(entry, resolved(os.path.dirname(os.path.join(real, link))))
 
 
-def _linked(entry: os.DirEntry[str], folder: str | None) -> tuple[str, int] | None:
+def _found(entry: os.DirEntry[str], folder: str | None) -> tuple[str, int] | None:
     """See `shard_files`; a link that cannot be looked at leads nowhere, without effect on the others."""
     try:
         return (folder, entry.stat().st_size) if folder and entry.is_file() else None

@@ -14,7 +14,17 @@ pytestmark = pytest.mark.cuda
 def test_both_ways_to_vram_are_measured(varied, numbered, capsys):
     backends = ["auto", "bounce", "mapped", "host"]
     for path, samples in ((varied, 300), (numbered, 512)):
-        arguments = ["--device", "cuda", "--trials", "2", "--shuffle", "full", "--backends", *backends, "--json"]
+        arguments = [
+            "--device",
+            "cuda",
+            "--trials",
+            "2",
+            "--shuffle",
+            "full",
+            "--backends",
+            ",".join(backends),
+            "--json",
+        ]
         assert main(["bench", str(path), *arguments]) == 0
         record = json.loads(capsys.readouterr().out)
         assert record["machine"]["gpu"]

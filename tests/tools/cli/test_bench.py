@@ -167,7 +167,7 @@ def test_a_mapped_file_is_not_cold(dataset):
     ("module", "name", "answer", "said"),
     [
         (cache, "_look", cache.Residency(1, 0), "does not see a page that was just read"),
-        (cache.os, "access", False, "does not show the page cache to who may not write"),
+        (cache.os, "access", False, "only to users who may write it"),
     ],
 )
 def test_who_cannot_see_pages_is_not_believed(dataset, monkeypatch, capsys, module, name, answer, said):

@@ -51,7 +51,6 @@ FAULTS = [
     "convert x.npy a",
     "convert none a",
     "convert x.npy new --colour red",
-    "convert x.npy new --option colour=red",
     "convert x.npy new --pack x",
     "convert x.npy new --fields y",
     "convert x.npy new --shard-bytes lots",

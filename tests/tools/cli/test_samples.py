@@ -24,6 +24,7 @@ def dataset(tmp_path):
         "grey": gdsload.Field("float16", (8, 8)),
         "ragged": gdsload.Field("uint8", (None, 30, 3)),
         "flat": gdsload.Field("int64", (3,)),
+        "odd": gdsload.Field("uint8", (2, 2, 2)),
         "text": "str",
         "raw": "bytes",
     }
@@ -36,6 +37,7 @@ def dataset(tmp_path):
                     "grey": random.normal(size=(8, 8)).astype(np.float16),
                     "ragged": random.integers(0, 256, (10 * number, 30, 3), np.uint8),
                     "flat": np.array([number, -7, 9]),
+                    "odd": np.zeros((2, 2, 2), np.uint8),
                     "text": "\x1b[2Jé" * number,
                     "raw": bytes(range(number * 4)),
                 }
@@ -113,9 +115,9 @@ def test_pictures_of_other_element_types():
     [
         (["--image", "no"], "there is no field 'no'"),
         (["--out", "a.png"], "--out is for a contact sheet"),
-        (["--image", "chw", "--out", "a.gif"], "'a.gif' has no name of a picture"),
+        (["--image", "chw", "--out", "a.xyz"], "'a.xyz' has no name of a picture"),
         (["--image", "text"], "no image"),
-        (["--image", "chw", "--layout", "hwc"], "no 1, 3 or 4 channels last"),
+        (["--image", "odd"], "no 1, 3 or 4 channels, first or last"),
         (["--image", "chw", "--count", "0"], "no picture to show"),
         (["--image", "ragged", "--count", "1"], "no picture to show"),
     ],

@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from gdsload.tools.cli import convert, main
-from gdsload.tools.cli.signals import Terminated, ended_by_sigterm
+from gdsload.tools.cli import Terminated, convert, ended_by_sigterm, main
 
 
 def test_sigterm_ends_what_is_under_way():

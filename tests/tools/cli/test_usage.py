@@ -112,7 +112,7 @@ def test_a_list_replaces_its_default_and_is_made_of_words(capsys):
 
 
 def test_options_of_a_kind_have_one_name(tmp_path, monkeypatch, capsys):
-    """In Python, by --option, and as options of the command."""
+    """In Python, and as options of the command."""
     pytest.importorskip("pyarrow")
     import pyarrow as pa
     from pyarrow import parquet
@@ -122,7 +122,7 @@ def test_options_of_a_kind_have_one_name(tmp_path, monkeypatch, capsys):
     parquet.write_table(pa.table({"a": texts, "b": [3, 4], "c": texts}), "t.parquet")
     gdsload.convert("t.parquet", "python", as_json=["c", "a"], workers=1)
     for number, words in enumerate(
-        (["--as-json", "c,a"], ['--as-json=["c", "a"]'], ["--option", 'as_json=["c", "a"]'], ["--option", "as_json=c,a"], ["--kind", "parquet", "--as-json", "c,a"])
+        (["--as-json", "c,a"], ['--as-json=["c", "a"]'], ["--kind", "parquet", "--as-json", "c,a"])
     ):  # fmt: skip
         assert main(["convert", *words, "t.parquet", str(number), "--workers", "1"]) == 0
         assert gdsload.ShardDataset(str(number)).digest == gdsload.ShardDataset("python").digest

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 
-from gdsload.tools.cli.doctor import render_text
 from gdsload.tools.doctor.trials import FileTrial
 from tests.machines import DATA_MOUNT, DRIVE, DWORDS, GPU, ROOT_MOUNT, WORKING_PROBE, Made
 
@@ -53,19 +52,8 @@ def test_each_drive_is_shown_with_its_numa_node(two: Made):
     assert finding.severity == "warning"
     assert finding.message == f"GPU {GPU} is on NUMA node 0, but drive {FAR} on 1"
     assert found["storage.path"].message == "/home/set: 5 safetensors files, 40 KiB on 2 mounts"
-
-
-def test_the_text_has_a_line_for_each_drive(two: Made):
-    text = render_text(two.diagnose("/home/set"))
-    assert text.partition("\n\nDrives\n")[2].splitlines() == [
-        "  mount  device     PCI           node  shards  size",
-        "  /data  nvme0n1p1  0000:04:00.0  0     3       24 KiB",
-        "  /far   nvme1n1    0000:84:00.0  1     2       16 KiB",
-    ]
-
-
-def test_a_dataset_on_one_drive_needs_no_table(nvfs: Made):
-    assert "\nDrives" not in render_text(nvfs.diagnose())
+    two.write(f"/sys/bus/pci/devices/{FAR}/numa_node", "0")
+    assert of(two)["topology.drives"].message == "2 mounts: /data 3 shards on nvme0n1p1, /far 2 shards on nvme1n1"
 
 
 def test_where_the_folder_lies_does_not_matter(two: Made):

@@ -221,12 +221,6 @@ def test_data_larger_than_memory_get_bounce(nvfs: Made):
     assert "do not fit" in report.verdict.why
 
 
-def test_limits_against_the_number_of_shards(nvfs: Made):
-    nvfs.write("/proc/sys/vm/max_map_count", "100")
-    finding = nvfs.findings()["memory.mappings"]
-    assert (finding.severity, finding.evidence) == ("warning", {"limit": 100, "shards": 1})
-
-
 def test_packages_that_are_missing_broken_doubled_or_for_another_cuda(nvfs: Made):
     nvfs.distributions = {"cupy-cuda12x": "13.0.0", "kvikio-cu13": "26.10.0"}
     nvfs.broken = {"kvikio": "RuntimeError: libcufile.so.0"}
