@@ -322,16 +322,12 @@ def test_hostile_metadata_are_refused(number):
 
 
 @pytest.mark.timeout(20)
-def test_nested_metadata_are_refused():
-    raw = DESCRIBED.to_bytes().replace(b'"n": [', b'"n": [' + b"[" * 10**6)
-    with pytest.raises(FormatError, match="no valid JSON"):
-        parse_index(raw, FILE)
-
-
-def test_a_key_twice_is_refused():
-    raw = DESCRIBED.to_bytes().replace(b'"n": [', b'"classes": 1, "n": [')
-    with pytest.raises(FormatError, match="the key 'classes' occurs twice"):
-        parse_index(raw, FILE)
+@pytest.mark.parametrize(("put_in", "says"), [
+    (b'"n": [' + b"[" * 10**6, "no valid JSON"), (b'"classes": 1, "n": [', "the key 'classes' occurs twice"),
+], ids=["nested", "twice"])  # fmt: skip
+def test_metadata_that_are_no_json_are_refused(put_in, says):
+    with pytest.raises(FormatError, match=says):
+        parse_index(DESCRIBED.to_bytes().replace(b'"n": [', put_in), FILE)
 
 
 @pytest.mark.parametrize("found", [deep(31), {"a": "x" * (MAX_METADATA_BYTES - 8)}, {"a": [2**64 - 1, -(2**63)]}])
