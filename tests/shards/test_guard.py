@@ -124,15 +124,6 @@ def test_whole_pieces_that_were_populated_are_not_asked_for_again(found):
         assert disk.guard.left == 5 - len(whole)
 
 
-def test_what_is_no_field_s_need_not_be_sure():
-    disk = Disk([])
-    disk.guard = Guard(["a"], np.array([PAGE]), disk.read)
-    assert disk.guard.left == 1
-    disk.guard.opened(0, 10 * PIECE)
-    disk.guard.only(0, [(PIECE + 5, PIECE + 6), (3 * PIECE, 5 * PIECE)])
-    assert disk.guard.left == 3
-
-
 def test_pages_that_can_be_read_but_not_mapped(monkeypatch):
     """A hole on a full file system."""
     disk = Disk(SIZES)
