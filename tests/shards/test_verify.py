@@ -162,19 +162,19 @@ def rewritten(path, tensor, at, data):
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 
 
-@pytest.mark.parametrize(("field", "values", "at", "data", "samples", "begins", "says"), [
-    (Field("str"), ["abc"] * 9, 7, b"\xff\xff\xff", (2, 4), 6,
+@pytest.mark.parametrize(("field", "values", "written", "samples", "begins", "says"), [
+    (Field("str"), ["abc"] * 9, (7, b"\xff\xff\xff"), (2, 4), 6,
      "2 texts are no valid UTF-8: invalid start byte at byte 1 of the text"),
-    (Field("image", codecs=["jpeg", "png"]), [PNG] + [JPEG] * 8, 18, b"????", (4, 6), 17, "2 images are none of jpeg, png"),
+    (Field("image", codecs=["jpeg", "png"]), [PNG] + [JPEG] * 8, (18, b"????"), (4, 6), 17, "2 images are none of jpeg, png"),
 ], ids=["texts", "images"])  # fmt: skip
 def test_texts_and_images_that_are_none_are_found_though_their_checksums_are_right(
-    tmp_path, field, values, at, data, samples, begins, says
+    tmp_path, field, values, written, samples, begins, says
 ):
     with ShardWriter(tmp_path / "d", {"x": field, "n": Field("int64")}) as writer:
         writer.write_batch({"x": values, "n": list(range(9))})
     assert ShardDataset(tmp_path / "d").verify(deep=True).shards == 1
     (path,) = (shard.file for shard in ShardDataset(tmp_path / "d").shards)
-    begin = rewritten(path, "x", at, data)
+    begin = rewritten(path, "x", *written)
     shard = ShardDataset(path)  # by its own path: the index knows another header
     assert shard.verify().checked_bytes == sum(map(len, values)) + 72 + 80
     with pytest.raises(FormatError, match="1 problem in 1 of 1 shards. The bytes are those that were") as caught:
