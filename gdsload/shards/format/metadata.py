@@ -44,7 +44,7 @@ def read_metadata(value: object) -> dict[str, Any]:
 
 
 def _plain(value: object, depth: int) -> Any:
-    """What JSON can hold, as it is once written and read: mappings are objects, and tuples are lists."""
+    """A value as it is once JSON has written and read it: mappings are objects, and tuples are lists."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"metadata is nested more than {_MAX_DEPTH} levels deep")
     if isinstance(value, Mapping):
