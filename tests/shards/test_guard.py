@@ -182,7 +182,7 @@ def test_shards_are_opened_while_others_are_asked_for():
 
 def test_what_is_mapped_and_missing_is_told_while_other_shards_are_opened(tmp_path):
     """Where arrays have more than some hundred elements numpy lets other threads run while it looks for non-zeros."""
-    paths = [tmp_path / str(number) for number in range(3000)]
+    paths = [tmp_path / str(number) for number in range(1500)]
     for path in paths:
         path.write_bytes(b"x")
     files, first = LocalFiles([ShardSource(str(path)) for path in paths], mapped=True), np.array([0])

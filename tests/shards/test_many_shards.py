@@ -16,12 +16,12 @@ from gdsload import FileChangedError, SampleIndexError, ShardDataset, ShardWrite
 from gdsload.system.dropped import settle_dropped
 from tests.shards.threads import in_threads
 
-SHARDS = 1200
+SHARDS = 600
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """A dataset of 1200 shards of one sample each: more than may be open, and more than are kept open."""
+    """A dataset of 600 shards of one sample each: more than may be open, and more than are kept open."""
     path = tmp_path_factory.mktemp("many") / "d"
     with ShardWriter(path, shard_bytes=1) as writer:
         for number in range(SHARDS):
