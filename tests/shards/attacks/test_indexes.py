@@ -100,17 +100,13 @@ HEAD = {
     "I085": Attack("no schema", without("schema"), "schema: a schema is a JSON object, not NoneType"),
     "I086": Attack("an empty schema", top(schema={}), "schema: a schema needs at least one field"),
     "I088": Attack(
-        "a dtype nobody knows",
-        top(schema={"x": {"dtype": "object", "shape": []}}),
-        "schema: field 'x': element type",
+        "a dtype nobody knows", top(schema={"x": {"dtype": "object", "shape": []}}), "schema: field 'x': element type"
     ),
     "I089": Attack(
         "a reserved name", top(schema={"gdsload:pad:0": {"dtype": "str"}}), "schema: the name .* is reserved"
     ),
     "I090": Attack(
-        "half a surrogate pair",
-        top(schema={"\ud800": {"dtype": "str"}}),
-        "schema: the name .* no valid Unicode",
+        "half a surrogate pair", top(schema={"\ud800": {"dtype": "str"}}), "schema: the name .* no valid Unicode"
     ),
     "I091": Attack("no shards", without("shards"), "its shards are no list"),
     "I095": Attack("one key more", top(base_url="x"), "it has the unknown keys .'base_url'"),
@@ -164,12 +160,7 @@ RAW = {
     "I117": ("a byte order mark", b"\xef\xbb\xbf" + GOOD, "no valid JSON", 0),
     "I119": ("a second index after the first", GOOD + GOOD, "no valid JSON: Extra data", len(GOOD)),
     "I121": ("overflowing the stack", b'{"a":' * 10**5, "no valid JSON", 0),
-    "I123": (
-        "a number that int() refuses",
-        GOOD.replace(b": 12,", b": " + b"1" * 5000 + b","),
-        "no valid JSON",
-        0,
-    ),
+    "I123": ("a number that int() refuses", GOOD.replace(b": 12,", b": " + b"1" * 5000 + b","), "no valid JSON", 0),
     "I124": (
         "two totals",
         GOOD.replace(b'"samples": 12', b'"samples": 13, "samples": 12'),
