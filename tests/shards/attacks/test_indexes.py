@@ -152,7 +152,7 @@ ATTACKS = {
 }  # fmt: skip
 GOOD = INDEX.to_bytes()
 
-# _load: number -> (what it tries, the file, complaint, offset)
+# _Reading.index: number -> (what it tries, the file, complaint, offset)
 RAW = {
     "I110": ("an empty file", b"", "no valid JSON", 0),
     "I111": ("a list", b"[]", "it is no JSON object", 0),

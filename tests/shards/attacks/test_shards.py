@@ -113,7 +113,7 @@ def doubled(key: str, old: str, new: str) -> Change:
 
 DIGEST = "0" * 16
 
-# _Own.read and _Own._count
+# _Reading.own and _Reading._count
 HEAD = {
     "S001": Attack(
         "a version of the future", text_of(VERSION, "4"), "version is '4'; this gdsload reads versions 1, 2, 3"
@@ -135,7 +135,7 @@ HEAD = {
     ),
 }
 
-# _Own._schema
+# _Reading._stored
 SCHEMAS = {
     "S030": Attack("no schema", text_of(SCHEMA, None), "gdsload.schema is no valid JSON"),
     "S033": Attack("a list", text_of(SCHEMA, "[]"), "gdsload.schema is no JSON object of fields, offsets"),
@@ -163,7 +163,7 @@ SCHEMAS = {
     "S057": Attack("a field dropped in silence", schema(lambda tree: tree["fields"].pop("x")), "neither a field", "x"),
 }
 
-# _Own._schema and _Own._column: offsets
+# _Reading._groups and _Reading._column: offsets
 OFFSETS = {
     "S061": Attack("offsets for one too few", schema(lambda tree: tree["offsets"].pop("name")), "names offsets for"),
     "S062": Attack("offsets for a fixed field", offsets(x="x"), "names offsets for"),
@@ -185,7 +185,7 @@ OFFSETS = {
     "S078": Attack("two dimensions", tensor(TOKENS, shape=[6, 1]), r"not I64 \[6, 1\]", TOKENS),
 }
 
-# _Own._column, _Own._others and _Own._alignment
+# _Reading._column, _Reading._others, and the alignment
 TENSORS = {
     "S080": Attack("a field missing", renamed("x", "y"), "there is no tensor 'x'", "x"),
     "S081": Attack("a scalar in place of rows", tensor("mask", shape=[7, 1]), "the schema says BOOL .7.", "mask"),
@@ -201,7 +201,7 @@ TENSORS = {
     "S088": Attack("tensors that straddle pages", moved_by_a_page_less, "no multiple of 4096", NAME),
 }
 
-# _Own._checksums
+# _Reading._digests
 CHECKS = {
     "S090": Attack("no checksums", text_of(CHECKSUMS, None), "gdsload.checksums is no valid JSON"),
     "S094": Attack("one key more", checksums(salt=""), "is no JSON object of algorithm, block_bytes, digests"),
