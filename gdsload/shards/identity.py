@@ -140,14 +140,14 @@ class Watch:
                 if is_absent(error):
                     raise gone(source.path) from None
                 raise read_error("the shard cannot be looked at", error, source.path) from None
-            self.compare(file, status)
+            self.opened(file, status)
         # The time at which it began, noted last: files that were passed over meanwhile may have been read after the
         # look.
         self._looked[files] = now
         return time.monotonic() - now
 
-    def compare(self, file: int, status: os.stat_result) -> None:
-        """Note which file it is the first time, and then refuse another. Asked of each shard of each read.
+    def opened(self, file: int, status: os.stat_result) -> None:
+        """Note which file was opened first, and then refuse any other. Asked of each shard of each read.
 
         Raises:
             FileChangedError: if it is not the one that was opened first, or was changed.

@@ -214,7 +214,7 @@ class LocalFiles:
         except DatasetNotFoundError:
             raise gone(source.path) from None
         try:
-            self._watch.compare(file, status_of(fd, source.path))
+            self._watch.opened(file, status_of(fd, source.path))
         except BaseException:
             os.close(fd)
             raise

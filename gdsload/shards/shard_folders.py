@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from gdsload.errors import GdsloadError, OptionError, ReadError, WriteError
+from gdsload.errors import OptionError, ReadError, WriteError
+from gdsload.shards.status import is_absent
 from gdsload.system.paths import absolute, listed_paths
 
 __all__ = [
@@ -62,37 +64,31 @@ def check_targets(spread_over: Iterable[str | os.PathLike[str]] | None, path: st
         )
     found: dict[tuple[int, int], str] = {}
     for folder in map(absolute, listed_paths("spread_over", () if spread_over is None else spread_over)):
-        try:
-            _check_target(folder)
-            status = os.stat(folder)
-        except OSError as error:
-            if isinstance(error, GdsloadError):
-                raise
-            remedy = "See whether its drive is well: dmesg says so."
-            raise WriteError(f"the folder cannot be looked at: {error.strerror}", file=folder, remedy=remedy) from error
-        if twin := found.get((status.st_dev, status.st_ino)):
+        if twin := found.get(identity := _checked_target(folder)):
             named = "twice" if twin == folder else f"twice: {twin} is the same"
             raise OptionError(
                 f"names the folder {named}", option="spread_over", file=folder, remedy="Name each drive once."
             )
         if f"{os.path.realpath(folder)}/".startswith(f"{os.path.realpath(path)}/"):
             raise OptionError("names a folder of the dataset itself", option="spread_over", file=folder)
-        found[status.st_dev, status.st_ino] = folder
+        found[identity] = folder
     return list(found.values())
 
 
-def _check_target(folder: str) -> None:
-    what = remedy = None
-    if not os.path.isdir(folder):
-        what = "it is no folder" if os.path.lexists(folder) else "there is no such folder"
-        remedy = "Mount its drive, or make it: a folder that is made here may be on another drive."
-    elif os.statvfs(folder).f_flag & os.ST_RDONLY:
-        what = "its file system is read-only"
-        remedy = "Mount it for writing. A drive that fails is made read-only by the system: dmesg says so."
-    elif not os.access(folder, os.W_OK | os.X_OK):
-        what, remedy = "permission denied", "Make it yours, or name another one."
-    if what is not None:
-        raise WriteError(f"shards cannot be written there: {what}", file=folder, remedy=remedy)
+def _checked_target(folder: str) -> tuple[int, int]:
+    """The file system and inode of a folder in which shards may be made."""
+    remedy = "Mount its drive, or make it: a folder that is made here may be on another drive."
+    try:
+        status = os.stat(folder)
+        if stat.S_ISDIR(status.st_mode) and os.access(folder, os.W_OK | os.X_OK):
+            return status.st_dev, status.st_ino
+        what = "it is no folder"
+    except OSError as error:
+        what = "there is no such folder" if is_absent(error) else str(error.strerror)
+    if os.path.isdir(folder):
+        what = "permission denied, or its file system is read-only"
+        remedy = "Make it yours. A drive that fails is made read-only by the system: dmesg says so."
+    raise WriteError(f"shards cannot be written there: {what}", file=folder, remedy=remedy)
 
 
 def turned(folders: Sequence[str], number: int) -> tuple[str, ...]:

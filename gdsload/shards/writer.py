@@ -197,11 +197,11 @@ class ShardWriter:
     def _packed(self, schema: Schema) -> StoredSchema:
         return packed_by(schema, self._pack_rule)
 
-    def _append(self, stored: StoredSchema, rows: dict[str, EncodedField]) -> None:
+    def _append(self, stored: StoredSchema, fields: dict[str, EncodedField]) -> None:
         """Keep samples; if that fails or is interrupted, its state is unknown, so the writer is aborted."""
         self._stored = stored
         try:
-            self._keep(stored, column_rows(stored, rows))
+            self._keep(stored, column_rows(stored, fields))
         except BaseException:
             self.abort()
             raise

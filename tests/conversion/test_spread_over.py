@@ -91,7 +91,8 @@ def test_an_interrupted_conversion_goes_on(array, plain, tmp_path, drives, other
 def test_what_a_killed_worker_has_left_on_the_drives_is_removed(array, tmp_path, drives, monkeypatch):
     interrupted(array, tmp_path / "out", spread_over=drives)
     stage = tmp_path / ".out.gdsload-convert"
-    writer = gdsload.ShardWriter(stage / "part-000007", {"x": gdsload.Field("uint8", ())}, spread_over=drives)
+    writer = gdsload.ShardWriter(stage / "part-000007", shard_bytes=1, spread_over=drives)
+    writer.write_batch({"x": range(3)})
     before = {folder for drive in drives for folder in drive.iterdir() if folder.name.startswith("part-000007")}
     assert len(before) == 3
     token = before.pop().name[-12:]
@@ -178,7 +179,7 @@ def test_a_disk_that_is_full_when_the_dataset_is_put_together(array, tmp_path, d
         return real(source, target, **options)
 
     monkeypatch.setattr(os, "symlink", fail)
-    with pytest.raises(DiskFullError, match="the link to a shard cannot be made: No space left on device: about 0 B"):
+    with pytest.raises(DiskFullError, match="a shard cannot be put on its drive: No space left on device: about 0 B"):
         gdsload.convert(array, tmp_path / "out", shard_bytes=4000, workers=1, spread_over=drives)
 
 

@@ -9,7 +9,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -318,26 +317,6 @@ def test_file_size_limit(tmp_path, forked):
 
     assert forked(work) == 0
     assert os.listdir(tmp_path) == []
-
-
-@pytest.fixture
-def tiny_disk(tmp_path):
-    """A file system of 256 KiB."""
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", tmp_path], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("only root may mount a file system")
-    yield tmp_path
-    subprocess.run(["umount", "-l", tmp_path], check=True)
-
-
-def test_disk_that_is_full(tiny_disk):
-    write_small(tiny_disk / "d", shard_bytes=2**20)
-    with pytest.raises(WriteError, match="No space left on device. Free some space, or write elsewhere") as caught:
-        write_small(tiny_disk / "d", samples=100_000, mark=1, overwrite=True, shard_bytes=20_000)
-    assert ".safetensors" in caught.value.file
-    assert (os.listdir(tiny_disk), mark_of(tiny_disk / "d")) == (["d"], 0)
 
 
 def test_writer_goes_no_further_after_a_full_disk(tmp_path):

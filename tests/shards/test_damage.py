@@ -57,8 +57,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("mapped", [True, False])
-@pytest.mark.parametrize("read_before", [True, False])
+@pytest.mark.parametrize(("read_before", "mapped"), [(True, True), (False, False)])
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_shard_that_changes_while_the_dataset_is_in_use_is_refused(tmp_path, what, read_before, mapped):
     change, message = CHANGES[what]
@@ -70,7 +69,6 @@ def test_a_shard_that_changes_while_the_dataset_is_in_use_is_refused(tmp_path, w
     path = dataset.shards[1].file
     later()
     change(path)
-    later()
     for index in (100, 199, slice(0, 300)):
         with pytest.raises(FileChangedError, match=f"the shard {message} the dataset was in use") as caught:
             dataset.__getitems__(range(300)) if isinstance(index, slice) else dataset[index]
@@ -106,7 +104,7 @@ def test_any_ragged_offsets_give_rows_or_an_error(tmp_path, mmap):
         whole, entries = file.read(), load_shard(file.fileno(), path).header.tensors
     rng = np.random.default_rng(4)
     errors = 0
-    for _ in range(60):
+    for _ in range(40):
         name = ("gdsload:offsets:x", "gdsload:offsets:s")[int(rng.integers(2))]
         value = int(
             rng.choice([-1, 0, 1, 5, 15, 16, 2**31, 2**62, 2**63 - 1, -(2**63), int(rng.integers(-(2**63), 2**63))])
@@ -124,7 +122,7 @@ def test_any_ragged_offsets_give_rows_or_an_error(tmp_path, mmap):
             else:
                 assert len(sample["x"]) <= 15
                 assert len(sample["s"]) <= 21
-    assert errors > 30
+    assert errors > 20
 
 
 NO_SUCH_HEADER = "no valid safetensors file|header is not the one|cannot be read as a shard"

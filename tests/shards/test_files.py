@@ -130,19 +130,7 @@ def test_only_regular_files_are_opened(tmp_path):
     assert before == descriptors()
 
 
-def test_reading_past_the_end(tmp_path):
-    (tmp_path / "f").write_bytes(b"12345")
-    fd = open_regular(str(tmp_path / "f"))
-    into = bytearray(4)
-    pread_exact(fd, memoryview(into), 1, "f")
-    assert into == b"2345"
-    pread_exact(fd, memoryview(b""), 100, "f")
-    with pytest.raises(ShortReadError, match="f, byte 5: the file ended 1 bytes too early. It was cut short"):
-        pread_exact(fd, memoryview(into), 2, "f")
-    os.close(fd)
-
-
-def test_reads_that_come_in_pieces(tmp_path, monkeypatch):
+def test_reads_may_come_in_pieces_and_end_with_the_file(tmp_path, monkeypatch):
     (tmp_path / "f").write_bytes(bytes(range(100)))
     fd = open_regular(str(tmp_path / "f"))
     real = os.preadv
@@ -150,4 +138,7 @@ def test_reads_that_come_in_pieces(tmp_path, monkeypatch):
     into = bytearray(50)
     pread_exact(fd, memoryview(into), 20, "f")
     assert bytes(range(20, 70)) == into
+    pread_exact(fd, memoryview(b""), 1000, "f")
+    with pytest.raises(ShortReadError, match="f, byte 100: the file ended 1 bytes too early. It was cut short"):
+        pread_exact(fd, memoryview(into), 51, "f")
     os.close(fd)

@@ -35,7 +35,6 @@ from gdsload.shards.opening import load_shard
 from tests.shards.failing_calls import failing
 
 RENAME_EXCHANGE = 2  # linux/fs.h
-GOLDEN = Path(__file__).parents[1] / "data/shards"
 
 
 def header_of(path):
@@ -398,22 +397,6 @@ def test_shard_that_vanishes_after_the_dataset_was_opened(small):
         dataset[int(dataset.counts[0])]
     with pytest.raises(ChecksumError, match="the shard is missing"):
         dataset.verify()
-
-
-# --- versions 1 to 3, for ever ---
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_golden_datasets_of_every_version_open(version):
-    """All of their samples are read; test_golden.py says what they are."""
-    paths = list((GOLDEN / f"v{version}").iterdir())
-    assert paths
-    for path in paths:
-        for mmap in (True, False):
-            dataset = ShardDataset(path, mmap=mmap)
-            assert len(dataset) == len(dataset.__getitems__(range(len(dataset))))
-            assert len(dataset.shards) == dataset.verify(deep=True).shards
-            assert dataset.stored.version == version
 
 
 def test_errors_name_samples_of_the_dataset_also_where_some_shards_are_left_out(tmp_path):

@@ -180,26 +180,6 @@ def test_how_pieces_are_copied(monkeypatch, usable, mean, count, way):
     assert sum(taken) <= int(lengths[:-1].sum())
 
 
-@pytest.mark.parametrize("bad", [0, 1023, 1024, 2999])
-def test_what_one_call_cannot_copy_is_copied_again_from_the_beginning(monkeypatch, bad):
-    real = gather.concatenate
-    calls = []
-
-    def in_part(addresses, nbytes, out):
-        calls.append(len(addresses))
-        real(addresses[:bad], nbytes[:bad], out)
-        return False
-
-    monkeypatch.setattr(gather, "usable", lambda: True)
-    monkeypatch.setattr(gather, "concatenate", in_part)
-    starts, lengths = np.random.default_rng(3).integers(0, 1 << 19, 3000), np.full(3000, 500)
-    room, out = target(int(lengths.sum()), 0)
-    gather_pieces(BASE + starts, lengths, 1, out)
-    wanted = b"".join(SOURCE[at : at + 500].tobytes() for at in starts.tolist())
-    assert wanted == written(room, len(wanted), 0).tobytes()
-    assert calls == [3000]
-
-
 @st.composite
 def chunks(draw):
     """Rows in chunks of memory of which some lie side by side: sizes in rows, gaps, row bytes, and a choice of rows."""

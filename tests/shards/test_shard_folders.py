@@ -71,16 +71,6 @@ def test_where_shards_lie_is_no_content(spread, small):
         assert (spread / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_shard_may_move_to_another_drive(spread, drives, expect):
-    path = spread / "shard-00001.safetensors"
-    target, digest = path.resolve(), ShardDataset(spread).digest
-    path.unlink()
-    path.symlink_to(shutil.move(target, next(drives[0].iterdir()) / target.name))
-    expect(ShardDataset(spread))
-    assert ShardDataset(spread).digest == digest
-    ShardDataset(spread).verify()
-
-
 def test_a_copy_that_follows_links_is_one_folder(spread, drives, tmp_path, expect):
     shutil.copytree(spread, tmp_path / "copy")
     for drive in drives:
@@ -89,23 +79,18 @@ def test_a_copy_that_follows_links_is_one_folder(spread, drives, tmp_path, expec
     assert not any(path.is_symlink() for path in (tmp_path / "copy").iterdir())
 
 
-@pytest.mark.parametrize("mmap", [True, False])
-def test_a_loader_and_a_verification_follow_links(spread, mmap):
-    dataset = ShardDataset(spread, mmap=mmap)
-    with gdsload.DataLoader(dataset, 7, "full", device="cpu", ragged="offsets") as loader:
-        found = sorted(int(one) for batch in loader for one in batch["x"][:, 0])
-    assert found == list(range(20))
-    dataset.verify()
-
-
-def test_links_may_be_relative_and_lead_through_links(spread, drives, tmp_path, expect):
+def test_shards_may_move_and_links_be_relative_and_lead_through_links(spread, drives, tmp_path, expect):
+    digest = ShardDataset(spread).digest
     (tmp_path / "mount").symlink_to(drives[0])
-    for number, base in ((0, "../../nvme0"), (3, "../../mount")):
+    for number, base in ((0, "../../nvme0"), (3, "../../mount"), (1, "../../nvme0")):
         path = spread / f"shard-{number:05d}.safetensors"
-        folder = path.resolve().parent.name
+        folder = next(drives[0].iterdir())
+        shutil.move(path.resolve(), folder / path.name)
         path.unlink()
-        path.symlink_to(f"{base}/{folder}/{path.name}")
+        path.symlink_to(f"{base}/{folder.name}/{path.name}")
     expect(ShardDataset(spread))
+    assert ShardDataset(spread).digest == digest
+    ShardDataset(spread).verify()
 
 
 def test_everything_is_synced_before_it_appears(tmp_path, write_small, drives, monkeypatch):
@@ -201,23 +186,9 @@ def test_targets_that_cannot_be_are_named(tmp_path, drives, write_small, small):
     assert before == sorted(tmp_path.rglob("*"))
 
 
-@pytest.mark.parametrize(("call", "answer", "says"), [
-    ("access", False, "shards cannot be written there: permission denied"),  # whoever runs this may be root
-    ("statvfs", SimpleNamespace(f_flag=os.ST_RDONLY), "shards cannot be written there: its file system is read-only"),
-    ("statvfs", OSError(errno.EIO, os.strerror(errno.EIO)), "the folder cannot be looked at: Input/output error"),
-])  # fmt: skip
-def test_a_target_that_must_not_be_written_to_is_named(tmp_path, drives, write_small, monkeypatch, call, answer, says):
-    real = getattr(os, call)
-
-    def answered(path, *args):
-        if path != str(drives[1]):
-            return real(path, *args)
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(os, call, answered)
-    with pytest.raises(WriteError, match=f"{drives[1]}: {says}"):
+def test_a_target_that_must_not_be_written_to_is_named(tmp_path, drives, write_small, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(drives[1]))  # whoever runs this may be root
+    with pytest.raises(WriteError, match=f"{drives[1]}: shards cannot be written there: permission denied, or its"):
         write_small(tmp_path / "d", spread_over=drives)
     assert [on(drive) for drive in drives] == [None] * 3
 
@@ -241,14 +212,6 @@ def test_overwriting_removes_the_old_shards(spread, drives, write_small, expect)
     write_small(spread, mark=2, overwrite=True)
     expect(ShardDataset(spread), mark=2)
     assert [on(drive) for drive in drives] == [None] * 3
-
-
-def test_a_failed_overwriting_leaves_the_old_shards(spread, drives, write_small, expect):
-    with pytest.raises(TypeError), gdsload.ShardWriter(spread, overwrite=True, spread_over=drives) as writer:
-        writer.write({"x": 1})
-        raise TypeError
-    expect(ShardDataset(spread))
-    assert all(on(drive) for drive in drives)
 
 
 def test_an_overwriting_that_is_interrupted_last_of_all_keeps_no_lock(spread, drives, write_small, expect, monkeypatch):

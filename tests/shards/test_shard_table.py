@@ -103,7 +103,7 @@ def test_runs_are_the_bytes_of_their_samples(counts, row_bytes, run_bytes, data)
     assert np.repeat(extents.file, samples).tolist() == each.file.tolist()
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)), min_size=1, max_size=8), st.integers(0, 9))
 def test_rows_of_runs(parts, row_bytes):
     """Parts that lie one behind the other, and such that do not."""

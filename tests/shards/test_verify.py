@@ -159,42 +159,36 @@ def rewritten(path, tensor, at, data):
     return entry.begin
 
 
-def test_texts_that_are_no_utf8_are_found_though_their_checksums_are_right(tmp_path):
-    with ShardWriter(tmp_path / "d") as writer:
-        for number in range(9):
-            writer.write({"s": "abc", "n": number})
+PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+
+
+@pytest.mark.parametrize(("field", "values", "written", "samples", "begins", "says"), [
+    (Field("str"), ["abc"] * 9, (7, b"\xff\xff\xff"), (2, 4), 6,
+     "2 texts are no valid UTF-8: invalid start byte at byte 1 of the text"),
+    (Field("image", codecs=["jpeg", "png"]), [PNG] + [JPEG] * 8, (18, b"????"), (4, 6), 17, "2 images are none of jpeg, png"),
+], ids=["texts", "images"])  # fmt: skip
+def test_texts_and_images_that_are_none_are_found_though_their_checksums_are_right(
+    tmp_path, field, values, written, samples, begins, says
+):
+    with ShardWriter(tmp_path / "d", {"x": field, "n": Field("int64")}) as writer:
+        writer.write_batch({"x": values, "n": list(range(9))})
+    assert ShardDataset(tmp_path / "d").verify(deep=True).shards == 1
     (path,) = (shard.file for shard in ShardDataset(tmp_path / "d").shards)
-    begin = rewritten(path, "s", 7, b"\xff\xff\xff")  # of samples 2 and 3
+    begin = rewritten(path, "x", *written)
     shard = ShardDataset(path)  # by its own path: the index knows another header
-    assert shard.verify().checked_bytes == 27 + 72 + 80
+    assert shard.verify().checked_bytes == sum(map(len, values)) + 72 + 80
     with pytest.raises(FormatError, match="1 problem in 1 of 1 shards. The bytes are those that were") as caught:
         shard.verify(deep=True)
     assert not isinstance(caught.value, ChecksumError)
     (problem,) = caught.value.problems
-    assert (problem.field, problem.samples, problem.offset, problem.nbytes) == ("s", (2, 4), begin + 6, 6)
-    assert problem.message == "2 texts are no valid UTF-8: invalid start byte at byte 1 of the text"
-    for number in range(9):
-        if number in (2, 3):
+    assert (problem.field, problem.samples, problem.message) == ("x", samples, says)
+    assert (problem.offset, problem.nbytes) == (begin + begins, 6)
+    for number in range(9) if field.kind == "str" else ():
+        if number in range(*samples):
             with pytest.raises(FormatError, match="no valid UTF-8"):
                 shard[number]
         else:
-            assert shard[number]["s"] == "abc"
-
-
-def test_images_of_no_codec_are_found_though_their_checksums_are_right(tmp_path):
-    with ShardWriter(tmp_path / "d", {"i": Field("image", codecs=["jpeg", "png"])}) as writer:
-        for number in range(9):
-            writer.write({"i": b"\xff\xd8\xff" if number else b"\x89PNG\r\n\x1a\n"})
-    assert ShardDataset(tmp_path / "d").verify(deep=True).shards == 1
-    (path,) = (shard.file for shard in ShardDataset(tmp_path / "d").shards)
-    begin = rewritten(path, "i", 8 + 3 * 3 + 1, b"????")  # of samples 4 and 5
-    shard = ShardDataset(path)
-    shard.verify()
-    with pytest.raises(FormatError, match="1 problem in 1 of 1 shards. The bytes are those that were") as caught:
-        shard.verify(deep=True)
-    (problem,) = caught.value.problems
-    assert (problem.field, problem.samples, problem.offset, problem.nbytes) == ("i", (4, 6), begin + 17, 6)
-    assert problem.message == "2 images are none of jpeg, png"
+            assert shard[number]["x"] == "abc"
 
 
 pieces = st.sampled_from([b"", b"a", "é".encode(), "é".encode()[:1], "é".encode()[1:], "𝄞".encode(), b"\xff"])

@@ -15,7 +15,7 @@ from typing import Any
 
 from gdsload.errors import FormatError, Problem, SchemaError
 from gdsload.shards.format import strict
-from gdsload.shards.format.metadata import Metadata, metadata_digest, metadata_problems
+from gdsload.shards.format.metadata import Metadata, metadata_digest, read_metadata
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import Packed, StoredSchema, read_packed
 from gdsload.shards.format.strict import JsonError, show
@@ -182,14 +182,14 @@ class _Reading:
         """The metadata; none if there are no keys of them."""
         if not {"metadata", "metadata_sha256"} & tree.keys():
             return {}
-        metadata: Any = tree.get("metadata")
-        if wrong := metadata_problems(metadata):
-            self.add(*wrong)
+        try:
+            metadata = read_metadata(tree.get("metadata"))
+        except ValueError as error:
+            self.add(str(error))
             return {}
         if tree.get("metadata_sha256") != metadata_digest(metadata):
             self.add("its metadata do not match metadata_sha256: they were changed or damaged")
-        found: Metadata = metadata
-        return found
+        return metadata
 
     def _shards(self, value: object) -> Iterator[IndexEntry]:
         if not isinstance(value, list):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gdsload.errors import OptionError
 from gdsload.shards.format.strict import is_text, show
 
-__all__ = ["MAX_METADATA_BYTES", "Metadata", "checked_metadata", "metadata_digest", "metadata_problems"]
+__all__ = ["MAX_METADATA_BYTES", "Metadata", "checked_metadata", "metadata_digest", "read_metadata"]
 
 Metadata = Mapping[str, Any]
 
@@ -29,37 +29,44 @@ def _dump(metadata: object) -> bytes:
     return json.dumps(metadata, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
-def metadata_problems(value: object) -> list[str]:
-    """All that is wrong with what an index has as metadata, trusting nothing."""
+def read_metadata(value: object) -> dict[str, Any]:
+    """The metadata in an index, trusting nothing.
+
+    Raises:
+        ValueError: with the first thing that is wrong.
+    """
     if not isinstance(value, dict) or not value:
-        return [f"metadata is {show(value)}, no object of at least one key"]
-    found = list(dict.fromkeys(_complaints(value, 1)))[:16]
-    if not found and (nbytes := len(_dump(value))) > MAX_METADATA_BYTES:
-        found = [f"metadata has {nbytes} bytes; the most is {MAX_METADATA_BYTES}"]
+        raise ValueError(f"metadata is {show(value)}, no object of at least one key")
+    found: dict[str, Any] = _plain(value, 1)
+    if (nbytes := len(_dump(found))) > MAX_METADATA_BYTES:
+        raise ValueError(f"metadata has {nbytes} bytes; the most is {MAX_METADATA_BYTES}")
     return found
 
 
-def _complaints(value: object, depth: int) -> Iterator[str]:
+def _plain(value: object, depth: int) -> Any:
+    """A value as it is once JSON has written and read it: mappings are objects, and tuples are lists."""
     if depth > _MAX_DEPTH:
-        yield f"metadata is nested more than {_MAX_DEPTH} levels deep"
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _complaints(name, depth) if isinstance(name, str) else (f"metadata has the key {show(name)}",)
-            yield from _complaints(inner, depth + 1)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _complaints(inner, depth + 1)
-    elif isinstance(value, str):
-        if not is_text(value):
-            yield f"metadata has a text that is no valid Unicode: {show(value)}"
-    elif isinstance(value, float):
+        raise ValueError(f"metadata is nested more than {_MAX_DEPTH} levels deep")
+    if isinstance(value, Mapping):
+        for name in value:
+            if not isinstance(name, str):
+                raise ValueError(f"metadata has the key {show(name)}")
+        return {_plain(name, depth): _plain(inner, depth + 1) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, depth + 1) for inner in value]
+    if value is None or isinstance(value, bool) or is_text(value):
+        return value
+    if isinstance(value, str):
+        raise ValueError(f"metadata has a text that is no valid Unicode: {show(value)}")
+    if isinstance(value, float):
         if not math.isfinite(value):
-            yield f"metadata has the number {value}"
-    elif value is not None and not isinstance(value, bool):
-        if type(value) is not int:
-            yield f"metadata has a value of type {type(value).__name__}, which is none of JSON's"
-        elif not _LEAST <= value <= _MOST:
-            yield "metadata has a whole number that does not fit 64 bits"
+            raise ValueError(f"metadata has the number {value}")
+        return float(value)
+    if type(value) is not int:
+        raise ValueError(f"metadata has a value of type {type(value).__name__}, which is none of JSON's")
+    if not _LEAST <= value <= _MOST:
+        raise ValueError("metadata has a whole number that does not fit 64 bits")
+    return value
 
 
 def checked_metadata(given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -72,19 +79,8 @@ def checked_metadata(given: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(given, Mapping):
         raise OptionError(f"is {given!r:.200}", option="metadata", remedy="Pass a mapping of what JSON can hold.")
-    plain = _plain(given, 0)
-    if plain and (problems := metadata_problems(plain)):
-        raise OptionError(
-            problems[0], remedy=f"Metadata are what JSON can hold, at most {MAX_METADATA_BYTES // 2**20} MiB of it."
-        )
-    found: dict[str, Any] = json.loads(_dump(plain))
-    return found
-
-
-def _plain(value: object, depth: int) -> Any:
-    """Mappings and tuples as JSON has them; what is too deep stays as it is, to be refused."""
-    if depth > _MAX_DEPTH:
-        return value
-    if isinstance(value, Mapping):
-        return {name: _plain(inner, depth + 1) for name, inner in value.items()}
-    return [_plain(inner, depth + 1) for inner in value] if isinstance(value, list | tuple) else value
+    try:
+        return read_metadata(dict(given)) if given else {}
+    except ValueError as error:
+        remedy = f"Metadata are what JSON can hold, at most {MAX_METADATA_BYTES // 2**20} MiB of it."
+        raise OptionError(str(error), remedy=remedy) from None

@@ -210,17 +210,12 @@ class Schema(Mapping[str, Field]):
             raise SchemaError(f"a schema is a JSON object, not {type(value).__name__}")
         fields: dict[str, Field] = {}
         for name, entry in value.items():
-            if (
-                not isinstance(entry, dict)
-                or not isinstance(entry.get("dtype"), str)
-                or entry.keys() - {"dtype", "shape", "codecs"}
-            ):
+            given = entry if isinstance(entry, dict) else {}
+            dtype, shape, codecs = given.get("dtype"), given.get("shape", []), given.get("codecs")
+            if not (isinstance(dtype, str) and isinstance(shape, list) and isinstance(codecs, list | None)):
                 raise SchemaError(f"{show(entry)} describes no field", field=name)
-            for key in ("shape", "codecs"):
-                if not isinstance(entry.get(key, []), list):
-                    raise SchemaError(f"{key} {show(entry[key])} is no list", field=name)
             try:
-                fields[name] = Field(entry["dtype"], tuple(entry.get("shape", ())), codecs=entry.get("codecs"))
+                fields[name] = Field(dtype, shape, codecs=codecs)
             except SchemaError as error:
                 raise SchemaError(error.message, field=name, remedy=error.remedy) from None
             if fields[name].to_json() != entry:

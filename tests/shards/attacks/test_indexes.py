@@ -100,17 +100,13 @@ HEAD = {
     "I085": Attack("no schema", without("schema"), "schema: a schema is a JSON object, not NoneType"),
     "I086": Attack("an empty schema", top(schema={}), "schema: a schema needs at least one field"),
     "I088": Attack(
-        "a dtype nobody knows",
-        top(schema={"x": {"dtype": "object", "shape": []}}),
-        "schema: field 'x': element type",
+        "a dtype nobody knows", top(schema={"x": {"dtype": "object", "shape": []}}), "schema: field 'x': element type"
     ),
     "I089": Attack(
         "a reserved name", top(schema={"gdsload:pad:0": {"dtype": "str"}}), "schema: the name .* is reserved"
     ),
     "I090": Attack(
-        "half a surrogate pair",
-        top(schema={"\ud800": {"dtype": "str"}}),
-        "schema: the name .* no valid Unicode",
+        "half a surrogate pair", top(schema={"\ud800": {"dtype": "str"}}), "schema: the name .* no valid Unicode"
     ),
     "I091": Attack("no shards", without("shards"), "its shards are no list"),
     "I095": Attack("one key more", top(base_url="x"), "it has the unknown keys .'base_url'"),
@@ -156,7 +152,7 @@ ATTACKS = {
 }  # fmt: skip
 GOOD = INDEX.to_bytes()
 
-# _load: number -> (what it tries, the file, complaint, offset)
+# _Reading.index: number -> (what it tries, the file, complaint, offset)
 RAW = {
     "I110": ("an empty file", b"", "no valid JSON", 0),
     "I111": ("a list", b"[]", "it is no JSON object", 0),
@@ -164,12 +160,7 @@ RAW = {
     "I117": ("a byte order mark", b"\xef\xbb\xbf" + GOOD, "no valid JSON", 0),
     "I119": ("a second index after the first", GOOD + GOOD, "no valid JSON: Extra data", len(GOOD)),
     "I121": ("overflowing the stack", b'{"a":' * 10**5, "no valid JSON", 0),
-    "I123": (
-        "a number that int() refuses",
-        GOOD.replace(b": 12,", b": " + b"1" * 5000 + b","),
-        "no valid JSON",
-        0,
-    ),
+    "I123": ("a number that int() refuses", GOOD.replace(b": 12,", b": " + b"1" * 5000 + b","), "no valid JSON", 0),
     "I124": (
         "two totals",
         GOOD.replace(b'"samples": 12', b'"samples": 13, "samples": 12'),
@@ -322,16 +313,12 @@ def test_hostile_metadata_are_refused(number):
 
 
 @pytest.mark.timeout(20)
-def test_nested_metadata_are_refused():
-    raw = DESCRIBED.to_bytes().replace(b'"n": [', b'"n": [' + b"[" * 10**6)
-    with pytest.raises(FormatError, match="no valid JSON"):
-        parse_index(raw, FILE)
-
-
-def test_a_key_twice_is_refused():
-    raw = DESCRIBED.to_bytes().replace(b'"n": [', b'"classes": 1, "n": [')
-    with pytest.raises(FormatError, match="the key 'classes' occurs twice"):
-        parse_index(raw, FILE)
+@pytest.mark.parametrize(("put_in", "says"), [
+    (b'"n": [' + b"[" * 10**6, "no valid JSON"), (b'"classes": 1, "n": [', "the key 'classes' occurs twice"),
+], ids=["nested", "twice"])  # fmt: skip
+def test_metadata_that_are_no_json_are_refused(put_in, says):
+    with pytest.raises(FormatError, match=says):
+        parse_index(DESCRIBED.to_bytes().replace(b'"n": [', put_in), FILE)
 
 
 @pytest.mark.parametrize("found", [deep(31), {"a": "x" * (MAX_METADATA_BYTES - 8)}, {"a": [2**64 - 1, -(2**63)]}])

@@ -113,7 +113,7 @@ def doubled(key: str, old: str, new: str) -> Change:
 
 DIGEST = "0" * 16
 
-# _Own.read and _Own._count
+# _Reading.own and _Reading._count
 HEAD = {
     "S001": Attack(
         "a version of the future", text_of(VERSION, "4"), "version is '4'; this gdsload reads versions 1, 2, 3"
@@ -135,7 +135,7 @@ HEAD = {
     ),
 }
 
-# _Own._schema
+# _Reading._stored
 SCHEMAS = {
     "S030": Attack("no schema", text_of(SCHEMA, None), "gdsload.schema is no valid JSON"),
     "S033": Attack("a list", text_of(SCHEMA, "[]"), "gdsload.schema is no JSON object of fields, offsets"),
@@ -163,7 +163,7 @@ SCHEMAS = {
     "S057": Attack("a field dropped in silence", schema(lambda tree: tree["fields"].pop("x")), "neither a field", "x"),
 }
 
-# _Own._schema and _Own._column: offsets
+# _Reading._groups and _Reading._column: offsets
 OFFSETS = {
     "S061": Attack("offsets for one too few", schema(lambda tree: tree["offsets"].pop("name")), "names offsets for"),
     "S062": Attack("offsets for a fixed field", offsets(x="x"), "names offsets for"),
@@ -175,10 +175,7 @@ OFFSETS = {
     "S070": Attack("an owner that borrows itself", offsets(name="mask"), "which has none", "name"),
     "S071": Attack("owners in a circle", offsets(mask="name", name="mask"), "which has none", "mask"),
     "S072": Attack(
-        "another field's offsets",
-        offsets(mask="name"),
-        "has 7 rows, but 'name', whose offsets it uses, has 30",
-        "mask",
+        "another field's offsets", offsets(mask="name"), "has 7 rows, but 'name', whose offsets it uses, has 30", "mask"
     ),
     "S074": Attack(
         "missing offsets", renamed(NAME, "gdsload:pad:99"), "there is no tensor 'gdsload:offsets:name'", NAME
@@ -188,28 +185,23 @@ OFFSETS = {
     "S078": Attack("two dimensions", tensor(TOKENS, shape=[6, 1]), r"not I64 \[6, 1\]", TOKENS),
 }
 
-# _Own._column, _Own._others and _Own._alignment
+# _Reading._column, _Reading._others, and the alignment
 TENSORS = {
     "S080": Attack("a field missing", renamed("x", "y"), "there is no tensor 'x'", "x"),
     "S081": Attack("a scalar in place of rows", tensor("mask", shape=[7, 1]), "the schema says BOOL .7.", "mask"),
     "S082": Attack("a stranger inside the padding", renamed("gdsload:pad:0", "y"), "neither a field, nor offsets", "y"),
     "S084": Attack(
-        "offsets nobody uses",
-        renamed("gdsload:pad:0", "gdsload:offsets:y"),
-        "neither a field",
-        "gdsload:offsets:y",
+        "offsets nobody uses", renamed("gdsload:pad:0", "gdsload:offsets:y"), "neither a field", "gdsload:offsets:y"
     ),
     "S085": Attack("padding of another dtype", tensor("gdsload:pad:0", dtype="I8"), "nor padding", "gdsload:pad:0"),
     "S086": Attack("padding with dimensions", tensor("gdsload:pad:0", shape=[4048, 1]), "nor padding", "gdsload:pad:0"),
     "S087": Attack(
-        "a payload as padding, which no checksum covers",
-        grown_padding,
-        "neither a field, nor offsets, nor padding",
+        "a payload as padding, which no checksum covers", grown_padding, "neither a field, nor offsets, nor padding"
     ),
     "S088": Attack("tensors that straddle pages", moved_by_a_page_less, "no multiple of 4096", NAME),
 }
 
-# _Own._checksums
+# _Reading._digests
 CHECKS = {
     "S090": Attack("no checksums", text_of(CHECKSUMS, None), "gdsload.checksums is no valid JSON"),
     "S094": Attack("one key more", checksums(salt=""), "is no JSON object of algorithm, block_bytes, digests"),
@@ -218,10 +210,7 @@ CHECKS = {
     "S108": Attack("blocks of a byte", checksums(block_bytes=1), "blocks of 262144 bytes"),
     "S109": Attack("digests in a list", checksums(digests=[]), "has no object of digests"),
     "S111": Attack(
-        "one tensor left out",
-        inside(CHECKSUMS, lambda tree: tree["digests"].pop("x")),
-        "has not the 16",
-        "x",
+        "one tensor left out", inside(CHECKSUMS, lambda tree: tree["digests"].pop("x")), "has not the 16", "x"
     ),
     "S113": Attack("a digit too few", digests(x=DIGEST[1:]), "has not the 16 hexadecimal digits", "x"),
     "S114": Attack("a block too many", digests(x=DIGEST * 2), "has not the 16 hexadecimal digits", "x"),
@@ -230,10 +219,7 @@ CHECKS = {
     "S119": Attack("a number", digests(x=1234567812345678), "has not the 16 hexadecimal digits", "x"),
     "S122": Attack("digests of a stranger", digests(y=DIGEST), "it is no tensor that has any", "y"),
     "S123": Attack(
-        "digests of padding",
-        digests(**{"gdsload:pad:0": DIGEST}),
-        "it is no tensor that has any",
-        "gdsload:pad:0",
+        "digests of padding", digests(**{"gdsload:pad:0": DIGEST}), "it is no tensor that has any", "gdsload:pad:0"
     ),
 }
 
@@ -267,10 +253,7 @@ PACKED_SHARDS = {
         ROWS,
     ),
     "P071": Attack(
-        "digests of a packed field",
-        digests(a=DIGEST),
-        "has digests of it, but it is no tensor that has any",
-        "a",
+        "digests of a packed field", digests(a=DIGEST), "has digests of it, but it is no tensor that has any", "a"
     ),
 }
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import struct
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def named_tests(paragraph: str) -> list[tuple[str, str]]:
     return re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", paragraph)
 
 
+@cache
 def functions_of(file: str) -> set[str]:
     tree = ast.parse((ROOT / file).read_text())
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
