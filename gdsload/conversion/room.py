@@ -45,20 +45,12 @@ class Room:
         self._sizes = [estimated_bytes(parts, schema) for parts in tasks]
 
     def check(self) -> None:
-        """Look, before the first part, whether there is room for all unfinished ones.
-
-        Raises:
-            DiskFullError: if there is not.
-        """
+        """Raise a `DiskFullError` if there is no room for all unfinished parts, before the first one."""
         left = sum(max(size, 0) for number, size in enumerate(self._sizes) if number not in self._done)
         self._check(left + (sum(max(size, 0) for size in self._sizes) if self._twice else 0))
 
     def check_again(self) -> None:
-        """Look whether there is room for all samples once more, now that their size is known.
-
-        Raises:
-            DiskFullError: if there is not.
-        """
+        """Raise a `DiskFullError` if there is no room for all samples once more, now that their size is known."""
         self._check(sum(report.nbytes for report in self._done.values()))
 
     def _check(self, needed: int) -> None:
@@ -93,11 +85,7 @@ class Room:
 
 
 def _room_in(folder: str) -> tuple[int, int, int]:
-    """The device that a folder is on, how many bytes of it are free, and how many there are.
-
-    Raises:
-        WriteError: if the folder is gone.
-    """
+    """The device of a folder, how many bytes of it are free, and how many there are; a `WriteError` if it is gone."""
     try:
         usage = shutil.disk_usage(folder)
         return os.stat(folder).st_dev, usage.free, usage.total

@@ -181,11 +181,7 @@ class _Count:
 
 
 def plan(source: Any, **options: Unpack[AllKeywords]) -> ConversionPlan:
-    """The plan of a conversion with these arguments; nothing is written.
-
-    Raises:
-        FormatError, OptionError, ConversionError: see `convert`.
-    """
+    """The plan of a conversion with these arguments, of which nothing is written; raises as `convert`."""
     given, chosen, found = _checked(source, options)
     return ConversionPlan(found.kind, *_looked_over(found, chosen, given), notes_of(found))
 

@@ -211,11 +211,7 @@ def part_report(stage: str, number: int) -> PartReport | None:
 
 
 def write_json(path: str, tree: dict[str, Any]) -> None:
-    """Write a small file that is there whole or not at all.
-
-    Raises:
-        WriteError: if the disk is full or fails.
-    """
+    """Write a small file that is there whole or not at all; a `WriteError` if the disk is full or fails."""
     try:
         with open(path + ".new", "w", encoding="utf-8") as file:
             json.dump(tree, file)
