@@ -24,7 +24,7 @@ from gdsload.conversion.provenance import metadata_of, notes_of
 from gdsload.conversion.reading_notes import noted_in_reading
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.room import Room
-from gdsload.conversion.sizes import bytes_of_parts, bytes_of_shards, gathered, part_bytes, sized
+from gdsload.conversion.sizes import bytes_of_parts, bytes_of_shards, estimated_bytes, gathered, part_bytes, sized
 from gdsload.conversion.snapshot import SourceSnapshot, refuse_inside
 from gdsload.conversion.source import OfDocuments, Part, Source, taking
 from gdsload.conversion.spread import CONVERSION, do_all
@@ -296,7 +296,7 @@ def _run(
         if number not in count.done
         for how in [replace(chosen, shard_bytes=bytes_of_shards(source, parts, schema, int(chosen.shard_bytes)))]
     ]
-    room = Room(path, schema, tasks, count.done, twice=twice, spread_over=over)
+    room = Room(path, [estimated_bytes(parts, schema) for parts in tasks], count.done, twice, over)
     try:
         try:
             if left:
