@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gdsload.conversion.staging import PartReport
-from gdsload.errors import DiskFullError, WriteError
+from gdsload.errors import DiskFullError
+from gdsload.shards.publish import write_error
 from gdsload.system.units import format_bytes
 
 __all__ = ["Room"]
@@ -83,8 +84,4 @@ def _room_in(folder: str) -> tuple[int, int, int]:
         usage = shutil.disk_usage(folder)
         return os.stat(folder).st_dev, usage.free, usage.total
     except OSError as error:
-        raise WriteError(
-            f"shards cannot be written there any more: {error.strerror}",
-            file=folder,
-            remedy="See whether its drive is mounted and well, and run it again: it goes on.",
-        ) from error
+        raise write_error("shards cannot be written there any more", error, folder) from error
