@@ -40,6 +40,8 @@ class Room:
 
     def check(self) -> None:
         """Raise a `DiskFullError` if there is no room for all unfinished parts, before the first one."""
+        if len(self.done) == len(self.sizes):
+            return
         left = sum(max(size, 0) for number, size in enumerate(self.sizes) if number not in self.done)
         self._check(left + (sum(max(size, 0) for size in self.sizes) if self.twice else 0))
 

@@ -288,19 +288,19 @@ def _run(
     count = _Count(tasks, allowance, options.get("progress") or (lambda *_: None), 2 if twice else 1)
     count.begin(stage)
     over = [os.fspath(folder) for folder in options.get("spread_over") or ()]
-    resumed, overwrite = len(count.done), options.get("overwrite", False)
+    resumed = len(count.done)
+    how: dict[str, Any] = {"overwrite": options.get("overwrite", False), "spread_over": over, "metadata": metadata}
     left = [
         # A task that makes one shard would put it on the first drive, and so would the next one.
-        PartTask(source, parts, number, schema.to_json(), stage.folder, how, turned(over, number))
+        PartTask(source, parts, number, schema.to_json(), stage.folder, one, turned(over, number))
         for number, parts in enumerate(tasks)
         if number not in count.done
-        for how in [replace(chosen, shard_bytes=bytes_of_shards(source, parts, schema, int(chosen.shard_bytes)))]
+        for one in [replace(chosen, shard_bytes=bytes_of_shards(source, parts, schema, int(chosen.shard_bytes)))]
     ]
     room = Room(path, [estimated_bytes(parts, schema) for parts in tasks], count.done, twice, over)
     try:
         try:
-            if left:
-                room.check()
+            room.check()
             do_all(left, workers, options.get("executor"), count.add, count.note)
         except (FormatError, ReadError):
             look.check()  # that a file changed is what is wrong with it then
@@ -310,11 +310,9 @@ def _run(
         if twice:
             room.check_again()
             ordered = put_in_order(stage.folder, stored, len(tasks), over)
-            shuffle_into(
-                path, ordered, chosen, overwrite=overwrite, progress=count.again, spread_over=over, metadata=metadata
-            )
+            shuffle_into(path, ordered, chosen, progress=count.again, **how)
         else:
-            publish(path, stage.folder, stored, len(tasks), overwrite=overwrite, spread_over=over, metadata=metadata)
+            publish(path, stage.folder, stored, len(tasks), **how)
     except DiskFullError as error:
         raise room.explain(error) from error
     sizes = [entry.stat().st_size for entry in os.scandir(path) if entry.name.endswith(".safetensors")]
