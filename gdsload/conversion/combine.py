@@ -83,11 +83,7 @@ def _link(source: str, target: str) -> None:
 
 
 def put_in_order(stage: str, stored: StoredSchema, parts: int, spread_over: Sequence[str] = ()) -> ShardDataset:
-    """The samples of all parts as one dataset, in the stage; see `publish`.
-
-    Raises:
-        WriteError: if the disk is full or fails.
-    """
+    """The samples of all parts as one dataset, in the stage; see `publish`."""
     ordered = os.path.join(stage, "ordered")
     if os.path.isdir(ordered):
         remove_interrupted(ordered, stage)

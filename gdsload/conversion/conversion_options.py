@@ -190,11 +190,7 @@ def _check_known(names: Iterable[str], values: Mapping[str, Any]) -> None:
 
 
 def find_function(spec: object) -> Callable[[dict[str, Any]], Mapping[str, Any]]:
-    """The function that ``package.module:name`` names.
-
-    Raises:
-        OptionError: if there is none.
-    """
+    """The function that ``package.module:name`` names; an `OptionError` if there is none."""
     if not isinstance(spec, str):
         raise OptionError(
             f"is {spec!r:.200}, which is no name",

@@ -61,11 +61,7 @@ def is_path_passed_over(path: str) -> bool:
 
 
 def entries_in(folder: str) -> list[os.DirEntry[str]]:
-    """All entries of a folder, in natural order.
-
-    Raises:
-        FormatError: if it cannot be read.
-    """
+    """All entries of a folder, in natural order; a `FormatError` if it cannot be read."""
     try:
         with os.scandir(folder) as opened:
             return sorted(opened, key=lambda entry: natural(entry.name))
@@ -79,20 +75,12 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def names_in(folder: str) -> list[str]:
-    """Names of the dataset's files and folders in a folder, in natural order.
-
-    Raises:
-        FormatError: if it cannot be read.
-    """
+    """Names of the dataset's files and folders in a folder, in natural order; see `entries_in`."""
     return [entry.name for entry in entries_in(folder) if not is_passed_over(entry.name)]
 
 
 def names_below(folder: str) -> Iterator[tuple[str, str]]:
-    """Folder and name of each file of the dataset's in a folder, and then below it; links to folders are not followed.
-
-    Raises:
-        FormatError: if a folder cannot be read.
-    """
+    """Folder and name of each file of the dataset's in and below a folder, not through links; see `entries_in`."""
     folders = []
     for entry in entries_in(folder):
         if is_passed_over(entry.name):

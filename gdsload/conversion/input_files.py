@@ -90,11 +90,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def check_file(path: str) -> None:
-    """Refuse what `open_file` refuses, for libraries that open files by themselves.
-
-    Raises:
-        FormatError: if it is no regular file, or not there.
-    """
+    """Refuse by a `FormatError` what `open_file` refuses, or is not there, for libraries that open it themselves."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
@@ -204,11 +200,7 @@ class SourceFiles:
                 yield entry.path
 
     def folders(self, folder: str) -> list[str]:
-        """The folders of the dataset's in a folder.
-
-        Raises:
-            FormatError: if it cannot be read, or a link to one leads out of the source.
-        """
+        """The folders of the dataset's in a folder; raises as `entries`."""
         found = [entry for entry in entries_in(folder) if is_folder(entry)]
         self._left.update(entry.path for entry in found if is_passed_over(entry.name))
         found = [entry for entry in found if not is_passed_over(entry.name)]

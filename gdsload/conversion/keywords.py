@@ -103,11 +103,7 @@ _BY_TYPE = {
 
 
 def check_rearranging(what: str, options: Mapping[str, Any], *own: str) -> None:
-    """Refuse keywords that `merge`, `split` or `reshard` do not have.
-
-    Raises:
-        OptionError: if there is one.
-    """
+    """Refuse by an `OptionError` keywords that `merge`, `split` or `reshard` do not have."""
     check_names(what, options, {*_REARRANGING, *own})
     _check_types(options)
 
@@ -159,11 +155,7 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def choose(options: Mapping[str, Any]) -> ConvertOptions:
-    """Those of the keywords that decide the result, checked.
-
-    Raises:
-        OptionError: if one cannot be used.
-    """
+    """Those of the keywords that decide the result; an `OptionError` if one cannot be used."""
     fields = options.get("fields")
     ragged, fixed = (tuple(options.get(name) or ()) for name in ("ragged", "fixed"))
     if both := sorted(set(ragged) & set(fixed)):
@@ -182,11 +174,7 @@ def choose(options: Mapping[str, Any]) -> ConvertOptions:
 
 
 def _check_types(options: Mapping[str, Any]) -> None:
-    """Refuse values that would be misunderstood, or found out late; others have checks of their own.
-
-    Raises:
-        OptionError: for the first of them.
-    """
+    """Refuse by an `OptionError` values that would be misunderstood, or found out late; others have own checks."""
     checked = {name: annotation for name, annotation in get_type_hints(ConvertKeywords).items() if name in _BY_TYPE}
     check_types(checked, {name: value for name, value in options.items() if value is not None})
     checked_metadata(options.get("metadata"))

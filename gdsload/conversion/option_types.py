@@ -67,11 +67,7 @@ def check_values(made: Callable[..., Any], given: Mapping[str, Any]) -> None:
 
 
 def check_types(annotations: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse values that options with these annotations do not have; as `check_values`.
-
-    Raises:
-        OptionError: naming the option, the value, and what it may be.
-    """
+    """See `check_values`, of options with these annotations."""
     for name, value in given.items():
         wanted = annotations.get(name, Any)
         if _suits(value, wanted):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -96,11 +96,9 @@ def convert_part(
                 if note is not None and (now := time.monotonic()) - last > _EVERY_S:
                     last = now
                     note(task.number, writer.samples)
-    samples, nbytes = writer.samples, _bytes_in(folder)
-    listed = [{"key": one.key, "reason": one.reason} for one in skipped]
-    made = {"samples": samples, "nbytes": nbytes, "skipped": listed, "clipped": change.clipped, "noted": noted}
-    write_json(folder + ".json", made)
-    return PartReport(task.number, samples, nbytes, tuple(skipped), change.clipped, noted)
+    report = PartReport(task.number, writer.samples, _bytes_in(folder), tuple(skipped), change.clipped, noted)
+    write_json(folder + ".json", asdict(report))
+    return report
 
 
 def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exception:

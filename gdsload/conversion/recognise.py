@@ -127,11 +127,7 @@ def source_for(source: object, kind: str | None, options: Mapping[str, Any] | No
 
 
 def source_class(source: object, kind: str | None) -> tuple[str, Callable[..., Any] | None]:
-    """The kind that a user means and its class, whose options follow the first argument; none if it is made already.
-
-    Raises:
-        DatasetNotFoundError, OptionError: see `source_for`.
-    """
+    """The kind that a user means and its class, or None for a source; raises as `source_for`."""
     if all(hasattr(source, name) for name in ("describe", "parts", "read")):
         return "", None
     is_path = isinstance(source, str | os.PathLike)

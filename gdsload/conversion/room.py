@@ -6,60 +6,48 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from gdsload.conversion.sizes import estimated_bytes
-from gdsload.conversion.source import Part
 from gdsload.conversion.staging import PartReport
-from gdsload.errors import DiskFullError, WriteError
-from gdsload.shards.format.schema import Schema
+from gdsload.errors import DiskFullError
+from gdsload.shards.publish import write_error
 from gdsload.system.units import format_bytes
 
 __all__ = ["Room"]
 
 
+@dataclass(frozen=True, slots=True)
 class Room:
     """The space on a disk that the unfinished tasks will need.
 
-    Args:
+    Attributes:
         path: where the dataset will appear.
-        schema: its fields.
-        tasks: all parts, as they are done together.
+        sizes: about how many bytes each task will write, or -1.
         done: those that are finished.
         twice: whether all samples are written again, in another order, when all parts are there.
         spread_over: the folders that the shards are spread over; none: they are where the dataset is.
     """
 
-    def __init__(
-        self,
-        path: str,
-        schema: Schema,
-        tasks: Sequence[Sequence[Part]],
-        done: Mapping[int, PartReport],
-        *,
-        twice: bool,
-        spread_over: Sequence[str] = (),
-    ) -> None:
-        self._path, self._done, self._twice = path, done, twice
-        self._spread = bool(spread_over)
-        self._folders = list(spread_over) or [os.path.dirname(path)]
-        self._sizes = [estimated_bytes(parts, schema) for parts in tasks]
+    path: str
+    sizes: Sequence[int]
+    done: Mapping[int, PartReport]
+    twice: bool
+    spread_over: Sequence[str] = ()
+
+    @property
+    def _folders(self) -> Sequence[str]:
+        return self.spread_over or [os.path.dirname(self.path)]
 
     def check(self) -> None:
-        """Look, before the first part, whether there is room for all unfinished ones.
-
-        Raises:
-            DiskFullError: if there is not.
-        """
-        left = sum(max(size, 0) for number, size in enumerate(self._sizes) if number not in self._done)
-        self._check(left + (sum(max(size, 0) for size in self._sizes) if self._twice else 0))
+        """Raise a `DiskFullError` if there is no room for all unfinished parts, before the first one."""
+        if len(self.done) == len(self.sizes):
+            return
+        left = sum(max(size, 0) for number, size in enumerate(self.sizes) if number not in self.done)
+        self._check(left + (sum(max(size, 0) for size in self.sizes) if self.twice else 0))
 
     def check_again(self) -> None:
-        """Look whether there is room for all samples once more, now that their size is known.
-
-        Raises:
-            DiskFullError: if there is not.
-        """
-        self._check(sum(report.nbytes for report in self._done.values()))
+        """Raise a `DiskFullError` if there is no room for all samples once more, now that their size is known."""
+        self._check(sum(report.nbytes for report in self.done.values()))
 
     def _check(self, needed: int) -> None:
         found = {folder: _room_in(folder) for folder in self._folders}
@@ -77,33 +65,25 @@ class Room:
         amount = "more" if needed is None else f"about {format_bytes(needed)}"
         return DiskFullError(
             f"{error.message}: {amount} is still to be written, and {', '.join(free)} are free{several}",
-            file=error.file if self._spread and error.file is not None else self._path,
-            remedy=f"Free some space and run it again: it goes on after the {len(self._done)} of {len(self._sizes)} "
+            file=error.file if self.spread_over and error.file is not None else self.path,
+            remedy=f"Free some space and run it again: it goes on after the {len(self.done)} of {len(self.sizes)} "
             "parts that are finished. Or write elsewhere.",
         )
 
     def _still_needed(self) -> int | None:
         """Bytes still to be written; where a part does not say, it is taken for as large as those that are done."""
-        written = sum(report.nbytes for report in self._done.values())
-        mean = written // len(self._done) if self._done else -1
-        left = [size if size >= 0 else mean for number, size in enumerate(self._sizes) if number not in self._done]
+        written = sum(report.nbytes for report in self.done.values())
+        mean = written // len(self.done) if self.done else -1
+        left = [size if size >= 0 else mean for number, size in enumerate(self.sizes) if number not in self.done]
         if -1 in left:
             return None
-        return sum(left) + (written + sum(left) if self._twice else 0)
+        return sum(left) + (written + sum(left) if self.twice else 0)
 
 
 def _room_in(folder: str) -> tuple[int, int, int]:
-    """The device that a folder is on, how many bytes of it are free, and how many there are.
-
-    Raises:
-        WriteError: if the folder is gone.
-    """
+    """The device of a folder, how many bytes of it are free, and how many there are; a `WriteError` if it is gone."""
     try:
         usage = shutil.disk_usage(folder)
         return os.stat(folder).st_dev, usage.free, usage.total
     except OSError as error:
-        raise WriteError(
-            f"shards cannot be written there any more: {error.strerror}",
-            file=folder,
-            remedy="See whether its drive is mounted and well, and run it again: it goes on.",
-        ) from error
+        raise write_error("shards cannot be written there any more", error, folder) from error

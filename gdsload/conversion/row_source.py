@@ -83,11 +83,7 @@ def row_parts(
 
 
 def filled(parts: list[Part], what: str, path: str) -> list[Part]:
-    """The parts of a source.
-
-    Raises:
-        FormatError: if there are none.
-    """
+    """The parts of a source; a `FormatError` if there are none."""
     if not parts:
         raise FormatError(f"there is not one {what}", file=path)
     return parts
@@ -107,11 +103,7 @@ def groups_left_out(groups: Sequence[str], alone: Callable[[str], str]) -> list[
 
 
 def common_length(lengths: Mapping[str, int], what: str, file: str) -> int:
-    """The one length that all have; -1 stands for none.
-
-    Raises:
-        FormatError: if they differ, or one has none.
-    """
+    """The one length that all have; a `FormatError` if they differ, or one has none, for which -1 stands."""
     if len(set(lengths.values())) > 1 or -1 in lengths.values():
         shown = ", ".join(f"{name!r} {'none' if length < 0 else length}" for name, length in lengths.items())
         raise FormatError(f"the {what} have different lengths, or none: {shown}", file=file, remedy=_choice(lengths))
@@ -161,11 +153,7 @@ def check_columns(wanted: Sequence[str] | None, there: Iterable[str], file: str)
 
 
 def check_fields(wanted: Sequence[str] | None, there: Iterable[str], file: str) -> list[str]:
-    """The fields that are taken: those that are wanted, or all that are there.
-
-    Raises:
-        OptionError: if one that is wanted is not there.
-    """
+    """The fields that are taken: those that are wanted, or all; an `OptionError` if one that is wanted is not there."""
     known = list(there)
     for name in wanted or ():
         if name not in known:
@@ -177,11 +165,7 @@ def check_fields(wanted: Sequence[str] | None, there: Iterable[str], file: str) 
 
 
 def sample_fields(wanted: Sequence[str] | None, there: Iterable[str], where: str) -> list[str]:
-    """See `check_fields`, of one sample among others, which may have what it lacks.
-
-    Raises:
-        FormatError: if one that is wanted is not there.
-    """
+    """See `check_fields`, of one sample among others, which may have what it lacks: so it is a `FormatError`."""
     try:
         return check_fields(wanted, there, where)
     except OptionError as error:

@@ -24,7 +24,7 @@ from gdsload.conversion.provenance import metadata_of, notes_of
 from gdsload.conversion.reading_notes import noted_in_reading
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.room import Room
-from gdsload.conversion.sizes import bytes_of_parts, bytes_of_shards, gathered, part_bytes, sized
+from gdsload.conversion.sizes import bytes_of_parts, bytes_of_shards, estimated_bytes, gathered, part_bytes, sized
 from gdsload.conversion.snapshot import SourceSnapshot, refuse_inside
 from gdsload.conversion.source import OfDocuments, Part, Source, taking
 from gdsload.conversion.spread import CONVERSION, do_all
@@ -181,11 +181,7 @@ class _Count:
 
 
 def plan(source: Any, **options: Unpack[AllKeywords]) -> ConversionPlan:
-    """The plan of a conversion with these arguments; nothing is written.
-
-    Raises:
-        FormatError, OptionError, ConversionError: see `convert`.
-    """
+    """The plan of a conversion with these arguments, of which nothing is written; raises as `convert`."""
     given, chosen, found = _checked(source, options)
     return ConversionPlan(found.kind, *_looked_over(found, chosen, given), notes_of(found))
 
@@ -292,19 +288,19 @@ def _run(
     count = _Count(tasks, allowance, options.get("progress") or (lambda *_: None), 2 if twice else 1)
     count.begin(stage)
     over = [os.fspath(folder) for folder in options.get("spread_over") or ()]
-    resumed, overwrite = len(count.done), options.get("overwrite", False)
+    resumed = len(count.done)
+    how: dict[str, Any] = {"overwrite": options.get("overwrite", False), "spread_over": over, "metadata": metadata}
     left = [
         # A task that makes one shard would put it on the first drive, and so would the next one.
-        PartTask(source, parts, number, schema.to_json(), stage.folder, how, turned(over, number))
+        PartTask(source, parts, number, schema.to_json(), stage.folder, one, turned(over, number))
         for number, parts in enumerate(tasks)
         if number not in count.done
-        for how in [replace(chosen, shard_bytes=bytes_of_shards(source, parts, schema, int(chosen.shard_bytes)))]
+        for one in [replace(chosen, shard_bytes=bytes_of_shards(source, parts, schema, int(chosen.shard_bytes)))]
     ]
-    room = Room(path, schema, tasks, count.done, twice=twice, spread_over=over)
+    room = Room(path, [estimated_bytes(parts, schema) for parts in tasks], count.done, twice, over)
     try:
         try:
-            if left:
-                room.check()
+            room.check()
             do_all(left, workers, options.get("executor"), count.add, count.note)
         except (FormatError, ReadError):
             look.check()  # that a file changed is what is wrong with it then
@@ -314,11 +310,9 @@ def _run(
         if twice:
             room.check_again()
             ordered = put_in_order(stage.folder, stored, len(tasks), over)
-            shuffle_into(
-                path, ordered, chosen, overwrite=overwrite, progress=count.again, spread_over=over, metadata=metadata
-            )
+            shuffle_into(path, ordered, chosen, progress=count.again, **how)
         else:
-            publish(path, stage.folder, stored, len(tasks), overwrite=overwrite, spread_over=over, metadata=metadata)
+            publish(path, stage.folder, stored, len(tasks), **how)
     except DiskFullError as error:
         raise room.explain(error) from error
     sizes = [entry.stat().st_size for entry in os.scandir(path) if entry.name.endswith(".safetensors")]

@@ -24,11 +24,7 @@ class SourceSnapshot:
         return json.loads(json.dumps(self._source.describe()))
 
     def check(self) -> None:
-        """Look again.
-
-        Raises:
-            FileChangedError: if the source has changed.
-        """
+        """Raise a `FileChangedError` if the source has changed."""
         file = path_of(self._source)
         try:
             same = self._describe() == self.description

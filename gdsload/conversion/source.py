@@ -102,11 +102,7 @@ class OfDocuments:
         return found
 
     def check_shuffle(self) -> None:
-        """Refuse to write the samples in random order, if they are tokens.
-
-        Raises:
-            OptionError: if they are.
-        """
+        """Refuse by an `OptionError` to write the samples in random order, if they are tokens."""
 
 
 class FieldChoice:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
     BrokenExecutor,
-    CancelledError,
     Executor,
     Future,
     ProcessPoolExecutor,
@@ -146,9 +145,6 @@ def _theirs(executor: Executor | Cluster) -> Iterator[Submit]:
 
 def _result(done: Future[Any]) -> Any:
     try:
-        error = done.exception()
-    except CancelledError as cancelled:
-        error = cancelled
-    if error is None:
         return done.result()
-    raise meaning(error)
+    except BaseException as error:
+        raise meaning(error) from error.__cause__

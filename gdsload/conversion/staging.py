@@ -24,7 +24,7 @@ from typing import Any
 
 from gdsload.conversion.reading_notes import Noted
 from gdsload.conversion.source import Part
-from gdsload.errors import GdsloadError, OptionError, ReadError, Skipped
+from gdsload.errors import OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.publish import fsync_path, remove_interrupted, write_error
 from gdsload.system.file_locks import lock_file
@@ -80,15 +80,12 @@ class StagingFolder:
     def __init__(self, out: str, wanted: dict[str, Any], *, restart: bool) -> None:
         parent, name = os.path.split(absolute(out))
         self.folder = os.path.join(parent, f".{name}.gdsload-convert")
-        try:
-            os.makedirs(parent, exist_ok=True)
-            with suppress(FileExistsError):
-                os.mkdir(self.folder)
+        if os.path.lexists(self.folder):
             self._check_contents()
+        try:
+            os.makedirs(self.folder, exist_ok=True)
             self._lock = os.open(self._path(_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            if isinstance(error, GdsloadError):
-                raise
             raise write_error("nothing can be written there", error, self.folder) from error
         try:
             self._take_lock()
@@ -211,11 +208,7 @@ def part_report(stage: str, number: int) -> PartReport | None:
 
 
 def write_json(path: str, tree: dict[str, Any]) -> None:
-    """Write a small file that is there whole or not at all.
-
-    Raises:
-        WriteError: if the disk is full or fails.
-    """
+    """Write a small file that is there whole or not at all; a `WriteError` if the disk is full or fails."""
     try:
         with open(path + ".new", "w", encoding="utf-8") as file:
             json.dump(tree, file)

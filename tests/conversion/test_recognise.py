@@ -90,25 +90,6 @@ def test_lines_that_describe_pictures_and_these_are_never_left_out_for_each_othe
         recognise(str(tmp_path))
 
 
-@pytest.fixture
-def locked(tmp_path, monkeypatch):
-    """Locks a folder, for root as well, whom no permissions stop."""
-
-    def lock(folder):
-        def denied(ask):
-            def asked(path="."):
-                if isinstance(path, str) and os.path.realpath(path) == os.path.realpath(folder):
-                    raise PermissionError(13, "Permission denied", path)
-                return ask(path)
-
-            return asked
-
-        for name in ("listdir", "scandir"):
-            monkeypatch.setattr(f"os.{name}", denied(getattr(os, name)))
-
-    return lock
-
-
 @pytest.mark.parametrize(
     ("folder", "kind"),
     [
@@ -117,10 +98,18 @@ def locked(tmp_path, monkeypatch):
         ("cat", "webdataset"),
     ],
 )
-def test_folders_that_cannot_be_read_are_named(tmp_path, locked, folder, kind):
+def test_folders_that_cannot_be_read_are_named(tmp_path, monkeypatch, folder, kind):
+    """By root as well, whom no permissions stop."""
+    real = os.scandir
+
+    def scandir(path):
+        if os.path.realpath(path) == os.path.realpath(tmp_path / folder):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
     for name in ("cat/more", "annotations"):
         (tmp_path / name).mkdir(parents=True)
-    locked(tmp_path / folder)
+    monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(FormatError, match="the folder cannot be read: Permission denied") as raised:
         source_for(tmp_path, kind).describe()
     assert raised.value.file == str(tmp_path / folder).rstrip("/")
