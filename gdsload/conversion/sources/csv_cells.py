@@ -178,7 +178,7 @@ def _is_rounded(cell: str) -> bool:
 
 
 def _rounded(name: str, cell: str) -> tuple[str, str]:
-    """What is wrong with a number that no type of numbers has, and what to do."""
+    """The fault of a number that no type of numbers has, and the way out."""
     what = f"column {name!r} has the number {cell.strip():.100}, which would be rounded"
     way = f"Keep them as texts, `types={{{name!r}: 'str'}}`; or round them, `types={{{name!r}: 'float'}}`."
     return f"{what}: int64, uint64 and float64 do not hold all cells", way

@@ -194,7 +194,7 @@ def late_key(key: str, value: Any, where: str) -> FormatError:
 
 
 def _rounding(key: str, number: int | None) -> tuple[str, str]:
-    """What is wrong with a number that no type of numbers has, and what to do."""
+    """The fault of a number that no type of numbers has, and the way out."""
     what = f"the key {key!r:.100} has the whole number {number!s:.100}, which would be rounded"
     rounded = f"or say of what type it is, which may round it, `types={{{as_pasted(key)}: 'float64'}}`, say."
     way = f"Keep it as a text, `as_json=[{as_pasted(key)}]`; {rounded}"
