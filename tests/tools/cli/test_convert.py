@@ -150,7 +150,7 @@ def test_what_fills_and_what_should_be_known(tmp_path, capsys):
         assert "note: 'zip' is taken for int, but '00501' begins with a zero" in capsys.readouterr().out
     assert [sample["age"].item() for sample in gdsload.ShardDataset(tmp_path / "out")] == [3, -1]
     assert main(["convert", str(tmp_path / "t.csv"), str(tmp_path / "a"), "--fields", "age", "--fill", "age=x"]) == 2
-    assert "fill has 'x' for column 'age', which is int" in capsys.readouterr().err
+    assert "fill has 'x' for field 'age', which is int64" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["a,b", "a=b", "a b", "it's"])
@@ -159,7 +159,7 @@ def test_hints_are_pasted_whatever_the_column_is_called(name, tmp_path, capsys):
     arguments = ["convert", str(tmp_path / "t.csv"), str(tmp_path / "out"), "--workers", "1", "--quiet"]
     assert main(arguments) == 1
     cause = " ".join(capsys.readouterr().err.partition("cause: ")[2].partition("hint: ")[0].split())
-    hint = re.search(r"--fill .*(?=, say)", cause)
+    hint = re.search(r"--fill .*(?=; or leave)", cause)
     casts = ["--cast", json.dumps({name: "int8"})]
     assert main([*arguments, *shlex.split(hint[0]), *casts]) == 0
     assert gdsload.ShardDataset(tmp_path / "out").column(name).tolist() == [1, 0]
