@@ -118,25 +118,6 @@ def test_what_is_beyond_is_clipped_and_counted(source, target, data):
             clip(array, wanted, "x")
 
 
-@pytest.mark.parametrize("target", REAL)
-@pytest.mark.parametrize("source", SOURCES[1:])
-def test_the_ends_of_every_type_are_clipped_to_those_of_every_other(source, target):
-    low, high = bounds(dtype_of(target))
-    for number in bounds(dtype_of(source)):
-        array = np.array([number, 1, number], source)
-        if refused(array[:1], dtype_of(target)) is None:
-            expected, count = (cast(array[:1], dtype_of(target), "x"), 0)
-        elif low < Fraction(array.tolist()[0]) < high:  # in range, but not to be had exactly
-            with pytest.raises(SchemaError, match="does not fit"):
-                clip(array, dtype_of(target), "x")
-            continue
-        else:
-            expected, count = [low if number < 1 else high], 2
-        found = clip(array, dtype_of(target), "x")
-        assert (as_list(found[0])[::2], found[1]) == (2 * list(as_list(expected)), count)
-        assert as_list(found[0])[1] == 1
-
-
 @pytest.mark.parametrize(("workers", "batches"), [(1, True), (2, True), (1, False)])
 def test_a_conversion_counts_what_it_has_clipped(tmp_path, workers, batches):
     np.savez(tmp_path / "t.npz", x=np.arange(-100, 900).reshape(500, 2), y=np.arange(500.0))

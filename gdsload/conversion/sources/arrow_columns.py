@@ -100,10 +100,10 @@ def column_values(array: Any, leaf: Leaf, where: str) -> Any:
 
 
 def _has_sizes(array: Any, kind: Any) -> bool:
-    """Return whether lists have the sizes of a type of lists that are all of one size."""
-    while is_list(kind):
-        is_fixed = need("pyarrow").types.is_fixed_size_list(array.type)
-        sizes = array.type.list_size if is_fixed else np.diff(np.asarray(array.offsets))
+    """Return whether lists have the sizes of a type of lists, as far as it says them."""
+    is_fixed = need("pyarrow").types.is_fixed_size_list
+    while is_fixed(kind):
+        sizes = array.type.list_size if is_fixed(array.type) else np.diff(np.asarray(array.offsets))
         if np.any(sizes != kind.list_size):
             return False
         array, kind = array.flatten(), kind.value_type

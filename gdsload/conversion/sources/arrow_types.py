@@ -71,13 +71,10 @@ class Leaf:
 
 @dataclass(frozen=True)
 class TableForm:
-    """The form of the fields that a table becomes; picklable.
+    """The form of the fields that a table becomes; picklable: see `ColumnOptions`.
 
-    Args:
+    Attributes:
         fields: the fields that are wanted; None: all of them.
-        fill: see `ColumnOptions`.
-        as_json: likewise.
-        decimals: likewise.
         nan: whether missing floating-point numbers are NaN.
     """
 
@@ -98,10 +95,6 @@ class TableForm:
         """The form that the options of a source give."""
         given = {name: options.get(name) for name in ColumnOptions.__annotations__}
         return cls(**{name: value for name, value in given.items() if value is not None})
-
-    def only(self, fields: Sequence[str]) -> TableForm:
-        """The same, with these fields alone."""
-        return replace(self, fields=tuple(fields))
 
     def to_json(self) -> dict[str, Any]:
         """The options that the result depends on, besides the fields."""
@@ -202,11 +195,6 @@ class TableForm:
                 found.append(f"{leaf.name!r} has the bytes of the files as they are")
         return found
 
-    def metadata(self, leaves: Sequence[Leaf]) -> dict[str, Any]:
-        """The part of a dataset's metadata about these fields: the units of whole numbers made of times or decimals."""
-        units = units_of(leaves)
-        return {"units": units} if units else {}
-
 
 class TableSource(FieldChoice):
     """Base of sources of tables: columns that no field is made of are left out of their form, too."""
@@ -216,8 +204,21 @@ class TableSource(FieldChoice):
     def only(self, fields: Sequence[str]) -> Self:
         """See `Selective.only`."""
         found = super().only(fields)
-        found.table_form = self.table_form.only(fields)
+        found.table_form = replace(self.table_form, fields=tuple(fields))
         return found
+
+    def notes(self) -> list[str]:
+        """Notes for users on the source."""
+        return self.table_form.notes(self._leaves())
+
+    def metadata(self) -> dict[str, Any]:
+        """The source's part of the dataset's metadata: the units of whole numbers made of times or decimals."""
+        units = units_of(self._leaves())
+        return {"units": units} if units else {}
+
+    def _leaves(self) -> list[Leaf]:
+        """The columns that fields are made of."""
+        raise NotImplementedError
 
 
 def units_of(leaves: Sequence[Leaf]) -> dict[str, str]:

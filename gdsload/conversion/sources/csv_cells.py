@@ -112,13 +112,14 @@ def type_of(cells: Any, name: str, file: str) -> str:
     """
     if not len(cells):
         return "str"
-    kind = next((kind for kind in _NUMBERS if _fits(cells, kind)), None)
+    kind = next((kind for kind in _NUMBERS if _typed(cells, kind) is not None), None)
     if kind == "float":
         texts = [cell.strip() for cell in cells.to_pylist()]
         whole = all(map(_WHOLE.fullmatch, texts))  # none of int64 and uint64 holds all of them
         beyond = (text for text in texts if (abs(float(text)) >= 2**63 if whole else _is_rounded(text)))
         if (cell := next(beyond, None)) is not None:
-            raise OptionError(f"column {name!r} {_beyond(cell)}", file=file, remedy=_kept_or_rounded(name))
+            reason, remedy = _rounded(name, cell)
+            raise OptionError(reason, file=file, remedy=remedy)
     return kind or ("file" if all(map(is_path, cells.to_pylist())) else "str")
 
 
@@ -127,12 +128,8 @@ def is_path(cell: str) -> bool:
     return cell.lower().endswith((*PICTURES, ".npy"))
 
 
-def typed(cells: Any, kind: str) -> Any:
-    """Cells as an array of a type of numbers, in which empty ones are missing.
-
-    Raises:
-        ValueError: if one is no such number.
-    """
+def _typed(cells: Any, kind: str) -> Any:
+    """Cells as an array of a type of numbers, in which empty ones are missing; None if one is no such number."""
     arrow, compute = need("pyarrow"), need("pyarrow.compute")
     texts, empty = compute.utf8_trim_whitespace(cells), compute.equal(cells, "")
     if compute.any(empty).as_py():
@@ -140,21 +137,16 @@ def typed(cells: Any, kind: str) -> Any:
     if kind == "bool":
         places = compute.index_in(texts, arrow.array([*_TRUE, *_FALSE]))
         if places.null_count > texts.null_count:
-            raise ValueError("it is neither true nor false")
+            return None
         return compute.less(places, len(_TRUE))
     if any(compute.any(compute.match_substring(texts, mark)).as_py() for mark in _NO_NUMBER[kind]):
-        raise ValueError("it is no number")
+        return None
     if compute.any(compute.starts_with(texts, "+")).as_py():  # Arrow has whole numbers without
         texts = compute.replace_substring_regex(texts, r"^\+([0-9.])", r"\1")
-    return texts.cast(CELL_TYPES[kind])
-
-
-def _fits(cells: Any, kind: str) -> bool:
     try:
-        typed(cells, kind)
-    except ValueError:
-        return False
-    return True
+        return texts.cast(CELL_TYPES[kind])
+    except arrow.ArrowInvalid:
+        return None
 
 
 def values_of(cells: Any, name: str, kind: str, where: str, *, filled: bool, rounds: bool) -> Any:
@@ -167,15 +159,14 @@ def values_of(cells: Any, name: str, kind: str, where: str, *, filled: bool, rou
     if kind in ("str", "file"):
         none = arrow.scalar(None, arrow.string())
         return compute.if_else(compute.equal(cells, ""), none, cells) if filled else cells
-    try:
-        found = typed(cells, kind)
-    except ValueError:
-        raise _no_such(cells[0].as_py(), name, kind, where) from None
+    if (found := _typed(cells, kind)) is None:
+        raise _no_such(cells[0].as_py(), name, kind, where)
     if kind == "float" and not rounds:
         large = np.flatnonzero(np.abs(found.to_numpy(zero_copy_only=False)) >= _EXACT)
         for cell in cells.take(arrow.array(large)).to_pylist():
             if _is_rounded(cell.strip()):
-                raise FormatError(f"column {name!r} {_beyond(cell)}", file=where, remedy=_kept_or_rounded(name))
+                reason, remedy = _rounded(name, cell)
+                raise FormatError(reason, file=where, remedy=remedy)
     return found
 
 
@@ -186,20 +177,16 @@ def _is_rounded(cell: str) -> bool:
     return math.isinf(float(cell)) and "inf" not in cell.lower()
 
 
-def _beyond(cell: str) -> str:
-    """The fault of a number that no type of a column of numbers has."""
-    if not _WHOLE_FLOAT.fullmatch(cell.strip()):
-        return f"has the number {cell.strip():.100}, which is beyond those of float64"
-    return f"has the whole number {cell.strip():.100}, which would be rounded: int64 and uint64 do not hold all cells"
-
-
-def _kept_or_rounded(name: str) -> str:
-    return f"Keep them as texts, `types={{{name!r}: 'str'}}`; or round them, `types={{{name!r}: 'float'}}`."
+def _rounded(name: str, cell: str) -> tuple[str, str]:
+    """The fault of a number that no type of numbers has, and the way out."""
+    what = f"column {name!r} has the number {cell.strip():.100}, which would be rounded"
+    way = f"Keep them as texts, `types={{{name!r}: 'str'}}`; or round them, `types={{{name!r}: 'float'}}`."
+    return f"{what}: int64, uint64 and float64 do not hold all cells", way
 
 
 def _no_such(cell: str, name: str, kind: str, where: str) -> FormatError:
     other = "uint" if _WHOLE.fullmatch(cell.strip()) else "float"  # a float would round a whole number
-    other = other if _fits(need("pyarrow").array([cell]), other) else "str"
+    other = "str" if _typed(need("pyarrow").array([cell]), other) is None else other
     rounds = ", which rounds whole numbers beyond 2**53" if other == "float" else ""
     return FormatError(
         f"column {name!r} has {cell!r:.200}, which is no {kind}",
@@ -213,4 +200,4 @@ def missing_among_numbers(cells: Any) -> str | None:
     texts = cells.to_pylist()
     odd = [text for text in texts if text.strip().lower() in _MISSING]
     others = need("pyarrow").array([text for text in texts if text not in odd], "string")
-    return odd[0] if odd and len(others) and any(_fits(others, kind) for kind in _NUMBERS) else None
+    return odd[0] if odd and len(others) and any(_typed(others, kind) is not None for kind in _NUMBERS) else None

@@ -151,11 +151,7 @@ class CsvSource(FieldChoice, ImageSource):
         step = max(target_bytes * text_bytes // row_bytes, 1)
         for file in files:
             if (header := self._header(file)) != names:
-                raise FormatError(
-                    f"its columns are not those of the first file, {files[0]}: {header!s:.250}, not {names!s:.250}",
-                    file=file,
-                    remedy="Give all files the same first line, or convert them by themselves.",
-                )
+                raise _other_columns(header, names, file, files[0])
             if not self.text.seekable(file):
                 found.append(Part(os.path.basename(file), (file, 0, 1, -1), nbytes=os.path.getsize(file)))
                 continue
@@ -308,6 +304,18 @@ class CsvSource(FieldChoice, ImageSource):
         for number, rows in enumerate(self.text.rows(file, step)):
             if number or len(rows.begins) > 1:
                 yield rows if number else replace(rows, begins=rows.begins[1:], lines=rows.lines[1:])
+
+
+def _other_columns(found: Sequence[str], names: Sequence[str], file: str, first: str) -> FormatError:
+    lacks, more = ([one for one in ones if one not in others] for ones, others in ((names, found), (found, names)))
+    differences = [f"it lacks {', '.join(map(repr, lacks))}"] if lacks else []
+    differences += [f"it has {', '.join(map(repr, more))} beside"] if more else []
+    differ = " and ".join(differences) or f"they come in another order, {', '.join(map(repr, found))}"
+    return FormatError(
+        f"its columns are not those of the first file, {first}: {differ:.500}",
+        file=file,
+        remedy="Give all files the same first line, or convert them by themselves.",
+    )
 
 
 def _is_padded(cell: str) -> bool:

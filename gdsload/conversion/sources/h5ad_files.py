@@ -161,7 +161,8 @@ class H5adSource(FieldChoice):
         fill = {name: value for name, value in self.fill.items() if name in cells.obs}
         leaves = TableForm(None, fill).leaves(cells.table(0, 0).schema, file)
         # Of a category that is missing 0 would be another one.
-        cells.leaves = [replace(one, usual=-1) if cells.obs[one.name].is_signed else one for one in leaves]
+        signed = {name for name, column in cells.obs.items() if column.values.dtype.kind in "if"}
+        cells.leaves = [replace(one, usual=-1) if one.name in signed else one for one in leaves]
         return cells
 
 
@@ -205,11 +206,6 @@ class _Column:
 
     values: Any
     mask: Any = None
-
-    @property
-    def is_signed(self) -> bool:
-        """True if its values are numbers that may be negative."""
-        return self.values.dtype.kind in "if"
 
     def array(self, begin: int, end: int) -> Any:
         """Some rows as an array of Arrow's."""

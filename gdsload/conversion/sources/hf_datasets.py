@@ -87,9 +87,8 @@ class HuggingFaceSource(TableSource, ImageSource):
 
     def metadata(self) -> dict[str, Any]:
         """The source's part of the dataset's metadata: the names of classes, and units."""
-        dataset = self._open()
-        classes = class_names(dataset.features.arrow_schema)
-        return ({"classes": classes} if classes else {}) | self.table_form.metadata(self._leaves(dataset))
+        classes = class_names(self._open().features.arrow_schema)
+        return ({"classes": classes} if classes else {}) | super().metadata()
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
@@ -102,7 +101,7 @@ class HuggingFaceSource(TableSource, ImageSource):
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         dataset = self._open()
-        schema, leaves = dataset.features.arrow_schema, self._leaves(dataset)
+        schema, leaves = dataset.features.arrow_schema, self._columns(dataset)
         images = ImageColumns(
             image_columns(schema), sound_columns(schema), leaves, self.form, self.path,
             follow_paths=self.dataset is not None,
@@ -154,13 +153,16 @@ class HuggingFaceSource(TableSource, ImageSource):
         columns = found.format["columns"]
         found = found.select_columns(columns) if list(columns) != list(found.column_names) else found
         found = found.with_format("arrow")
-        return found.select_columns(list(dict.fromkeys(leaf.path[0] for leaf in self._leaves(found))))
+        return found.select_columns(list(dict.fromkeys(leaf.path[0] for leaf in self._columns(found))))
 
     def named_modes(self) -> Mapping[str, str]:
         """See `ImageSource.named_modes`."""
         return image_modes(self._open().features.arrow_schema)
 
-    def _leaves(self, dataset: Any) -> list[Leaf]:
+    def _leaves(self) -> list[Leaf]:
+        return self._columns(self._open())
+
+    def _columns(self, dataset: Any) -> list[Leaf]:
         schema = dataset.features.arrow_schema
         return self.table_form.leaves(schema, self.path, sorted(image_columns(schema) | sound_columns(schema)))
 
@@ -169,7 +171,7 @@ class HuggingFaceSource(TableSource, ImageSource):
         dataset = self._open()
         schema = dataset.features.arrow_schema
         decoded = image_columns(schema) | (frozenset() if self.look.keep_encoded else sound_columns(schema))
-        shown = [leaf for leaf in self._leaves(dataset) if leaf.name not in decoded]
+        shown = [leaf for leaf in self._columns(dataset) if leaf.name not in decoded]
         return self.table_form.notes(shown)
 
 

@@ -57,7 +57,8 @@ def key_type(values: Sequence[Any], named: Any, key: str, file: str) -> Any:
     else:
         other = next(one for one in there if type(one) is not type(there[0]))
         raise mixed(key, None, f"{there[0]!r:.50} and {other!r:.50}", file)
-    raise OptionError(_would_be_rounded(key, beyond), file=file, remedy=_kept_or_rounded(key))
+    reason, remedy = _rounding(key, beyond)
+    raise OptionError(reason, file=file, remedy=remedy)
 
 
 def column_of(values: Sequence[Any], kind: Any, key: str, where: str, *, rounds: bool) -> Any:
@@ -86,7 +87,8 @@ def column_of(values: Sequence[Any], kind: Any, key: str, where: str, *, rounds:
             reason = str(error)[:200] if beyond is None else f"{inner} does not have {beyond}"
             raise mixed(key, _wider(beyond, inner), reason, where) from None
         if not rounds and (beyond := _rounded(elements)) is not None:
-            raise FormatError(_would_be_rounded(key, beyond), file=where, remedy=_kept_or_rounded(key)) from None
+            reason, remedy = _rounding(key, beyond)
+            raise FormatError(reason, file=where, remedy=remedy) from None
         found = arrow.array(_floated(values), kind)  # a large whole number, which is a float, too
     if arrow.types.is_floating(inner):
         numbers = found
@@ -191,18 +193,12 @@ def late_key(key: str, value: Any, where: str) -> FormatError:
     )
 
 
-def _would_be_rounded(key: str, number: int | None) -> str:
-    return (
-        f"the key {key!r:.100} has the whole number {number!s:.100}, which would be rounded: int64 and uint64 do not "
-        "hold all numbers of the key"
-    )
-
-
-def _kept_or_rounded(key: str) -> str:
-    return (
-        f"Keep it as a text, `as_json=[{as_pasted(key)}]`; or say of what type it is, which may round it, "
-        f"`types={{{as_pasted(key)}: 'float64'}}`, say."
-    )
+def _rounding(key: str, number: int | None) -> tuple[str, str]:
+    """The fault of a number that no type of numbers has, and the way out."""
+    what = f"the key {key!r:.100} has the whole number {number!s:.100}, which would be rounded"
+    rounded = f"or say of what type it is, which may round it, `types={{{as_pasted(key)}: 'float64'}}`, say."
+    way = f"Keep it as a text, `as_json=[{as_pasted(key)}]`; {rounded}"
+    return f"{what}: int64 and uint64 do not hold all numbers of the key", way
 
 
 def named_type(name: str, given: object) -> Any:

@@ -71,14 +71,6 @@ class JsonLinesSource(TableSource):
         """See `Source.describe`."""
         return {"kind": self.kind, "files": stamps(self._files()), "types": self.types, **self.table_form.to_json()}
 
-    def notes(self) -> list[str]:
-        """Sentences that users should know of it."""
-        return self.table_form.notes(self._columns()[1])
-
-    def metadata(self) -> dict[str, Any]:
-        """The part of the dataset's metadata that follows from it: units, of keys that `types` says are times."""
-        return self.table_form.metadata(self._columns()[1])
-
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of lines; a packed file is one part."""
         found: list[Part] = []
@@ -167,6 +159,9 @@ class JsonLinesSource(TableSource):
             return [one.get(key) for one in objects]
         with reading(f"the key {key!r:.100} cannot be kept as a text of JSON", where, RecursionError):
             return [json.dumps(one[key], ensure_ascii=False) if key in one else None for one in objects]
+
+    def _leaves(self) -> list[Leaf]:
+        return self._columns()[1]
 
     def _columns(self) -> tuple[dict[str, bool], list[Leaf]]:
         """The keys of the first lines, True for those of objects; and what fields are made of."""

@@ -95,15 +95,7 @@ class TableInMemory(TableSource):
 
     def notes(self) -> list[str]:
         """Notes for users on the table."""
-        return [
-            *self._left_out,
-            *self.table_form.index_notes(self.table.schema),
-            *self.table_form.notes(self._leaves()),
-        ]
-
-    def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the units of the table's columns."""
-        return self.table_form.metadata(self._leaves())
+        return [*self._left_out, *self.table_form.index_notes(self.table.schema), *super().notes()]
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""

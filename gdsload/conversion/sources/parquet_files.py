@@ -70,9 +70,8 @@ class ParquetSource(TableSource, ImageSource):
 
     def metadata(self) -> dict[str, Any]:
         """The source's part of the dataset's metadata: the names of classes, where they are noted, and units."""
-        schema, leaves = self._first()
-        classes = class_names(schema)
-        return ({"classes": classes} if classes else {}) | self.table_form.metadata(leaves)
+        classes = class_names(self._first()[0])
+        return ({"classes": classes} if classes else {}) | super().metadata()
 
     def notes(self) -> list[str]:
         """Notes for users on the source."""
@@ -98,7 +97,7 @@ class ParquetSource(TableSource, ImageSource):
         """Schema and fields of the first file."""
         file = self._tables()[0]
         with opened_table(file) as table:
-            return self._schema(table, file), self._leaves(table, file, self._partitions()[file])
+            return self._schema(table, file), self._columns(table, file, self._partitions()[file])
 
     def first_items(self) -> Iterator[Item]:
         """See `ImageSource.first_items`."""
@@ -110,7 +109,7 @@ class ParquetSource(TableSource, ImageSource):
         first: tuple[str, list[Leaf]] | None = None
         for file, partition in self._partitions().items():
             with opened_table(file) as table:
-                leaves = self._leaves(table, file, partition)
+                leaves = self._columns(table, file, partition)
                 first = first or (file, leaves)
                 _check_units(*first, file, leaves)
                 columns = {leaf.path[0] for leaf in leaves}
@@ -125,7 +124,7 @@ class ParquetSource(TableSource, ImageSource):
         file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:])
         partition = self._partitions()[file]
         with opened_table(file) as table:
-            leaves = self._leaves(table, file, partition)
+            leaves = self._columns(table, file, partition)
             schema = self._schema(table, file)
             images = ImageColumns(image_columns(schema), sound_columns(schema), leaves, self.form, file)
             columns = [name for name in dict.fromkeys(leaf.path[0] for leaf in leaves) if name not in partition]
@@ -157,7 +156,10 @@ class ParquetSource(TableSource, ImageSource):
         """The columns of a file."""
         return table.schema_arrow if _is_parquet(table) else table.schema
 
-    def _leaves(self, table: Any, file: str, partition: Mapping[str, int | str]) -> list[Leaf]:
+    def _leaves(self) -> list[Leaf]:
+        return self._first()[1]
+
+    def _columns(self, table: Any, file: str, partition: Mapping[str, int | str]) -> list[Leaf]:
         schema = self.table_form.without_index(self._schema(table, file))
         return self.table_form.leaves(
             partitioned_schema(schema, partition, file), file, sorted(image_columns(schema) | sound_columns(schema))

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -40,7 +40,7 @@ def columns(draw):
     """A column as Python has it, maybe of lists or structs, its type, and what stands for a missing value."""
     kind, values, fill = draw(st.sampled_from(COLUMNS))
     for shape in (
-        draw(st.sampled_from(["", "", "l", "f", "lf", "s"])) if kind == pa.int64() or kind == pa.float32() else ""
+        draw(st.sampled_from(["", "", "l", "f", "fl", "s"])) if kind == pa.int64() or kind == pa.float32() else ""
     ):
         sizes = {"min_size": 2, "max_size": 2} if shape == "f" else {"max_size": 3}
         values = st.none() | values
@@ -62,7 +62,12 @@ def expected(value, kind, fill):
     return [expected(one, kind.value_type, fill) for one in value] if isinstance(value, list) else value
 
 
-@settings(deadline=None)
+UNEVEN = [[[1], [2]], [[], []], None, [[3], [4]], [[5], [6]]]
+
+
+@settings(deadline=None, max_examples=60)
+@example(column=(UNEVEN, pa.list_(pa.list_(pa.int64())), None), edges=[], form="file")
+@example(column=(UNEVEN, pa.list_(pa.list_(pa.int64()), 2), None), edges=[], form="file")
 @given(
     column=columns(), edges=st.lists(st.integers(0, 5)), form=st.sampled_from(["parquet", "file", "stream", "memory"])
 )

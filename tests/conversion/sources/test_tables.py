@@ -229,15 +229,6 @@ def test_checksums_of_pages_are_compared(tmp_path):
         gdsload.convert(path, tmp_path / "out", workers=1)
 
 
-def test_shards_have_the_size_asked_for_whatever_row_groups_are(tmp_path):
-    numbers = np.arange(10_000)
-    pq.write_table(pa.table({"x": numbers}), tmp_path / "t.parquet", row_group_size=100)
-    for workers, shard_bytes, shards in ((1, "256MiB", 1), (1, "10kB", 9), (2, "10kB", 9)):
-        how = {"workers": workers, "shard_bytes": shard_bytes, "overwrite": True}
-        assert gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", **how).shards == shards
-        assert gdsload.ShardDataset(tmp_path / "out").column("x").tolist() == numbers.tolist()
-
-
 @pytest.mark.parametrize(("kind", "name"), [("parquet", "t.parquet"), ("file", "t.feather"), ("stream", "t.arrow")])
 def test_damaged_anywhere_is_read_or_refused(tmp_path, kind, name):
     path = tmp_path / name
@@ -268,22 +259,6 @@ def test_spoiled_offsets_never_lead_out_of_the_table(tmp_path, kind, name):
 def test_no_rows(tmp_path):
     with pytest.raises(FormatError, match="not one row"):
         ParquetSource(write(tmp_path / "t.parquet", table().slice(0, 0), "parquet")).parts(1)
-
-
-def test_gathered_row_groups_go_on_where_they_were(tmp_path):
-    pq.write_table(pa.table({"x": np.arange(20_000), "s": ["a"] * 20_000}), tmp_path / "t.parquet", row_group_size=500)
-    how = {"workers": 1, "shard_bytes": "40kB"}
-
-    def stop(samples, nbytes, parts, of):
-        assert of < 40
-        if parts == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", **how, progress=stop)
-    assert gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", **how).resumed == 3
-    gdsload.convert(tmp_path / "t.parquet", tmp_path / "whole", **how | {"workers": 3})
-    assert gdsload.ShardDataset(tmp_path / "out").digest == gdsload.ShardDataset(tmp_path / "whole").digest
 
 
 def test_equals_what_datasets_reads(tmp_path):

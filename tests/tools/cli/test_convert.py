@@ -150,7 +150,7 @@ def test_what_fills_and_what_should_be_known(tmp_path, capsys):
         assert "note: 'zip' is taken for int, but '00501' begins with a zero" in capsys.readouterr().out
     assert [sample["age"].item() for sample in gdsload.ShardDataset(tmp_path / "out")] == [3, -1]
     assert main(["convert", str(tmp_path / "t.csv"), str(tmp_path / "a"), "--fields", "age", "--fill", "age=x"]) == 2
-    assert "--fill has 'x' for field 'age', which is int64" in capsys.readouterr().err
+    assert "fill has 'x' for field 'age', which is int64" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["a,b", "a=b", "a b", "it's"])
