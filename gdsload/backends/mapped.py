@@ -36,11 +36,9 @@ def registered_in_process() -> int:
 
 
 class MappedBackend(FileBackend):
-    """Gathers from the page cache.
+    """Gathers mapped shards from the page cache.
 
     Args:
-        files: the shards, mapped.
-        device: the GPU.
         register_bytes: bytes of files that may be registered at once. Beyond it, the least recently used shards that no
             pending read holds are unregistered.
     """

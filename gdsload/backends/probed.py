@@ -25,13 +25,7 @@ class ProbedBackend(FileBackend):
     """Reads by one backend until a better one is there.
 
     Args:
-        files: the shards.
-        first: reads until then.
         ask: called once, in a thread.
-
-    Attributes:
-        now: what reads now.
-        why: why it does.
     """
 
     name = "probed"

@@ -93,7 +93,6 @@ class OpenedBackend:
     """A backend, and why it was chosen.
 
     Attributes:
-        backend: the backend.
         name: its name, as of now.
         reason: the evidence for the choice, as of now.
         answer: the path that bytes take now, in one sentence.

@@ -15,9 +15,8 @@ MOST_BATCHES, MOST_THREADS, _MOST_THAT_COPY = 64, 4, 12
 def gatherers(*, copies: bool = False) -> int:
     """The number of threads that gather at once, where that takes a processor: as many as pay, and the consumer.
 
-    Args:
-        copies: whether each waits for the copy of what it has gathered to a device: over PCIe 5 x16, 4, 8 and 12 of
-            them deliver 20, 27 and 28 GB/s of rows of 150 KB (an H100, 16 processors).
+    With `copies`, each waits for the copy of what it has gathered to a device: over PCIe 5 x16, 4, 8 and 12 of them
+    deliver 20, 27 and 28 GB/s of rows of 150 KB (an H100, 16 processors).
     """
     return min(_MOST_THAT_COPY if copies else MOST_THREADS, max(processors() - 1, 1)) + 1
 

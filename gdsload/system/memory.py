@@ -95,24 +95,14 @@ def populate(address: int, nbytes: int) -> int:
 def row_view(unit: int, row_bytes: int, low: int, high: int) -> torch.Tensor:
     """The host memory from address `low` to `high` as overlapping rows; row i begins at address ``low + i * unit``.
 
-    Args:
-        unit: bytes of an element, which divides all the others.
-        row_bytes: bytes a row.
-        low: address of the first row.
-        high: address of the last row; both so that ``((high - low) // unit + 1) * row_bytes`` is below 2**63.
+    `unit` is bytes of an element, which divides all the others. `high` is the address of the last row; both so that
+    ``((high - low) // unit + 1) * row_bytes`` is below 2**63.
     """
     return _view(unit, ((high - low) // unit + 1, row_bytes // unit), low, (unit, unit))
 
 
 def dense_view(unit: int, row_bytes: int, address: int, rows: int) -> torch.Tensor:
-    """The host memory from an address on as consecutive rows.
-
-    Args:
-        unit: bytes of an element, which divides all the others.
-        row_bytes: bytes a row.
-        address: of the first row.
-        rows: how many.
-    """
+    """The host memory from an address on as rows of elements of `unit` bytes, which divides all the others."""
     return _view(unit, (rows, row_bytes // unit), address, (row_bytes, unit))
 
 

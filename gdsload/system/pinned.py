@@ -29,7 +29,6 @@ class PinnedBlock:
     """A part of the arena.
 
     Attributes:
-        tensor: its bytes.
         address: of its first byte, to be written to and copied from.
         copied: the event recorded after the last copy out of it; None if there was none.
         handle: CUDA's handle of that event.
@@ -45,8 +44,6 @@ class PinnedRing:
     """Pinned blocks of one size.
 
     Args:
-        device: the GPU that they are copied to.
-        count: how many.
         block_bytes: bytes of each, a multiple of the page size.
 
     Raises:

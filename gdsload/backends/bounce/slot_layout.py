@@ -27,14 +27,7 @@ _WORKED_OUT_FROM_BYTES = 64 * 1024
 
 
 class BlockFill(NamedTuple):
-    """The reads that fill a block, and the bytes of it that are copied.
-
-    Attributes:
-        first: its first read.
-        stop: the read after its last.
-        low: byte position in the slot that it is copied to.
-        nbytes: bytes to copy there.
-    """
+    """The reads `first` to `stop` that fill a block, and its bytes that are copied to the slot, from byte `low` on."""
 
     first: int
     stop: int
@@ -50,7 +43,6 @@ class Layout(NamedTuple):
         within: int64, the byte position of each read in its block.
         parts: what fills the slot, a block at a time.
         places: int64, for each wanted extent the byte position of its first byte in the slot.
-        nbytes: bytes of the slot.
     """
 
     reads: Extents

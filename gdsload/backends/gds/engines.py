@@ -84,7 +84,6 @@ class CufileEngine(Engine):
     """cuFile's own API.
 
     Args:
-        device: the GPU.
         batches: whether cuFile is known to make many reads by one call.
     """
 
@@ -178,7 +177,6 @@ class KvikioEngine(Engine):
     """kvikio, which calls cuFile; its own compat mode is switched off, so that it fails where cuFile does.
 
     Args:
-        device: the GPU.
         batches: not used, as kvikio has no call for many reads.
     """
 

@@ -68,7 +68,6 @@ class Slots:
     """Chunks of device memory.
 
     Args:
-        device: the GPU.
         engine: registers chunks for DMA; None to leave them unregistered.
     """
 

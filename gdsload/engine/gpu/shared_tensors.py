@@ -15,7 +15,6 @@ class SharedTensors:
     """Tensors on a GPU that kernels on any stream may read, after `use` on that stream.
 
     Args:
-        device: the GPU.
         stream: the one that they are made on; None: one for these alone.
     """
 
