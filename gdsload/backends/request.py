@@ -90,11 +90,9 @@ class BackendRequest:
 
 @dataclass(frozen=True, slots=True)
 class OpenedBackend:
-    """A backend, and why it was chosen.
+    """A backend, and why it was chosen; all texts are as of now.
 
     Attributes:
-        name: its name, as of now.
-        reason: the evidence for the choice, as of now.
         answer: the path that bytes take now, in one sentence.
         way: how bytes reach the GPU now, in a few words; empty for several ways, or none.
     """

@@ -52,9 +52,7 @@ class LoadedRows:
     """Samples that are read together.
 
     Attributes:
-        fields: the addresses of their rows.
         index: the user's index of each; none where the rows are found by id.
-        files: the shards they come from.
         pending: the read, and when its bytes have landed.
         remaining: how many samples have not been gathered yet.
         counted: whether its bytes have been counted, as some have been gathered.
@@ -107,7 +105,6 @@ class RowSlice:
 
     Attributes:
         chosen: which of them, in order; where rows are found by id, only how many counts.
-        count: how many samples they are.
     """
 
     rows: LoadedRows

@@ -53,7 +53,6 @@ class _Reach:
     """The addresses of the samples, and the kernels that gather them.
 
     Attributes:
-        addresses: where the shards are.
         over_pcie: whether some of them are in host memory.
         gather: what gathers them; None where no field needs it.
         rows: the fields that it gathers. Others are copied: in the order of the shards all of them are runs, and long

@@ -83,10 +83,9 @@ def unmap(address: int, nbytes: int) -> None:
 def populate(address: int, nbytes: int) -> int:
     """Read the pages of a mapped range into memory and map them in this process's page table.
 
-    Returns:
-        0, or the number of an error: EFAULT where touching one of the pages would end the process, because the file
-        does not reach that far, or the disk or the file system fails; EINVAL where the kernel does not know the call
-        (before Linux 5.14).
+    Returns 0, or the number of an error: EFAULT where touching one of the pages would end the process, because the file
+    does not reach that far, or the disk or the file system fails; EINVAL where the kernel does not know the call
+    (before Linux 5.14).
     """
     start = address & ~(mmap.PAGESIZE - 1)
     return ctypes.get_errno() if _libc.madvise(start, address + nbytes - start, _MADV_POPULATE_READ) else 0

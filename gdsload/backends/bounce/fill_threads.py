@@ -40,7 +40,6 @@ class ThreadFill:
     Args:
         count: called with how many bytes were read with O_DIRECT and how many through the page cache.
         threads: how many blocks are filled at once out of the page cache, by a processor each.
-        where: the processors to run on; None for any.
     """
 
     def __init__(

@@ -45,8 +45,6 @@ class ResidentRows:
 
     Args:
         count: called with 0 and how many bytes were gathered.
-        processors: how many gather at once.
-        where: the processors to run on; None for any.
     """
 
     def __init__(

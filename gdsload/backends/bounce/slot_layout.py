@@ -57,14 +57,10 @@ def lay_out(
 ) -> Layout:
     """Plan a slot.
 
-    Offsets and lengths of all reads are multiples of a page, but for lengths that end with a shard.
-
-    Args:
-        wanted: extents of open shards, in any order; they may repeat and overlap.
-        sizes: bytes of each shard.
-        longest: see `coalesce`, max_read_bytes; of few long extents, those that touch are one read however long it is.
-        block_of: bytes of a block, for a slot of so many bytes; a multiple of a page.
-        drives: which drive each shard is on; a block is filled from one. None: all are on one.
+    Offsets and lengths of all reads are multiples of a page, but for lengths that end with a shard. The extents are of
+    open shards, in any order; they may repeat and overlap. For `longest` see `coalesce`, max_read_bytes; of few long
+    extents, those that touch are one read however long it is. `block_of` gives the bytes of a block, a multiple of a
+    page, for a slot of so many bytes. A block is filled from one drive; without `drives` all shards are on one.
     """
     if drives is not None and drives.alone(wanted.file):
         drives = None

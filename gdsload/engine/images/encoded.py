@@ -28,7 +28,6 @@ class EncodedImages(NamedTuple):
 
     Attributes:
         values: the bytes of all, one after the other, uint8 ``[bytes]`` in host memory.
-        lengths: how many bytes each has.
     """
 
     values: torch.Tensor
