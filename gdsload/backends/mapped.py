@@ -38,9 +38,8 @@ def registered_in_process() -> int:
 class MappedBackend(FileBackend):
     """Gathers mapped shards from the page cache.
 
-    Args:
-        register_bytes: bytes of files that may be registered at once. Beyond it, the least recently used shards that no
-            pending read holds are unregistered.
+    Beyond `register_bytes` of files at once, the least recently used shards that no pending read holds are
+    unregistered.
     """
 
     name = "mapped"

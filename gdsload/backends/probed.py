@@ -22,11 +22,7 @@ Ask = Callable[[], tuple[OpenedBackend | None, str]]
 
 
 class ProbedBackend(FileBackend):
-    """Reads by one backend until a better one is there.
-
-    Args:
-        ask: called once, in a thread.
-    """
+    """Reads by one backend until a better one is there; `ask` is called once, in a thread."""
 
     name = "probed"
 

@@ -35,9 +35,8 @@ _CPU = torch.device("cpu")
 def probe_each(probe: Probing, paths: Sequence[str], device: torch.device) -> tuple[CufileProbe, str | None]:
     """Probe cuFile with a file of each drive.
 
-    Returns:
-        What came of the first that cannot be read, or else of the first that is not read by DMA, or else of the first;
-        and its path if there are several drives. Nothing is asked about a dataset without shards.
+    Returns what came of the first that cannot be read, or else of the first that is not read by DMA, or else of the
+    first; and its path if there are several drives. Nothing is asked about a dataset without shards.
     """
     found: list[tuple[CufileProbe, str | None]] = []
     for path in paths:

@@ -113,7 +113,6 @@ class SampleTransform:
 
     Args:
         keys: of an epoch's step with so many samples, the seed of each sample's random numbers.
-        index: the key of a batch's samples' indices.
         collate: makes a batch of the results; None: torch's `default_collate`.
         ahead: whether workers call the transforms; else the thread that makes the batch does.
     """

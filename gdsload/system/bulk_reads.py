@@ -64,8 +64,7 @@ class _Wanted(NamedTuple):
 class BulkReads:
     """Reads parts of files into memory, many by one call. Its methods may be called from several threads at once.
 
-    Args:
-        one_by_one: make a call for each read after all, as where the system refuses anything else.
+    With `one_by_one` it makes a call for each read after all, as where the system refuses anything else.
     """
 
     def __init__(self, *, one_by_one: bool = False) -> None:

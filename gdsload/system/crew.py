@@ -161,11 +161,7 @@ class Crew:
 
 
 class _Process:
-    """A process of one thread, which is started when there is something to do.
-
-    Args:
-        start: starts a command that inherits a descriptor.
-    """
+    """A process of one thread; `start` starts its command, which inherits a descriptor, once there is work to do."""
 
     def __init__(self, start: Callable[[list[str], int], subprocess.Popen[bytes]], work: Work) -> None:
         self._start, self._for = start, work

@@ -55,8 +55,7 @@ class ReadsUnderWayError(RuntimeError):
 class CufileBatches:
     """Reads many parts of files into device memory. Its methods may be called from several threads.
 
-    Args:
-        cufile: the module `cuda.bindings.cufile`, its driver open.
+    `cufile` is the module `cuda.bindings.cufile`, its driver open.
     """
 
     def __init__(self, cufile: Any) -> None:

@@ -41,10 +41,7 @@ class PinnedBlock:
 
 
 class PinnedRing:
-    """Pinned blocks of one size.
-
-    Args:
-        block_bytes: bytes of each, a multiple of the page size.
+    """Pinned blocks of one size, `block_bytes`, which is a multiple of the page size.
 
     Raises:
         BackendUnavailableError: if the memory cannot be allocated or pinned.

@@ -163,8 +163,7 @@ def own_thread() -> bool:
 class Pool:
     """Daemon threads that do pieces of work in the order in which they are given. They start with the first one.
 
-    Args:
-        initializer: called at the start of each thread: it may limit it to some processors.
+    `initializer` is called at the start of each thread, and may limit it to some processors; `finalizer` at its end.
     """
 
     def __init__(

@@ -43,9 +43,8 @@ PINNED_BYTES = (_THREADS + _COPIED) * _MAX_BLOCK_BYTES
 class BounceBackend(FileBackend):
     """Reads files, mapped or not, into pinned memory and copies them to a GPU.
 
-    Args:
-        threads: how many blocks are filled at once, and how many processors gather; None for as many as keep up with
-            the link.
+    `threads` is how many blocks are filled at once, and how many processors gather; None for as many as keep up with
+    the link.
     """
 
     name = "bounce"

@@ -43,8 +43,7 @@ _ALIGNMENT = 512
 class ResidentRows:
     """Gathers rows of mapped shards that are in the page cache, and has them copied.
 
-    Args:
-        count: called with 0 and how many bytes were gathered.
+    `count` is called with 0 and how many bytes were gathered.
     """
 
     def __init__(

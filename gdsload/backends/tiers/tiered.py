@@ -50,11 +50,7 @@ class Near(Backend, Protocol):
 
 
 class Tiered(FileBackend):
-    """Serves shards from a tier once it holds them, and the others by another backend.
-
-    Args:
-        far: reads the others; closed with this.
-    """
+    """Serves shards from a tier once it holds them, and the others by another backend, which is closed with this."""
 
     addressable = True
 

@@ -36,8 +36,7 @@ _READS = 16
 class VramTier(FileBackend):
     """Shards in VRAM, of `vram_bytes` at most.
 
-    Args:
-        span: returns the byte range [begin, end) of a shard that will be wanted; other bytes are not kept.
+    Of each, the byte range [begin, end) that `span` returns will be wanted; other bytes are not kept.
     """
 
     name, thread = "vram", "gdsload-vram"

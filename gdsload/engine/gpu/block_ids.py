@@ -182,9 +182,7 @@ samples of each."""
 class BlockIds:
     """Makes the position ids of consecutive batches of one epoch, on any stream and by any thread.
 
-    Args:
-        order: the samples' order; with the schedule, one that is `possible`.
-        schedule: which of its positions each step of this rank takes.
+    Order and schedule are `possible` together; the schedule says which positions each step of this rank takes.
 
     Raises:
         torch.OutOfMemoryError: if the device has no room for the blocks.

@@ -92,8 +92,7 @@ class FieldImages(NamedTuple):
 class HostImages:
     """Decodes the images of batches by all processors.
 
-    Args:
-        empty: makes the memory of a result, uninitialized, given bytes; None: torch's.
+    `empty` makes the memory of a result, uninitialized, given bytes; None: torch's.
     """
 
     def __init__(self, options: Mapping[str, DecodeImage], empty: Callable[[int], memoryview] | None = None) -> None:

@@ -79,9 +79,7 @@ class _Part(NamedTuple):
 class KeptImages:
     """Decodes the images of batches, and keeps them.
 
-    Args:
-        images: what decodes them, but for flips of those that are kept: see `as_kept`.
-        name: of the memory, for people.
+    `images` decodes them, but for flips of those that are kept: see `as_kept`.
     """
 
     def __init__(self, wanted: Mapping[str, DecodeImage], images: HostImages, keep: Keep, name: str = "memory") -> None:
