@@ -146,7 +146,6 @@ class PendingRead:
 
     Attributes:
         addresses: int64, for each extent the address of its first byte: of host memory or of the device's.
-        completion: the end of the read.
         nbytes: arena memory that the read holds until released, in bytes; 0 where bytes are used in place.
         release: frees that memory; call it once, after the last gather from the addresses has been made or, for
             work on a stream, has ended there.
@@ -199,10 +198,8 @@ class Backend(Protocol):
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """Start reading extents; see the module's docstring.
 
-        Args:
-            wanted: the extents.
-            to: ``"host"`` for bytes that are decoded there: they land in a mapping of their file if they can, and need
-                not go to the device and back.
+        ``to="host"`` is for bytes that are decoded there: they land in a mapping of their file if they can, and need
+        not go to the device and back.
 
         Raises:
             ReadError: if a file cannot be opened, or is not the one that was opened before.
@@ -233,11 +230,7 @@ class Backend(Protocol):
 
 
 class FileBackend:
-    """The common part of backends that read local files; subclasses override what differs.
-
-    Args:
-        files: the files.
-    """
+    """The common part of backends that read local files; subclasses override what differs."""
 
     name: str
     in_place = False

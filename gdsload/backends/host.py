@@ -56,10 +56,9 @@ def host_side(files: Files, threads: int | None) -> HostBackend | None:
 
 
 class HostBackend(FileBackend):
-    """Reads files into CPU memory.
+    """Reads files, mapped or not, into CPU memory.
 
     Args:
-        files: the shards; mapped or not.
         threads: how many reads are made at once, from all drives; None for as many as suits.
         usual: how many suit one drive.
         read_bytes: the longest read.
@@ -101,10 +100,7 @@ class HostBackend(FileBackend):
         """Return whether a few places of the extents are in the page cache.
 
         Found out by reads that must not wait: mincore and cachestat give no answer to readers who do not own the file.
-
-        Args:
-            wanted: the extents.
-            trust: whether a dataset that was found resident again and again is checked less and less often.
+        With `trust`, a dataset that was found resident again and again is checked less and less often.
         """
         if trust and self._trusted > 0:  # without a lock: threads at once may look once more, or once less
             self._trusted -= 1

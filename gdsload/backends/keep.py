@@ -48,19 +48,12 @@ def keep(
 
     The one that comes last after the first wanted one is read first: an epoch in order then has its own reads at the
     other end. What the epoch has read itself is noted meanwhile. A shard that cannot be read is left out: its error is
-    raised where a batch wants it.
+    raised where a batch wants it. Those that are not kept after all are taken out of `files.kept`.
 
-    Args:
-        files: the shards; those that are not kept after all are taken out of `files.kept`.
-        first: the shard that was wanted first.
-        at_once: shards that are read at once.
-        over: waits up to some seconds for the end, and returns whether it is over.
-        after_s: how long to wait before the first shard is read; those that are there already do not wait for it.
-        then: called with each shard that is in memory; says why no further one is to be read, or returns an empty text.
-        processors: where the threads run that read; None for anywhere.
-
-    Returns:
-        Why it ended before all were there, or an empty text.
+    `over` waits up to some seconds for the end, and returns whether it is over. The first shard is read after `after_s`
+    seconds, for which those that are there already do not wait. `then` is called with each shard that is in memory; it
+    says why no further one is to be read, or returns an empty text. Returns why it ended before all were there, or an
+    empty text.
     """
     spare, kept = int(_SPARE * _room()), np.flatnonzero(files.kept)
     pending = deque(np.roll(kept, -int(kept.searchsorted(first))).tolist())

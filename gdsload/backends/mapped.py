@@ -36,13 +36,10 @@ def registered_in_process() -> int:
 
 
 class MappedBackend(FileBackend):
-    """Gathers from the page cache.
+    """Gathers mapped shards from the page cache.
 
-    Args:
-        files: the shards, mapped.
-        device: the GPU.
-        register_bytes: bytes of files that may be registered at once. Beyond it, the least recently used shards that no
-            pending read holds are unregistered.
+    Beyond `register_bytes` of files at once, the least recently used shards that no pending read holds are
+    unregistered.
     """
 
     name = "mapped"
@@ -95,16 +92,12 @@ class MappedBackend(FileBackend):
         # Called for each group of batches: counting the registered ones would take longer than all the rest of it.
         return self._addresses if len(self._users) == len(self.registered) else None
 
-    def has_room(self, file: int) -> bool:
-        """Return whether an open shard fits into the rest of the budget."""
-        return self.registered_bytes + self.files.length(file) <= self.register_bytes
-
     def try_register(self, file: int) -> str:
         """Register an open shard if it fits into the rest of the budget; returns why not, or an empty text."""
         with self._lock:
             if self._closed or self.registered[file]:
                 return "" if self.registered[file] else "the loader was closed"
-            if not self.has_room(file):
+            if self.registered_bytes + self.files.length(file) > self.register_bytes:
                 return f"the {format_bytes(self.register_bytes)} of Memory.registered are used up"
         trouble = self._pin(file)  # without the lock, or reads of other shards would wait as long as it takes
         with self._lock:

@@ -22,17 +22,7 @@ Ask = Callable[[], tuple[OpenedBackend | None, str]]
 
 
 class ProbedBackend(FileBackend):
-    """Reads by one backend until a better one is there.
-
-    Args:
-        files: the shards.
-        first: reads until then.
-        ask: called once, in a thread.
-
-    Attributes:
-        now: what reads now.
-        why: why it does.
-    """
+    """Reads by one backend until a better one is there; `ask` is called once, in a thread."""
 
     name = "probed"
 

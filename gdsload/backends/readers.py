@@ -17,25 +17,15 @@ _LEAST = 2
 
 
 def threads_of_each(drives: int, usual: int, asked: int | None) -> int:
-    """The number of threads that read from each drive.
+    """The number of threads that read from each drive, where `usual` of them keep one busy.
 
-    Args:
-        drives: how many drives there are.
-        usual: how many keep one drive busy.
-        asked: how many were asked for, for all drives together; None: as many as suits.
+    `asked` is for all drives together; None: as many as suits.
     """
     return max(min(usual, _MOST // drives), min(usual, _LEAST)) if asked is None else max(asked // drives, 1)
 
 
 def one_each(drives: int, count: int, name: str, processors: Collection[int] | None = None) -> list[Pool]:
-    """A pool of so many threads for each drive.
-
-    Args:
-        drives: how many drives there are.
-        count: threads of each pool.
-        name: prefix of the threads' names.
-        processors: where they run; None for those of the thread that starts them.
-    """
+    """A pool of `count` threads for each drive; without `processors` they run where the thread that starts them may."""
     names = [name] if drives == 1 else [f"{name}-{number}" for number in range(drives)]
     return [Pool(count, each, partial(stay_on, processors)) for each in names]
 

@@ -35,9 +35,8 @@ _CPU = torch.device("cpu")
 def probe_each(probe: Probing, paths: Sequence[str], device: torch.device) -> tuple[CufileProbe, str | None]:
     """Probe cuFile with a file of each drive.
 
-    Returns:
-        What came of the first that cannot be read, or else of the first that is not read by DMA, or else of the first;
-        and its path if there are several drives. Nothing is asked about a dataset without shards.
+    Returns what came of the first that cannot be read, or else of the first that is not read by DMA, or else of the
+    first; and its path if there are several drives. Nothing is asked about a dataset without shards.
     """
     found: list[tuple[CufileProbe, str | None]] = []
     for path in paths:
@@ -90,12 +89,9 @@ class BackendRequest:
 
 @dataclass(frozen=True, slots=True)
 class OpenedBackend:
-    """A backend, and why it was chosen.
+    """A backend, and why it was chosen; all texts are as of now.
 
     Attributes:
-        backend: the backend.
-        name: its name, as of now.
-        reason: the evidence for the choice, as of now.
         answer: the path that bytes take now, in one sentence.
         way: how bytes reach the GPU now, in a few words; empty for several ways, or none.
     """

@@ -36,14 +36,7 @@ def preflight(
 ) -> CufileProbe | None:
     """Refuse a backend that was requested by name and cannot be used; nothing is opened.
 
-    Args:
-        request: the user's options.
-        paths: one shard on each drive.
-        mapped: whether the shards are mapped.
-        probe: probes cuFile.
-
-    Returns:
-        The result of cuFile's probe, if one was needed.
+    `paths` has one shard on each drive. Returns the result of cuFile's probe, if one was needed.
 
     Raises:
         BackendUnavailableError: if the backend cannot be used.
@@ -78,12 +71,7 @@ def _row(request: BackendRequest) -> BackendRow | None:
 
 
 def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
-    """Return whether the backend that `choose` will open gathers bytes from where they are.
-
-    Args:
-        request: the user's options.
-        mapped: whether the shards are mapped.
-    """
+    """Return whether the backend that `choose` will open gathers bytes from where they are."""
     row = _row(request)
     if row is BACKENDS["host"]:
         return mapped

@@ -41,10 +41,8 @@ class BatchForm:
     """The form of a batch: the codec of each column, the fields, and the decoding of images.
 
     Attributes:
-        codecs: of the columns that are wanted, how each is handed out.
         index: the key under which a batch carries the indices of its samples; None: it does not.
         fields: the fields in the order of a batch; none: in that of the columns.
-        decode: of the fields whose images are decoded, how.
     """
 
     codecs: Mapping[str, FieldCodec]
@@ -169,7 +167,6 @@ class Assembler(BatchMaker):
     """Builds batches in CPU memory, and copies them to a device if there is one to make them on.
 
     Args:
-        form: how a batch looks.
         pool: where batch memory comes from; pinned, if it is copied to a device.
         keep: how many of the images that it decodes it keeps; None: none.
         queue: the device that they are handed over on; None: none.

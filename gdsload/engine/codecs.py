@@ -45,7 +45,6 @@ class FieldCodec:
 
     Args:
         name: the column's name, which is the field's unless it is packed.
-        stored: what it is on disk.
         decode: makes a field of ragged rows; None: all rows have one shape.
         wants: where `decode` wants the stored rows, if batches are built on a device.
         own_lengths: whether the tensors of lengths that are handed out are this field's alone. Else fields of equal

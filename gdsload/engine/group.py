@@ -22,11 +22,7 @@ _EXPECTED = (GdsloadError, torch.OutOfMemoryError, torch.AcceleratorError, Drive
 
 
 class Group:
-    """Consecutive batches that are made together.
-
-    Attributes:
-        ready: where they are put when they are complete, once.
-    """
+    """Consecutive batches that are made together, and put into `ready` when they are complete, once."""
 
     def __init__(self, steps: range) -> None:
         self.steps = steps

@@ -102,13 +102,8 @@ class GroupLengths:
 def padded_pieces(addresses: IntArray, group: GroupLengths, padding: int) -> tuple[IntArray, IntArray]:
     """The pieces of samples that are all as long as the longest of their batch: each followed by rows of padding.
 
-    Args:
-        addresses: where each sample's rows are.
-        group: how many they are.
-        padding: where rows of padding are, as many as the longest sample has.
-
-    Returns:
-        The address of each piece and its rows, two for each sample.
+    `addresses` is where each sample's rows are; `padding` is where rows of padding are, as many as the longest sample
+    has. Returns the address of each piece and its rows, two for each sample.
     """
     longest = np.repeat(np.array(group.longest, np.int64), group.sizes)
     pieces = np.stack([addresses, np.full(len(addresses), padding)], axis=1).reshape(-1)

@@ -27,7 +27,6 @@ class LaneWindow:
     """This rank's part of the window of a lane, which is handed out in turn.
 
     Attributes:
-        count: its samples.
         stop: the lane position after its last.
         wanted: the positions of its samples, in the order in which they are read; or of the runs of consecutive samples
             that it is, first id and the one after the last, shape ``[runs, 2]``. None once it is being read.

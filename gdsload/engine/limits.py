@@ -15,24 +15,21 @@ MOST_BATCHES, MOST_THREADS, _MOST_THAT_COPY = 64, 4, 12
 def gatherers(*, copies: bool = False) -> int:
     """The number of threads that gather at once, where that takes a processor: as many as pay, and the consumer.
 
-    Args:
-        copies: whether each waits for the copy of what it has gathered to a device: over PCIe 5 x16, 4, 8 and 12 of
-            them deliver 20, 27 and 28 GB/s of rows of 150 KB (an H100, 16 processors).
+    With `copies`, each waits for the copy of what it has gathered to a device: over PCIe 5 x16, 4, 8 and 12 of them
+    deliver 20, 27 and 28 GB/s of rows of 150 KB (an H100, 16 processors).
     """
     return min(_MOST_THAT_COPY if copies else MOST_THREADS, max(processors() - 1, 1)) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a prefetcher.
+    """The limits of a prefetcher, in bytes; those of a batch, a window and a sample are what is expected.
 
     Attributes:
         prefetch_bytes: bytes of batches that may be ahead of the consumer.
         arena_bytes: bytes that reads may take in an arena.
         group_bytes: about how many bytes of batches are gathered at once; small batches are gathered several at a time,
             because handing a batch from thread to thread costs as much as copying a megabyte.
-        batch_bytes: expected bytes of a batch.
-        window_bytes: expected bytes of a window.
         sample_bytes: expected bytes of a sample, where larger batches than expected may come.
         grown: gives the bytes of the largest batch so far that transforms of samples have made.
         landing_bytes: as `group_bytes`, of batches whose bytes land in the arena first; 0: the same.

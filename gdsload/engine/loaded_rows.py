@@ -35,13 +35,9 @@ class RowMap:
 
     @classmethod
     def of_runs(cls, addresses: IntArray, counts: IntArray, row_bytes: int, first: IntArray | None = None) -> RowMap:
-        """Rows of one shape, which are in runs.
+        """Rows of one shape, which are in runs: where each begins, and how many they are.
 
-        Args:
-            addresses: where each run begins.
-            counts: the rows of each.
-            row_bytes: bytes a row.
-            first: the id of the first sample of each, to find rows by their ids; None: each sample has its address.
+        `first` is the id of the first sample of each run, to find rows by their ids; None: each sample has its address.
         """
         if first is not None:
             return cls(addresses - first * row_bytes, ends=first + counts)
@@ -56,9 +52,7 @@ class LoadedRows:
     """Samples that are read together.
 
     Attributes:
-        fields: the addresses of their rows.
         index: the user's index of each; none where the rows are found by id.
-        files: the shards they come from.
         pending: the read, and when its bytes have landed.
         remaining: how many samples have not been gathered yet.
         counted: whether its bytes have been counted, as some have been gathered.
@@ -110,9 +104,7 @@ class RowSlice:
     """Some of the loaded rows.
 
     Attributes:
-        rows: the loaded rows.
         chosen: which of them, in order; where rows are found by id, only how many counts.
-        count: how many samples they are.
     """
 
     rows: LoadedRows

@@ -60,11 +60,7 @@ _LAST_BYTES = 16 * 2**20
 
 
 class Prefetcher:
-    """Delivers the batches of one epoch.
-
-    Attributes:
-        stopped: whether it was closed or stopped.
-    """
+    """Delivers the batches of one epoch."""
 
     def __init__(
         self, source: BatchSource, steps: Steps, *, limits: Limits, start: int, stats: LoaderStats, runner: Runner

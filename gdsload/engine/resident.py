@@ -53,7 +53,6 @@ class _Reach:
     """The addresses of the samples, and the kernels that gather them.
 
     Attributes:
-        addresses: where the shards are.
         over_pcie: whether some of them are in host memory.
         gather: what gathers them; None where no field needs it.
         rows: the fields that it gathers. Others are copied: in the order of the shards all of them are runs, and long
@@ -235,7 +234,8 @@ class ResidentGather:
         batches = filled(form, sizes, self.maker.device, fill)
         if form.index is not None:
             for step, batch in zip(steps, batches, strict=True):
-                batch[form.index] = torch.from_numpy(self._index(step))
+                positions = self.job.steps.positions(range(step, step + 1))
+                batch[form.index] = torch.from_numpy(np.array(self.job.indices(positions)))
         reach.addresses.count(sum(sizes) * self._sample_bytes)
         return batches
 
@@ -297,10 +297,6 @@ class ResidentGather:
                     nbytes.append((high - low) * row_bytes)
                     places.append(target + (low - start) * row_bytes)
         return addresses, np.array(nbytes, np.int64), np.array(places, np.int64)
-
-    def _index(self, step: int) -> IntArray:
-        """The user's indices of a step's samples."""
-        return np.array(self.job.indices(self.job.steps.positions(range(step, step + 1))))
 
 
 def makes_plain_rows(maker: object) -> TypeGuard[DeviceAssembler]:

@@ -112,9 +112,7 @@ class SampleTransform:
     """Calls transforms with the samples of batches; several threads may call it at once.
 
     Args:
-        per_sample: what is done, and by whom.
         keys: of an epoch's step with so many samples, the seed of each sample's random numbers.
-        index: the key of a batch's samples' indices.
         collate: makes a batch of the results; None: torch's `default_collate`.
         ahead: whether workers call the transforms; else the thread that makes the batch does.
     """

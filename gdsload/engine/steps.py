@@ -31,10 +31,7 @@ class Steps(Protocol):
     def reach(self, step: int) -> int:
         """Ensure that steps up to `step` are known, or that the epoch's end is; by one thread at a time.
 
-        Afterwards `steps` is more than `step`, or final.
-
-        Returns:
-            Samples of the largest batch known.
+        Afterwards `steps` is more than `step`, or final. Returns the samples of the largest batch known.
         """
 
     def error(self, step: int) -> BaseException | None:
@@ -93,8 +90,6 @@ class Job:
     """The samples and steps that a prefetcher is to deliver.
 
     Attributes:
-        table: the samples.
-        steps: which positions each step takes.
         ids: sample id of each position in the table; None where they are the same.
         index: the user's index of the sample at each position; None where it is the position.
         transform: applied to each batch before it is handed out; None: nothing is.

@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch.utils.data import Dataset, Sampler
 
+from gdsload.engine.batch_source import identity
 from gdsload.errors import OptionError
 from gdsload.loader.loader import DataLoader
 
@@ -66,11 +67,7 @@ def _check_processes(accelerator: Accelerator) -> None:
 
 
 class _Run:
-    """An epoch that is being run, as Accelerate's `GradientState` knows loaders.
-
-    Attributes:
-        end_of_dataloader: whether the last batch has been handed out.
-    """
+    """An epoch that is being run, as Accelerate's `GradientState` knows loaders."""
 
     def __init__(self, accelerator: Accelerator, loader: DataLoader) -> None:
         self._accelerator, self._loader = accelerator, loader
@@ -167,10 +164,6 @@ class _Batches(Dataset[Any]):
         return self._samples[index]
 
 
-def _as_it_is(batch: Any) -> Any:
-    return batch
-
-
 class PreparedLoader(torch.utils.data.DataLoader[Any]):
     """A loader as Accelerate wants it; `prepare` makes it.
 
@@ -185,7 +178,7 @@ class PreparedLoader(torch.utils.data.DataLoader[Any]):
     def __init__(self, accelerator: Accelerator, loader: DataLoader) -> None:
         # Another generator: torch's loader draws a number at each epoch, for workers, which do not exist here.
         steps, generator = _Steps(accelerator, loader), torch.Generator()
-        super().__init__(_Batches(loader.dataset), batch_sampler=steps, collate_fn=_as_it_is, generator=generator)
+        super().__init__(_Batches(loader.dataset), batch_sampler=steps, collate_fn=identity, generator=generator)
         self.loader = loader
 
     def set_epoch(self, epoch: int) -> None:

@@ -39,14 +39,10 @@ def unique(numbers: IntArray) -> IntArray:
 
 
 def argsort(keys: NDArray[np.uint64], bits: int = 64) -> IntArray:
-    """Indices that sort keys along the last axis, those of equal ones in order.
+    """Indices that sort keys, which are below ``2**bits``, along the last axis, those of equal ones in order.
 
     numpy sorts numbers of 16 bits in linear time. Sorted so by their first ones, keys that are spread over all that
     they may be have hardly anything left to be put right: many thousands take a fifth of the time.
-
-    Args:
-        keys: what is sorted.
-        bits: the keys are below ``2**bits``.
     """
     if keys.shape[-1] < _BY_PARTS:
         return keys.argsort(kind="stable").astype(np.int64, copy=False)

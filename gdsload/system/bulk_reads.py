@@ -64,8 +64,7 @@ class _Wanted(NamedTuple):
 class BulkReads:
     """Reads parts of files into memory, many by one call. Its methods may be called from several threads at once.
 
-    Args:
-        one_by_one: make a call for each read after all, as where the system refuses anything else.
+    With `one_by_one` it makes a call for each read after all, as where the system refuses anything else.
     """
 
     def __init__(self, *, one_by_one: bool = False) -> None:
@@ -73,17 +72,11 @@ class BulkReads:
         self._one_by_one = one_by_one or _NUMBERS is None
 
     def read(self, fds: IntArray, offsets: IntArray, nbytes: IntArray, addresses: IntArray) -> IntArray:
-        """Make reads and wait for all of them; arrays of one length.
+        """Make reads of open descriptors and wait for all of them; arrays of one length.
 
-        Args:
-            fds: open descriptors.
-            offsets: the byte in its file from which each read is made.
-            nbytes: how many bytes.
-            addresses: where they go, in memory of this process which is not freed meanwhile.
-
-        Returns:
-            For each read the number of bytes that were read, which are fewer where a file ends before, or the number of
-            an error as a negative number.
+        `offsets` are the bytes in the files from which reads are made. `addresses` are in memory of this process which
+        is not freed meanwhile. Returns for each read the number of bytes that were read, which are fewer where a file
+        ends before, or the number of an error as a negative number.
         """
         wanted = _Wanted(fds, offsets, nbytes, addresses)
         context = self._context()
@@ -123,9 +116,6 @@ class BulkReads:
 
 class Context:
     """A context of the kernel's for reads that are under way, of one thread at a time.
-
-    Args:
-        numbers: the numbers of the calls.
 
     Raises:
         OSError: if there can be none.

@@ -51,14 +51,10 @@ def copy_to(
     on_host: Callable[[IntArray], NDArray[np.bool_]],
     device: torch.device,
 ) -> None:
-    """Queue copies of runs on the current stream.
+    """Queue copies of runs on the current stream, each from its address to its target on the device.
 
-    Args:
-        addresses: address of each run.
-        nbytes: bytes of each.
-        targets: address on the device that each goes to.
-        on_host: which of some addresses are of host memory; it must be registered with CUDA, or the copy would wait.
-        device: the device.
+    `on_host` returns which of some addresses are of host memory; it must be registered with CUDA, or the copy would
+    wait.
     """
     calls, sources = driver(), np.asarray(addresses, np.int64)
     if calls is None or device.index is None:

@@ -64,13 +64,7 @@ class Work:
 
 
 class Crew:
-    """Threads, or processes that import nothing of the user's script that is not needed.
-
-    Args:
-        work: what it is for.
-        count: how many there are.
-        processes: whether each works in a separate process.
-    """
+    """Threads, or processes that import nothing of the user's script that is not needed."""
 
     def __init__(self, work: Work, count: int, *, processes: bool) -> None:
         self._for, self._by_processes = work, processes
@@ -96,14 +90,11 @@ class Crew:
         ended: Callable[[Outcome], None],
         noted: Noted | None = None,
     ) -> None:
-        """Have a function called in a thread or process.
+        """Have a function called with some arguments in a thread or process.
 
-        Args:
-            function: the function.
-            arguments: what it is called with; with `noted` one more follows, by which it may call that on its way.
-            ended: called, in a thread of ours, with what returns its result or raises its error; also if it is
-                cancelled.
-            noted: called, in a thread of ours, with what the function calls its last argument with.
+        `ended` is called, in a thread of ours, with what returns its result or raises its error; also if it is
+        cancelled. With `noted` the function gets one more argument, by which it may call that on its way, in a thread
+        of ours.
         """
         found: list[Outcome] = [Failed(BrokenExecutor("it was not begun"))]
         work = partial(self._do, found, 0, function, arguments, noted)
@@ -112,8 +103,7 @@ class Crew:
     def results(self, function: Call, arguments: Sequence[tuple[Any, ...]]) -> list[Outcome]:
         """Have a function called with each of some arguments, and wait for all calls to end.
 
-        Returns:
-            For each call what returns its result or raises its error.
+        Returns for each call what returns its result or raises its error.
 
         Raises:
             LoaderClosedError: if some of it is cancelled.
@@ -171,12 +161,7 @@ class Crew:
 
 
 class _Process:
-    """A process of one thread, which is started when there is something to do.
-
-    Args:
-        start: starts a command that inherits a descriptor.
-        work: what it is for.
-    """
+    """A process of one thread; `start` starts its command, which inherits a descriptor, once there is work to do."""
 
     def __init__(self, start: Callable[[list[str], int], subprocess.Popen[bytes]], work: Work) -> None:
         self._start, self._for = start, work

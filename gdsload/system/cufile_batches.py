@@ -55,8 +55,7 @@ class ReadsUnderWayError(RuntimeError):
 class CufileBatches:
     """Reads many parts of files into device memory. Its methods may be called from several threads.
 
-    Args:
-        cufile: the module `cuda.bindings.cufile`, its driver open.
+    `cufile` is the module `cuda.bindings.cufile`, its driver open.
     """
 
     def __init__(self, cufile: Any) -> None:
@@ -71,15 +70,9 @@ class CufileBatches:
     ) -> IntArray:
         """Make reads and wait for all of them; arrays of one length.
 
-        Args:
-            handles: cuFile's handles of files.
-            bases: address of the device memory that each read goes to, as it was registered, if it was.
-            positions: byte position in that memory.
-            nbytes: how many bytes; at most `LONGEST_BYTES` each.
-            offsets: byte offset in the file.
-
-        Returns:
-            For each read the bytes that were read; 0 if it failed.
+        `handles` are cuFile's, of files. `bases` has the address of the device memory that each read goes to, as it was
+        registered, if it was, and `positions` the byte position in that memory. A read is of `LONGEST_BYTES` at most.
+        Returns for each read the bytes that were read; 0 if it failed.
 
         Raises:
             ReadsUnderWayError: if cuFile failed to tell whether some of the reads have ended.

@@ -99,9 +99,6 @@ class Driver:
     """The calls. Streams and events are torch's: the driver is given their handles.
 
     All raise DriverError with the driver's own text if it refuses, or if work that was queued before has failed.
-
-    Args:
-        library: the driver's library, as ctypes opened it.
     """
 
     def __init__(self, library: Any) -> None:
@@ -164,9 +161,8 @@ class Driver:
     def copy_many(self, targets: IntArray, sources: IntArray, nbytes: IntArray, stream: int) -> bool:
         """Queue many copies by few calls, which may run in any order and concurrently; otherwise as `copy_any`.
 
-        Returns:
-            Whether they were queued. If not, `copy_any` does it, with all of them, or raises what is wrong. A call that
-            was refused once is not made again.
+        Returns whether they were queued. If not, `copy_any` does it, with all of them, or raises what is wrong. A call
+        that was refused once is not made again.
         """
         name = self._many  # another thread may be refused meanwhile
         if name is None or not stream:  # it does not take the legacy default stream
@@ -194,13 +190,9 @@ class Driver:
         four domains from compute capability 9.0 on (CUDA Programming Guide, Memory Synchronization Domains): kernels
         are in the first one, and NCCL's in the second. Elsewhere all are in one.
 
-        Args:
-            function: the kernel's handle.
-            grid: blocks, and threads of each.
-            params: address of the structure, which is read before this returns.
-            stream: where it is queued.
-            own_sync_domain: the device's index, if the kernel reads beyond its memory. It is put into the third domain,
-                if there is one, so that no other kernel waits for its reads.
+        `grid` is blocks, and threads of each; `params` the address of the structure, which is read before this returns.
+        `own_sync_domain` is the device's index, if the kernel reads beyond its memory: it is put into the third domain,
+        if there is one, so that no other kernel waits for its reads.
         """
         blocks, threads = grid
         config = _Launch((blocks, 1, 1), (threads, 1, 1), 0, stream)

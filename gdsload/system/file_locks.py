@@ -12,14 +12,9 @@ _NO_LOCKS = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 def lock_file(fd: int, *, wait: bool) -> bool:
-    """Take the exclusive lock of an open file.
+    """Take the exclusive lock of an open file; False if the file system has no locks.
 
-    Args:
-        fd: the file's descriptor. The lock is released with the last one.
-        wait: whether to wait until nobody else has it.
-
-    Returns:
-        True if it is taken; False if the file system has no locks.
+    With `wait`, until nobody else has it. The lock is released with the last descriptor.
 
     Raises:
         BlockingIOError: if somebody else has it, and that is not waited for.

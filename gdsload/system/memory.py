@@ -83,10 +83,9 @@ def unmap(address: int, nbytes: int) -> None:
 def populate(address: int, nbytes: int) -> int:
     """Read the pages of a mapped range into memory and map them in this process's page table.
 
-    Returns:
-        0, or the number of an error: EFAULT where touching one of the pages would end the process, because the file
-        does not reach that far, or the disk or the file system fails; EINVAL where the kernel does not know the call
-        (before Linux 5.14).
+    Returns 0, or the number of an error: EFAULT where touching one of the pages would end the process, because the file
+    does not reach that far, or the disk or the file system fails; EINVAL where the kernel does not know the call
+    (before Linux 5.14).
     """
     start = address & ~(mmap.PAGESIZE - 1)
     return ctypes.get_errno() if _libc.madvise(start, address + nbytes - start, _MADV_POPULATE_READ) else 0
@@ -95,24 +94,14 @@ def populate(address: int, nbytes: int) -> int:
 def row_view(unit: int, row_bytes: int, low: int, high: int) -> torch.Tensor:
     """The host memory from address `low` to `high` as overlapping rows; row i begins at address ``low + i * unit``.
 
-    Args:
-        unit: bytes of an element, which divides all the others.
-        row_bytes: bytes a row.
-        low: address of the first row.
-        high: address of the last row; both so that ``((high - low) // unit + 1) * row_bytes`` is below 2**63.
+    `unit` is bytes of an element, which divides all the others. `high` is the address of the last row; both so that
+    ``((high - low) // unit + 1) * row_bytes`` is below 2**63.
     """
     return _view(unit, ((high - low) // unit + 1, row_bytes // unit), low, (unit, unit))
 
 
 def dense_view(unit: int, row_bytes: int, address: int, rows: int) -> torch.Tensor:
-    """The host memory from an address on as consecutive rows.
-
-    Args:
-        unit: bytes of an element, which divides all the others.
-        row_bytes: bytes a row.
-        address: of the first row.
-        rows: how many.
-    """
+    """The host memory from an address on as rows of elements of `unit` bytes, which divides all the others."""
     return _view(unit, (rows, row_bytes // unit), address, (row_bytes, unit))
 
 

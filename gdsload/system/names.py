@@ -13,10 +13,6 @@ __all__ = ["check_list", "check_names"]
 def check_list(what: str, given: object) -> None:
     """Refuse a text in place of a list of names: its letters would be the names.
 
-    Args:
-        what: whose value it is: ``"fields"``.
-        given: the value.
-
     Raises:
         OptionError: if it is a text.
     """
@@ -25,12 +21,7 @@ def check_list(what: str, given: object) -> None:
 
 
 def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse the first name that is not known.
-
-    Args:
-        what: what has the options: ``"DataLoader"``.
-        given: the names that were given.
-        known: the names that exist.
+    """Refuse the first name that is not known; `what` has the options: ``"DataLoader"``.
 
     Raises:
         OptionError: if one is not known.

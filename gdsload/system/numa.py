@@ -34,11 +34,10 @@ def node_of(device: torch.device, tree: Tree | None = None) -> int:
 
 
 def processors_near(device: torch.device, tree: Tree | None = None) -> set[int] | None:
-    """The processors on which threads that serve a GPU should run.
+    """The processors on which threads that serve a GPU should run: those of its node that this thread may run on.
 
-    Returns:
-        Those of its node that this thread may run on; None if its node is not known, there is only one, or this thread
-        may run on none of them: then threads run where they are.
+    None if its node is not known, there is only one, or this thread may run on none of them: then threads run where
+    they are.
     """
     node = node_of(device, tree)
     if node < 0:

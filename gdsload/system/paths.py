@@ -76,11 +76,7 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 
 
 def listed_paths(what: str, given: Iterable[object]) -> list[str]:
-    """Paths as texts.
-
-    Args:
-        what: whose value they are: ``"spread_over"``.
-        given: the paths.
+    """Paths as texts; `what` is the option whose value they are.
 
     Raises:
         OptionError: if one is none: a number, bytes, an empty text.

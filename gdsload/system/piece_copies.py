@@ -35,13 +35,8 @@ def usable() -> bool:
 def concatenate(addresses: IntArray, nbytes: IntArray, out: int) -> bool:
     """Copy pieces, one after the other, to `out`. Only where it is `usable`.
 
-    Args:
-        addresses: address of each piece, shape ``[pieces]``.
-        nbytes: bytes of each.
-        out: address of memory for all of them that is nobody else's, and that no piece is in.
-
-    Returns:
-        Whether all are copied; if not, some may be.
+    `addresses` has the shape ``[pieces]``. `out` is the address of memory for all of them that is nobody else's, and
+    that no piece is in. Returns whether all are copied; if not, some may be.
     """
     pieces = np.empty((len(addresses), 2), np.int64)
     pieces[:, 0], pieces[:, 1] = addresses, nbytes

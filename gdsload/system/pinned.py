@@ -29,7 +29,6 @@ class PinnedBlock:
     """A part of the arena.
 
     Attributes:
-        tensor: its bytes.
         address: of its first byte, to be written to and copied from.
         copied: the event recorded after the last copy out of it; None if there was none.
         handle: CUDA's handle of that event.
@@ -42,12 +41,7 @@ class PinnedBlock:
 
 
 class PinnedRing:
-    """Pinned blocks of one size.
-
-    Args:
-        device: the GPU that they are copied to.
-        count: how many.
-        block_bytes: bytes of each, a multiple of the page size.
+    """Pinned blocks of one size, `block_bytes`, which is a multiple of the page size.
 
     Raises:
         BackendUnavailableError: if the memory cannot be allocated or pinned.

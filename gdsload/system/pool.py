@@ -163,11 +163,7 @@ def own_thread() -> bool:
 class Pool:
     """Daemon threads that do pieces of work in the order in which they are given. They start with the first one.
 
-    Args:
-        count: how many threads.
-        name: prefix of the threads' names.
-        initializer: called at the start of each thread: it may limit it to some processors.
-        finalizer: called at the end of each thread.
+    `initializer` is called at the start of each thread, and may limit it to some processors; `finalizer` at its end.
     """
 
     def __init__(
@@ -188,11 +184,7 @@ class Pool:
         self._owner = 0  # the process that has the threads
 
     def run(self, works: Sequence[Work], future: Future | None = None) -> Future:
-        """Queue some work.
-
-        Args:
-            works: the pieces of work.
-            future: a future of as many parts; None for a new one.
+        """Queue some work, with a future of as many parts; None for a new one.
 
         Raises:
             LoaderClosedError: after `close`.

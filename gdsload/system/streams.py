@@ -131,9 +131,6 @@ class SideStream:
 
     It depends on nothing that is queued elsewhere, so the GPU computes it while it still fetches the batches before. On
     their stream it would be computed after them, while the link is idle.
-
-    Args:
-        device: the GPU.
     """
 
     def __init__(self, device: torch.device) -> None:

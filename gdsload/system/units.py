@@ -19,10 +19,7 @@ _PATTERN = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*", re.ASCII
 def parse_bytes(value: int | str, name: str, *, at_least: int = 0) -> int:
     """Turn ``"256MiB"``, ``"1.5 GB"`` or a plain number of bytes into a number of bytes.
 
-    Args:
-        value: the size; KiB, MiB, GiB and TiB are powers of 1024, kB, MB, GB and TB powers of 1000.
-        name: the argument's name, for the error.
-        at_least: the smallest size that makes sense.
+    KiB, MiB, GiB and TiB are powers of 1024, kB, MB, GB and TB powers of 1000. `name` is the argument's, for the error.
 
     Raises:
         OptionError: if the text is no size, or the size is below `at_least`.

@@ -56,10 +56,6 @@ class Compose:
 def callables(value: Any, name: str) -> tuple[Callable[..., Any], ...]:
     """Transforms as an option has them: none, one, or several in a list or tuple.
 
-    Args:
-        value: the option.
-        name: its name.
-
     Raises:
         OptionError: if one cannot be called.
     """

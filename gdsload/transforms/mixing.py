@@ -37,10 +37,6 @@ class _Mixing:
         both = torch._sample_dirichlet(alphas, generator)  # noqa: SLF001
         return torch.where(chosen, both[:, 0], 1)
 
-    def _mixed(self, batch: Batch, value: torch.Tensor, labels: torch.Tensor, kept: torch.Tensor) -> Batch:
-        """The batch with a mixed field, and labels mixed by the share of each sample that is kept."""
-        return {**batch, self.field: value, self.label: _mean(labels, kept)}
-
     def _probabilities(self, batch: Batch) -> torch.Tensor:
         """The labels of a batch as probabilities: float32 ``[batch, classes]``.
 
@@ -102,7 +98,7 @@ class MixUp(_Mixing):
             )
         labels = self._probabilities(batch)
         kept = self.draw(value, generator)
-        return self._mixed(batch, _mean(value, kept), labels, kept)
+        return {**batch, self.field: _mean(value, kept), self.label: _mean(labels, kept)}
 
     def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Draw the share of each sample that is kept: float32 ``[batch]``."""
@@ -137,7 +133,8 @@ class CutMix(_Mixing):
         columns = (column >= left[:, None]) & (column < right[:, None])
         inside = (rows[:, :, None] & columns[:, None]).view(len(value), *[1] * (value.dim() - 3), height, width)
         kept = 1 - ((bottom - top) * (right - left)).to(torch.float32) / max(height * width, 1)
-        return self._mixed(batch, torch.where(inside, value.roll(1, 0), value), labels, kept)
+        cut = torch.where(inside, value.roll(1, 0), value)
+        return {**batch, self.field: cut, self.label: _mean(labels, kept)}
 
     def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Each sample's rectangle: first row and column, and those after the last; int64 ``[batch, 4]``."""

@@ -96,12 +96,9 @@ def _upto(drawn: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
 
 
 def resized_one_by_one(planes: torch.Tensor, boxes: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    """Rectangles of images, scaled by torch's own interpolation.
+    """Rectangles of images ``[batch, channels, height, width]``, scaled by torch's own interpolation.
 
-    Args:
-        planes: the images, ``[batch, channels, height, width]``.
-        boxes: first row, first column, height and width of each rectangle, int64 ``[batch, 4]``.
-        size: height and width of the result.
+    `boxes` has the first row, first column, height and width of each, int64 ``[batch, 4]``.
     """
     computed = planes if planes.dtype in (torch.uint8, torch.float32, torch.float64) else planes.float()
     out = computed.new_empty(*planes.shape[:2], *size)

@@ -41,14 +41,10 @@ PINNED_BYTES = (_THREADS + _COPIED) * _MAX_BLOCK_BYTES
 
 
 class BounceBackend(FileBackend):
-    """Reads files into pinned memory and copies them to a GPU.
+    """Reads files, mapped or not, into pinned memory and copies them to a GPU.
 
-    Args:
-        files: the shards; mapped or not.
-        device: the GPU.
-        threads: how many blocks are filled at once, and how many processors gather; None for as many as keep up with
-            the link.
-        pinned_bytes: bytes of the ring.
+    `threads` is how many blocks are filled at once, and how many processors gather; None for as many as keep up with
+    the link.
     """
 
     name = "bounce"

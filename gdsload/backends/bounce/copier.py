@@ -21,11 +21,7 @@ __all__ = ["Copier"]
 
 
 class Copier:
-    """Queues copies; its methods may be called from many threads.
-
-    Args:
-        device: where blocks are copied to.
-    """
+    """Queues copies to a device; its methods may be called from many threads."""
 
     def __init__(self, device: torch.device) -> None:
         self.stream = side_stream(device)
@@ -35,14 +31,7 @@ class Copier:
         self._threads = threading.local()
 
     def copy(self, block: PinnedBlock, slot: torch.Tensor, low: int, nbytes: int) -> None:
-        """Queue a copy of a block's first bytes.
-
-        Args:
-            block: the block.
-            slot: vector of bytes on the device.
-            low: byte position in the slot.
-            nbytes: bytes to copy.
-        """
+        """Queue a copy of a block's first bytes to a slot, a vector of bytes on the device, from byte `low` on."""
         if block.copied is None:
             # A thread that waits for it spins, and keeps its processor: being woken takes longer than a copy does.
             event = torch.cuda.Event()
@@ -66,11 +55,9 @@ class Copier:
         block.copied.synchronize()
 
     def reading(self, parts: int, after: Callable[[], None] | None = None) -> Future:
-        """The completion of a read: all its blocks have been filled, and their copies have ended.
+        """The completion of a read of so many blocks: all have been filled, and their copies have ended.
 
-        Args:
-            parts: how many blocks: each part ends after its copy was queued, or when there will be none.
-            after: see `Future`.
+        Each part ends after its copy was queued, or when there will be none. For `after` see `Future`.
         """
         return Future(parts, after, partial(record, self.stream))
 

@@ -35,15 +35,11 @@ _BELIEVED_S = 0.01
 
 
 class ThreadFill:
-    """Fills blocks and has them copied.
+    """Fills blocks of a ring with parts of shards, and has them copied.
 
     Args:
-        files: the shards.
-        ring: pinned memory.
-        copier: copies it to the device.
         count: called with how many bytes were read with O_DIRECT and how many through the page cache.
         threads: how many blocks are filled at once out of the page cache, by a processor each.
-        where: the processors to run on; None for any.
     """
 
     def __init__(
@@ -66,11 +62,7 @@ class ThreadFill:
         self._readers = [*copiers, *submitters]
 
     def run(self, layout: Layout, slot: torch.Tensor) -> Future:
-        """Have a slot filled.
-
-        Args:
-            layout: what fills it.
-            slot: its memory on the device, which is held until all has ended.
+        """Have a slot filled; its memory on the device is held until all has ended.
 
         Raises:
             FileChangedError: if the file at a path is no longer the one that was opened first.

@@ -43,13 +43,7 @@ _ALIGNMENT = 512
 class ResidentRows:
     """Gathers rows of mapped shards that are in the page cache, and has them copied.
 
-    Args:
-        files: the shards, which are mapped.
-        ring: pinned memory.
-        copier: copies it to the device.
-        count: called with 0 and how many bytes were gathered.
-        processors: how many gather at once.
-        where: the processors to run on; None for any.
+    `count` is called with 0 and how many bytes were gathered.
     """
 
     def __init__(
@@ -85,12 +79,7 @@ class ResidentRows:
         return wanted.total_bytes < runs * _GATHERED_BELOW_BYTES
 
     def read(self, wanted: Extents, allocate: Callable[[int], torch.Tensor]) -> PendingRead:
-        """Start reading extents.
-
-        Args:
-            wanted: extents that `takes` has returned True for.
-            allocate: makes a slot of the given number of bytes.
-        """
+        """Start reading extents for which `takes` returned True, into a slot that `allocate` makes of some bytes."""
         places, total = np.empty(len(wanted), np.int64), 0
         blocks: list[tuple[Extents, int]] = []  # rows of one length, and where in the slot they go
         edges = [0, *(np.flatnonzero(np.diff(wanted.nbytes)) + 1).tolist(), len(wanted)]

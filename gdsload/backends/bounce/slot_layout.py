@@ -27,14 +27,7 @@ _WORKED_OUT_FROM_BYTES = 64 * 1024
 
 
 class BlockFill(NamedTuple):
-    """The reads that fill a block, and the bytes of it that are copied.
-
-    Attributes:
-        first: its first read.
-        stop: the read after its last.
-        low: byte position in the slot that it is copied to.
-        nbytes: bytes to copy there.
-    """
+    """The reads `first` to `stop` that fill a block, and its bytes that are copied to the slot, from byte `low` on."""
 
     first: int
     stop: int
@@ -50,7 +43,6 @@ class Layout(NamedTuple):
         within: int64, the byte position of each read in its block.
         parts: what fills the slot, a block at a time.
         places: int64, for each wanted extent the byte position of its first byte in the slot.
-        nbytes: bytes of the slot.
     """
 
     reads: Extents
@@ -65,14 +57,10 @@ def lay_out(
 ) -> Layout:
     """Plan a slot.
 
-    Offsets and lengths of all reads are multiples of a page, but for lengths that end with a shard.
-
-    Args:
-        wanted: extents of open shards, in any order; they may repeat and overlap.
-        sizes: bytes of each shard.
-        longest: see `coalesce`, max_read_bytes; of few long extents, those that touch are one read however long it is.
-        block_of: bytes of a block, for a slot of so many bytes; a multiple of a page.
-        drives: which drive each shard is on; a block is filled from one. None: all are on one.
+    Offsets and lengths of all reads are multiples of a page, but for lengths that end with a shard. The extents are of
+    open shards, in any order; they may repeat and overlap. For `longest` see `coalesce`, max_read_bytes; of few long
+    extents, those that touch are one read however long it is. `block_of` gives the bytes of a block, a multiple of a
+    page, for a slot of so many bytes. A block is filled from one drive; without `drives` all shards are on one.
     """
     if drives is not None and drives.alone(wanted.file):
         drives = None

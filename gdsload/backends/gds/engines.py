@@ -81,12 +81,7 @@ class Engine(Protocol):
 
 
 class CufileEngine(Engine):
-    """cuFile's own API.
-
-    Args:
-        device: the GPU.
-        batches: whether cuFile is known to make many reads by one call.
-    """
+    """cuFile's own API; with `batches`, cuFile is known to make many reads by one call."""
 
     def __init__(self, device: torch.device, *, batches: bool = False) -> None:
         self._cufile, self._device = _open_driver(device), device
@@ -177,9 +172,7 @@ class CufileEngine(Engine):
 class KvikioEngine(Engine):
     """kvikio, which calls cuFile; its own compat mode is switched off, so that it fails where cuFile does.
 
-    Args:
-        device: the GPU.
-        batches: not used, as kvikio has no call for many reads.
+    It has no call for many reads, so `batches` is not used.
     """
 
     most_bytes = 0

@@ -36,11 +36,9 @@ _THREADS = 12
 
 
 class GdsBackend(FileBackend):
-    """Reads files into device memory by cuFile.
+    """Reads files, mapped or not, into device memory by cuFile.
 
     Args:
-        files: the shards; mapped or not.
-        device: the GPU.
         engine: ``"cufile"``, ``"kvikio"``, or what makes an engine for a device.
         register: whether reads are made by DMA, so that slots are worth registering.
         batches: whether cuFile is known to make many reads by one call.
@@ -118,11 +116,8 @@ class GdsBackend(FileBackend):
     def _read_all(self, file: IntArray, of_all: tuple[IntArray, ...], part: slice | IntArray, lease: SlotLease) -> None:
         """Make some reads. With small ones there should be no Python for each of them.
 
-        Args:
-            file: the file of each read.
-            of_all: what `Engine.read_many` takes, of all reads.
-            part: those to make.
-            lease: their memory, which is held until all have ended.
+        `of_all` is what `Engine.read_many` takes, of all reads; `part` selects those to make. `lease` holds their
+        memory until all have ended.
         """
         columns = [column[part] for column in of_all]
         wanted = columns[3]

@@ -65,12 +65,7 @@ class SlotLease:
 
 @dataclass(slots=True)
 class Slots:
-    """Chunks of device memory.
-
-    Args:
-        device: the GPU.
-        engine: registers chunks for DMA; None to leave them unregistered.
-    """
+    """Chunks of device memory, which `engine` registers for DMA; without it they stay unregistered."""
 
     device: torch.device
     engine: Engine | None

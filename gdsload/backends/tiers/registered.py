@@ -31,7 +31,6 @@ class RegisteredTier(MappedBackend):
 
     Args:
         files: the shards, mapped. Those that the page cache keeps are read into it.
-        device: the GPU.
         register_bytes: bytes of files that may be registered at once; none is evicted for another.
         at_once: shards that are read whole at once; 0: none, and those are registered of which batches wanted all.
     """

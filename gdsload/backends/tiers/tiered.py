@@ -40,12 +40,9 @@ class Near(Backend, Protocol):
     """Name of the thread that fills it."""
 
     def fill(self, far: Backend, wanted: NDArray[np.bool_], over: Over) -> None:
-        """Add shards, until there is trouble, none is left to be added, or it is over.
+        """Add shards, which `far` reads, until there is trouble, none is left to be added, or it is over.
 
-        Args:
-            far: reads them.
-            wanted: those that were wanted and not in the tier. More may be at any moment; the tier resets them.
-            over: whether to end.
+        `wanted` are those that were wanted and not in the tier. More may be at any moment; the tier resets them.
         """
 
     def give_back(self) -> None:
@@ -53,14 +50,7 @@ class Near(Backend, Protocol):
 
 
 class Tiered(FileBackend):
-    """Serves shards from a tier once it holds them, and the others by another backend.
-
-    Args:
-        name: its name.
-        files: the shards.
-        near: the tier.
-        far: reads the others; closed with this.
-    """
+    """Serves shards from a tier once it holds them, and the others by another backend, which is closed with this."""
 
     addressable = True
 

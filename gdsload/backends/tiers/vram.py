@@ -34,13 +34,9 @@ _READS = 16
 
 
 class VramTier(FileBackend):
-    """Shards in VRAM.
+    """Shards in VRAM, of `vram_bytes` at most.
 
-    Args:
-        files: the shards.
-        device: the GPU.
-        span: returns the byte range [begin, end) of a shard that will be wanted; other bytes are not kept.
-        vram_bytes: bytes that may be kept.
+    Of each, the byte range [begin, end) that `span` returns will be wanted; other bytes are not kept.
     """
 
     name, thread = "vram", "gdsload-vram"

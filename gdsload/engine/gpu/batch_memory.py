@@ -23,11 +23,9 @@ _ALIGNED = 512
 
 
 def batch_tensors(counts: Sequence[int], field: Field, device: torch.device) -> list[torch.Tensor]:
-    """A tensor for each batch of a group, on the current stream.
+    """A tensor ``[rows, *row_shape]`` for each batch of a group, on the current stream.
 
-    Returns:
-        Tensors of the shapes ``[rows, *row_shape]``. None is a view for autograd: what is done in place to one of them
-        does not concern the others.
+    None is a view for autograd: what is done in place to one of them does not concern the others.
     """
     dtype, shape = torch_dtype(field.dtype), field.row_shape
     found: list[torch.Tensor] = []

@@ -182,10 +182,7 @@ samples of each."""
 class BlockIds:
     """Makes the position ids of consecutive batches of one epoch, on any stream and by any thread.
 
-    Args:
-        device: the GPU.
-        order: the samples' order; with the schedule, one that is `possible`.
-        schedule: which of its positions each step of this rank takes.
+    Order and schedule are `possible` together; the schedule says which positions each step of this rank takes.
 
     Raises:
         torch.OutOfMemoryError: if the device has no room for the blocks.
@@ -224,8 +221,7 @@ class BlockIds:
     def __call__(self, steps: range) -> torch.Tensor:
         """Queue the making of some steps' position ids on the current stream.
 
-        Returns:
-            The ids, as `Ordered.positions` gives them: int64, on the device, shape ``[samples of all steps]``.
+        They are as `Ordered.positions` gives them: int64, on the device, shape ``[samples of all steps]``.
 
         Raises:
             torch.OutOfMemoryError: if the device has no room for them, or for the tables of windows.

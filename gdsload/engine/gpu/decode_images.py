@@ -43,7 +43,6 @@ class _Part(NamedTuple):
     """Consecutive images whose pixels are in memory at once.
 
     Attributes:
-        images: all images of the field.
         given: the numbers of those that are for the decoder.
         numbers: those of all.
         by_host: pixels of the others, once they are decoded, by number.
@@ -61,8 +60,6 @@ class DeviceImages(HostImages):
     """Decodes the images of batches on a GPU.
 
     Args:
-        options: what is wanted of each field that is decoded.
-        device: the GPU.
         open_decoder: makes what decodes JPEGs, which is closed with this; or None: the processors do, and the GPU only
             does the rest. It is called in a thread: the first images are read while nvJPEG starts.
     """

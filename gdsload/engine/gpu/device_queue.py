@@ -29,7 +29,6 @@ class DeviceQueue:
     """The streams that batches are made and transformed on, and their hand-over to the consumer's.
 
     Args:
-        device: the device.
         pending_bytes: bytes of batches that were dropped while the device may still be reading them.
         budget: what the user may lower, for the error when its memory runs out.
     """
@@ -142,11 +141,8 @@ class DeviceQueue:
 def hand_over(batch: Any, stream: torch.cuda.Stream, known: dict[int, bool] | None = None) -> int:
     """Let a stream use a finished batch; for tensors of other devices, the stream current there. Returns its bytes.
 
-    Args:
-        batch: the batch.
-        stream: the stream.
-        known: addresses of memory that is not recorded again, as it is still held, and whether it is of the stream's
-            device; more is added.
+    `known` has addresses of memory that is not recorded again, as it is still held, and whether it is of the stream's
+    device; more is added.
     """
     nbytes, index, begin, end = 0, stream.device_index, 0, 0
     known = {} if known is None else known

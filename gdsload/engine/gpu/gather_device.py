@@ -76,7 +76,6 @@ class DeviceGather:
     """Gathers into tensors of one CUDA device.
 
     Args:
-        device: the device.
         on_host: which of some addresses are of host memory.
         grid: of the kernel over PCIe; None for the one that saturates it.
         kernel: whether to use kernels of our own; None: if they can be compiled and launched.
@@ -126,14 +125,10 @@ class DeviceGather:
         sizes: Sequence[int],
         begins: IntArray | None = None,
     ) -> None:
-        """Copy rows of one size into several tensors, in order: work that they share is done once.
+        """Copy rows of one size into several contiguous tensors, in order: work that they share is done once.
 
-        Args:
-            addresses: address of each row, shape ``[rows]``.
-            row_bytes: bytes a row.
-            outs: contiguous tensors on the device.
-            sizes: rows of each tensor.
-            begins: address of each allocation that holds rows, in rising order; None where no two can be adjacent.
+        `addresses` has the shape ``[rows]``; `sizes` are the rows of each tensor. `begins` has the address of each
+        allocation that holds rows, in rising order; None where no two can be adjacent.
         """
         count = len(addresses)
         if not count or not row_bytes:
@@ -196,16 +191,10 @@ class DeviceGather:
         *,
         over_pcie: bool | None = None,
     ) -> None:
-        """Copy pieces of different lengths, concatenated, into several tensors: work that they share is done once.
+        """Copy pieces of different lengths, concatenated, into contiguous tensors: work that they share is done once.
 
-        Args:
-            addresses: address of each piece, shape ``[pieces]``.
-            lengths: rows of each piece, shape ``[pieces]``.
-            row_bytes: bytes a row.
-            outs: contiguous tensors on the device, of the bytes of their pieces.
-            sizes: pieces of each tensor.
-            begins: address of each allocation that holds pieces; None where no two can be adjacent.
-            over_pcie: whether most of them come over the link; None: found out.
+        `addresses` and `lengths`, in rows, have the shape ``[pieces]``; `sizes` are the pieces of each tensor, and
+        `begins` is as of `batches`. `over_pcie`: whether most of them come over the link; None: found out.
         """
         nbytes = lengths * row_bytes
         if not nbytes.any():

@@ -123,8 +123,7 @@ def as_pieces(unit: int, row_bytes: int) -> bool:
 def table_of(sources: IntArray, targets: IntArray, nbytes: IntArray) -> IntArray:
     """The table of some pieces, none of them empty: where each begins and goes, its bytes, and all words up to it.
 
-    Returns:
-        int64, shape ``[4, pieces]``.
+    It is int64, of shape ``[4, pieces]``.
     """
     table = np.empty((4, len(nbytes)), np.int64)
     table[0], table[1], table[2] = sources, targets, nbytes

@@ -112,7 +112,6 @@ class PositionGather:
     """Gathers rows by their positions in an order.
 
     Args:
-        device: the GPU.
         ends: first sample id after each shard, shape ``[shards]``.
         over_pcie: whether some of the shards are in host memory.
         recipe: the order's permutation; None where position and id are the same, or each gather is given the ids.
@@ -147,13 +146,10 @@ class PositionGather:
         return make() if self._side is None else self._side(make)
 
     def rows(self, rows: DeviceRows, positions: PositionBatch, outs: Sequence[torch.Tensor]) -> None:
-        """Copy the rows of some batches, on the current stream.
+        """Copy a field's rows of some batches, on the current stream.
 
-        Args:
-            rows: the field.
-            positions: the batches.
-            outs: for each batch a contiguous tensor of ``positions.size * rows.row_bytes`` bytes on the device, at a
-                multiple of 16 bytes, as torch allocates them.
+        `outs` has for each batch a contiguous tensor of ``positions.size * rows.row_bytes`` bytes on the device, at a
+        multiple of 16 bytes, as torch allocates them.
         """
         if not positions.size or not outs:
             return

@@ -51,12 +51,9 @@ class JpegDecoder(Protocol):
         """For people."""
 
     def decode(self, looked: Looked, numbers: IntArray, stream: torch.cuda.Stream) -> list[Pixels]:
-        """Decode some images and wait for them. What could not be decoded is missing.
+        """Decode some images, at least one, and wait for them. What could not be decoded is missing.
 
-        Args:
-            looked: the images.
-            numbers: which of them, rising; at least one.
-            stream: one for decoding alone, which is current.
+        `numbers` are rising. `stream` is one for decoding alone, which is current.
         """
 
     def close(self) -> None:
@@ -156,7 +153,6 @@ class ListDecoder(NamedTuple):
     """Decodes by a function of a library.
 
     Attributes:
-        name: for people.
         function: makes uint8 tensors ``[3, height, width]`` on a device, on the stream that is current, of encoded
             bytes in host memory, uint8 tensors, too.
         turns: whether they are upright then.
@@ -217,12 +213,9 @@ def list_decoder() -> ListDecoder | None:
 
 
 def fresh(decoder: ListDecoder, data: list[torch.Tensor], stream: torch.cuda.Stream) -> list[torch.Tensor] | None:
-    """Decode JPEGs into memory that nothing reads or writes any more; None if one of them cannot be decoded.
+    """Decode JPEGs, whose bytes are in host memory, into memory that nothing reads or writes any more.
 
-    Args:
-        decoder: what decodes them.
-        data: their bytes, in host memory.
-        stream: the current one, of the device where the images go.
+    `stream` is the current one, of the device where the images go. None if one of them cannot be decoded.
     """
     record(stream).synchronize()
     try:

@@ -22,11 +22,6 @@ class DeviceKeptImages(KeptImages):
     """`KeptImages` on a GPU: copied on a stream for this alone, which the host waits for.
 
     What is copied from, and what is copied into, was made on other streams that the host has waited for.
-
-    Args:
-        wanted: as of `KeptImages`.
-        images: likewise.
-        keep: likewise.
     """
 
     def __init__(self, wanted: Mapping[str, DecodeImage], images: HostImages, keep: Keep) -> None:

@@ -37,11 +37,7 @@ _WORDS = 8
 def destinations(begins: IntArray, heights: IntArray, widths: IntArray, planes: int) -> IntArray:
     """The destinations of images, as nvJPEG has them: int64 ``[images, 8]``.
 
-    Args:
-        begins: the address of each image's first plane; the others follow it.
-        heights: rows of each.
-        widths: pixels in a row.
-        planes: 1 or 3.
+    `begins` has the address of each image's first plane, of 1 or 3; the others follow it.
     """
     found = np.zeros((len(begins), _WORDS), np.int64)
     for plane in range(planes):
@@ -52,9 +48,6 @@ def destinations(begins: IntArray, heights: IntArray, widths: IntArray, planes: 
 
 class NvJpeg:
     """A decoder, on the device that is current when it is made, which takes 0.6 s.
-
-    Args:
-        calls: the library, or what behaves like it.
 
     Raises:
         RuntimeError: if the GPU has no hardware decoder, or nvJPEG does not find it.
@@ -73,14 +66,9 @@ class NvJpeg:
     def decode(self, pointers: IntArray, lengths: IntArray, targets: IntArray, form: int, stream: int) -> None:
         """Decode images; the hardware may write at once, whatever is queued on the stream, and be at it afterwards.
 
-        Call it in a thread that has used the device before, and so has its context.
-
-        Args:
-            pointers: address of the bytes of each, in host memory: pinned, or it takes longer.
-            lengths: bytes of each.
-            targets: see `destinations`.
-            form: `GREY` or `COLOURS`.
-            stream: CUDA's handle of the stream that waits for it.
+        Call it in a thread that has used the device before, and so has its context. `pointers` has the address of each
+        image's bytes in host memory: pinned, or it takes longer. For `targets` see `destinations`; `form` is `GREY` or
+        `COLOURS`, and `stream` CUDA's handle of the stream that waits for it.
 
         Raises:
             RuntimeError: if nvJPEG refuses them.

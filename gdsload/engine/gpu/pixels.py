@@ -26,11 +26,9 @@ class Pixels(Protocol):
         """The numbers of the images."""
 
     def place(self, into: IntArray) -> None:
-        """Say where they are.
+        """Say where they are: address of each first pixel, and bytes from one channel, row and column to the next.
 
-        Args:
-            into: int64 ``[batch, 4]``: address of each image's first pixel, and bytes from one channel, row and column
-                to the next; other images' rows stay.
+        `into` is int64 ``[batch, 4]``; other images' rows stay.
         """
 
     def image(self, number: int) -> torch.Tensor | None:

@@ -133,12 +133,9 @@ def resample(
 ) -> None:
     """Make batches of images, on the stream that is current: by the kernel, or by torch where it cannot be launched.
 
-    Args:
-        pixels: see `words`, on one device. They must live until the work is done.
-        frames: what becomes of each.
-        table: see `DecodeImage.table`, on that device; None: the result is uint8.
-        outs: the results, each ``[images, 3, height, width]``, contiguous or channels last, all alike.
-        first: the number of the first image that is made; the others follow it.
+    `pixels`, see `words`, are on one device, and must live until the work is done. `table` is there, too, see
+    `DecodeImage.table`; None: the result is uint8. The results, `outs`, are ``[images, 3, height, width]``, contiguous
+    or channels last, all alike. `first` is the number of the first image that is made; the others follow it.
     """
     outs = [out for out in outs if out.numel()]
     if not outs:

@@ -14,9 +14,7 @@ __all__ = ["SharedTensors"]
 class SharedTensors:
     """Tensors on a GPU that kernels on any stream may read, after `use` on that stream.
 
-    Args:
-        device: the GPU.
-        stream: the one that they are made on; None: one for these alone.
+    They are made on `stream`; None: on one for these alone.
     """
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None) -> None:

@@ -52,7 +52,6 @@ class ImageBatch(NamedTuple):
     Attributes:
         batch: its fields, of which some are `EncodedImages`.
         draws: what random numbers are drawn from.
-        place: where its samples are.
         samples: gives their ids in the shard table.
     """
 
@@ -66,9 +65,6 @@ class FieldImages(NamedTuple):
     """The encoded images of one field of several batches, numbered through.
 
     Attributes:
-        name: the field's.
-        options: what is wanted of them.
-        batches: the batches.
         edges: the number of the first image of each batch, and how many there are.
         looked: what their headers say.
         frames: what becomes of each; see `frames.frames`.
@@ -96,9 +92,7 @@ class FieldImages(NamedTuple):
 class HostImages:
     """Decodes the images of batches by all processors.
 
-    Args:
-        options: what is wanted of each field that is decoded.
-        empty: makes the memory of a result, uninitialized, given bytes; None: torch's.
+    `empty` makes the memory of a result, uninitialized, given bytes; None: torch's.
     """
 
     def __init__(self, options: Mapping[str, DecodeImage], empty: Callable[[int], memoryview] | None = None) -> None:
@@ -169,15 +163,11 @@ class HostImages:
         reuse: bool = False,
         into: Callable[[int], memoryview] | None = None,
     ) -> Future:
-        """Have some of a field's images decoded by all processors.
+        """Have some of a field's images decoded by all processors; those that are known to be damaged are left out.
 
-        Args:
-            images: the field's.
-            numbers: which of them; those that are known to be damaged are left out.
-            stopped: whether nobody wants them any more.
-            put: called with an image's number and pixels, in one of the threads.
-            reuse: whether `put` is done with the pixels when it returns, so that others may take their place.
-            into: where each image's pixels may go otherwise; None: into new memory.
+        `stopped` returns whether nobody wants them any more. `put` is called with an image's number and pixels, in one
+        of the threads; with `reuse` it is done with the pixels when it returns, so that others may take their place.
+        `into` gives the memory where each image's pixels may go otherwise; None: into new memory.
         """
 
         def some(low: int) -> None:

@@ -28,7 +28,6 @@ class EncodedImages(NamedTuple):
 
     Attributes:
         values: the bytes of all, one after the other, uint8 ``[bytes]`` in host memory.
-        lengths: how many bytes each has.
     """
 
     values: torch.Tensor
@@ -102,11 +101,7 @@ class Looked:
     def error(self, name: str, numbers: Sequence[int], begin: int, place: Place) -> FormatError:
         """The error for images of a batch that cannot be decoded.
 
-        Args:
-            name: of the field.
-            numbers: of the images, rising.
-            begin: the number of the batch's first image.
-            place: where the batch's images are.
+        `numbers` are rising; `begin` is that of the batch's first image.
         """
         problems = []
         for number in numbers:
@@ -124,11 +119,9 @@ class Looked:
 
 
 def look_at(encoded: Sequence[EncodedImages], max_pixels: int) -> Looked:
-    """Read the headers of images, which are numbered through.
+    """Read the headers of images, which are numbered through, and of which each may have `max_pixels`.
 
-    Args:
-        encoded: the images, of several batches: all at once, as it takes half a millisecond for few as for many.
-        max_pixels: how many an image may have.
+    They are of several batches: all at once, as it takes half a millisecond for few as for many.
     """
     values, begins = _side_by_side(encoded)
     ends = begins + np.concatenate([np.zeros(0, np.int64), *(one.lengths for one in encoded)])

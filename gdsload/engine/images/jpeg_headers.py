@@ -52,13 +52,7 @@ class PlainJpegs(NamedTuple):
 
 
 def plain_jpegs(values: NDArray[np.uint8], begins: IntArray, ends: IntArray) -> PlainJpegs:
-    """The headers of baseline JPEGs.
-
-    Args:
-        values: the bytes of all images.
-        begins: the first byte of each.
-        ends: the byte after the last of each.
-    """
+    """The headers of baseline JPEGs, which are the bytes from `begins` to `ends` of `values`."""
     frame = np.zeros((3, len(begins)), np.int64)  # width, height, channels
     seen = np.zeros_like(frame)
     exif, sampled, hardware = (np.zeros(len(begins), np.bool_) for _ in range(3))

@@ -39,12 +39,7 @@ _ALIGNMENT = 16
 
 
 class Keep(NamedTuple):
-    """The budget of a store of decoded images.
-
-    Attributes:
-        samples: how many there are in all shards.
-        most_bytes: of decoded images.
-    """
+    """The budget of a store of decoded images: how many samples are in all shards, and bytes of images at most."""
 
     samples: int
     most_bytes: int
@@ -60,7 +55,6 @@ class _Field:
     """The kept images of a field.
 
     Attributes:
-        wanted: how it is handed out.
         address: of each sample's image; 0 where none is kept.
         taken: for which samples there is, or will be, memory.
         views: of those that differ in size, each by its sample.
@@ -85,11 +79,7 @@ class _Part(NamedTuple):
 class KeptImages:
     """Decodes the images of batches, and keeps them.
 
-    Args:
-        wanted: what is wanted of each field that is decoded.
-        images: what decodes them, but for flips of those that are kept: see `as_kept`.
-        keep: how much is kept.
-        name: of the memory, for people.
+    `images` decodes them, but for flips of those that are kept: see `as_kept`.
     """
 
     def __init__(self, wanted: Mapping[str, DecodeImage], images: HostImages, keep: Keep, name: str = "memory") -> None:
@@ -142,14 +132,7 @@ class KeptImages:
         yield
 
     def gather(self, addresses: IntArray, row_bytes: int, out: torch.Tensor, _begins: IntArray) -> None:
-        """Copy images of one size into a batch.
-
-        Args:
-            addresses: of each image.
-            row_bytes: bytes of each.
-            out: the batch.
-            begins: of all memory that images are in, in rising order.
-        """
+        """Copy images of one size into a batch; `_begins` has all memory that images are in, in rising order."""
         gather_rows(addresses, row_bytes, out.data_ptr())
 
     def _part(self, name: str, one: ImageBatch) -> _Part:
@@ -221,12 +204,8 @@ class KeptImages:
     def _add(self, kept: _Field, samples: IntArray, made: Any, good: IntArray, done: list[Callable[[], None]]) -> None:
         """Keep images, as long as there is room.
 
-        Args:
-            kept: the field.
-            samples: of each image, the sample.
-            made: the images.
-            good: the numbers of those that could be decoded.
-            done: gets what makes them known, once the copies are done.
+        `samples` has the sample of each image, `good` the numbers of those that could be decoded. `done` gets what
+        makes them known, once the copies are done.
         """
         if self._trouble or not len(good):
             return

@@ -13,13 +13,8 @@ __all__ = ["put_normalized", "resampled"]
 def resampled(image: torch.Tensor, frame: Frame, size: tuple[int, int] | None) -> torch.Tensor:
     """The part of an image that a frame shows, as torchvision makes it for uint8: bilinear, antialiased, rounded.
 
-    Args:
-        image: uint8 ``[3, height, width]``, in any layout.
-        frame: what is shown.
-        size: height and width of the result; None: all that was resized.
-
-    Returns:
-        uint8 ``[3, *size]``, not laid out in any particular way; possibly a view of the image.
+    The image is uint8 ``[3, height, width]``, in any layout. So is the result, ``[3, *size]``, which may be a view of
+    the image; without a size it is all that was resized.
     """
     part = image[:, frame.top : frame.top + frame.height, frame.left : frame.left + frame.width]
     if (frame.rows, frame.columns) != (frame.height, frame.width):

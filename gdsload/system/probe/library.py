@@ -34,7 +34,6 @@ class Config:
     """The configuration of cuFile.
 
     Attributes:
-        path: the file that cuFile reads.
         text: its content; None if there is no such file, and cuFile uses its defaults.
         values: what it says; empty if it cannot be parsed.
         error: why it cannot be parsed, or empty.

@@ -65,13 +65,10 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def find_mount(mounts: Iterable[Mount], path: str, number: str | None = None) -> Mount | None:
-    """The mount that holds a path.
+    """The mount that holds a path, which is absolute and without links.
 
-    Args:
-        mounts: the mount table.
-        path: absolute, without links.
-        number: ``major:minor`` that stat gives for the path, if known. It decides between several mounts on top of each
-            other; btrfs and overlay have their own numbers, so a missing match proves nothing.
+    `number` is ``major:minor`` that stat gives for the path, if known. It decides between several mounts on top of each
+    other; btrfs and overlay have their own numbers, so a missing match proves nothing.
     """
     holding = [mount for mount in mounts if _holds(mount.point, path)]
     matching = [mount for mount in holding if mount.number == number]

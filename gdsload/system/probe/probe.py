@@ -41,12 +41,8 @@ def ask_cufile(
 ) -> CufileProbe:
     """Find out in a separate process how cuFile reads a file of this file system into this GPU. Raises nothing.
 
-    Args:
-        file: the file, of 4 KiB or more: cuFile reads a part of a block by another path.
-        device: the GPU, as torch names it.
-        timeout_s: seconds that the probing process may take. Starting CUDA takes several of them, and more on a busy
-            machine.
-        command: makes the probing process's command from file and device; for tests.
+    The file has 4 KiB or more: cuFile reads a part of a block by another path. The process may take `timeout_s`, as
+    starting CUDA takes several seconds, and more on a busy machine. `command` makes its command; for tests.
     """
     start = time.monotonic()
     try:
@@ -69,12 +65,8 @@ def probe_cufile(
 ) -> CufileProbe:
     """The answer of `ask_cufile`, which is called once in a process for each drive and device.
 
-    The first call takes seconds. Later calls get its answer; those in other threads meanwhile ask, too.
-
-    Args:
-        file: see `ask_cufile`.
-        device: the GPU, as torch names it.
-        ask: asks; for tests.
+    The first call takes seconds. Later calls get its answer; those in other threads meanwhile ask, too. `ask` is for
+    tests.
     """
     try:
         drive: _Drive = os.stat(file).st_dev, device

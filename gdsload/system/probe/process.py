@@ -70,14 +70,7 @@ def module_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def run_bounded(
     command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str], folder: str | None = None
 ) -> Ran:
-    """Run a program, and kill it at a time limit, with all that it started. Raises nothing.
-
-    Args:
-        command: program and arguments.
-        timeout_s: seconds it may take.
-        environ: its environment.
-        folder: its working directory.
-    """
+    """Run a program, and kill it after `timeout_s` seconds, with all that it started. Raises nothing."""
     try:
         # Files, and no pipes: what the program started could hold a pipe open after the program's end.
         with _text_file() as output, _text_file() as errors:
