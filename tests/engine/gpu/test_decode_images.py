@@ -213,6 +213,7 @@ def test_one_state_is_made_ready_where_the_number_of_images_or_the_format_change
     decode_nothing(decoder, 5, 3)
     assert (library.initialized, library.alive) == (13, 2)
     decoder.close()
+    decoder.close()
     assert library.alive == 0
 
 
