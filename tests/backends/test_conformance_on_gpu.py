@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
 import torch
 
@@ -66,26 +64,14 @@ class TestMapped(OnDevice):
 
 
 class TestRegistered(OnDevice):
-    mapped = may_be_in_place = True
-
-    @pytest.fixture
-    def open_backend(self):
-        def make(files):
-            tier = RegisteredTier(files, self.device, register_bytes=2**30, at_once=4)
-            return Tiered("auto", files, tier, BounceBackend(files, self.device, pinned_bytes=2**22))
-
-        return make
-
-
-class TestRegisteredWithLittleRoom(OnDevice):
-    """Some shards are registered, others never are."""
+    """With room for all shards, and where some never are registered."""
 
     mapped = may_be_in_place = True
 
-    @pytest.fixture
-    def open_backend(self):
+    @pytest.fixture(params=[2**30, 2 * 2**20], ids=["room for all", "little room"])
+    def open_backend(self, request):
         def make(files):
-            tier = RegisteredTier(files, self.device, register_bytes=2 * 2**20, at_once=4)
+            tier = RegisteredTier(files, self.device, register_bytes=request.param, at_once=4)
             return Tiered("auto", files, tier, BounceBackend(files, self.device, pinned_bytes=2**22))
 
         return make
@@ -93,36 +79,17 @@ class TestRegisteredWithLittleRoom(OnDevice):
 
 @pytest.mark.usefixtures("cufile")
 class TestGds(OnDevice):
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: GdsBackend(files, self.device, register=False)
+    """Batches in compat mode, too, where they have to fit into the slabs that cuFile has by default."""
 
-
-@pytest.mark.usefixtures("cufile")
-class TestGdsRegistered(OnDevice):
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: GdsBackend(files, self.device, register=True)
-
-
-@pytest.mark.usefixtures("cufile")
-class TestGdsInBatches(OnDevice):
-    """In compat mode, too, where they have to fit into the slabs that cuFile has by default."""
-
-    @pytest.fixture
-    def open_backend(self):
-        return lambda files: GdsBackend(files, self.device, register=False, batches=True)
-
-
-@pytest.mark.usefixtures("cufile")
-class TestGdsByKvikio(OnDevice):
-    @pytest.fixture
-    def open_backend(self):
-        pytest.importorskip("kvikio")
-        return functools.partial(self.make)
-
-    def make(self, files):
-        return GdsBackend(files, self.device, engine="kvikio", register=False)
+    @pytest.fixture(
+        params=[{}, {"register": True}, {"batches": True}, {"engine": "kvikio"}],
+        ids=["plain", "registered", "in batches", "by kvikio"],
+    )
+    def open_backend(self, request):
+        if "engine" in request.param:
+            pytest.importorskip("kvikio")
+        options = {"register": False, **request.param}
+        return lambda files: GdsBackend(files, self.device, **options)
 
 
 class SecondDevice:

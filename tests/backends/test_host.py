@@ -238,20 +238,6 @@ def test_memory_that_is_being_read_into_is_nobody_elses(folder, monkeypatch):
     backend.close()
 
 
-def test_arena_memory_is_used_again(folder):
-    backend = backend_of(folder, mapped=False)
-    seen = set()
-    for _ in range(20):
-        landing = backend.read(extents_of([(3, 0, 500_000)]))
-        landing.completion.wait()
-        assert landing.nbytes >= 500_000
-        seen.add(int(landing.addresses[0]))
-        landing.release()
-        del landing
-    assert len(seen) <= 2
-    backend.close()
-
-
 def test_a_long_extent_is_shared_out_among_threads(folder, contents, monkeypatch):
     reading, read = set(), PreparedReads.read
 

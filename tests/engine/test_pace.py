@@ -37,10 +37,6 @@ class Epoch:
         return depths
 
 
-def test_it_begins_where_it_is_told_and_stays_within_bounds():
-    assert (Pace().depth, Pace(0).depth, Pace(17).depth, Pace(10**6).depth) == (LEAST, LEAST, 17, MOST)
-
-
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), max_size=300), st.integers(-5, 100))
 def test_whatever_happens_the_depth_stays_within_bounds(steps, depth):
     pace, at = Pace(depth), 0.0

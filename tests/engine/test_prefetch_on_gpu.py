@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from gdsload import DataLoader, Memory
-from gdsload.engine import resident_source
-from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource
 from gdsload.testing import fingerprint
 
@@ -67,36 +65,3 @@ def test_batches_are_those_of_the_cpu(numbered, taken, shuffle, rank, world_size
         with torch.cuda.stream(torch.cuda.Stream()):
             assert prints(loader) == expected[2]
     assert not any(taken), f"threads of loaders were there: {taken}"
-
-
-@pytest.mark.parametrize("where", ["start", "end"])
-@pytest.mark.parametrize("group", [0, 1, 5])
-def test_a_group_that_fails_is_made_the_other_way(numbered, taken, monkeypatch, group, where):
-    """Each batch once."""
-    with DataLoader(numbered, 100, "full", seed=4, device="cpu") as loader:
-        expected = [prints(loader) for _ in range(2)]
-    with DataLoader(numbered, 100, "full", seed=4, device="cuda", backend="mapped") as loader:
-        assert prints(loader) == expected[0]
-        gather_all, record, groups = ResidentGather.gather, resident_source.record, []
-
-        def gather(self, steps, samples=None):
-            groups.append(steps)
-            if where == "start" and len(groups) == group + 1:
-                raise RuntimeError("no such kernel")
-            return gather_all(self, steps, samples)
-
-        def recorded(stream):
-            return Lost() if where == "end" and len(groups) == group + 1 else record(stream)
-
-        monkeypatch.setattr(ResidentGather, "gather", gather)
-        monkeypatch.setattr(resident_source, "record", recorded)
-        assert prints(loader) == expected[1]
-    assert len(groups) > group
-    assert taken
-
-
-class Lost:
-    """An event that fails."""
-
-    def synchronize(self):
-        raise torch.AcceleratorError("an illegal memory access")

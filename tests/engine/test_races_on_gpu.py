@@ -182,15 +182,6 @@ def test_a_batch_is_copied_before_its_pinned_memory_is_filled_again(numbered, gu
 
 
 @pytest.mark.parametrize("backend", ["bounce", "mapped", "auto", "host"])
-def test_batches_that_are_kept_for_many_steps(numbered, backend):
-    """They are the user's: nothing overwrites them, whatever is loaded meanwhile."""
-    wrong = wrong_batches(
-        numbered, lambda batch: batch["x"], batches=70, backend=backend, memory=Memory(prefetch="4MiB")
-    )
-    assert wrong == 0
-
-
-@pytest.mark.parametrize("backend", ["bounce", "mapped", "auto", "host"])
 def test_a_consumer_on_a_stream_of_its_own(numbered, backend):
     mine = torch.cuda.Stream()
     with torch.cuda.stream(mine):

@@ -346,16 +346,6 @@ def test_samples_that_the_host_says_are_gathered_in_parts_of_one_size(files, gat
     assert gather.backend.counted == [(files.base, 8 * sum(SIZES[1:]))]
 
 
-def test_long_rows_whose_samples_the_host_says_are_copied(files, monkeypatch):
-    monkeypatch.setattr(resident_module, "copies_scattered_runs", lambda: True)
-    monkeypatch.setattr(resident_module, "LONG_BYTES", 8)
-    monkeypatch.setattr(resident_module, "PositionGather", None)
-    gather, expected = drawn(files, np.arange(999, 500, -2))
-    assert gather.ready()
-    batches = gather.gather(range(7), gather.samples(range(7)))
-    assert [batch["x"][:, 0].tolist() for batch in batches] == expected
-
-
 @pytest.mark.parametrize("over_pcie", [True, False])
 @pytest.mark.parametrize("which", ["drawn", "blocks"])
 def test_ids_are_made_aside_where_rows_keep_the_link_busy(files, gathers, which, over_pcie):

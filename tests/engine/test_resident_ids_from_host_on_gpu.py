@@ -11,7 +11,6 @@ from gdsload import (
     BlockShuffle,
     DataLoader,
     Field,
-    Memory,
     Mix,
     ShardDataset,
     ShardWriter,
@@ -117,24 +116,3 @@ def test_an_order_that_is_mostly_that_of_the_shards_is_left_to_the_copy_engine(p
     expected = prints(plain, device="cpu", **options)
     assert prints(plain, device="cuda", backend="mapped", **options) == expected
     assert not told
-
-
-def test_batches_stay_whole_while_the_consumer_is_slow(numbered, told):
-    """Memory of ids and of batches goes round among groups; a stream of the consumer's still reads them."""
-    index = torch.randperm(20_000, generator=seeded())
-    stream = torch.cuda.Stream()
-    with DataLoader(
-        numbered, 500, sampler=index, device="cuda", backend="mapped", memory=Memory(prefetch="8MiB")
-    ) as loader:
-        for _ in range(3):
-            sums = []
-            with torch.cuda.stream(stream):
-                for batch in loader:
-                    torch.cuda._sleep(2_000_000)
-                    sums.append((batch["x"].min(1).values, batch["x"].max(1).values))
-                    del batch
-            stream.synchronize()
-            for low, high in zip(*[torch.cat(one).cpu() for one in zip(*sums, strict=True)], strict=True):
-                assert low == high
-            assert torch.equal(torch.cat([low for low, _ in sums]).cpu(), index.int())
-    assert told

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import time
-
-import numpy as np
 import pytest
 import torch
 
-from gdsload import BlockShuffle, DataLoader, Field, FileChangedError, Gds, Memory, ReadError, ShardDataset, ShardWriter
+from gdsload import BlockShuffle, DataLoader, Gds, Memory, ShardDataset
 from gdsload.engine.window_source import WindowSource
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
@@ -116,54 +111,3 @@ def test_an_epoch_that_is_broken_off(numbered, reading, batches):
     torch.cuda.synchronize()
     torch.empty(1, device="cuda")  # the allocator looks now at what was being used by other streams
     assert torch.cuda.memory_allocated() <= before + 1024
-
-
-def test_a_file_that_is_cut_short_is_an_error_of_its_batch(numbered, reading, tmp_path, made):
-    """Batches before it come; it is the general way that finds out which one it is."""
-    shutil.copytree(numbered, tmp_path / "copy")
-    dataset = ShardDataset(tmp_path / "copy")
-    options = {"batch_size": 100, "shuffle": BlockShuffle(block=64, window=512, lanes=4), "mmap": False}
-    with DataLoader(dataset, device="cuda", **reading, memory=Memory(prefetch="2MiB"), **options) as loader:
-        epoch, found = iter(loader), 0
-        next(epoch)
-        for shard in dataset.shards:
-            os.truncate(shard.file, os.path.getsize(shard.file) // 2)
-        time.sleep(0.03)
-        with pytest.raises((FileChangedError, ReadError), match="safetensors"):
-            for _ in epoch:
-                found += 1
-        assert found < 200
-    assert made
-
-
-def test_what_cannot_be_queued_is_made_the_general_way(numbered, monkeypatch):
-    pytest.importorskip("cupy")
-    options = {"batch_size": 100, "shuffle": BlockShuffle(block=64, window=512, lanes=4)}
-    calls, real = [], WindowSource.gather
-
-    def gather(self, *given):
-        calls.append(None)
-        if len(calls) == 3:
-            raise torch.OutOfMemoryError("no room")
-        return real(self, *given)
-
-    monkeypatch.setattr(WindowSource, "gather", gather)
-    with DataLoader(numbered, device="cpu", **options) as loader:
-        wanted = torch.cat([batch["x"] for batch in loader])
-    with DataLoader(numbered, device="cuda", backend="bounce", memory=Memory(prefetch="4MiB"), **options) as loader:
-        assert torch.equal(torch.cat([batch["x"] for batch in loader]).cpu(), wanted)
-    assert len(calls) > 3
-
-
-def test_rows_of_many_sizes(tmp_path, reading, made):
-    """Of words of any length, and long ones, which several warps copy."""
-    sizes = [1, 2, 12, 100, 4096, 9000, 150_528]
-    fields = {f"x{nbytes}": Field("uint8", (nbytes,)) for nbytes in sizes}
-    random = np.random.default_rng(2)
-    with ShardWriter(tmp_path / "shards", fields, shard_bytes="8MiB") as writer:
-        writer.write_batch({name: random.integers(0, 256, (200, *one.shape), np.uint8) for name, one in fields.items()})
-    options = {"batch_size": 17, "shuffle": BlockShuffle(block=5, window=40, lanes=3), "seed": 1}
-    wanted = list(expected(tmp_path / "shards", fields=list(fields), **options))
-    with DataLoader(tmp_path / "shards", device="cuda", **reading, **options) as loader:
-        assert [fingerprint({name: batch[name] for name in fields}) for batch in loader] == wanted
-    assert made

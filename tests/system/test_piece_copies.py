@@ -7,7 +7,6 @@ import mmap
 import os
 import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -112,18 +111,6 @@ def test_from_a_thread_when_the_first_one_has_ended():
         threading.Thread(target=last).start()
         ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 1)  # exit, of this thread alone
     assert os.waitpid(child, 0)[1] == 0
-
-
-@NEEDS_THE_CALL
-def test_from_several_threads_at_once():
-    def work(seed):
-        rng = np.random.default_rng(seed)
-        for _ in range(20):
-            found = pieces(rng.integers(0, 60_000, 1500).tolist(), rng.integers(0, 100, 1500).tolist())
-            assert copied(*found[:2]) == (True, found[2])
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(work, range(4)))
 
 
 @NEEDS_THE_CALL

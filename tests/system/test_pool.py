@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import signal
 import sys
 import threading
@@ -21,7 +20,6 @@ from hypothesis import strategies as st
 import gdsload
 from gdsload import LoaderClosedError
 from gdsload.system import pool as pool_module
-from gdsload.system.numa import stay_on
 from gdsload.system.pool import Future, Pool, WeakList, done, end_all, end_at_exit
 from tests.pools import Held, no_threads, running
 
@@ -105,13 +103,6 @@ def test_errors_that_are_no_exceptions_are_handed_on_too_and_the_thread_goes_on(
     with pytest.raises(SystemExit, match="as a library might"):
         pool.run([partial(sys.exit, "as a library might")]).wait()
     pool.run([bool]).wait()
-
-
-def test_no_work_is_done_at_once_and_starts_no_thread(pool):
-    assert pool.run([]) is done
-    done.wait()
-    assert done.landed
-    assert running() == []
 
 
 def test_many_wait_for_one_future(pool):
@@ -228,16 +219,6 @@ def test_threads_work_at_once_and_each_begins_and_ends_by_a_call():
     pool.close()
     assert running() == []
     assert sorted(calls[4:]) == sorted(("end", thread) for _, thread in calls[:4])
-
-
-def test_threads_run_on_their_processors_and_nobody_else_does():
-    before = os.sched_getaffinity(0)
-    chosen, found = {min(before)}, []
-    pool = Pool(2, "gdsload-test", partial(stay_on, chosen))
-    pool.run([lambda: found.append(os.sched_getaffinity(0))] * 4).wait()
-    pool.close()
-    assert found == [chosen] * 4
-    assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.parametrize("begun", [0, 1])

@@ -123,10 +123,5 @@ def test_figures_of_meminfo(made, text, found):
     assert meminfo(made({"/proc/meminfo": text}), "MemAvailable") == found
 
 
-def test_a_system_that_tells_nothing_gets_nothing_registered(made):
-    tree = made({})
-    assert (meminfo(tree, "MemTotal"), cgroup_limit(tree), memory_room(tree)) == (None, None, None)
-
-
 def test_this_system():
     assert 0 < default_register_bytes() * 2 <= meminfo(Tree(), "MemTotal")

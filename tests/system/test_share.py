@@ -6,8 +6,6 @@ import os
 
 import pytest
 
-from gdsload.engine.images.decode import HostImages
-from gdsload.engine.limits import gatherers
 from gdsload.system.share import local_ranks, processors
 
 
@@ -41,11 +39,3 @@ def host(monkeypatch):
 def test_processors_are_shared_out(host, allowed, said, ranks, share):
     host(allowed, said)
     assert (local_ranks(), processors()) == (ranks, share)
-
-
-def test_threads_are_as_many_as_the_share(host):
-    host(64, "32")
-    assert gatherers() == 1 + 1
-    images = HostImages({})
-    assert images.processors.count == 2
-    images.close()

@@ -79,19 +79,6 @@ def test_landed_when_the_copies_are_past_and_not_when_they_are_queued(copier, ri
     assert out.eq(7).all()
 
 
-def test_an_error_is_raised_when_the_other_copies_have_ended(copier, ring):
-    out, block = torch.zeros(BLOCK, dtype=torch.uint8, device=DEVICE), ring.take()
-    with torch.cuda.stream(copier.stream):
-        torch.cuda._sleep(CYCLES)
-    reading = copier.reading(2)
-    copier.copy(block, out, 0, BLOCK)
-    reading.finish()
-    reading.finish(OSError("the disk"))
-    with pytest.raises(OSError, match="the disk"):
-        reading.wait()
-    assert reading.landed
-
-
 def test_part_of_a_block(copier, ring):
     out, block = torch.zeros(BLOCK, dtype=torch.uint8, device=DEVICE), ring.take()
     torch.cuda.synchronize()

@@ -225,14 +225,6 @@ def test_resident_shards_are_registered_behind_the_loaders_back(routed, contents
     assert routed.near.trouble == ""
 
 
-@pytest.mark.usefixtures("resident")
-def test_only_shards_that_are_wanted_are_registered(routed):
-    wanted = extents_of([(1, 0, 10)])
-    assert until(lambda: routed.near.registered[1], routed, wanted)
-    time.sleep(0.02)
-    assert routed.near.registered.tolist() == [False, True, False, False]
-
-
 def test_shards_are_registered_when_they_have_become_resident(routed, monkeypatch):
     """Which of them are is said here: a drive may bring a page before the kernel can say that it is not there."""
     resident, looked = set(), []
@@ -453,15 +445,6 @@ def test_close_ends_the_thread_and_does_not_wait_for_its_next_look(folder, monke
     assert threads() == []
     routed.close()
     assert routed.near.closed == routed.far.closed == 2
-
-
-def test_close_of_a_backend_that_never_worked(folder):
-    routed = open_routed(folder)
-    routed.close()
-    with pytest.raises(LoaderClosedError, match="closed"):
-        routed.read(ONE_OF_EACH)
-    assert threads() == []
-    routed.files.close()
 
 
 @pytest.mark.usefixtures("resident")

@@ -147,17 +147,6 @@ def test_or_it_is_zeros(bad):
     assert torch.equal(images > 0, good)
 
 
-def test_what_the_decoder_refuses_the_processors_decode(path, monkeypatch):
-    def refuse(data, device):
-        raise RuntimeError("not today")
-
-    monkeypatch.setattr(assemble_device, "best_jpeg_decoder", lambda device: ListDecoder("none", refuse, turns=True))
-    options = OPTIONS["random"]
-    with loader(path, options, "cuda") as there, loader(path, options, "cpu") as here:
-        for one, other in zip(there, here, strict=True):
-            assert difference(one["image"].cpu(), other["image"], options)[1] <= 1.01
-
-
 def test_batches_stay_what_they_are(path):
     """Memory of images and batches goes around while older batches are still held, and read on a busy stream."""
     options = OPTIONS["normalized"]

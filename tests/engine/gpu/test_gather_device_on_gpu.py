@@ -103,14 +103,6 @@ def test_rows_into_several_tensors(gather, source, row_bytes):
         assert np.array_equal(torch.cat(outs).cpu().numpy(), expected)
 
 
-def test_runs_of_neighbours(gather, source):
-    array, address, _ = source
-    offsets = np.concatenate([np.arange(500) * 1000 + 7, np.arange(500) * 1000 + 1_000_009, np.arange(200) * 1000])
-    out = torch.empty(len(offsets) * 1000, dtype=torch.uint8, device="cuda")
-    gather.rows(address + offsets, 1000, out)
-    assert np.array_equal(out.cpu().numpy(), rows_of(array, offsets, 1000))
-
-
 @pytest.mark.parametrize("newest", [True, False, None])
 @pytest.mark.parametrize("on_host", [True, False])
 def test_long_rows_that_lie_scattered(pages, on_host, newest, monkeypatch):
@@ -160,18 +152,6 @@ def test_very_many_short_runs_by_several_threads(pages, longest):
     with ThreadPoolExecutor(3) as pool:
         for found in pool.map(copies, range(3)):
             assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize("row_bytes", [1, 4])
-def test_short_pieces_beside_long_ones(gather, source, row_bytes):
-    """Long on average, they are copied; but the short ones are for the kernel."""
-    array, address, _ = source
-    random = np.random.default_rng(row_bytes)
-    lengths = random.choice([0, 5, 900, 31_000, 33_000, 400_000], 300) // row_bytes
-    offsets = random.integers(0, (ROOM - 400_000) // row_bytes, 300) * row_bytes
-    out = torch.full((int(lengths.sum()) * row_bytes,), 99, dtype=torch.uint8, device="cuda")
-    gather.pieces(address + offsets, lengths, row_bytes, [out], [300])
-    assert np.array_equal(out.cpu().numpy(), cut(array, offsets, lengths * row_bytes))
 
 
 @pytest.mark.parametrize(

@@ -139,12 +139,3 @@ def test_subclasses_with_operations_of_their_own():
     (found,) = tensors_of(unknown)
     with pytest.raises(RuntimeError):
         found.untyped_storage().data_ptr()
-
-
-def test_subclasses_with_tensors_beside_them():
-    class Ragged(torch.Tensor):
-        pass
-
-    ragged = torch.rand(6).as_subclass(Ragged)
-    ragged.offsets = torch.tensor([0, 6])
-    assert [id(one) for one in tensors_of(ragged)] == [id(ragged.offsets), id(ragged)]
