@@ -109,7 +109,7 @@ def test_neighbours_do_not_map_to_related_images(n, lag):
 
 def test_feistel_is_biased_on_tiny_domains():
     # Why there is an exact path, and proof that the statistic above notices.
-    count = 2000
+    count = 10_000
     counts = frequencies(np.array([feistel_table(5, key) for key in keys(count, 5)]))
     expected = count / counts.size
     chi_square = float(((counts - expected) ** 2 / expected).sum())
