@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+import gdsload
+from gdsload.testing import fingerprint
+
+BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
+ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
+
+
+def prints(batches):
+    """The fingerprint of each batch."""
+    return [fingerprint(batch) for batch in batches]
+
 
 def begin(loader, batches=1):
     """Begin an epoch: its iterator, after so many of its batches."""

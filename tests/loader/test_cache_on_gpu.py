@@ -10,13 +10,10 @@ import torch
 
 from gdsload import BlockShuffle, DataLoader, Memory
 from gdsload.engine.resident_source import VramSource
-from gdsload.testing import assert_resumes_everywhere, fingerprint
+from gdsload.testing import assert_resumes_everywhere
+from tests.loader.taking import prints
 
 pytestmark = pytest.mark.cuda
-
-
-def prints(loader):
-    return [fingerprint(batch) for batch in loader]
 
 
 def wait_until_kept(loader, shards=None, seconds=20):

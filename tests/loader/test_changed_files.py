@@ -10,8 +10,7 @@ import pytest
 import gdsload
 from gdsload import FileChangedError
 from gdsload.shards.identity import Watch
-
-ORDERS = [{}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}]
+from tests.loader.taking import ORDERS
 
 
 def overwrite(path):
@@ -58,7 +57,7 @@ def test_no_batch_is_made_of_what_was_written_over_a_shard(load, own_plain, mmap
 
 def test_without_a_look_after_each_gather_batches_are_wrong(load, own_plain, monkeypatch):
     """The control."""
-    for look in ("check", "opened"):
+    for look in ("check", "compare"):
         monkeypatch.setattr(Watch, look, lambda *_, **__: None)
     loader = load(own_plain, 8, with_index=True, memory=gdsload.Memory(prefetch=1))
     _, wrong, error = run(loader, own_plain, 0, 3)

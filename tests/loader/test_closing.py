@@ -15,10 +15,8 @@ from gdsload import LoaderClosedError
 from gdsload.engine import assemble
 from gdsload.loader import life as life_module
 from gdsload.testing import RecordingBackend, SlowBackend
-from tests.loader.taking import begin, numbers
+from tests.loader.taking import BLOCK, begin, numbers
 from tests.pools import no_threads
-
-BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
 
 
 @pytest.fixture(params=[True, False], ids=["mapped", "unmapped"])
@@ -50,10 +48,6 @@ class TestClose:
             iter(loader)
         assert len(loader) == 100
         assert loader.backend.bytes_by_path["host"] >= 32_000
-
-    def test_before_anything(self, plain):
-        with gdsload.DataLoader(plain, device="cpu") as loader:
-            loader.close()
 
     def test_closing_an_iterator_ends_that_epoch_alone(self, load, plain):
         loader = load(plain, 10, with_index=True)
@@ -259,7 +253,7 @@ class TestAbandoned:
 
         wrap(lambda inner: Collecting(inner, 0.001))
         loader = load(plain, 10, memory=gdsload.Memory(prefetch=1))
-        for _ in range(5):
+        for _ in range(2):
             first, second = iter(loader), iter(loader)
             next(first), next(second)
             circle = [first]

@@ -8,15 +8,12 @@ import time
 import pytest
 import torch
 
-from gdsload import BlockShuffle, LoaderClosedError, Memory, ReadError
+from gdsload import LoaderClosedError, Memory, ReadError
 from gdsload.loader.plan import LoaderPlan
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import Fault, FaultyBackend, assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast, RandomFlip
-from tests.loader.taking import begin, numbers
-
-BLOCK = {"shuffle": BlockShuffle(block=8, window=40, lanes=3)}
-ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
+from tests.loader.taking import BLOCK, ORDERS, begin, numbers, prints
 
 
 def noisy(batch, generator):
@@ -41,10 +38,6 @@ class Module(torch.nn.Module):
 def workers(monkeypatch):
     """Sets how many threads a loader has."""
     return lambda count: monkeypatch.setattr("os.sched_getaffinity", lambda _: range(max(count, 2)))
-
-
-def prints(loader):
-    return [fingerprint(batch) for batch in loader]
 
 
 class TestRandomNumbers:
@@ -156,7 +149,7 @@ class TestCalls:
     @pytest.mark.parametrize("result", [None, "text", (torch.ones(2), {"a": [torch.ones(1)]})])
     def test_whatever_it_returns_is_handed_out(self, load, plain, result):
         found = list(load(plain, 250, device_transform=lambda _: result))
-        assert [fingerprint(batch) for batch in found] == [fingerprint(result)] * 4
+        assert prints(found) == [fingerprint(result)] * 4
 
     def test_where_torch_copies_batches_it_comes_behind_the_copy(self, load, plain, monkeypatch):
         """In the consumer's thread, with the same random numbers and notes."""

@@ -31,7 +31,7 @@ ORDERS = [
 ]
 LARGE = "1GiB"
 EXAMPLES = settings(
-    max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
@@ -95,20 +95,6 @@ def test_all_ranks_together_give_every_sample_once(plain, order, batch_size, wor
         assert len(seen) - 1000 < (world_size if tail == "share" else total)
     full = steps[0][:-1] if tail == "share" and 1000 % total else steps[0]
     assert all(len(batch) == batch_size for batch in full)
-
-
-@pytest.mark.parametrize("order", ORDERS[1:3], ids=str)
-def test_a_batch_that_does_not_go_round_has_every_field_of_its_samples(load, rich, expect_rich, order):
-    """143 = 140 + 3: at the second step some of the ranks get the same."""
-    seen = []
-    for rank in range(7):
-        options = {"ranks": (rank, 7), "mmap": rank % 2 == 0, "memory": gdsload.Memory(arena=LARGE), **order}
-        first, last = load(rich, 20, with_index=True, ragged="offsets", **options)
-        expect_rich(first, first["index"].tolist())
-        expect_rich(last, last["index"].tolist())
-        seen.append(first["index"].tolist() + last["index"].tolist())
-    assert {len(found) for found in seen} == {21}
-    assert set().union(*seen) == set(range(143))
 
 
 @pytest.mark.parametrize("mmap", [True, False])

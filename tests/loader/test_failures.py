@@ -14,10 +14,7 @@ from torch.utils.data import default_collate
 import gdsload
 from gdsload import FileChangedError, FormatError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.testing import Fault, FaultyBackend
-from tests.loader.taking import begin, collect, firsts, numbers
-
-BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
-ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
+from tests.loader.taking import BLOCK, ORDERS, begin, collect, firsts, numbers
 
 
 def data_offset(path, sample):

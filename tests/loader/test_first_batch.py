@@ -28,6 +28,8 @@ def test_the_first_batch_of_a_hundred_thousand_samples(large, shuffle, mmap, rec
         ) as loader:
             assert len(next(iter(loader))["x"]) == 256
             times.append(time.perf_counter() - began)
+        if times[-1] < MOST_S:
+            break
     record_property("first_batch_s", min(times))
     assert min(times) < MOST_S
 

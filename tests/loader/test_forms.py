@@ -180,25 +180,6 @@ def test_batches_of_every_form_survive_torchs_own_copies(load, rich, options, mo
     assert [fingerprint(batch) for batch in load(rich, 20, "full", **options)] == built
 
 
-class TestText:
-    @pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded", "varlen"])
-    def test_texts_and_bytes_are_lists(self, load, rich, sample_of, ragged):
-        for batch in load(rich, 10, fields=["text", "blob"], with_index=True, ragged=ragged):
-            assert batch["text"] == [sample_of(number)["text"] for number in numbers_of(batch)]
-            assert batch["blob"] == [sample_of(number)["blob"] for number in numbers_of(batch)]
-
-    def test_bytes_may_be_no_unicode_and_hold_zeros(self, load, tmp_path):
-        values = [b"\xff\x00\xfe", b"", b"\x00" * 5, bytes(range(256))]
-        with gdsload.ShardWriter(tmp_path / "set", {"b": "bytes"}) as writer:
-            writer.write_batch({"b": values})
-        assert next(iter(load(tmp_path / "set", 4)))["b"] == values
-
-    def test_an_empty_batch_of_texts(self, load, tmp_path):
-        with gdsload.ShardWriter(tmp_path / "set", {"t": "str"}) as writer:
-            writer.write({"t": "one"})
-        assert [batch["t"] for batch in load(tmp_path / "set", batch_sampler=[[], [0], []])] == [[], ["one"], []]
-
-
 class TestIndex:
     def test_it_is_int64_on_the_cpu_and_the_callers_own(self, load, plain):
         batches = list(load(plain, 10, with_index=True))

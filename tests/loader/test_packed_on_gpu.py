@@ -8,7 +8,7 @@ import torch
 
 from gdsload import BlockShuffle, DataLoader, Field, Memory, ShardDataset, ShardWriter
 from gdsload.engine.gpu.device_queue import hand_over
-from gdsload.testing import fingerprint
+from tests.loader.taking import prints
 
 pytestmark = pytest.mark.cuda
 
@@ -43,10 +43,6 @@ def packed(tmp_path_factory):
     assert len(dataset.shards) > 3
     assert list(dataset.stored.columns) == ["gdsload:rows:0", "wide"]
     return path
-
-
-def prints(loader):
-    return [fingerprint(batch) for batch in loader]
 
 
 @pytest.mark.parametrize("cache", ["none", "vram"])

@@ -22,11 +22,9 @@ from gdsload import LoaderClosedError, OptionError, ReadError
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast
-from tests.loader.taking import begin
+from tests.loader.taking import ORDERS, begin
 
 ROOT = Path(gdsload.__file__).parent.parent
-BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
-ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
 MODULE = """
     import os, random, threading
     import numpy as np

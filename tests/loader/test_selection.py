@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,12 +56,6 @@ def test_the_default_order_of_a_subset_is_that_of_its_size(load, shards):
     assert load(Subset(shards, range(50)), 1, "block").order_options.window <= 50
 
 
-@pytest.mark.parametrize("kind", [str, Path])
-def test_paths(load, plain, kind):
-    loader = load(kind(plain), 10)
-    assert (len(loader), len(loader.dataset)) == (100, 1000), "as with torch's loader"
-
-
 def test_a_single_shard_and_files_of_others(load, plain, tmp_path):
     assert len(load(os.path.join(plain, "shard-00001.safetensors"))) == 256
     from safetensors.torch import save_file
@@ -87,12 +80,6 @@ class TestRefused:
         (tmp_path / "my pictures/train.bin").write_bytes(bytes(range(1, 200)))
         with pytest.raises(FormatError, match=rf"{convert}.*\n.*it is no safetensors file"):
             load(tmp_path / "my pictures/train.bin")
-
-    def test_a_subclass_with_the_samples_of_a_dataset_is_one(self, load, plain):
-        class Named(ShardDataset):
-            name = "mine"
-
-        assert len(load(Named(plain))) == 1000
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)

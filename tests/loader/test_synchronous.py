@@ -9,10 +9,8 @@ import threading
 import pytest
 import torch
 
-import gdsload
-from gdsload.testing import assert_resumes_everywhere, fingerprint
-
-ORDERS = [{"shuffle": False}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}]
+from gdsload.testing import assert_resumes_everywhere
+from tests.loader.taking import ORDERS, prints
 
 
 def draw(sample, generator):
@@ -33,7 +31,7 @@ def test_batches_are_those_that_are_made_ahead(load, plain, order, transforms):
         load(plain, 10, ahead=False, **order, **transforms) as one,
     ):
         for _ in range(2):
-            assert [fingerprint(batch) for batch in one] == [fingerprint(batch) for batch in ahead]
+            assert prints(one) == prints(ahead)
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)

@@ -8,9 +8,7 @@ import torch
 import gdsload
 from gdsload import OptionError
 from gdsload.testing import assert_resumes_everywhere
-
-BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=50, lanes=3)}
-ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
+from tests.loader.taking import ORDERS
 
 
 def ranks(load, path, batch_size, world_size, **options):
@@ -43,12 +41,6 @@ class TestPad:
             seen += gathered[: loaders[0].remainder].tolist() if last else gathered.tolist()
         assert loaders[0].remainder == 1000 % 96
         assert sorted(seen) == list(range(1000))
-
-    def test_few_samples_come_as_often_as_it_takes(self, load, writers, tmp_path):
-        path = writers[1](tmp_path / "few", 3)
-        found = [list(loader) for loader in ranks(load, path, 2, 5, tail="pad", with_index=True, with_real=True)]
-        assert [batch["index"].tolist() for (batch,) in found] == [[0, 1], [2, 0], [1, 2], [0, 1], [2, 0]]
-        assert [batch["real"].tolist() for (batch,) in found] == [[True] * 2, [True, False]] + [[False] * 2] * 3
 
     def test_transforms_draw_anew_for_what_is_repeated(self, load, plain):
         def drawn(batch, generator):

@@ -200,9 +200,3 @@ def test_step_at_inverts_position(schedule):
 def test_a_partial_batch_overlaps_where_it_does_not_go_round():
     spans = {samples: [Schedule(samples, 2, rank, 4).span(1) for rank in range(4)] for samples in (9, 10, 13)}
     assert spans == {9: [(8, 9)] * 4, 10: [(8, 9), (8, 9), (8, 9), (9, 10)], 13: [(8, 10), (9, 11), (10, 12), (11, 13)]}
-
-
-def test_a_padded_batch_begins_again():
-    made = [Schedule(3, 2, rank, 4, "pad") for rank in range(4)]
-    spans = [[(run.lane, run.start, run.stop) for run in one.runs(0)] for one in made]
-    assert spans == [[(0, 0, 2)], [(0, 2, 3), (1, 0, 1)], [(1, 1, 3)], [(2, 0, 2)]]

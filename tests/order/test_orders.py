@@ -14,7 +14,6 @@ from gdsload.order import (
     OrderOptions,
     Permutation,
     Schedule,
-    SequentialOrder,
     lane_offset,
     make_order,
 )
@@ -224,12 +223,6 @@ def test_windows_of_one_epoch_are_shuffled_differently():
     shuffles = [(order.lane_ids(number, start, start + 100) % 100).tolist() for number in (0, 1) for start in (0, 100)]
     for first, second in itertools.combinations(shuffles, 2):
         assert np.mean(np.equal(first, second)) < 0.1
-
-
-def test_sequential_is_dataset_order():
-    order = SequentialOrder(10)
-    assert order.lane_ids(0, 3, 6).tolist() == [3, 4, 5]
-    assert (order.lanes, order.lane_length(0)) == (1, 10)
 
 
 @pytest.mark.parametrize("order", [FullOrder(300_000, 3), block_order([300_000], 700, 9000, 4)])

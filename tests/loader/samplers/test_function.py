@@ -19,7 +19,7 @@ from tests.loader.samplers.test_samplers import seeded
 from tests.loader.taking import begin, numbers
 
 EXAMPLES = settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

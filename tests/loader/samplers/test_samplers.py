@@ -32,7 +32,7 @@ from tests.loader.taking import begin, collect
 
 ALL = range(1000)
 EXAMPLES = settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
@@ -220,7 +220,7 @@ class TestSameAsTorch:
 class TestResume:
     @pytest.mark.parametrize("name", RESUMABLE)
     def test_sampler_at_every_step(self, make, name):
-        assert_resumes_everywhere(lambda: make(63, sampler=RESUMABLE[name]()))
+        assert_resumes_everywhere(lambda: make(97, sampler=RESUMABLE[name]()))
 
     @pytest.mark.parametrize("name", BATCHES)
     def test_batch_sampler_at_every_step(self, make, name):
