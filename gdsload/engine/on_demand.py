@@ -58,8 +58,11 @@ def on_demand(table: ShardTable, backend: Backend, maker: BatchMaker) -> Callabl
         return LandedSource(job, backend, maker, LoaderStats())
 
     def batch_of(ids: IntArray) -> Batch:
-        asked.asked = ids
-        batch: Any = make_now(source(), 0).batches[0]
+        outer, asked.asked = getattr(asked, "asked", ids), ids
+        try:
+            batch: Any = make_now(source(), 0).batches[0]
+        finally:
+            asked.asked = outer  # of the call that a signal's handler, or a finaliser, has interrupted by this one
         found: Batch = maker.hand_over([batch])(batch)
         return found
 

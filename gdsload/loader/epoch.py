@@ -1,7 +1,7 @@
 """One epoch of a loader, as an iterator.
 
 Invariants:
-    1. One thread at a time asks for batches; `close` and `drop` may be called from any thread meanwhile.
+    1. One thread at a time is inside `next`; `close` and `drop` may be called from any thread meanwhile.
     2. The place moves when a batch is handed out, and not before: a run resumed from it gets each batch once.
     3. After an error of a transform, the next `next` goes on with the batch after it. Any other error ends the epoch,
        and each later `next` raises it again.
@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import copy
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -50,7 +51,7 @@ class Epoch(Iterator[Any]):
 
     def __init__(self, owner: Life, finish: Callable[[Any, Place, int], Any] | None) -> None:
         self._owner, self._finish = owner, finish
-
+        self._turn = threading.RLock()
         self.pipeline: Prefetcher | None = None
         self._batches: deque[tuple[Any, int]] = deque()
         self._hand_over: Callable[[Any], Any] = identity  # for these batches
@@ -84,17 +85,26 @@ class Epoch(Iterator[Any]):
         if not self._batches:  # once a group
             park_at_exit()
         if self._over:
-            raise StopIteration if self._ended_by is None else copy.copy(self._ended_by)
+            raise self._end()
         if self._fetching is not None and self._fetching == get_ident():
             raise RuntimeError("a transform asked for a batch of the epoch that it makes one of")
-        self._owner.check_usable()
+        goes_on = False
         try:
-            return self._next(entered)
+            self._owner.check_usable()  # before the lock, which a fork may have left locked
+            with self._turn:
+                try:
+                    return self._next(entered)
+                except BaseException as error:
+                    goes_on = self._failed  # before another thread has its turn
+                    if not goes_on:
+                        self._ended_by = _without_frames(error)
+                        self._over = True
+                    raise
         except BaseException as error:
-            if self._failed:
+            if goes_on:
                 raise
             self._over = True
-            self._ended_by = _without_frames(error)
+            self._ended_by = self._ended_by or _without_frames(error)
             park_at_exit()  # rather than end with an error because the loader was closed meanwhile
             if isinstance(error, KeyboardInterrupt):
                 self._stop()
@@ -108,7 +118,13 @@ class Epoch(Iterator[Any]):
         if (pipeline := self.pipeline) is not None:
             pipeline.stop()
 
+    def _end(self) -> BaseException:
+        """The exception that each `next` of a finished epoch raises."""
+        return StopIteration() if self._ended_by is None else copy.copy(self._ended_by)
+
     def _next(self, entered: float) -> Any:
+        if self._over:  # since we waited for our turn
+            raise self._end()
         if self._failed:  # the batch at the place: it is not tried again
             self._failed = False
             self.place.step += 1

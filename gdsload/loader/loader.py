@@ -239,7 +239,7 @@ class DataLoader(TorchAttributes):
         return self._life.batches()
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch, for one thread at a time. Nothing is read before its first batch is asked for."""
+        """One epoch. Nothing is read before its first batch is asked for."""
         if torch.compiler.is_compiling():
             return cast("Iterator[Any]", torch.compiler.disable(self._life.epoch)())
         return self._life.epoch()

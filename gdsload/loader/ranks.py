@@ -103,7 +103,8 @@ class Schedules:
         self._rule = rule
         self.newest = rule.schedule()
         """That of the newest epoch; before the first one, as far as is known."""
-        self._group: weakref.ref[Any] | None = None
+        group = _process_group()
+        self._group = None if group is None else weakref.ref(group)
         """The default process group when it began. It is not held: torch keeps the store of a group that is referred
         to, and the next group would hang, as it waits for processes at their old addresses."""
 

@@ -28,7 +28,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import FunctionType
 from typing import Any
 
-from gdsload.errors import OptionError
+from gdsload.errors import OptionError, ReadError
 from gdsload.system.failed import Failed
 from gdsload.system.pool import Future, Pool, end_at_exit
 from gdsload.system.probe.process import module_command, module_environment
@@ -160,6 +160,15 @@ class Crew:
         return process
 
 
+def _received(connection: Connection) -> Any:
+    try:
+        return connection.recv()
+    except (EOFError, ConnectionError):
+        raise
+    except Exception as error:
+        raise ReadError(f"the answer of a worker process cannot be read: {error}") from error
+
+
 class _Process:
     """A process of one thread; `start` starts its command, which inherits a descriptor, once there is work to do."""
 
@@ -179,7 +188,7 @@ class _Process:
         try:
             connection = self._connection or self._open()
             connection.send_bytes(payload)
-            while (found := connection.recv())[0] is None:
+            while (found := _received(connection))[0] is None:
                 if noted is not None:
                     noted(*found[1])
             good, answer = found

@@ -1,13 +1,13 @@
 """A pool of threads, the future of the work that it is given, and the end of threads before the interpreter ends.
 
 Not `concurrent.futures`: Ctrl-C can interrupt the consumer inside a condition's Python code, and leave a lock locked
-that a thread then waits for. Here all waits but for the start of a thread, which takes microseconds, are on plain
-locks, each of which is acquired and released in one step; a thread that waits looks now and then, as another one may
-have been interrupted between the two.
+that a thread then waits for. Here all waits are on plain locks, each of which is acquired and released in one step; a
+thread that waits looks now and then, as another one may have been interrupted between the two.
 """
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import math
 import os
@@ -180,6 +180,7 @@ class Pool:
         # would be unmapped.
         self._threads: list[tuple[threading.Thread, Future]] = []
         self._lock = threading.RLock()  # a signal's handler may close in the midst of `run`
+        self._starting = threading.Lock()
         self._closed = self._started = False
         self._owner = 0  # the process that has the threads
 
@@ -205,20 +206,35 @@ class Pool:
         return future
 
     def _start(self) -> None:
+        """Start the threads. If Ctrl-C interrupts it, they start nevertheless, and the next call waits for them.
+
+        `Thread.start` waits on a condition, which is Python code. Ctrl-C in it may leave the condition's lock locked,
+        and the new thread then waits for it for ever. So another thread does it, in which no signal's handler runs.
+        """
         self._owner = os.getpid()
-        self._threads = [one for one in self._threads if one[0].ident]  # Ctrl-C may have interrupted a start
         for number in range(len(self._threads), self.count):
             ended = Future(1)
             thread = threading.Thread(target=self._serve, args=(ended,), name=f"{self._name}-{number}", daemon=True)
             self._threads.append((thread, ended))
-            try:
-                thread.start()
-            except RuntimeError:  # the system has no further thread: those that there are do the work
-                self._threads.pop()
-                if not self._threads:
-                    raise
-                break
+        over = SimpleQueue[BaseException | None]()
+        _thread.start_new_thread(self._start_all, ([thread for thread, _ in self._threads], over))
+        error = over.get()
+        if error is not None:  # the system has no further thread: those that there are do the work
+            self._threads = [one for one in self._threads if one[0].ident is not None]
+            if not self._threads:
+                raise error
         self._started = True
+
+    def _start_all(self, threads: Sequence[threading.Thread], over: SimpleQueue[BaseException | None]) -> None:
+        error: BaseException | None = None
+        try:
+            with self._starting:
+                for thread in threads:
+                    if thread.ident is None:
+                        thread.start()
+        except BaseException as trouble:
+            error = trouble
+        over.put(error)
 
     @property
     def ended(self) -> bool:

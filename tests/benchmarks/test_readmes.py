@@ -23,7 +23,9 @@ RECORDS = [
 ]
 
 
-@pytest.mark.parametrize(("readme", "record", "render", "mark"), RECORDS, ids=str)
+@pytest.mark.parametrize(
+    ("readme", "record", "render", "mark"), RECORDS, ids=lambda value: getattr(value, "__module__", value)
+)
 def test_a_readme_shows_a_record(readme, record, render, mark):
     """`make bench-cpu`, `make bench-convert` and `make bench-gpu` say which command writes it."""
     text, path = (FOLDER / readme).read_text(encoding="utf-8"), FOLDER / f"results/{record}.json"

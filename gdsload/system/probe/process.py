@@ -88,7 +88,9 @@ def run_bounded(
                 process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 late = True
-                os.killpg(process.pid, signal.SIGKILL)
+            finally:  # also after Ctrl-C, and what a program that has ended has left
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 # Not `subprocess.run`, which waits for ever for a process that is stuck in a driver.
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_REAP_S)
