@@ -1,7 +1,5 @@
 """Folders that stand for drives: what tells two of them apart, where all lie on one, is the folder."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

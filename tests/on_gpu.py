@@ -1,7 +1,5 @@
 """Datasets for tests on a GPU, devices, and whether cuFile answers here."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What tests of the page cache share."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import mmap

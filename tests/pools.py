@@ -1,11 +1,7 @@
 """Work that holds up a pool of threads, and the threads that run."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import contextmanager
-
-__all__ = ["Held", "no_threads", "running"]
 
 
 def running():

@@ -1,7 +1,5 @@
 """Programs of several ranks, as a launcher starts them; torch is imported once for all ranks of a program."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Rooms whose tests write thousands of small files import this fixture into their conftest.py."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The tree of errors: what they say, and that they cross process boundaries whole."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

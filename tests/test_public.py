@@ -1,7 +1,5 @@
 """The public face: its names, their documentation, and what importing it costs."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -39,8 +39,8 @@ LONG_SIGNATURES = {
 QUESTIONS = ("What ", "Who ", "Whether ")
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
-    "lines in gdsload": 54_700,
-    "lines in tests": 60_100,
+    "lines in gdsload": 49_300,
+    "lines in tests": 52_800,
     "keywords of DataLoader": 28,
     "classes in loader, engine and backends": 163,
     "pools of threads": 1,

@@ -27,20 +27,6 @@ from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
 from gdsload.system.units import format_bytes
 
-__all__ = [
-    "Backend",
-    "BackendStatus",
-    "Both",
-    "CacheStatus",
-    "Completion",
-    "Destination",
-    "FileBackend",
-    "PendingRead",
-    "ShardAddresses",
-    "TierStatus",
-    "joined",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class BackendStatus:

@@ -12,8 +12,6 @@ from gdsload.errors import OptionError
 from gdsload.order.checks import check_whole
 from gdsload.system.units import parse_bytes
 
-__all__ = ["Auto", "Bounce", "Gds", "check_threads", "requested"]
-
 _MOST_THREADS = 512
 
 

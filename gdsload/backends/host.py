@@ -19,8 +19,6 @@ from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool, Lease, address_of
 from gdsload.system.pool import Future, done
 
-__all__ = ["HostBackend"]
-
 _MOST_TRUST = 31
 _MAX_READ_BYTES, _MAX_READ_BYTES_BESIDE_DEVICE = 2**20, 2**23
 """The longest read: of a loader for the CPU, which waits for each batch, and of bytes for the host of a GPU's loader,

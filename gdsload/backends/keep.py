@@ -22,8 +22,6 @@ from gdsload.system.pool import Future, Pool
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import memory_room
 
-__all__ = ["AFTER_S", "AT_ONCE", "AT_ONCE_BESIDE_DECODING", "default_register_bytes", "keep", "resides"]
-
 AFTER_S = 0.3
 """Seconds before the first shard is read whole: a loader's first batches should not wait for that."""
 _READ_BYTES = 4 * 2**20

@@ -25,8 +25,6 @@ from gdsload.system.pool import Future
 from gdsload.system.streams import register_host, unregister_host
 from gdsload.system.units import format_bytes
 
-__all__ = ["MappedBackend", "registered_in_process"]
-
 _in_process = weakref.WeakSet["MappedBackend"]()
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-__all__ = ["BACKEND_CHOICES", "SUMMARIES", "BackendChoice", "BackendName"]
-
 BackendName = Literal["gds", "mapped", "bounce", "host"]
 BackendChoice = Literal["auto", "gds", "mapped", "bounce", "host"]
 """The backends that users may request: one by name, or an automatic choice by evidence."""

@@ -15,8 +15,6 @@ from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
 from gdsload.system.pool import Pool, done
 
-__all__ = ["ProbedBackend"]
-
 Ask = Callable[[], tuple[OpenedBackend | None, str]]
 """Finds a better backend, if there is one, and says why that is used or not."""
 

@@ -8,8 +8,6 @@ from functools import partial
 from gdsload.system.numa import stay_on
 from gdsload.system.pool import Future, Pool, Work, done
 
-__all__ = ["close_all", "one_each", "run_on", "threads_of_each"]
-
 _MOST = 48
 """Threads that read from all drives together, unless they are asked for: they take turns at the interpreter lock."""
 _LEAST = 2

@@ -15,8 +15,6 @@ from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe
 from gdsload.system.streams import has_streams
 
-__all__ = ["BACKENDS", "IN_REACH", "expected_host", "row_of"]
-
 IN_REACH = "mapped: every byte of this dataset can be gathered from the page cache by the GPU"
 _BY_NAME = "asked for by name"
 _DOCTOR = "Run `gdsload doctor PATH`: it says what is missing."

@@ -14,16 +14,6 @@ from gdsload.backends.names import BackendChoice
 from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe
 
-__all__ = [
-    "BackendRequest",
-    "BackendRow",
-    "OpenedBackend",
-    "Placement",
-    "Probing",
-    "one_way",
-    "probe_each",
-]
-
 Placement = Literal["host", "gpu"]
 """Where batches are built: in CPU memory, or by the GPU in its own."""
 Probing = Callable[[str, str], CufileProbe]

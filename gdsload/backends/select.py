@@ -22,14 +22,6 @@ from gdsload.system.probe import CufileProbe, probe_cufile
 from gdsload.system.probe.library import read_config
 from gdsload.system.probe.tree import Tree
 
-__all__ = [
-    "choose",
-    "dma_is_possible",
-    "expected",
-    "preflight",
-    "reads_in_place",
-]
-
 
 def preflight(
     request: BackendRequest, paths: Sequence[str], *, mapped: bool, probe: Probing = probe_cufile

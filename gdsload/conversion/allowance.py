@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from gdsload.errors import ConversionError, OptionError, Skipped
 
-__all__ = ["DEFAULT_ALLOWANCE", "Allowance"]
-
 DEFAULT_ALLOWANCE = "1%"
 _NAMED = 3
 _PATTERN = re.compile(r"\s*(\d{1,18})(\.\d{1,18})?\s*(%?)\s*", re.ASCII)

@@ -10,8 +10,6 @@ from gdsload.conversion.input_files import open_file
 from gdsload.errors import FormatError
 from gdsload.system.paths import absolute
 
-__all__ = ["base_of", "has_boxes"]
-
 _BOX = re.compile(rb"\s*+\d++(?:\.0*+)?+(?:\s++[-\d.]++(?:e[-+]?\d++)?+){4,}+\s*+$", re.IGNORECASE)
 _LOOKED_AT_BYTES = 2**16
 _BOM = b"\xef\xbb\xbf"

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import OptionError
 
-__all__ = ["Cluster", "dask_executor", "meaning", "ray_executor"]
-
 _TRIES = 3
 _CONNECT_S = 20
 

@@ -18,8 +18,6 @@ from gdsload.shards.publish import Publication, fsync_path, remove_interrupted, 
 from gdsload.shards.shard_folders import shard_name
 from gdsload.shards.writer import ShardWriter
 
-__all__ = ["publish", "put_in_order", "shuffle_into"]
-
 _BATCH_BYTES = 16 * 2**20
 
 

@@ -19,8 +19,6 @@ from gdsload.shards.format.stored import PackRule, pack_rule
 from gdsload.shards.values import is_array, unrounded
 from gdsload.system.units import parse_bytes
 
-__all__ = ["ONE_SCALE", "Change", "ConvertOptions"]
-
 ONE_SCALE = (
     "A cast leaves each in its scale; `dtype='float32'` makes all samples of files floats from -1 to 1; else pass a "
     "`map=` that divides int16 by 2**15 and int32 by 2**31."

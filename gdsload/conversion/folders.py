@@ -11,18 +11,6 @@ from itertools import islice
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.paths import natural
 
-__all__ = [
-    "entries_in",
-    "expanded",
-    "first_below",
-    "is_folder",
-    "is_passed_over",
-    "is_path_passed_over",
-    "leads_back",
-    "names_below",
-    "names_in",
-]
-
 _NAMES = frozenset({
     "__macosx", "__pycache__", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "temporary items",
     "network trash folder", "system volume information", "$recycle.bin", "lost+found", "~snapshot",

@@ -19,8 +19,6 @@ from gdsload.shards.encode import infer_schema
 from gdsload.shards.format.dtypes import dtype_of
 from gdsload.shards.format.schema import Field, Schema
 
-__all__ = ["schema_of"]
-
 _SAMPLES = 64
 
 

@@ -28,8 +28,6 @@ from gdsload.conversion.table_logs import refuse_logged, refuse_logged_above
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.paths import absolute
 
-__all__ = ["FileOptions", "SourceFiles", "Stamp", "check_file", "digest_of", "open_file", "stamps"]
-
 Stamp = list[str | int]
 _LOGGED = ".parquet"
 _TABLES = frozenset(

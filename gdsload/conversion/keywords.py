@@ -19,17 +19,6 @@ from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import PackRule
 from gdsload.system.names import check_names
 
-__all__ = [
-    "AllKeywords",
-    "ConvertKeywords",
-    "Progress",
-    "RearrangeKeywords",
-    "SourceKeywords",
-    "check_rearranging",
-    "choose",
-    "divided",
-]
-
 Progress = Callable[[int, int, float, int], None]
 """Called with the samples and bytes written so far, parts finished, and parts in all: before the first part, and a few
 times a second. A part under way is a fraction of one, if it is known how many samples it has. A shuffle writes all

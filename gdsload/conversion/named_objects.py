@@ -7,8 +7,6 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["find_named"]
-
 _MOST = 200
 
 

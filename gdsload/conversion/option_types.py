@@ -11,8 +11,6 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from gdsload.errors import OptionError
 from gdsload.system.names import check_list
 
-__all__ = ["check_types", "check_values", "shows_options", "source_parameters"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

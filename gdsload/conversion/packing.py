@@ -24,8 +24,6 @@ from gdsload.conversion.source import Item, OfDocuments, Part, Source, path_of
 from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.encode import sample_of
 
-__all__ = ["PackedSource", "Packing"]
-
 _BATCH_TOKENS = 2**20
 _EDGES = "cu_seqlens"
 _TYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")

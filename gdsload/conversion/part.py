@@ -22,10 +22,6 @@ from gdsload.shards.publish import remove_interrupted, write_error
 from gdsload.shards.values import CONVERT
 from gdsload.shards.writer import ShardWriter
 
-__all__ = [
-    "PartTask", "convert_part", "failed", "key_of", "place_of", "results", "samples_of",
-]  # fmt: skip
-
 _EVERY_S = 0.2
 
 

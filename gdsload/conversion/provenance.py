@@ -23,8 +23,6 @@ from gdsload.shards.format.schema import Schema
 from gdsload.system.paths import absolute
 from gdsload.system.version import __version__
 
-__all__ = ["combined_metadata", "metadata_of", "notes_of", "told_by"]
-
 CLASSES, UNITS, KEY = "classes", "units", "key"
 _OF_FIELDS = (CLASSES, UNITS)
 _MERGED = "merged"

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["Noted", "note", "noted_in_reading", "noting"]
-
 Noted = dict[str, tuple[int, str]]
 """Texts, each with the number of things that it is about and the name of the first one."""
 _noted: ContextVar[Noted | None] = ContextVar("_noted", default=None)

@@ -20,8 +20,6 @@ from gdsload.order import Permutation, Purpose, derive_key
 from gdsload.shards.shard_folders import check_targets
 from gdsload.system.paths import absolute
 
-__all__ = ["merge", "reshard", "split"]
-
 Path = str | os.PathLike[str]
 
 

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from gdsload.errors import FormatError, GdsloadError
 from gdsload.system.units import counted
 
-__all__ = ["as_pasted", "counted_are", "in_words", "of_user", "reading", "reason_of"]
-
 _BARE = (KeyError, IndexError, TypeError, AttributeError)
 """Errors of Python itself, for a value that the code did not expect: their texts tell users nothing of their file."""
 _MOST = 200

@@ -23,8 +23,6 @@ from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
 from gdsload.system.names import check_names
 from gdsload.system.paths import refuse_no_path
 
-__all__ = ["KINDS", "WAYS_OUT", "recognise", "source_class", "source_for"]
-
 _PLACE = "gdsload.conversion.sources"
 KINDS = {
     "numpy": ("arrays", "ArraySource"),

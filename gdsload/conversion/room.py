@@ -13,8 +13,6 @@ from gdsload.errors import DiskFullError
 from gdsload.shards.publish import write_error
 from gdsload.system.units import format_bytes
 
-__all__ = ["Room"]
-
 
 @dataclass(frozen=True, slots=True)
 class Room:

@@ -11,23 +11,6 @@ from gdsload.conversion.source import Part
 from gdsload.conversion.splits import split_words
 from gdsload.errors import FormatError, OptionError
 
-__all__ = [
-    "BATCH_BYTES",
-    "check_columns",
-    "check_fields",
-    "choice_of",
-    "classes_of",
-    "common_length",
-    "filled",
-    "first_groups",
-    "groups_left_out",
-    "row_parts",
-    "run_parts",
-    "runs",
-    "sample_fields",
-    "spans",
-]
-
 BATCH_BYTES = 32 * 2**20
 """About how many bytes are read at once."""
 _LISTED = 50

@@ -40,8 +40,6 @@ from gdsload.system.names import check_names
 from gdsload.system.paths import absolute
 from gdsload.system.units import counted
 
-__all__ = ["ConversionPlan", "ConvertReport", "convert", "plan", "publish_check"]
-
 Place = str | os.PathLike[str]
 
 

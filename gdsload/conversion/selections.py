@@ -19,8 +19,6 @@ from gdsload.loader.selection import select
 from gdsload.shards.verify.row_checksums import RowCheck
 from gdsload.system.arrays import array_of
 
-__all__ = ["SelectionSource"]
-
 IntArray = NDArray[np.int64]
 
 

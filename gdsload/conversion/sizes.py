@@ -22,8 +22,6 @@ from gdsload.errors import GdsloadError, OptionError
 from gdsload.shards.encode import EncodedField, batch_rows, sample_rows
 from gdsload.shards.format.schema import Schema
 
-__all__ = ["bytes_of_parts", "bytes_of_shards", "estimated_bytes", "gathered", "part_bytes", "sized"]
-
 _IMAGES = 16
 _ITEMS = 128
 _SAMPLES = 4096

@@ -10,8 +10,6 @@ from typing import Any
 from gdsload.conversion.source import Source, path_of
 from gdsload.errors import FileChangedError, OptionError
 
-__all__ = ["SourceSnapshot", "refuse_inside"]
-
 
 class SourceSnapshot:
     """A source as it is now."""

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
-__all__ = ["ExactParts", "FieldChoice", "Item", "OfDocuments", "Part", "Selective", "Source", "path_of", "taking"]
-
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["ALL", "level_splits", "split_words", "splits_of"]
-
 ALL = "all"
 """Stands for all splits, or for whatever else such names mean."""
 

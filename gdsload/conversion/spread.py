@@ -24,8 +24,6 @@ from gdsload.conversion.staging import PartReport
 from gdsload.errors import ReadError
 from gdsload.system.crew import Crew, Work
 
-__all__ = ["CONVERSION", "do_all"]
-
 CONVERSION = Work("gdsload-convert", "the source", "convert", "`workers=1`")
 
 _LEAVE_S = 1.0

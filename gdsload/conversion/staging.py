@@ -30,8 +30,6 @@ from gdsload.shards.publish import fsync_path, remove_interrupted, write_error
 from gdsload.system.file_locks import lock_file
 from gdsload.system.paths import absolute
 
-__all__ = ["PartReport", "StagingFolder", "part_folder", "part_report", "write_json"]
-
 _VERSION = 3
 _PLAN, _LOCK = "plan.json", "lock"
 _FINISHED = re.compile(r"part-\d{6,}\.json")

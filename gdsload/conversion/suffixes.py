@@ -2,7 +2,5 @@
 
 from __future__ import annotations
 
-__all__ = ["PICTURES"]
-
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".pgm", ".pbm", ".pnm", ".bmp", ".tif", ".tiff")
 """Endings of the pictures that are read, as files or as members of tar files."""

@@ -11,8 +11,6 @@ from pathlib import PurePosixPath
 from gdsload.errors import FormatError
 from gdsload.system.paths import absolute, natural
 
-__all__ = ["refuse_logged", "refuse_logged_above"]
-
 _ICEBERG = "metadata"
 _STATES = (".metadata.json", ".metadata.json.gz")
 _STATE = re.compile(r"v\d+\.|\d+-", re.ASCII)

@@ -27,8 +27,6 @@ from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.transforms import DecodeImage
 
-__all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "bytes_at_each", "padding_rows"]
-
 Batch = dict[str, Any]
 Located = list[tuple[FieldCodec, IntArray, GroupLengths | None]]
 """Of each column the codec, the address of each sample's rows, and how many they are if the field is ragged."""

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 from gdsload.errors import GdsloadError
 from gdsload.system.failed import Failed
 
-__all__ = ["BatchSource", "PendingBatches", "Ready", "StepTransform", "identity", "make_now", "transformed"]
-
 StepTransform = Callable[[int, Any], Any]
 """Turns the batch of a step into the one that is handed out."""
 

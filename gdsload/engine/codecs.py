@@ -28,8 +28,6 @@ from gdsload.shards.format.schema import Field
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.values import torch_dtype
 
-__all__ = ["FieldCodec", "PackedFields", "RaggedForm", "Varlen", "codecs_of"]
-
 RaggedForm = Literal["jagged", "offsets", "padded", "varlen"]
 _Decode = Callable[[torch.Tensor, GroupLengths, int], Any]
 """Makes a field's value in a batch of the stored rows of all its samples, concatenated, shape ``[rows, *row_shape]``;

@@ -18,8 +18,6 @@ from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.engine.window_source import WindowSource
 
-__all__ = ["prefetch", "route"]
-
 _IN_VRAM = Runner(threads=0, most_groups=1)
 _SYNCHRONOUS = Runner(threads=0, most_groups=1, most_batches=1)
 _PLANNED_BY_GPU = Runner(threads=0, tapers=True)

@@ -14,8 +14,6 @@ from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.system.driver import DriverError
 from gdsload.system.pool import own_thread
 
-__all__ = ["Group"]
-
 _log = logging.getLogger("gdsload")
 _EXPECTED = (GdsloadError, torch.OutOfMemoryError, torch.AcceleratorError, DriverError, MemoryError, OSError)
 """Kinds of errors that files, devices and too little memory cause. Any other is logged with its traceback."""

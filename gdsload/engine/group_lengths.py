@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from gdsload.errors import OptionError
 from gdsload.system.arrays import IntArray
 
-__all__ = ["GroupLengths", "padded_pieces"]
-
 MakeTensors = Callable[[NDArray[Any], Sequence[int]], Sequence[torch.Tensor]]
 """Makes tensors of the parts of an array, which have so many elements each, on the device of the batches."""
 

@@ -17,8 +17,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["by_class", "by_public_function", "jagged_parts", "maker"]
-
 _Make = Callable[[torch.Tensor, torch.Tensor, int, int], torch.Tensor]
 """Makes a nested tensor of the rows of all samples, ``[rows, ...]``; the offset of each among them and the end of the
 last, int64 ``[samples + 1]``; and the rows of the shortest and the longest sample. Tensors that are made of the same

@@ -33,8 +33,6 @@ from gdsload.shards.reads import Extents, concat_extents, distinct
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.arrays import IntArray, unique
 
-__all__ = ["LandedSource", "of_windows", "read_columns"]
-
 _NONE = np.zeros(0, np.int64)
 _Reads = tuple[IntArray, list[Extents], Sequence[Callable[[IntArray], RowMap]]]
 """Shards, for each column the extents that are wanted of it, and what makes its rows of their addresses."""

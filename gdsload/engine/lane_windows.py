@@ -12,8 +12,6 @@ from gdsload.order import BlockOrder, LanePieces, Schedule
 from gdsload.shards.reads import within
 from gdsload.system.arrays import IntArray
 
-__all__ = ["LaneWindow", "LaneWindows"]
-
 _LEFT_OUT = 8
 """A window of which no more than one sample in so many is not wanted is read whole, as to look for those takes longer
 than to read them: at the end of an epoch without its last batch, and of one that begins within a window."""

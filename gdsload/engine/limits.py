@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from gdsload.system.share import processors
 
-__all__ = ["MOST_BATCHES", "MOST_THREADS", "Limits", "Runner", "gatherers"]
-
 MOST_BATCHES, MOST_THREADS, _MOST_THAT_COPY = 64, 4, 12
 
 

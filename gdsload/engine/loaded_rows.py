@@ -12,8 +12,6 @@ import numpy as np
 from gdsload.backends.base import PendingRead
 from gdsload.system.arrays import IntArray
 
-__all__ = ["LoadedRows", "RowMap", "RowSlice", "Slices"]
-
 
 @dataclass(slots=True)
 class RowMap:

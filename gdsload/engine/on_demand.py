@@ -18,8 +18,6 @@ from gdsload.engine.steps import Job, Steps
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.arrays import IntArray
 
-__all__ = ["on_demand"]
-
 
 class _Asked(Steps, threading.local):
     """One step, which takes the positions that the calling thread asks for."""

@@ -6,8 +6,6 @@ depth grows quickly, because the consumer is waiting; it shrinks slowly, because
 
 from __future__ import annotations
 
-__all__ = ["LEAST", "MOST", "Pace"]
-
 LEAST = 4
 """Groups whose reads are under way before one is gathered: enough to keep the readers of a cold disk busy."""
 MOST = 64

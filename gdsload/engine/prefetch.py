@@ -43,8 +43,6 @@ from gdsload.shards.gather_host import limit_threads, one_thread
 from gdsload.shards.values import no_inference
 from gdsload.system.pool import Pool, end_at_exit, own_thread
 
-__all__ = ["Prefetcher"]
-
 _log = logging.getLogger("gdsload")
 _AT_ONCE = 2
 """Groups started by one call of a consumer that runs the prefetcher itself: the first batch should not wait until every

@@ -36,9 +36,6 @@ from gdsload.order import BlockOrder, FullOrder, SequentialOrder
 from gdsload.system.arrays import IntArray, array_of
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs
 
-__all__ = ["ResidentGather", "evaluated_by_gpu", "filled", "in_parts", "makes_plain_rows"]
-
-
 _NONE = np.zeros(0, np.int64)
 _MOST_ROW_BYTES = 8 * 2**20
 """The kernel counts the words of a row in 32 bits, and with few such long rows planning is cheap anyway."""

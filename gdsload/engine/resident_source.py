@@ -24,8 +24,6 @@ from gdsload.errors import GdsloadError
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import current_stream, on, record, room_for, stream_handle
 
-__all__ = ["ResidentSource", "VramSource"]
-
 _log = logging.getLogger("gdsload")
 
 

@@ -6,8 +6,6 @@ import numpy as np
 
 from gdsload.system.arrays import IntArray
 
-__all__ = ["lie_in_runs", "runs_of"]
-
 _RUN_SAMPLES, _RUN_BYTES, _LONG_RUN_BYTES = 64, 64 * 1024, 2**20
 """Mean length of runs of consecutive samples from which they are handled as runs: so many samples and bytes, or so many
 bytes of fewer samples. Shorter runs are not planned any faster, and backends fetch rows of one length faster than many

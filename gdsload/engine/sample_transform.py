@@ -36,8 +36,6 @@ from gdsload.system.share import processors
 from gdsload.transforms import Compose
 from gdsload.transforms.compose import callables
 
-__all__ = ["INDEX", "PerSample", "SampleTransform"]
-
 INDEX = "gdsload:index"
 """The key under which a batch carries its samples' indices where the user does not ask for them: for errors."""
 _WORK = Work("gdsload-sample", "sample_transform", "load", "processes=False")

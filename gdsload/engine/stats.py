@@ -7,9 +7,6 @@ from dataclasses import dataclass, fields
 
 from gdsload.engine.pace import LEAST
 
-__all__ = ["LoaderStats"]
-
-
 _adding = threading.Lock()
 """One lock for all stats: a stats object that has its own could be neither copied nor pickled."""
 

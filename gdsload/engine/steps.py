@@ -14,8 +14,6 @@ from gdsload.order import LaneRun, Order, Schedule
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.arrays import IntArray, Numbers, taken
 
-__all__ = ["Job", "Ordered", "Steps"]
-
 _FIRST, _AHEAD = 8192, 16384
 """Positions of a lane whose ids are computed at once, at first and later: enough to hide the cost of a call, and few
 enough that neither the first batch nor another thread that wants to plan waits for long."""

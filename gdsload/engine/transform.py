@@ -12,8 +12,6 @@ import torch
 from gdsload.engine.gpu.fused_transforms import fuse
 from gdsload.transforms import Compose
 
-__all__ = ["DeviceTransform"]
-
 
 class DeviceTransform:
     """Calls transforms, one batch at a time, with the same settings of torch in every thread."""

@@ -24,9 +24,6 @@ from gdsload.engine.steps import Job
 from gdsload.order import BlockOrder, Schedule
 from gdsload.system.streams import on
 
-__all__ = ["WindowSource"]
-
-
 _AHEAD = 2**18
 """Samples that are worked out at once: a group's few thousand cost the host as many calls as many groups'."""
 

@@ -10,8 +10,6 @@ import torch
 from gdsload.engine.codecs import FieldCodec, PackedFields
 from gdsload.engine.group_lengths import GroupLengths
 
-__all__ = ["Offsets", "WindowCodec", "evenly_spaced", "united"]
-
 Offsets = range | tuple[int, ...]
 """Where a window's samples are, counted from its own sample on; a range if they rise evenly."""
 

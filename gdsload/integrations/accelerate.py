@@ -19,8 +19,6 @@ from gdsload.engine.batch_source import identity
 from gdsload.errors import OptionError
 from gdsload.loader.loader import DataLoader
 
-__all__ = ["PreparedLoader", "prepare"]
-
 
 def prepare(accelerator: Accelerator, loader: DataLoader) -> PreparedLoader:
     """Prepare a loader as `accelerator.prepare` does those of torch.

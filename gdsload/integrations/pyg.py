@@ -16,8 +16,6 @@ from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.paths_and_devices import resolve_device
 
-__all__ = ["FeatureStore"]
-
 Source = ShardDataset | str | os.PathLike[str]
 
 

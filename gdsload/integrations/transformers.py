@@ -10,8 +10,6 @@ from transformers import Trainer
 from gdsload.integrations.accelerate import PreparedLoader, prepare
 from gdsload.loader.loader import DataLoader
 
-__all__ = ["LoaderTrainer"]
-
 
 class LoaderTrainer(Trainer):  # type: ignore[misc]  # transformers is not there where types are checked
     """A Trainer that takes its batches from gdsload loaders.

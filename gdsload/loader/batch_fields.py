@@ -30,17 +30,6 @@ from gdsload.transforms import DecodeImage
 if TYPE_CHECKING:
     from gdsload.loader.options import Options
 
-__all__ = [
-    "Padded",
-    "batch_form",
-    "decoded_fields",
-    "decoded_sample_bytes",
-    "field_names",
-    "image_draws",
-    "mean_sample_bytes",
-    "refuse_ragged",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Padded:

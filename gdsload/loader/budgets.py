@@ -8,8 +8,6 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.order import Schedule
 from gdsload.system.units import format_bytes
 
-__all__ = ["limits_of"]
-
 _LEAST_GROUP_BYTES, _MOST_GROUP_BYTES = 24 * 2**20, 64 * 2**20
 """Bytes of a group of batches, for scattered rows of mapped shards; for others the least, as reads contain more than is
 wanted. 64 MiB are about 8 ms of gathering by two threads. Each group costs more than 1 ms of Python, which a thread may

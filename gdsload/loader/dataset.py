@@ -29,8 +29,6 @@ from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.verify import VerifyReport, verify_shards
 from gdsload.system.dropped import Closer
 
-__all__ = ["ShardDataset", "ShardInfo"]
-
 _MOST_MAPPED = 32_768
 """Linux lets a process have 65 530 mappings (vm.max_map_count); half of them are the user's."""
 

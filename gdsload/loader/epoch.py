@@ -33,8 +33,6 @@ from gdsload.system.pool import park_at_exit, program_end
 if TYPE_CHECKING:
     from gdsload.loader.life import Life
 
-__all__ = ["Epoch"]
-
 _SPAN = "enumerate(DataLoader)#Epoch.__next__"
 """The span of torch's iterators, but for the class: profilers know loaders by it."""
 

@@ -14,8 +14,6 @@ from gdsload.errors import OptionError
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.state import Place
 
-__all__ = ["as_tuple", "hand_over_steps", "on_device"]
-
 _FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
 
 

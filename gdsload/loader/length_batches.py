@@ -11,8 +11,6 @@ from gdsload.loader.samplers.planned import PlannedSampler
 from gdsload.order.checks import check_whole
 from gdsload.system.arrays import IntArray
 
-__all__ = ["LengthBuckets", "TokenBudget"]
-
 
 class TokenBudget(PlannedSampler):
     """Batches of as many samples as fit a budget of tokens, of like length: a `batch_sampler`.

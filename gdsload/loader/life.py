@@ -34,8 +34,6 @@ from gdsload.loader.state import Place
 from gdsload.system.dropped import Closer, settle_dropped
 from gdsload.system.pool import WeakList, own_thread
 
-__all__ = ["Life"]
-
 
 class Life:
     """The running parts of a loader: its pipelines, resources and counts."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["DataLoader"]
-
 
 class DataLoader(TorchAttributes):
     """Loads batches from shards, ahead of the consumer, in an order that can be repeated.

@@ -15,8 +15,6 @@ from gdsload.loader.dataset import ShardDataset
 from gdsload.order import Mixture
 from gdsload.order.checks import check_whole
 
-__all__ = ["Mix"]
-
 _SHOWN = 8
 """Datasets that are shown as text: classes may be thousands."""
 

@@ -28,14 +28,6 @@ from gdsload.system.units import parse_bytes
 from gdsload.transforms import DecodeImage
 from gdsload.transforms.compose import callables
 
-__all__ = [
-    "CacheChoice",
-    "Memory",
-    "Options",
-    "default_budgets",
-    "per_sample",
-]
-
 CacheChoice = Literal["pagecache", "none", "auto", "vram", "ram"]
 _PREFETCH_BYTES, _ARENA_BYTES = 2**28, 2**30
 """Bytes of batches ahead of the consumer, and of an arena, by default, where batches go to no GPU."""

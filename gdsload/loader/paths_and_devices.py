@@ -9,8 +9,6 @@ import torch
 
 from gdsload.errors import OptionError
 
-__all__ = ["SEVERAL", "dataset_path", "resolve_device"]
-
 SEVERAL = (
     "Several datasets are read as torch.utils.data.ConcatDataset([gdsload.ShardDataset(path) for path in paths]), or "
     "made one by gdsload.merge(paths, out)."

@@ -19,8 +19,6 @@ from gdsload.shards.values import memory_of
 if TYPE_CHECKING:
     from gdsload.loader.life import Life
 
-__all__ = ["PeerCheckedEpoch", "batch_digest"]
-
 
 class PeerCheckedEpoch(Epoch):
     """An epoch whose batches are compared with those of the peers, which all have to ask for theirs.

@@ -41,8 +41,6 @@ from gdsload.shards.drive_order import DriveOrder, file_system_of
 from gdsload.system.streams import has_streams
 from gdsload.transforms import DecodeImage
 
-__all__ = ["LoaderPlan", "plan_loader"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoaderPlan:

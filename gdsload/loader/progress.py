@@ -15,8 +15,6 @@ from gdsload.loader.samplers.sampled import Sampled
 from gdsload.loader.state import Cursor, OrderIdentity, Place
 from gdsload.order import GivenOrder, Purpose, Schedule, derive_key
 
-__all__ = ["Progress"]
-
 
 @dataclass(slots=True)
 class _Resumed:

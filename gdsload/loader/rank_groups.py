@@ -27,8 +27,6 @@ import torch
 from gdsload.errors import OptionError
 from gdsload.order.checks import check_whole
 
-__all__ = ["RankGroups", "agree", "check_ranks", "everyone_there", "gather_texts", "ranks_of", "warn_of_others"]
-
 _DATA_DIMENSIONS = (
     "dp", "ddp", "fsdp", "hsdp", "data", "batch", "replicate", "shard", "data_parallel", "dp_replicate", "dp_shard",
     "dp_shard_mod_ep", "dp_shard_in_ep",

@@ -12,8 +12,6 @@ import torch
 from gdsload.errors import OptionError
 from gdsload.order import Schedule, Tail
 
-__all__ = ["ScheduleRule", "Schedules"]
-
 _AVAILABLE = torch.distributed.is_available()
 
 

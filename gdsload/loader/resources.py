@@ -29,8 +29,6 @@ from gdsload.system.memory import BatchPool
 from gdsload.system.share import local_ranks
 from gdsload.system.units import format_bytes
 
-__all__ = ["SHARE_OF_VRAM", "OpenResources", "open_resources"]
-
 _log = logging.getLogger("gdsload")
 SHARE_OF_VRAM = {"vram": 0.5, "auto": 0.25}
 """The share of the memory that is free when the loader opens that a tier takes, by the option `cache`."""

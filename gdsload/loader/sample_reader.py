@@ -27,8 +27,6 @@ from gdsload.shards.values import no_inference
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool
 
-__all__ = ["CPU", "SampleReader"]
-
 CPU = torch.device("cpu")
 _PIECE_BYTES = 32 * 2**20
 _PIECE_SAMPLES = 16_384

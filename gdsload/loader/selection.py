@@ -26,8 +26,6 @@ from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.system.arrays import IntArray, Numbers, array_of, taken
 
-__all__ = ["SampleSpace", "Selected", "sample_space", "select"]
-
 
 @dataclass(frozen=True, slots=True)
 class Selected:

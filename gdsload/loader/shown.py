@@ -8,8 +8,6 @@ from gdsload.backends.keep import default_register_bytes
 from gdsload.loader.plan import LoaderPlan
 from gdsload.system.units import format_bytes
 
-__all__ = ["shown"]
-
 
 def shown(plan: LoaderPlan, batch_size: int | None) -> str:
     """A loader as text: dataset, order, device, backend and budgets."""

@@ -15,8 +15,6 @@ from gdsload.order import Mixture, OrderOptions, Schedule
 from gdsload.system.arrays import Numbers
 from gdsload.system.units import counted
 
-__all__ = ["Cursor", "OrderIdentity", "Place", "dataset_digest"]
-
 _VERSION = 1
 
 

@@ -19,8 +19,6 @@ from gdsload.order.checks import check_epoch
 if TYPE_CHECKING:
     from gdsload.loader.life import Life
 
-__all__ = ["BatchView", "OrderView", "SequentialView", "TorchAttributes"]
-
 _SET_BY_FRAMEWORKS = "worker_init_fn"
 """Lightning sets it after `seed_everything(workers=True)`."""
 

@@ -14,8 +14,6 @@ from gdsload.loader.options import Options
 from gdsload.system.names import check_names
 from gdsload.transforms import Compose
 
-__all__ = ["WARNED", "TorchKeywords", "check_torch_keywords", "warn_of_shared_draws"]
-
 _TORCHS: dict[str, object] = {
     "num_workers": 0, "pin_memory": False, "pin_memory_device": "", "prefetch_factor": None, "timeout": 0,
     "persistent_workers": False, "worker_init_fn": None, "multiprocessing_context": None, "in_order": True,

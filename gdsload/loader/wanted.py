@@ -14,8 +14,6 @@ from gdsload.errors import OptionError
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.system.names import check_list
 
-__all__ = ["Indices", "is_mask", "known_field", "known_fields", "whole_numbers"]
-
 Indices = Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor
 _OF_A_MASK = "Pass the indices of what is true, as mask.nonzero().flatten() or np.flatnonzero(mask) gives."
 

@@ -20,8 +20,6 @@ from gdsload.order.checks import MAX_SAMPLES, check_whole
 from gdsload.shards import reads
 from gdsload.system.arrays import IntArray, Numbers, array_of, taken
 
-__all__ = ["Windows", "offset_bounds", "refuse_ragged_windows", "window_starts"]
-
 _OFFSETS = "Pass a dict of fields: `offsets={'action': range(16), 'image': [-1, 0]}`."
 
 

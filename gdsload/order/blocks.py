@@ -17,8 +17,6 @@ from gdsload.order.lanes import LaneRun, lane_offset, lane_share
 from gdsload.order.permutation import Permutation
 from gdsload.order.recent import Recent
 
-__all__ = ["MAX_BLOCKS", "BlockOrder", "BlockSequence"]
-
 MAX_BLOCKS: Final = 1 << 27
 """Most blocks of a dataset: the block sequence holds 16 bytes for each of them, 2 GiB at this limit."""
 

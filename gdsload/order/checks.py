@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from gdsload.errors import OptionError
 
-__all__ = ["MAX_SAMPLES", "check_epoch", "check_range", "check_run_lengths", "check_whole"]
-
 MAX_SAMPLES: Final = 1 << 48
 """Most samples that an order can hold: both halves of the Feistel network then fit in 24 bits."""
 

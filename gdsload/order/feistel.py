@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from gdsload.order.hashing import Purpose, derive_key, hash_into
 
-__all__ = ["ROUNDS", "TILE", "Feistel"]
-
 ROUNDS: Final = 8
 """Rounds of the Feistel network. Frozen: they decide which samples a saved position means."""
 

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from gdsload.errors import OptionError
 
-__all__ = ["MASK64", "Purpose", "derive_key", "hash_into", "mix64"]
-
 MASK64: Final = (1 << 64) - 1
 
 _GOLDEN: Final = 0x9E3779B97F4A7C15

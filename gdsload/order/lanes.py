@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_whole
 
-__all__ = ["LanePieces", "LaneRun", "Schedule", "Tail", "lane_offset", "lane_share"]
-
 Tail = Literal["share", "pad", "drop"]
 """The treatment of a last global batch that is not full."""
 

@@ -27,8 +27,6 @@ from gdsload.order.recent import Recent
 if TYPE_CHECKING:
     from fractions import Fraction
 
-__all__ = ["TURN", "MixOrder", "Mixture"]
-
 TURN: Final = 4096
 """Positions of a turn. Frozen: it decides what a saved position means."""
 

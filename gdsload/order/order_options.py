@@ -13,20 +13,6 @@ from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_whole
 from gdsload.system.units import format_bytes
 
-__all__ = [
-    "BLOCK_BYTES",
-    "BLOCK_SAMPLES",
-    "FULL_SAMPLE_BYTES",
-    "FULL_TOTAL_BYTES",
-    "LANES",
-    "WINDOW_BLOCKS",
-    "BlockShuffle",
-    "DatasetFacts",
-    "OrderOptions",
-    "ShuffleName",
-    "resolve",
-]
-
 ShuffleName = Literal["sequential", "full", "block", "sampler", "function"]
 
 BLOCK_BYTES: Final = 4 << 20

@@ -14,8 +14,6 @@ from gdsload.order.hashing import MASK64, Purpose, derive_key
 from gdsload.order.order_options import OrderOptions
 from gdsload.order.permutation import Permutation
 
-__all__ = ["FullOrder", "GivenOrder", "OneLane", "Order", "SequentialOrder", "make_order"]
-
 
 class Order(Protocol):
     """The order of all samples in one epoch.

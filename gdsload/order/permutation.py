@@ -19,8 +19,6 @@ from gdsload.order.hashing import MASK64, hash_into
 from gdsload.order.recent import Recent
 from gdsload.system.arrays import argsort
 
-__all__ = ["EXACT_LIMIT", "Permutation", "Recipe", "exact_table"]
-
 EXACT_LIMIT: Final = 65_536
 """Largest n that is shuffled exactly. Frozen: it decides which samples a saved position means."""
 

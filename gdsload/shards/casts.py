@@ -13,8 +13,6 @@ from gdsload.shards.values import bounds, checked, converted, fitted, numbers_of
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["cast", "clip"]
-
 
 def cast(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor:
     """Convert a user's values for a field to another element type, if no value is lost by that.

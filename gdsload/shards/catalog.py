@@ -33,8 +33,6 @@ from gdsload.shards.shard_folders import link_target
 from gdsload.shards.status import NO_DESCRIPTORS, is_absent, read_error, status_of
 from gdsload.system.paths import absolute, natural, refuse_no_path
 
-__all__ = ["SHARD_SUFFIX", "Catalog", "open_catalog"]
-
 SHARD_SUFFIX = ".safetensors"
 
 

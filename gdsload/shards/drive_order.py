@@ -10,8 +10,6 @@ from gdsload.shards.identity import ShardSource
 from gdsload.shards.reads import Extents, shares
 from gdsload.system.arrays import IntArray
 
-__all__ = ["DriveOrder", "file_system_of"]
-
 
 def file_system_of(source: ShardSource) -> Hashable:
     """The file system that a shard is on, as far as it is known before it is opened."""

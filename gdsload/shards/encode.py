@@ -16,18 +16,6 @@ from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.values import as_bytes, element_type, is_array, is_tensor
 
-__all__ = [
-    "EncodedField",
-    "EncodedImage",
-    "as_ragged",
-    "batch_rows",
-    "column_rows",
-    "infer_schema",
-    "sample_of",
-    "sample_rows",
-    "unambiguous",
-]
-
 
 class EncodedImage(bytes):
     """Bytes that are known to be an encoded image: without a schema, a field of them is one of images."""

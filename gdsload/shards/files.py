@@ -18,8 +18,6 @@ from gdsload.shards.identity import ShardSource
 from gdsload.shards.reads import Extents
 from gdsload.system.arrays import IntArray
 
-__all__ = ["Files", "OpenFiles", "ReadBatch"]
-
 
 class ReadBatch(Protocol):
     """Reads into host memory, prepared. `read` may be called from several threads."""

@@ -23,17 +23,6 @@ from gdsload.shards.reads import within
 from gdsload.system.memory import dense_view, row_view
 from gdsload.system.piece_copies import concatenate, usable
 
-__all__ = [
-    "cut_runs",
-    "gather_pieces",
-    "gather_rows",
-    "limit_threads",
-    "one_thread",
-    "run_starts",
-    "take_rows",
-    "unit_of",
-]
-
 IntArray = NDArray[np.int64]
 
 _RUN_BYTES = 16 * 1024

@@ -20,8 +20,6 @@ from gdsload.errors import ReadError
 from gdsload.shards.reads import Extents, within
 from gdsload.system.memory import populate
 
-__all__ = ["Guard"]
-
 IntArray = NDArray[np.int64]
 
 _SHIFT = 17

@@ -17,8 +17,6 @@ import numpy as np
 from gdsload.shards.status import NO_DESCRIPTORS
 from gdsload.system.arrays import IntArray
 
-__all__ = ["HandleTable", "Lent", "most_open"]
-
 _LEAST, _MOST, _SHARE = 64, 4096, 8
 _SHARE_OF_LEFT = 4
 

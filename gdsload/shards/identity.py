@@ -20,8 +20,6 @@ from gdsload.errors import FileChangedError
 from gdsload.shards.reads import distinct
 from gdsload.shards.status import is_absent, read_error
 
-__all__ = ["LOOK_BEFORE_S", "FileIdentity", "ShardSource", "Watch", "gone", "identity_of"]
-
 IntArray = NDArray[np.int64]
 
 LOOK_BEFORE_S = 0.01

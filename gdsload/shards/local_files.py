@@ -35,8 +35,6 @@ from gdsload.shards.status import NO_DESCRIPTORS, read_error, status_of
 from gdsload.system.bulk_reads import BulkReads
 from gdsload.system.memory import map_file, unmap
 
-__all__ = ["LocalFiles", "open_regular", "pread_exact"]
-
 IntArray = NDArray[np.int64]
 _AHEAD_BYTES = 128 * 1024
 """Linux cuts longer requests to the size that the drive reads at once, or reads ahead: this is the smallest that is

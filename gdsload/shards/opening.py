@@ -12,8 +12,6 @@ from gdsload.shards.identity import ShardSource
 from gdsload.shards.local_files import pread_exact
 from gdsload.shards.status import status_of
 
-__all__ = ["as_named", "load_shard", "mismatch", "read_header", "wrong_length"]
-
 
 def load_shard(fd: int, file: str) -> Shard:
     """Read and check the header of an open shard.

@@ -22,14 +22,6 @@ from gdsload.shards.files import Files
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.reads import Extents
 
-__all__ = [
-    "PROBES_OF_A_BLOCK",
-    "bytes_in_memory",
-    "file_is_resident",
-    "is_resident",
-    "looks_resident",
-]
-
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _IN_MEMORY = (0x01021994, 0x858458F6)  # TMPFS_MAGIC and RAMFS_MAGIC of include/uapi/linux/magic.h
 _STATFS_BYTES = 256  # struct statfs is shorter on every architecture; its first word is the file system's number

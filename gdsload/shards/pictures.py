@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from gdsload.errors import SchemaError
 
-__all__ = ["Levels", "channels_first", "is_picture", "levels", "of_8_bits", "picture_array", "what_is_lost"]
-
 _LIKE = {"1": "L", "La": "LA", "PA": "RGBA", "RGBa": "RGBA"}
 """The modes that images in these modes of Pillow's are converted to; others whose channels are no bytes become RGB."""
 # Tags of TIFF, and values of theirs.

@@ -22,8 +22,6 @@ from gdsload.system.memory import memory_at
 if TYPE_CHECKING:
     from gdsload.shards.local_files import LocalFiles
 
-__all__ = ["PreparedReads"]
-
 _FEW = 4
 """Up to so many reads are a call each: preparing one call for all takes as long as a few calls."""
 

@@ -29,17 +29,6 @@ from gdsload.shards.shard_folders import (
 from gdsload.system.file_locks import lock_file
 from gdsload.system.paths import absolute
 
-__all__ = [
-    "Publication",
-    "fsync_path",
-    "remove_folder",
-    "remove_interrupted",
-    "remove_left_behind",
-    "renameat2",
-    "strangers",
-    "write_error",
-]
-
 _LOCK_SUFFIX, _ASIDE_SUFFIX = ".lock", ".old"
 _DATASET_MARK = b'"gdsload-dataset"'
 _NAMED = 5

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from gdsload.errors import SchemaError
 
-__all__ = ["check_masks", "python_numbers"]
-
 _EXACT = np.float64(2**53)  # up to which float64 has all whole numbers; float16 does not reach it
 
 

@@ -11,20 +11,6 @@ from numpy.typing import NDArray
 from gdsload.errors import ReadError
 from gdsload.system.arrays import argsort
 
-__all__ = [
-    "MAX_GAP_BYTES",
-    "PAGE_BYTES",
-    "Extents",
-    "Pieces",
-    "Reads",
-    "coalesce",
-    "concat_extents",
-    "cut",
-    "distinct",
-    "shares",
-    "within",
-]
-
 IntArray = NDArray[np.int64]
 
 MAX_GAP_BYTES = 16 * 1024

@@ -25,18 +25,6 @@ from gdsload.errors import OptionError, ReadError, WriteError
 from gdsload.shards.status import is_absent
 from gdsload.system.paths import absolute, listed_paths
 
-__all__ = [
-    "check_targets",
-    "is_shard_name",
-    "link_target",
-    "linked_folder",
-    "make_shard_folder",
-    "remove_shards",
-    "shard_folder",
-    "shard_name",
-    "turned",
-]
-
 _FOLDER = re.compile(r".+\.gdsload-[0-9a-f]{12}", re.DOTALL)
 _SHARD = re.compile(r"shard-\d{5,}\.safetensors")
 

@@ -23,8 +23,6 @@ from gdsload.shards.opening import as_named, read_header
 from gdsload.shards.reads import Extents, distinct, within
 from gdsload.system.memory import address_of
 
-__all__ = ["Located", "ShardTable"]
-
 IntArray = NDArray[np.int64]
 
 _RANGES_BITS = 14

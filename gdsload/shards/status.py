@@ -7,8 +7,6 @@ import os
 
 from gdsload.errors import ReadError
 
-__all__ = ["NO_DESCRIPTORS", "NO_RIGHT", "is_absent", "read_error", "status_of"]
-
 NO_RIGHT = (errno.EACCES, errno.EPERM)
 """The system's reasons where one may not read what is there."""
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)

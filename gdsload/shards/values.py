@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import TypeIs
 
-__all__ = [
-    "CONVERT", "as_bytes", "bounds", "check_dense", "checked", "converted", "element_type", "fitted", "held",
-    "is_array", "is_tensor", "memory_of", "no_inference", "numbers_of", "numpy_dtype", "torch_dtype", "torch_dtypes",
-    "unrounded",
-]  # fmt: skip
-
 
 def is_tensor(value: object) -> TypeIs[torch.Tensor]:
     """Return whether a value is a tensor. Torch is not imported for that: where it is not, no value is a tensor."""

@@ -25,8 +25,6 @@ from gdsload.shards.shard_folders import shard_name
 from gdsload.shards.values import unrounded
 from gdsload.system.units import parse_bytes
 
-__all__ = ["ShardWriter"]
-
 IntArray = NDArray[np.int64]
 _WRITE_BYTES = 64 * BLOCK_BYTES
 

@@ -3,8 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IntArray", "Numbers", "argsort", "array_of", "taken", "unique"]
-
 IntArray = NDArray[np.int64]
 Numbers = IntArray | range
 """Whole numbers; a range stands for an array that would take 8 bytes for each."""

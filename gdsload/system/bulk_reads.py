@@ -21,8 +21,6 @@ import numpy as np
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import address_of
 
-__all__ = ["BulkReads"]
-
 _DEPTH = 256
 """Reads that are under way at once in one call: eight threads keep any drive busy with them. A machine allows 65 536 in
 all (/proc/sys/fs/aio-max-nr), unless it is configured otherwise."""

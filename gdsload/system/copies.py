@@ -14,9 +14,6 @@ from gdsload.system.driver import driver
 from gdsload.system.memory import dense_view
 from gdsload.system.streams import DeviceBytes, stream_handle
 
-__all__ = ["LONG_BYTES", "SHORT_BYTES", "copies_scattered_runs", "copy_runs", "copy_to"]
-
-
 LONG_BYTES = 64 * 1024
 """Mean length of runs from which the copy engine copies them: over PCIe 5 x16 a run then takes longer than queueing it
 together with many others, though not as long as queueing it by itself (docs/design/0004)."""

@@ -33,8 +33,6 @@ from gdsload.system.failed import Failed
 from gdsload.system.pool import Future, Pool, end_at_exit
 from gdsload.system.probe.process import module_command, module_environment
 
-__all__ = ["Call", "Crew", "Outcome", "Work", "pickled", "refuse_in_import"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE_S = 5.0
 """An idle process that is to end takes a fraction of a second."""

@@ -24,8 +24,6 @@ import numpy as np
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import address_of
 
-__all__ = ["LONGEST_BYTES", "READS", "CufileBatches", "ReadsUnderWayError", "batches_of"]
-
 READS = 128
 """Reads of a batch (cufile.json, io_batchsize)."""
 LONGEST_BYTES = 2**20

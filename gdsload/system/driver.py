@@ -18,9 +18,6 @@ import torch
 
 from gdsload.system.arrays import IntArray
 
-__all__ = ["BATCH_CALLS", "Driver", "DriverError", "driver"]
-
-
 _log = logging.getLogger("gdsload")
 
 

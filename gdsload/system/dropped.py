@@ -15,8 +15,6 @@ from typing import Any
 
 from gdsload.system.pool import Pool, end_at_exit
 
-__all__ = ["Closer", "settle_dropped"]
-
 _log = logging.getLogger("gdsload")
 
 

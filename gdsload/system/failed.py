@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NoReturn
 
-__all__ = ["Failed"]
-
 
 @dataclass(slots=True)
 class Failed:

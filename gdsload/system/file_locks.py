@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 
-__all__ = ["lock_file"]
-
 _NO_LOCKS = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOLCK)
 """Lustre without ``-o flock``, NFS without a lock daemon, FUSE: the answers of file systems that have no locks."""
 

@@ -22,20 +22,6 @@ from numpy.typing import NDArray
 from gdsload.errors import BudgetError, ReadError
 from gdsload.system.units import format_bytes
 
-__all__ = [
-    "ADDRESS_SPACE",
-    "UNIT_DTYPES",
-    "BatchPool",
-    "Lease",
-    "address_of",
-    "dense_view",
-    "map_file",
-    "memory_at",
-    "populate",
-    "row_view",
-    "unmap",
-]
-
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_longlong]

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from gdsload.errors import OptionError
 
-__all__ = ["check_list", "check_names"]
-
 
 def check_list(what: str, given: object) -> None:
     """Refuse a text in place of a list of names: its letters would be the names.

@@ -14,8 +14,6 @@ import torch
 
 from gdsload.system.probe.tree import Tree
 
-__all__ = ["node_of", "processors_near", "stay_on"]
-
 _NODES = "/sys/devices/system/node"
 
 

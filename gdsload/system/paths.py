@@ -9,8 +9,6 @@ from urllib.parse import unquote, urlsplit
 
 from gdsload.errors import OptionError
 
-__all__ = ["absolute", "listed_paths", "natural", "refuse_empty", "refuse_no_path"]
-
 _HERE = "'.' is the folder that the program is in."
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 

@@ -19,8 +19,6 @@ import numpy as np
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import address_of
 
-__all__ = ["concatenate", "usable"]
-
 _MOST_PIECES = 1024
 """IOV_MAX of Linux."""
 

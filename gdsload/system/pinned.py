@@ -21,8 +21,6 @@ from gdsload.system.pool import Pool
 from gdsload.system.streams import register_host, unregister_host
 from gdsload.system.units import format_bytes
 
-__all__ = ["PinnedBlock", "PinnedRing"]
-
 
 @dataclass(slots=True, eq=False)
 class PinnedBlock:

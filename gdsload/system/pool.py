@@ -21,19 +21,6 @@ from typing import Generic, Protocol, TypeVar
 
 from gdsload.errors import LoaderClosedError
 
-__all__ = [
-    "Future",
-    "Pool",
-    "WeakList",
-    "Work",
-    "done",
-    "end_all",
-    "end_at_exit",
-    "own_thread",
-    "park_at_exit",
-    "program_end",
-]
-
 T = TypeVar("T")
 Work = Callable[[], object]
 _LOOK_EVERY_S = 0.1

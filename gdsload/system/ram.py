@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from gdsload.system.probe.tree import Tree
 
-__all__ = ["cgroup_limit", "meminfo", "memory_room"]
-
 _UNLIMITED = 2**62  # cgroup v1 writes the largest multiple of a page for "no limit"
 
 

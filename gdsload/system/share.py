@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["local_ranks", "processors"]
-
 
 def local_ranks() -> int:
     """Ranks on this host, as far as the launcher has said; else 1."""

@@ -17,25 +17,6 @@ from gdsload.errors import BudgetError
 from gdsload.system.pool import Pool
 from gdsload.system.units import format_bytes
 
-__all__ = [
-    "DeviceBytes",
-    "SideStream",
-    "Tensors",
-    "allocate",
-    "current_stream",
-    "free",
-    "has_streams",
-    "new_event",
-    "no_room",
-    "on",
-    "record",
-    "register_host",
-    "room_for",
-    "side_stream",
-    "stream_handle",
-    "unregister_host",
-]
-
 _PORTABLE = 1  # cudaHostRegisterPortable, driver_types.h
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # noqa: SLF001  (see `stream_handle`)
 _READ_ONLY = 8  # cudaHostRegisterReadOnly, likewise

@@ -6,8 +6,6 @@ import re
 
 from gdsload.errors import OptionError
 
-__all__ = ["counted", "format_bytes", "parse_bytes"]
-
 _FACTORS = {
     "": 1, "b": 1,
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,

@@ -13,8 +13,6 @@ import torch
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.values import memory_of
 
-__all__ = ["assert_resumes_everywhere", "fingerprint"]
-
 
 def fingerprint(batch: object) -> str:
     """A hash of a batch's content: equal for two batches if they have the same fields, types, shapes and bytes.

@@ -34,8 +34,6 @@ from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
 from gdsload.shards.writer import ShardWriter
 
-__all__ = ["BackendTests", "OpenBackend"]
-
 OpenBackend = Callable[[Files], Backend]
 
 _PAGE = 4096

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from gdsload.backends.base import Backend, Completion, Destination, PendingRead, ShardAddresses, TierStatus
 from gdsload.shards.reads import Extents
 
-__all__ = ["Fault", "FaultyBackend", "RecordingBackend", "SlowBackend"]
-
 
 class _Wrapper:
     """Base of all wrappers, which hand every call on to the inner backend."""

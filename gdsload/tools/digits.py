@@ -22,8 +22,6 @@ from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.writer import ShardWriter
 
-__all__ = ["DemoResult", "run_demo"]
-
 _HELD_OUT = 0.2
 _BATCH = 64
 

@@ -9,8 +9,6 @@ import torch
 from gdsload.errors import OptionError
 from gdsload.transforms.fields import Batch, refused, tensor_field
 
-__all__ = ["ColorJitter"]
-
 _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
 _GRAY = (0.2989, 0.587, 0.114)  # torchvision's shares of red, green and blue
 

@@ -11,8 +11,6 @@ import torch
 
 from gdsload.errors import OptionError
 
-__all__ = ["Compose", "callables"]
-
 _NOTE_CHARACTERS = 1000
 
 

@@ -12,8 +12,6 @@ import torch
 from gdsload.errors import OptionError
 from gdsload.transforms.fields import element_type, height_and_width, numbers, refused
 
-__all__ = ["DecodeImage"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeImage:

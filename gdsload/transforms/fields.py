@@ -10,8 +10,6 @@ import torch
 
 from gdsload.errors import OptionError
 
-__all__ = ["Batch", "element_type", "fitting", "height_and_width", "numbers", "refused", "tensor_field"]
-
 Batch = dict[str, Any]
 
 

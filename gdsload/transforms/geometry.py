@@ -10,8 +10,6 @@ from torch.nn import functional
 
 from gdsload.transforms.fields import Batch, fitting, refused, tensor_field
 
-__all__ = ["CenterCrop", "RandomCrop", "RandomFlip"]
-
 _AS_BITS = {
     torch.uint16: torch.int16,
     torch.uint32: torch.int32,

@@ -11,8 +11,6 @@ from torch.nn import functional
 from gdsload.errors import OptionError
 from gdsload.transforms.fields import Batch, refused, tensor_field
 
-__all__ = ["CutMix", "MixUp"]
-
 
 @dataclass(frozen=True)
 class _Mixing:

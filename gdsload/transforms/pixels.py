@@ -11,8 +11,6 @@ import torch
 from gdsload.errors import OptionError
 from gdsload.transforms.fields import Batch, element_type, numbers, refused, tensor_field
 
-__all__ = ["Cast", "ChannelsLast", "Normalize"]
-
 _SPATIAL_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 

@@ -11,8 +11,6 @@ from torch.nn import functional
 from gdsload.errors import OptionError
 from gdsload.transforms.fields import Batch, height_and_width, refused, tensor_field
 
-__all__ = ["RandomResizedCrop", "resized_by_matrices", "resized_one_by_one"]
-
 _TRIES = 10  # as torchvision
 
 

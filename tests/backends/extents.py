@@ -1,14 +1,10 @@
 """Extents of shards as tests write them, (file, offset, bytes), and the bytes that a backend reads of them."""
 
-from __future__ import annotations
-
 import ctypes
 
 import numpy as np
 
 from gdsload.shards.reads import Extents
-
-__all__ = ["bytes_of", "extents_of", "within"]
 
 
 def extents_of(wanted):

@@ -1,7 +1,5 @@
 """The host backend, mapped and not, does what every backend must do; and the wrappers change nothing of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from gdsload.backends.host import HostBackend

@@ -1,7 +1,5 @@
 """The GPU backends do what every backend must do, byte for byte."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

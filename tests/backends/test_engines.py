@@ -1,7 +1,5 @@
 """cuFile's engine, with a cuFile that is not there: which reads are made by which call."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The `gds` backend's reads, with an engine that copies into memory of the host: all of it but cuFile and the GPU."""
 
-from __future__ import annotations
-
 import os
 from contextlib import nullcontext
 

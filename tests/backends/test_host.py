@@ -1,7 +1,5 @@
 """The host backend against plain reads of the files."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

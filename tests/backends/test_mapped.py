@@ -1,7 +1,5 @@
 """Registering shards with CUDA, of which a stand-in does what takes long or fails."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

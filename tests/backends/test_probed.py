@@ -1,7 +1,5 @@
 """A backend that reads while cuFile is probed, and by DMA afterwards, with stand-ins for both."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

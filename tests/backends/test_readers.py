@@ -1,7 +1,5 @@
 """Readers of several drives: each has its own threads, and everything that they take on ends."""
 
-from __future__ import annotations
-
 import pytest
 
 from gdsload import LoaderClosedError

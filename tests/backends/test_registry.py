@@ -1,7 +1,5 @@
 """Each backend has one row, and what reads the names has all of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from gdsload.backends.base import FileBackend

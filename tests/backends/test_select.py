@@ -1,7 +1,5 @@
 """Which backend is chosen: the one that was asked for or none, and by evidence where the choice is ours. No GPU needed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import get_args
 

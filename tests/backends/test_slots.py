@@ -1,7 +1,5 @@
 """Slots of a device whose memory is counted: what is leased, kept for later, freed, and how much that is."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a benchmark measures was compared before: a byte that is wrong has no number."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

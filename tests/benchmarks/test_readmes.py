@@ -1,7 +1,5 @@
 """Each README shows the records that are there."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Conversion on clusters of two workers: what comes out is what one process would have made."""
 
-from __future__ import annotations
-
 import os
 from contextlib import contextmanager
 from pathlib import Path

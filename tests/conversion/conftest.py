@@ -1,7 +1,5 @@
 """A small source of every kind whose samples lie in files, written by the libraries that own the formats."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import random

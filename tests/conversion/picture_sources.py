@@ -1,7 +1,5 @@
 """Files of pictures in sources of every kind: each function returns the source, the field of pictures, and options."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """Samples of sources, and files of datasets, as tests compare them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gdsload.conversion.part import samples_of

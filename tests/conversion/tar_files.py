@@ -1,7 +1,5 @@
 """Tar files of members: their names and contents."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 

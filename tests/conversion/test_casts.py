@@ -1,7 +1,5 @@
 """Casts: every value comes out as it was, rounded where that is what the cast is for, or is refused by name."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

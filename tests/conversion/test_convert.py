@@ -1,7 +1,5 @@
 """Converting: the same bytes whatever the workers, resumed after any kill, nothing lost in silence."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

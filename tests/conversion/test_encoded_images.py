@@ -1,7 +1,5 @@
 """Images of every kind of source: kept as the files that they are, or decoded to one size and form."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Errors of conversions name the file, what is wrong with it, and a way out."""
 
-from __future__ import annotations
-
 import gzip
 import tarfile
 

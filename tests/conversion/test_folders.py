@@ -1,7 +1,5 @@
 """What other programs keep beside data is no sample, no class and no kind, in whatever source and however deep."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """No source reads what lies outside of it, by whatever name or link, and none waits for what is no file."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Options of conversions and of their sources: none is ignored, and what is wrong is refused with what it may be."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from types import NoneType, UnionType

@@ -1,7 +1,5 @@
 """Conversions pack fields as the writer does, and those that rearrange shards keep what is packed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Packed blocks are the row of all tokens, cut: whatever the parts, the workers and the documents that cannot be read."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle

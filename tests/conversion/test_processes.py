@@ -3,8 +3,6 @@
 Each runs in a fork of the test's process, which has imported torch already.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy

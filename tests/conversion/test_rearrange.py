@@ -1,7 +1,5 @@
 """Merging, splitting, resharding: what comes out is what one writer would have written of the same samples."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 import numpy as np

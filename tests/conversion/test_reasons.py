@@ -1,7 +1,5 @@
 """Reasons in errors: a library's words and this package's, and no text of Python's that tells nothing of a file."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

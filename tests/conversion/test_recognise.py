@@ -1,7 +1,5 @@
 """What a source is, by what is there; and what users are told of what no kind reads."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Shards have the size asked for, whatever parts a source has, and however wrong it estimates these."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Samples that cannot be converted: how many may be left out, and that their reasons are never hidden."""
 
-from __future__ import annotations
-
 import json
 import os
 

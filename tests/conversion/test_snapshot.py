@@ -1,7 +1,5 @@
 """A source that changes while it is converted: the result is of one state of it, or there is none."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Splits are told by names where the ecosystem has them, are never merged in silence, and classes are no splits."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The folder in which a conversion grows: whose it is, and what may be removed from it."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

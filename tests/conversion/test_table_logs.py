@@ -1,7 +1,5 @@
 """Tables whose log says which rows count are refused wherever they are met, with what reads them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """One rule for EXIF's orientation: a picture is the same by every way into a batch, as Pillow shows it."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Stand-ins for what needs a GPU, whose tensors are in memory of the host."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 

@@ -12,8 +12,6 @@ The reference is `ShardDataset.read_batch`. A source that cannot make batches of
 and one whose batches are made of copies of the files `copies = True`.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

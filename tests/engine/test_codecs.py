@@ -1,7 +1,5 @@
 """What fields are in batches, made of the rows that are stored."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

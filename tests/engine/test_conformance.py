@@ -1,7 +1,5 @@
 """The batch sources do what every source must do; those of a GPU with its kernels, streams and memory played by the host."""
 
-from __future__ import annotations
-
 import ctypes
 from contextlib import nullcontext
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The batch sources of a GPU do what every source must do, whatever reads."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Who makes the batches of an epoch."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Nested tensors made of torch's class are those that its public function makes."""
 
-from __future__ import annotations
-
 import copy
 import io
 

@@ -1,7 +1,5 @@
 """Batches whose bytes a backend reads: what is read of them and where, what is counted, and when."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

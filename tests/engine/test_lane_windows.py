@@ -1,7 +1,5 @@
 """Windows that steps take samples from: each sample where it is said to be, each window read once, within bounds."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from types import SimpleNamespace
 

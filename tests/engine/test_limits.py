@@ -1,7 +1,5 @@
 """How many threads make batches, and how large groups of them are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

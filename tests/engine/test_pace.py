@@ -1,7 +1,5 @@
 """The depth of reads: of the controller alone, with made-up clocks, and in a pipeline with a backend that gets slow."""
 
-from __future__ import annotations
-
 import math
 import time
 

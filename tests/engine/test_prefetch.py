@@ -1,7 +1,5 @@
 """The prefetcher: in order, within budgets, each group once, whoever runs it; also where threads meet in unlucky places."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """How many batches the prefetcher's groups have, and which of them are made first."""
 
-from __future__ import annotations
-
 import time
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """Epochs of registered shards that the consumer queues itself: the CPU's batches, with no thread."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import time

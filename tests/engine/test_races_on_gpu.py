@@ -2,8 +2,6 @@
 nothing. With the guard there is none.
 """
 
-from __future__ import annotations
-
 import time
 from itertools import count
 

@@ -1,7 +1,5 @@
 """Samples that the host says, for the GPU to gather: of samplers, mixtures, and orders that it cannot evaluate."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

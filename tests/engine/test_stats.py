@@ -1,7 +1,5 @@
 """Where the time went, for whoever keeps it."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import pickle

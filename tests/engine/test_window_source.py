@@ -1,7 +1,5 @@
 """Which jobs' windows are read as runs, so that the GPU finds the samples in them."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Windows that are read as runs: batches are the dataset's own, wherever an epoch begins, ends, or is broken off."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

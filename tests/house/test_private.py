@@ -1,7 +1,5 @@
 """Tests use what the package makes public; how many places do not may only fall."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A test that never ends is a red one with every thread's stack, in seconds that pyproject.toml names."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """PyTorch Geometric's feature store over shards: what its in-memory store gives, for any way to ask."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData, TensorAttr

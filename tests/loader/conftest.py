@@ -1,7 +1,5 @@
 """Datasets whose samples are known beforehand, and loaders over them."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import io

@@ -1,7 +1,5 @@
 """Batches taken of loaders, as many tests do it."""
 
-from __future__ import annotations
-
 import gdsload
 from gdsload.testing import fingerprint
 

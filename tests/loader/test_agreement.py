@@ -1,7 +1,5 @@
 """A seed that is drawn: what decides it, and who keeps it. Several ranks agree in `test_rank_groups.py`."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

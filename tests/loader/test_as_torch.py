@@ -1,7 +1,5 @@
 """What people know of torch's loader and rely on."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Batches as tuples of fields."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

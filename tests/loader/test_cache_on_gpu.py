@@ -1,7 +1,5 @@
 """Tiers: later epochs come from where the samples were put, and are the same batches."""
 
-from __future__ import annotations
-
 import threading
 import time
 

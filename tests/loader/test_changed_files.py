@@ -1,7 +1,5 @@
 """Shards that somebody overwrites in place while a loader reads them: no wrong batch, or an error in that very epoch."""
 
-from __future__ import annotations
-
 import os
 import time
 

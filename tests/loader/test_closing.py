@@ -1,7 +1,5 @@
 """A loader can be closed, dropped or left at any moment, from any thread: nothing hangs, and nothing is left behind."""
 
-from __future__ import annotations
-
 import gc
 import random
 import threading

@@ -1,7 +1,5 @@
 """`collate_fn=`: batches that a function of the user's makes of samples."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """Columns, lengths, and parts of a dataset: the same as its samples one by one, without a pass over the others."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Loops that torch compiles with the loader in them: loading is left alone, and what the loop calls is compiled."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -3,8 +3,6 @@ which what was queued is copied when somebody waits for it, from memory that is 
 again.
 """
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from contextlib import nullcontext

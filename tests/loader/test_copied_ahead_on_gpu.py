@@ -1,7 +1,5 @@
 """Batches built in CPU memory, on a GPU: pinned, and copied ahead of the consumer."""
 
-from __future__ import annotations
-
 import threading
 from operator import itemgetter
 

@@ -1,7 +1,5 @@
 """Loaders that travel: pickled, copied, spawned, forked."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

@@ -1,7 +1,5 @@
 """decode=: images of a dataset, from their bytes to the batch."""
 
-from __future__ import annotations
-
 import io
 import os
 

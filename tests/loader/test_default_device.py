@@ -1,7 +1,5 @@
 """`torch.set_default_device` is the consumer's affair: it moves no batch, and transforms see the same in every thread."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

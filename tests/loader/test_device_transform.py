@@ -1,7 +1,5 @@
 """`device_transform`: ahead of the consumer, one batch at a time, with random numbers that depend on the batch alone."""
 
-from __future__ import annotations
-
 import threading
 import time
 

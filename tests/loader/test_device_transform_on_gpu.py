@@ -1,7 +1,5 @@
 """Transforms on the GPU: ahead of the consumer, ordered, and the same whatever way the bytes take."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

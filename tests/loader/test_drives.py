@@ -1,7 +1,5 @@
 """Drives that fail, and datasets over several drives, whose reads are under way at the same time."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

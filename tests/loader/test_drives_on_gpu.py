@@ -1,7 +1,5 @@
 """A dataset over several drives gives on a GPU what it gives on the CPU, and reads of all drives are under way at once."""
 
-from __future__ import annotations
-
 import os
 import threading
 

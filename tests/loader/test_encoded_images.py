@@ -1,7 +1,5 @@
 """Fields of encoded images, as they are written and handed out without being decoded."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """One epoch, with a stand-in for the pipeline: what happens when it is closed from elsewhere."""
 
-from __future__ import annotations
-
 import weakref
 from collections import deque
 from types import SimpleNamespace

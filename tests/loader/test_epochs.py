@@ -1,7 +1,5 @@
 """Every sample of an epoch comes exactly once, as it was written, in an order that the order options alone decide."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """A failure is raised once, in the consumer's thread, at the batch it belongs to; all batches before it come first."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

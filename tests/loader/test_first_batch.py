@@ -1,7 +1,5 @@
 """The first batch is there soon, however large the dataset; and a loader by itself costs next to nothing."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """How a batch looks: ragged fields in their three forms, indices, transforms, and what torch makes of all that."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """`gather`: the batch of any samples, as `read_batch` reads them, from several threads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

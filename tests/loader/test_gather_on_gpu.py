@@ -1,7 +1,5 @@
 """`gather` on a GPU: bytes are those that the host reads, on whatever stream the caller is."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ctrl-C while a loader is iterated: it is raised in the consumer, the loader stops, and its state says where to go on."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

@@ -1,7 +1,5 @@
 """cache="vram" with decode=: images are decoded once, and batches are those of a loader that decodes them every time."""
 
-from __future__ import annotations
-
 import io
 from queue import SimpleQueue
 

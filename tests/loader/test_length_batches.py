@@ -1,7 +1,5 @@
 """Batches by length: every sample once, within the budget, as many for each rank, and resumed anywhere."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from functools import partial

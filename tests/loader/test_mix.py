@@ -1,7 +1,5 @@
 """Mixtures: the samples of each dataset in proportion to its weight, resumed at every step, on any number of ranks."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from pathlib import Path

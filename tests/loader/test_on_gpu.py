@@ -1,7 +1,5 @@
 """The loader on a GPU gives what it gives on the CPU, whatever the backend."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

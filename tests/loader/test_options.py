@@ -1,7 +1,5 @@
 """What can be passed to a loader, what cannot, and what it says then."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import threading

@@ -1,7 +1,5 @@
 """Files and backends of other libraries: bytes come from elsewhere, by the methods of `Files` alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A batch is its holder's: never overwritten, never seen again, and its memory comes back after it."""
 
-from __future__ import annotations
-
 import gc
 import io
 import itertools

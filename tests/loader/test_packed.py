@@ -1,7 +1,5 @@
 """Packed fields: whatever is stored together, a dataset and its batches are those of fields that are not."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

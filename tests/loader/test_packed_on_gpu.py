@@ -1,7 +1,5 @@
 """Packed fields on a GPU: batches are the host's, by every way that bytes travel, and handed over as one memory."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

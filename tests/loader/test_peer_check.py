@@ -1,7 +1,5 @@
 """The hash of batches that peers compare. Several of them do in `test_rank_groups.py`."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a loader decides before it opens anything. Devices are made up: a plan does not touch them."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 

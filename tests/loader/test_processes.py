@@ -1,7 +1,5 @@
 """Ctrl-C, the interpreter's end, and forks: whole processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

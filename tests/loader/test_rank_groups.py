@@ -1,7 +1,5 @@
 """Ranks by a mesh or a process group: what each gets, and what they tell one another; four processes, gloo."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import json

@@ -1,7 +1,5 @@
 """What loaders and datasets refuse: each value or call, the option that the error names, and a piece of its remedy."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a loader opens."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A loader resumes at every step, and refuses to where the rest would not be the rest of the same epoch."""
 
-from __future__ import annotations
-
 import functools
 import json
 import operator

@@ -1,7 +1,5 @@
 """Samples from one byte to 128 MiB, with every default as it is: also where bytes are read into an arena."""
 
-from __future__ import annotations
-
 import json
 import os
 import tracemalloc

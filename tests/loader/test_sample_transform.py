@@ -1,7 +1,5 @@
 """`sample_transform`: each sample by itself, many at once, with random numbers that depend on its place alone."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

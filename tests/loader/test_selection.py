@@ -1,7 +1,5 @@
 """Paths, subsets and concatenations: ``dataset[index]`` is the sample, whatever the order."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`ahead=False`: the thread that asks for a batch makes it, and nothing is made ahead."""
 
-from __future__ import annotations
-
 import io
 import pdb  # noqa: T100 - what is tested
 import threading

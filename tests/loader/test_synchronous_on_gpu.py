@@ -1,7 +1,5 @@
 """`ahead=False` on a GPU: by every way that bytes travel, the thread that asks for a batch makes it."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What becomes of a last global batch that is not full, and which of its samples count."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

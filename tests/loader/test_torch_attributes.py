@@ -1,7 +1,5 @@
 """What frameworks read of a loader, and what they are told if they make one of torch's out of it."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

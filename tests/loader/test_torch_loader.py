@@ -1,7 +1,5 @@
 """A ShardDataset in torch's own DataLoader."""
 
-from __future__ import annotations
-
 import os
 import threading
 

@@ -1,7 +1,5 @@
 """What is asked of a loader while another thread begins an epoch of it, which opens files and may take long."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

@@ -1,7 +1,5 @@
 """Windows of samples: as numpy makes them, and as torch's loader does of `__getitem__`, by every way of the engine."""
 
-from __future__ import annotations
-
 import tracemalloc
 from itertools import pairwise
 

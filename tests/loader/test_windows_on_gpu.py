@@ -1,7 +1,5 @@
 """Windows on a GPU: batches are the host's, by every way that bytes travel."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from torch.utils.data import Subset

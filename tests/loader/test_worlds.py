@@ -1,7 +1,5 @@
 """Rank and world size come from torch.distributed when an epoch begins, where nothing else was said."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from itertools import islice

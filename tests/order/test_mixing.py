@@ -1,7 +1,5 @@
 """Mixtures: weights are kept without drift, passes are whole, and an epoch is a part of one endless stream."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from fractions import Fraction

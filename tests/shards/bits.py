@@ -1,7 +1,5 @@
 """Bits of files that turn over."""
 
-from __future__ import annotations
-
 
 def flip(path, offset, bit=0):
     with open(path, "r+b") as file:

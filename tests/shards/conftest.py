@@ -1,7 +1,5 @@
 """Small datasets, and processes that die."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

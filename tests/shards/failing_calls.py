@@ -1,7 +1,5 @@
 """Calls of the system that fail."""
 
-from __future__ import annotations
-
 import math
 import os
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Each is a fork of a process that has what a writer needs and no more: one that h
 fork. That process is told what to write by lines of JSON, and says for each how its writer has ended.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """A small dataset, of several shards or of one, and odd names of fields."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gdsload import Field, ShardWriter

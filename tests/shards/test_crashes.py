@@ -1,7 +1,5 @@
 """Writers that are killed, that meet a full disk, or that meet each other; and readers who look on."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

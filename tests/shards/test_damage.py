@@ -1,7 +1,5 @@
 """Files that somebody changes while a dataset is in use: an error, or the right bytes, never wrong ones."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

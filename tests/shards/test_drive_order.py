@@ -1,7 +1,5 @@
 """Reads of several drives: each run is of one, and where they must be mixed, they take turns."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

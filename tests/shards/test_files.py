@@ -1,7 +1,5 @@
 """Open files: few descriptors, and the same files all along."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What docs/spec says of the bytes on disk and of the folder around them."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

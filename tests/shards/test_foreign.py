@@ -1,7 +1,5 @@
 """Safetensors files that others wrote, and single files."""
 
-from __future__ import annotations
-
 import json
 import os
 

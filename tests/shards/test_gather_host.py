@@ -1,7 +1,5 @@
 """The gather against a plain loop: any addresses, sizes, alignments, overlaps and orders."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 

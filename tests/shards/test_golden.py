@@ -1,7 +1,5 @@
 """The golden datasets: what versions 1 to 3 of the format mean, for ever."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors import safe_open

@@ -1,7 +1,5 @@
 """What is made sure of before a mapping is touched: once for each piece, and no more than is wanted has to be there."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

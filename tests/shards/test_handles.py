@@ -1,7 +1,5 @@
 """Handles of files: which are open, who uses them, and that none is closed under its user."""
 
-from __future__ import annotations
-
 import errno
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Looks whether files are still those that were opened: how often, and what they cost. Changes: test_damage.py."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """Thousands of shards, few descriptors, several threads and processes."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import resource

@@ -1,7 +1,5 @@
 """Pictures of Pillow's that users write: as a conversion of a dataset that returns them stores them."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Reads that were prepared: all bytes of the files, however many there are, and whoever makes them."""
 
-from __future__ import annotations
-
 import mmap
 
 import numpy as np

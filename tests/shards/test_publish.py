@@ -1,7 +1,5 @@
 """Folders in the making and their locks; how writers that are killed look from outside is in tests/shards/test_crashes.py."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

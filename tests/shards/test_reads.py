@@ -1,7 +1,5 @@
 """Reads that cover what is wanted."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

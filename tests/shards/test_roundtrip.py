@@ -1,7 +1,5 @@
 """What a writer is given is what a dataset gives back, whatever it is given as."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Datasets whose shards lie on several drives; writers of them that are killed are in tests/shards/test_crashes.py."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

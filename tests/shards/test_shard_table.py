@@ -1,7 +1,5 @@
 """Sample ids to shards and rows."""
 
-from __future__ import annotations
-
 import ctypes
 from types import SimpleNamespace
 

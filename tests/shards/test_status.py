@@ -1,7 +1,5 @@
 """What the system says of files: its errors are gdsload's, say what is so, and leave no descriptor open."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

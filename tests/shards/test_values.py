@@ -1,7 +1,5 @@
 """From tensors, arrays and numbers to bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """verify(): no byte may differ unnoticed, and what differs is named."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Schemas from first samples, refusals, and writers that do not end well."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

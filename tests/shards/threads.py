@@ -1,7 +1,5 @@
 """Calls that threads make at once."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

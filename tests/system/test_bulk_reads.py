@@ -1,7 +1,5 @@
 """Many reads by one call: the bytes of the files, however many, and whatever fails."""
 
-from __future__ import annotations
-
 import errno
 import os
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Which runs go by the driver's call for many."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batches of reads: every read ends where it was wanted, whatever ends when. cuFile is played in host memory."""
 
-from __future__ import annotations
-
 import ctypes
 from concurrent.futures import ThreadPoolExecutor, wait
 

@@ -1,7 +1,5 @@
 """cuFile takes batches of reads, as many and as long as we make them, in its compat mode, too; none waits for a slab."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 

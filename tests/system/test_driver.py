@@ -1,7 +1,5 @@
 """CUDA's driver as a library that answers with codes."""
 
-from __future__ import annotations
-
 import ctypes
 from types import SimpleNamespace
 

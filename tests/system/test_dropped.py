@@ -1,7 +1,5 @@
 """What is dropped is closed in a thread of the library's, once, and before the interpreter ends."""
 
-from __future__ import annotations
-
 import _thread
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Batch memory comes back when nobody holds it any more, and never before."""
 
-from __future__ import annotations
-
 import errno
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Which NUMA node a GPU is at, and which processors are near it, on machines that are made up of files."""
 
-from __future__ import annotations
-
 import os
 import threading
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Paths as the kernel takes them."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

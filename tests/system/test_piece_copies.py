@@ -1,7 +1,5 @@
 """Many pieces by one call: the bytes that a loop copies, or word that they are not."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Pinned memory: its pages are allocated near the GPU, as far as that can be tested without one."""
 
-from __future__ import annotations
-
 import gc
 import mmap
 import os

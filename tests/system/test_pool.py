@@ -1,7 +1,5 @@
 """A pool of threads: all work that it takes on ends, whoever waits for it and whoever closes it."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import signal

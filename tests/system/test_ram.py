@@ -1,7 +1,5 @@
 """How much memory there may be taken. What containers look like, `gdsload doctor` tests; here is what else there is."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What a rank takes of a host that it shares with others."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

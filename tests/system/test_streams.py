@@ -1,7 +1,5 @@
 """Changing torch's streams, with stand-ins for its calls."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,7 +1,5 @@
 """What stands in for torch's ways to change streams, compared with those."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

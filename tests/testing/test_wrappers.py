@@ -1,7 +1,5 @@
 """What `gdsload.testing` ships does what it says, and notices what it is there to notice."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """Color jitter: each sample's own factors, one after the other in its own order."""
 
-from __future__ import annotations
-
 import colorsys
 
 import pytest

@@ -1,7 +1,5 @@
 """What transforms draw and compute, whatever torch's default element type is: it is the process's, not the batch's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

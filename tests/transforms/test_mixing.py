@@ -1,7 +1,5 @@
 """MixUp and CutMix: samples and labels mixed alike, by shares of each sample's own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """What transforms refuse: each call, and a telling piece of the error."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

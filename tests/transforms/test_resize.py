@@ -1,7 +1,5 @@
 """Random rectangles, scaled: torch's own interpolation of each crop, whichever way it is computed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The transforms of batches: what a plain loop over the samples makes with the same random numbers."""
 
-from __future__ import annotations
-
 import functools
 import pickle
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """albumentations in `sample_transform=`, as the guide has it: a draw for each sample, whoever calls it."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from pathlib import Path

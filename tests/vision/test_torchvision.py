@@ -4,8 +4,6 @@ Its own compiled part is not needed. Where the wheel's does not load, being made
 operators are declared, which is all that importing the rest takes.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 import warnings

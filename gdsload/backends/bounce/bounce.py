@@ -26,8 +26,6 @@ from gdsload.system.pinned import PinnedRing
 from gdsload.system.streams import on, room_for
 from gdsload.system.units import format_bytes
 
-__all__ = ["PINNED_BYTES", "BounceBackend"]
-
 _MAX_BLOCK_BYTES = 8 * 2**20
 _MIN_BLOCK_BYTES = 4 * 2**20
 _THREADS = 8

@@ -17,8 +17,6 @@ from gdsload.system.pinned import PinnedBlock
 from gdsload.system.pool import Future
 from gdsload.system.streams import on, record, side_stream
 
-__all__ = ["Copier"]
-
 
 class Copier:
     """Queues copies to a device; its methods may be called from many threads."""

@@ -24,8 +24,6 @@ from gdsload.system.arrays import IntArray
 from gdsload.system.pinned import PinnedRing
 from gdsload.system.pool import Future
 
-__all__ = ["SUBMITTERS", "ThreadFill"]
-
 SUBMITTERS = 3
 """Threads of each drive that read with O_DIRECT. A call has a whole block under way, or hundreds of reads, and takes no
 processor: two blocks keep a drive busy while the third is prepared. With eight threads, passing the interpreter lock

@@ -27,9 +27,6 @@ from gdsload.system.numa import stay_on
 from gdsload.system.pinned import PinnedRing
 from gdsload.system.pool import Pool
 
-__all__ = ["ResidentRows"]
-
-
 _THREADS = 2
 """One gathers while the other queues its copy and takes the next block."""
 _GATHERED_BELOW_BYTES = 64 * 1024

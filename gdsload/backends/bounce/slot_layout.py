@@ -19,8 +19,6 @@ from gdsload.shards.drive_order import DriveOrder
 from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce, cut
 from gdsload.system.arrays import IntArray
 
-__all__ = ["BlockFill", "Layout", "lay_out"]
-
 _FEW = 64
 _WORKED_OUT_FROM_BYTES = 64 * 1024
 """Mean length of few extents from which they are merged one by one: of shorter ones, numpy may merge many."""

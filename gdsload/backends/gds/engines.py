@@ -28,8 +28,6 @@ from gdsload.system.probe.child import CufileDescr, reads_by_path
 from gdsload.system.probe.result import PATHS
 from gdsload.system.streams import DeviceBytes
 
-__all__ = ["ENGINES", "CufileEngine", "Engine", "KvikioEngine", "one_by_one", "path_counts"]
-
 _log = logging.getLogger("gdsload")
 _lock = threading.Lock()
 _opened_by: list[int] = []

@@ -28,8 +28,6 @@ from gdsload.system.cufile_batches import ReadsUnderWayError
 from gdsload.system.numa import processors_near
 from gdsload.system.pool import Future
 
-__all__ = ["GdsBackend"]
-
 _MAX_READ_BYTES = 8 * 2**20
 _WORK_BYTES = _MAX_READ_BYTES // 4
 _THREADS = 12

@@ -22,8 +22,6 @@ from gdsload.system.arrays import IntArray
 from gdsload.system.streams import allocate, free, no_room
 from gdsload.system.units import format_bytes
 
-__all__ = ["SlotLease", "Slots"]
-
 Chunk = tuple[int, int]
 """Address and bytes."""
 

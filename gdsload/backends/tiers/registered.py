@@ -20,8 +20,6 @@ from gdsload.backends.tiers.tiered import Over
 from gdsload.shards.files import Files
 from gdsload.system.numa import processors_near, stay_on
 
-__all__ = ["RegisteredTier"]
-
 _LOOK_EVERY_S = 0.25
 """Seconds between checks of shards that were not resident the last time: 32 reads of a byte each."""
 

@@ -22,9 +22,6 @@ from gdsload.shards.reads import Extents, distinct
 from gdsload.system.arrays import IntArray
 from gdsload.system.pool import Pool, done, end_at_exit
 
-__all__ = ["Near", "Over", "Tiered"]
-
-
 Over = Callable[[float], bool]
 """Waits up to some seconds for the end of the tier, and returns whether it is over."""
 

@@ -23,8 +23,6 @@ from gdsload.system.pool import done
 from gdsload.system.streams import on, record, side_stream
 from gdsload.system.units import format_bytes
 
-__all__ = ["VramTier"]
-
 Span = Callable[[int], tuple[int, int]]
 
 _NONE = np.zeros(0, np.int64)

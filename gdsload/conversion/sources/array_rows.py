@@ -11,8 +11,6 @@ import numpy as np
 from gdsload.conversion.row_source import BATCH_BYTES, common_length, row_parts, spans
 from gdsload.conversion.source import Item, Part
 
-__all__ = ["array_items", "array_parts", "bytes_notes", "plain_rows", "rows_of"]
-
 _SHORT = 2  # bytes: the number types that NumPy lacks are not longer
 
 

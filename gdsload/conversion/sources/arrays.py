@@ -23,8 +23,6 @@ from gdsload.conversion.sources.array_rows import array_items, array_parts, byte
 from gdsload.conversion.sources.npy import NpzArchive, decode_npy, is_left_out, map_npy
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["ArraySource"]
-
 _EACH = ("row", "file")
 _LEFT_OUT = "members of archives that other programs keep beside arrays are left out"
 _DIGITS = re.compile(r"\d+")

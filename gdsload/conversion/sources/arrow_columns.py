@@ -19,8 +19,6 @@ from gdsload.conversion.sources.bad_rows import row_items
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 
-__all__ = ["column_values", "leaf_array", "table_items", "validate"]
-
 _DIGITS = Context(prec=100)
 
 

@@ -17,8 +17,6 @@ from gdsload.conversion.sources.pictures import ImageForm, put
 from gdsload.conversion.sources.sounds import sound_fields
 from gdsload.errors import FormatError
 
-__all__ = ["ImageColumns", "class_names", "image_columns", "image_modes", "sound_columns"]
-
 _FEATURES = b"huggingface"
 
 

@@ -12,19 +12,6 @@ from gdsload.conversion.source import FieldChoice
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 
-__all__ = [
-    "ColumnOptions",
-    "Leaf",
-    "TableForm",
-    "TableSource",
-    "extended",
-    "inner_type",
-    "is_encoded",
-    "is_list",
-    "is_text",
-    "units_of",
-]
-
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 """The name that pandas gives the column of an index without a name, in Parquet and in Arrow's tables."""
 _DECIMALS = ("float64", "scaled")

@@ -16,8 +16,6 @@ from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
 from gdsload.errors import OptionError
 
-__all__ = ["AudioFolderSource"]
-
 _DTYPES = ("float32", "float64")
 
 

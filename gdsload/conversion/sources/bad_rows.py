@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 from gdsload.conversion.source import Item
 from gdsload.errors import FormatError
 
-__all__ = ["given", "halved", "row_items"]
-
 Made = TypeVar("Made")
 
 

@@ -20,8 +20,6 @@ from gdsload.conversion.sources.pictures import ImageForm, put
 from gdsload.conversion.sources.streams import exactly
 from gdsload.errors import FormatError, GdsloadError
 
-__all__ = ["decoded", "raw_image", "sample_bytes", "scalar", "shaped", "value_bytes"]
-
 # Bytes of a pixel in the modes of Pillow whose rows have no padding.
 _PIXEL_BYTES = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "LAB": 3, "RGBA": 4, "CMYK": 4}
 

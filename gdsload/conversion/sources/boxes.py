@@ -16,8 +16,6 @@ from gdsload.conversion.sources.pictures import ImageForm
 from gdsload.errors import OptionError
 from gdsload.shards.format.image_header import REVERSED_COLUMNS, REVERSED_ROWS
 
-__all__ = ["BOX_FORMS", "BOX_WAYS_OUT", "BoxForm", "BoxedImage", "batch_of_one", "image_of"]
-
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 """Left, top, right, bottom, or left, top, width, height, in pixels; or centre, width, height as shares of the image."""
 

@@ -19,10 +19,6 @@ from gdsload.errors import FormatError
 from gdsload.shards.casts import cast
 from gdsload.shards.format.dtypes import dtype_of
 
-__all__ = [
-    "ATTRIBUTES", "StoredNumbers", "of_first_dimension", "other_dimension_notes", "units_metadata", "with_values",
-]  # fmt: skip
-
 _FACTORS = ("scale_factor", "add_offset")
 ATTRIBUTES = (*_FACTORS, "_FillValue", "missing_value", "_Unsigned", "units", "calendar")
 _FLOAT64 = struct.Struct("<d")

@@ -19,8 +19,6 @@ from gdsload.conversion.reasons import reading
 from gdsload.errors import FormatError
 from gdsload.system.units import counted
 
-__all__ = ["CocoAnnotations", "CocoImage", "read_annotations"]
-
 _LARGEST_NUMBER = 1e18
 _LVIS = ("neg_category_ids", "not_exhaustive_category_ids")
 

@@ -20,8 +20,6 @@ from gdsload.conversion.sources.many_images import mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
 from gdsload.errors import FormatError
 
-__all__ = ["CocoSource"]
-
 _NAMES = re.compile(r"(^(instances|lvis)_(?P<name>.+)|_annotations\.coco)\.json$", re.IGNORECASE)
 _TEST_NAMES = re.compile(r"^image_info_(?P<name>.+)\.json$", re.IGNORECASE)
 _FILES = "instances_*.json, lvis_*.json, _annotations.coco.json or image_info_*.json"

@@ -16,17 +16,6 @@ from gdsload.conversion.sources.extras import need
 from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError, OptionError
 
-__all__ = [
-    "CELL_TYPES",
-    "cells_of",
-    "is_path",
-    "missing_among_numbers",
-    "not_utf8",
-    "other_delimiter",
-    "type_of",
-    "values_of",
-]
-
 CELL_TYPES = {
     "int": "int64", "uint": "uint64", "float": "float64", "bool": "bool", "str": "string", "file": "string",
 }  # fmt: skip

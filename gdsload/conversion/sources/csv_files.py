@@ -33,8 +33,6 @@ from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["CsvSource"]
-
 _SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _LOOKED_AT, _LOOK_BYTES = 1000, 2**16
 

@@ -23,8 +23,6 @@ from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.streams import DAMAGED, unpacked
 from gdsload.errors import FormatError
 
-__all__ = ["CsvForm", "Rows"]
-
 STRETCH_BYTES = 8 * 2**20
 MAX_ROW_BYTES = 2**28
 _NEWLINE, _RETURN = b"\n\r"

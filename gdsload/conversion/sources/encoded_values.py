@@ -10,8 +10,6 @@ from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageForm
 
-__all__ = ["ENCODINGS", "decoded_fields"]
-
 ENCODINGS = ("bytes", "text", "npy", "image")
 """The forms of values: bytes as they are, UTF-8, a `.npy` file, an image file."""
 

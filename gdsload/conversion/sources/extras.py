@@ -7,8 +7,6 @@ from typing import Any
 
 from gdsload.errors import OptionError
 
-__all__ = ["need"]
-
 
 def need(module: str, *, file: str | None = None, package: str | None = None, purpose: str = "reading this") -> Any:
     """Import a module of an optional package; `package` is its name for pip, if the extra `convert` does not have it.

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from gdsload.shards.format.image_header import exif_orientation
 from gdsload.shards.pictures import Levels, levels
 
-__all__ = ["ONE_CHANNEL", "FirstPictures", "notes_on_opened", "palettes_agree"]
-
 ONE_CHANNEL = frozenset({"1", "L", "P"})
 """The modes of Pillow's images of one channel."""
 

@@ -21,8 +21,6 @@ from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hdf5_files import opened_hdf5, own_child
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["H5adSource"]
-
 _SUFFIXES = (".h5ad",)
 _MAX_BYTES = 2**31
 _VARYING_BYTES = 32

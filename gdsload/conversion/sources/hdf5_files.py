@@ -36,8 +36,6 @@ from gdsload.conversion.sources.cf_conventions import (
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["Hdf5Source", "opened_hdf5", "own_child"]
-
 _SUFFIXES = (".h5", ".hdf5", ".hdf", ".nc", ".nc4")
 _VARYING_BYTES = 1024
 _NETCDF_3 = b"CDF"

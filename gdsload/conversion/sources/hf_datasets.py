@@ -20,8 +20,6 @@ from gdsload.conversion.sources.pictures import ImageForm, ImageSource
 from gdsload.conversion.splits import ALL
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["HuggingFaceSource"]
-
 _SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
 
 _EMPTY = "there is not one row"

@@ -10,8 +10,6 @@ from typing import Any
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 
-__all__ = ["partitioned_schema", "partitions_of", "with_partition"]
-
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 

@@ -20,8 +20,6 @@ from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked_by_mag
 from gdsload.conversion.splits import split_words
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["SUFFIXES", "IdxSource"]
-
 _TYPES = {
     8: ("ubyte", "u1"), 9: ("byte", "i1"), 11: ("short", ">i2"), 12: ("int", ">i4"), 13: ("float", ">f4"),
     14: ("double", ">f8"),

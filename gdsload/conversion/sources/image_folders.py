@@ -16,8 +16,6 @@ from gdsload.conversion.splits import ALL, level_splits, split_words
 from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError
 
-__all__ = ["ImageFolderSource"]
-
 _NO_CLASS = -1
 _PICTURE_FOLDERS = ("image", "images", "img", "imgs")
 

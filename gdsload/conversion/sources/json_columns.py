@@ -14,8 +14,6 @@ from gdsload.conversion.sources.arrow_types import inner_type
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["CONSTANTS", "column_of", "key_type", "late_key", "mixed", "named_type"]
-
 CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """The constants of JSON lines, as Python writes them; any other infinite number was too large."""
 

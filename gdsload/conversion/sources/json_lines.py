@@ -22,8 +22,6 @@ from gdsload.conversion.sources.json_columns import CONSTANTS, column_of, key_ty
 from gdsload.conversion.sources.streams import DAMAGED, read_line, unpacked
 from gdsload.errors import FormatError
 
-__all__ = ["JsonLinesSource"]
-
 _SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _TOKENS = "tokens"
 _LOOKED_AT, _LOOK_BYTES = 1000, 16 * 2**20

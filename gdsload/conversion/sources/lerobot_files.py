@@ -23,8 +23,6 @@ from gdsload.conversion.sources.parquet_files import ParquetSource, TableFileOpt
 from gdsload.conversion.splits import ALL
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["LeRobotSource"]
-
 _INFO, _TASKS = os.path.join("meta", "info.json"), os.path.join("meta", "tasks")
 _MAX_INFO_BYTES = 2**24
 _EPISODE = "episode_index"

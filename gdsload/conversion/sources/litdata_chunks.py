@@ -32,8 +32,6 @@ from gdsload.conversion.sources.pictures import ImageForm, ImageSource
 from gdsload.conversion.sources.streams import exactly
 from gdsload.errors import FormatError
 
-__all__ = ["LitDataSource"]
-
 _INDEX = "index.json"
 _TOKENS = "TokensLoader"
 _KNOWN = {"compression": (None,), "encryption": (None,), "item_loader": ("PyTreeLoader", _TOKENS)}

@@ -18,8 +18,6 @@ from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource, p
 from gdsload.conversion.sources.reading_process import read_apart
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["LmdbSource"]
-
 _SUFFIXES = (".mdb", ".lmdb")
 AT_ONCE_BYTES = 8 * 2**20
 _FEW = 1024

@@ -13,8 +13,6 @@ from gdsload.conversion.row_source import spans
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import FormatError
 
-__all__ = ["USUAL_BYTES", "image_parts", "mean_bytes", "some"]
-
 One = TypeVar("One")
 
 _LOOKED_AT = 16

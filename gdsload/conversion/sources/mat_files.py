@@ -20,8 +20,6 @@ from gdsload.conversion.sources.hdf5_files import own_child
 from gdsload.conversion.sources.reading_process import read_apart
 from gdsload.errors import FormatError
 
-__all__ = ["MatSource"]
-
 _SUFFIXES = (".mat",)
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 NUMBERS = {

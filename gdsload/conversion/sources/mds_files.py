@@ -36,8 +36,6 @@ from gdsload.conversion.sources.pictures import ImageForm, ImageSource
 from gdsload.conversion.sources.streams import exactly
 from gdsload.errors import FormatError
 
-__all__ = ["MdsSource"]
-
 _INDEX = "index.json"
 _MAX_SHARD_BYTES = 2**32  # places in it are uint32
 _PIECE_BYTES = 2**22

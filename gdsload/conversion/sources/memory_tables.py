@@ -22,8 +22,6 @@ from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.pictures import is_picture
 from gdsload.shards.values import check_dense, memory_of
 
-__all__ = ["ArraysInMemory", "TableInMemory", "is_mapping_of_arrays", "is_table"]
-
 _NAME, _MAPPING = "the table", "the mapping"
 
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.folders import is_path_passed_over
 
-__all__ = ["NpzArchive", "decode_npy", "is_left_out", "map_npy"]
-
 _parsing = threading.RLock()
 """numpy reads headers by Python's parser, which now and then fails where several threads use it at once: Python 3.11
 counts how deep it is for all of them together (https://github.com/python/cpython/issues/106905)."""

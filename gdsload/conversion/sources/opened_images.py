@@ -11,8 +11,6 @@ from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.image_header import exif_orientation
 
-__all__ = ["image_size", "opened_image", "upright", "what_pillow_says"]
-
 _TIFF_TAGS = 256, 257, 274  # width, height, orientation
 
 # Not all that Pillow knows: some of its readers start other programs.

@@ -24,8 +24,6 @@ from gdsload.conversion.sources.hive import partitioned_schema, partitions_of, w
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError
 
-__all__ = ["ParquetSource", "TableFileOptions", "opened_table"]
-
 _SUFFIXES = (".parquet", ".arrow", ".feather")
 
 

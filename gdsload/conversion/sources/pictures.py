@@ -23,15 +23,6 @@ from gdsload.shards.encode import EncodedImage
 from gdsload.shards.format.image_header import image_codec, read_image_header
 from gdsload.shards.pictures import Levels, channels_first, levels, of_8_bits, what_is_lost
 
-__all__ = [
-    "ImageFileOptions",
-    "ImageForm",
-    "ImageSource",
-    "decode_image",
-    "image_array",
-    "put",
-]  # fmt: skip
-
 _LOOKED_AT, _PART_BYTES = 64, 2**26
 
 Mode = Literal["auto", "RGB", "RGBA", "L", "keep"]

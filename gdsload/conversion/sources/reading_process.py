@@ -16,8 +16,6 @@ from gdsload.conversion.spread import CONVERSION
 from gdsload.errors import FormatError
 from gdsload.system.crew import Crew, Outcome, Work
 
-__all__ = ["read_apart"]
-
 _WORK = Work("gdsload-read", "what is read", "convert", "a source in a module")
 _crews: dict[int, Crew] = {}
 """The crew of each process, by its id: a fork needs another one."""

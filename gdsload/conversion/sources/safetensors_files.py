@@ -14,8 +14,6 @@ from gdsload.loader.dataset import ShardDataset
 from gdsload.shards.catalog import SHARD_SUFFIX
 from gdsload.shards.format.index import INDEX_NAME
 
-__all__ = ["SafetensorsSource"]
-
 
 class SafetensorsSource(SelectionSource):
     """Whatever `ShardDataset` can open: a dataset of shards, a folder of safetensors files, or one such file.

@@ -12,8 +12,6 @@ from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 
-__all__ = ["SOUNDS", "sound_fields"]
-
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif")
 """How names of files of sounds end."""
 

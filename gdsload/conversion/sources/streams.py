@@ -9,8 +9,6 @@ from typing import IO, cast
 
 from gdsload.errors import FormatError
 
-__all__ = ["DAMAGED", "MAX_LINE_BYTES", "exactly", "go_to_line", "read_line", "unpacked", "unpacked_by_magic"]
-
 DAMAGED = (OSError, EOFError, zlib.error)
 """Errors of a stream that cannot be read or unpacked."""
 

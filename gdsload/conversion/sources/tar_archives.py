@@ -15,8 +15,6 @@ from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked_by_magic
 from gdsload.errors import FormatError
 
-__all__ = ["TarReader", "opened_tar", "repacked"]
-
 _PIECE_BYTES = 2**22
 _PACK = "tar --sort=name --transform='s,^[.]/,,'"
 _PACK_LINKS = "tar --sort=name --transform='s,^[.]/,,' --dereference --hard-dereference"

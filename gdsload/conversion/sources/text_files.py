@@ -16,8 +16,6 @@ from gdsload.conversion.sources.bad_rows import given, halved
 from gdsload.conversion.sources.streams import go_to_line, read_line
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["TextSource"]
-
 _SUFFIXES = (".txt", ".text", ".md")
 _EACH = ("line", "file")
 _MAX_TEXT_BYTES = 2**28

@@ -24,8 +24,6 @@ from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked
 from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.dtypes import DTYPES
 
-__all__ = ["TfRecordSource"]
-
 _NAMES = re.compile(r"(\.(tfrecords?|tfrec)([-.].*)?|-\d{5,}-of-\d{5,})$", re.IGNORECASE)
 _LOOKED_AT = 64
 _MASK = 0xA282EAD8

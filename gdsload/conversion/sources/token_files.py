@@ -27,8 +27,6 @@ from gdsload.conversion.sources.token_formats import (
 )
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["TokenSource"]
-
 _SUFFIXES = (".bin",)
 _EACH = ("token", "document")
 _LOOKED_AT = 1000

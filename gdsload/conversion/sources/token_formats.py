@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from gdsload.conversion.input_files import check_file, open_file
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["ARRAYS", "IndexedTokens", "TokenRow", "indexed_tokens", "is_index", "refuse_other_kind", "token_row"]
-
 # llm.c, dev/data/data_common.py, and the trainers that took its form over: magic number to version and element type.
 _HEADERS = {20240520: (1, "uint16"), 20240801: (7, "uint32")}
 _HEADER_BYTES = 1024

@@ -17,8 +17,6 @@ from gdsload.loader.loader import DataLoader
 from gdsload.shards.pictures import is_picture, picture_array
 from gdsload.system.units import counted
 
-__all__ = ["TorchSource"]
-
 _RUN = 1024
 
 

@@ -17,8 +17,6 @@ from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["TorchFileSource"]
-
 _SUFFIXES = (".pt", ".pth")
 _EACH = ("row", "file")
 _MAX_FIELDS = 64

@@ -24,8 +24,6 @@ from gdsload.conversion.sources.tar_archives import TarReader, opened_tar, repac
 from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError
 
-__all__ = ["TarSource"]
-
 _SUFFIXES = (".tar", ".tar.gz", ".tgz")
 _NUMBERS = frozenset({"cls", "id", "index"})
 _WHOLE = re.compile(rb"\s*[+-]?[0-9]{1,20}\s*")

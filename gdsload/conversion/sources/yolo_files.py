@@ -26,8 +26,6 @@ from gdsload.errors import FormatError
 from gdsload.system.paths import absolute
 from gdsload.system.units import counted
 
-__all__ = ["YoloSource"]
-
 _MAX_LABEL = 100_000
 _NO_BOXES = "If no label file has boxes, pass `kind='images'`, which takes images alone."
 _IMAGES, _LABELS = "images", "labels"

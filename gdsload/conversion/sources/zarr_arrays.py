@@ -36,8 +36,6 @@ from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 from gdsload.system.paths import absolute
 
-__all__ = ["ZarrSource"]
-
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 

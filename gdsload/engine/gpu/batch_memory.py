@@ -14,8 +14,6 @@ import torch
 from gdsload.shards.format.schema import Field
 from gdsload.shards.values import torch_dtype
 
-__all__ = ["SHARED_BYTES", "batch_tensors"]
-
 SHARED_BYTES = 32 * 2**20
 """Bytes that batches share at most: who keeps one of them keeps so much."""
 _ALIGNED = 512

@@ -23,8 +23,6 @@ from gdsload.order import BlockOrder, Schedule
 from gdsload.order.permutation import EXACT_LIMIT
 from gdsload.system.streams import on, side_stream
 
-__all__ = ["MOST_BLOCKS", "MOST_WINDOWS", "BlockIds"]
-
 MOST_BLOCKS = 2**25
 """Blocks that may take 16 bytes each of the GPU's memory."""
 MOST_WINDOWS = 256

@@ -29,8 +29,6 @@ from gdsload.system.pool import Future
 from gdsload.system.streams import on, record, room_for, side_stream
 from gdsload.transforms import DecodeImage
 
-__all__ = ["BYTES_OF_A_CALL", "DeviceImages"]
-
 BYTES_OF_A_CALL = 2**29
 """About how many bytes of pixels a call makes at most: they are in the GPU's memory until they are resized. Some nine
 hundred images of 500 x 375 pixels."""

@@ -19,8 +19,6 @@ import torch
 from gdsload.engine.gpu.plain_tensors import tensors_of
 from gdsload.system.streams import current_stream, new_event, on, record, room_for, side_stream
 
-__all__ = ["DeviceQueue", "hand_over", "recordable"]
-
 _EVENTS = 8
 """Events within the bytes that may be pending: one for each batch would take longer than its hand-over."""
 

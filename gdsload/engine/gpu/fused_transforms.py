@@ -17,8 +17,6 @@ from gdsload.engine.gpu.kernels import IN_VRAM, can_launch, kernel, launch
 from gdsload.transforms import CenterCrop, ChannelsLast, Compose, Normalize, RandomCrop, RandomFlip
 from gdsload.transforms.fields import height_and_width
 
-__all__ = ["STORES", "FusedTransforms", "fuse"]
-
 _LINES = 8
 """Lines that a warp makes: enough that what is found once for all of them takes no time."""
 _MOST_STEPS = 8

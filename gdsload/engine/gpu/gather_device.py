@@ -26,9 +26,6 @@ from gdsload.system.copies import LONG_BYTES, SHORT_BYTES, copies_scattered_runs
 from gdsload.system.memory import UNIT_DTYPES
 from gdsload.system.streams import DeviceBytes
 
-__all__ = ["DeviceGather"]
-
-
 _SHORTEST_BYTES = 256
 """Bytes of a row from which it may be copied as a piece: of shorter ones the host takes too long to make a table."""
 _MOST_TENSORS = 64

@@ -15,8 +15,6 @@ import torch
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch
 from gdsload.system.arrays import IntArray
 
-__all__ = ["as_pieces", "compile_pieces", "queue_pieces", "table_of"]
-
 _PIECES = r"""
 typedef unsigned long long u64;
 

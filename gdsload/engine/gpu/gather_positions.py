@@ -27,21 +27,6 @@ from gdsload.order.permutation import Recipe
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import SideStream, Tensors, on, side_stream
 
-__all__ = [
-    "PART",
-    "SORTED_FIELD_BYTES",
-    "SORTED_ROWS",
-    "SORTED_ROW_BYTES",
-    "DeviceRows",
-    "PositionBatch",
-    "PositionGather",
-    "compile_gather",
-    "rows_in_shards",
-    "tile_of",
-    "word_of",
-]
-
-
 PART = 256
 """Words of a long row from which a part of it is a separate tile."""
 _TILE_BYTES = 2**15

@@ -26,15 +26,6 @@ from gdsload.engine.images.encoded import Looked
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import record
 
-__all__ = [
-    "HardwareDecoder",
-    "JpegDecoder",
-    "ListDecoder",
-    "best_jpeg_decoder",
-    "fresh",
-    "list_decoder",
-]
-
 _log = logging.getLogger("gdsload")
 _ALIGNMENT = 256
 _ROUND_BYTES = 2**24

@@ -15,8 +15,6 @@ from gdsload.system.arrays import IntArray
 from gdsload.system.streams import on, record, room_for, side_stream
 from gdsload.transforms import DecodeImage
 
-__all__ = ["DeviceKeptImages"]
-
 
 class DeviceKeptImages(KeptImages):
     """`KeptImages` on a GPU: copied on a stream for this alone, which the host waits for.

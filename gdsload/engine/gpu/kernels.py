@@ -18,21 +18,6 @@ from gdsload.system.driver import Driver, driver
 from gdsload.system.memory import address_of
 from gdsload.system.streams import stream_handle
 
-__all__ = [
-    "IN_VRAM",
-    "OVER_PCIE",
-    "WARP",
-    "WORDS",
-    "Grid",
-    "can_launch",
-    "kernel",
-    "launch",
-    "prepare",
-    "prepare_import",
-    "prepared",
-    "word_in",
-]
-
 _log = logging.getLogger("gdsload")
 
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}

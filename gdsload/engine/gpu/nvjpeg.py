@@ -24,8 +24,6 @@ import torch
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import address_of
 
-__all__ = ["COLOURS", "GREY", "NvJpeg", "destinations", "hardware_decoder"]
-
 _log = logging.getLogger("gdsload")
 _HARDWARE = 3  # nvjpegBackend_t
 GREY, COLOURS = 2, 3

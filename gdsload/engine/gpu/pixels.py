@@ -10,8 +10,6 @@ import torch
 
 from gdsload.system.arrays import IntArray
 
-__all__ = ["PackedPixels", "Pixels", "TensorPixels", "turned"]
-
 _UPWARDS, _BACKWARDS = (3, 4, 7, 8), (2, 3, 6, 7)
 """EXIF's orientations of images whose rows, and columns, upright ones have in the other order."""
 _TURNS = np.array([(one >= 5, one in _UPWARDS, one in _BACKWARDS) for one in range(9)], np.int64)

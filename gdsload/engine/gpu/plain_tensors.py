@@ -11,8 +11,6 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gdsload.engine.jagged import jagged_parts
 
-__all__ = ["each_tensor", "tensors_of"]
-
 _ROWS, _COLUMNS = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
 _SPARSE = {
     torch.sparse_coo: ("_indices", "_values"),

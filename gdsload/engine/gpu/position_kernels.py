@@ -1,7 +1,5 @@
 """CUDA sources of the gather from positions, and of the permutation under it."""
 
-__all__ = ["MOST_BATCHES", "PERMUTATION", "SOURCES", "WORDS"]
-
 MOST_BATCHES = 256
 """Batches of one launch: the length of `out` in the kernels."""
 WORDS = (

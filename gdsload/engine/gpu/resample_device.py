@@ -19,8 +19,6 @@ from gdsload.engine.images.frames import FRAME_WORDS, Frame
 from gdsload.engine.images.resample import put_normalized, resampled
 from gdsload.system.arrays import IntArray
 
-__all__ = ["prepare", "resample", "source", "words"]
-
 _MOST_PIXELS = 2**31
 """Pixels of a result, below which the kernel can count them in 32 bits."""
 _SOURCE = r"""

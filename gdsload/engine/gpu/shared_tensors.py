@@ -8,8 +8,6 @@ import torch
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import current_stream, on, record, side_stream, stream_handle
 
-__all__ = ["SharedTensors"]
-
 
 class SharedTensors:
     """Tensors on a GPU that kernels on any stream may read, after `use` on that stream.

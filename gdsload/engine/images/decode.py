@@ -26,8 +26,6 @@ from gdsload.system.pool import Future, Pool, end_at_exit
 from gdsload.system.share import processors
 from gdsload.transforms import DecodeImage
 
-__all__ = ["FieldImages", "HostImages", "ImageBatch", "alone", "decoded_nbytes"]
-
 _log = logging.getLogger("gdsload")
 _MOST_AT_ONCE = 4
 """Images that a thread takes at once: few, so that all threads end together, at some microseconds each time."""

@@ -16,8 +16,6 @@ from gdsload.shards.format.image_header import ImageHeader, read_image_header
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import dense_view
 
-__all__ = ["EncodedImages", "Looked", "Place", "look_at"]
-
 _END_OF_IMAGE = b"\xff\xd9"
 Place = Callable[[int], tuple[int, str]]
 """The index of a batch's sample in the user's dataset, by its number in the batch, and its shard's file."""

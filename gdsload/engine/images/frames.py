@@ -16,8 +16,6 @@ from gdsload.order.hashing import hash_into
 from gdsload.system.arrays import IntArray
 from gdsload.transforms import DecodeImage
 
-__all__ = ["FRAME_WORDS", "Draws", "Frame", "flips", "frames"]
-
 _TRIES = 10
 _NUMBERS = 32
 """Random numbers that a sample may draw: two for each try, two for the place, one for the flip, and some to spare."""

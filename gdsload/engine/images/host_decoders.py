@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from gdsload.errors import OptionError
 from gdsload.shards.format.image_header import REVERSED_COLUMNS, REVERSED_ROWS, ImageHeader
 
-__all__ = ["Pixels", "decode_image", "refuse_without_decoder", "upright"]
-
 Pixels = NDArray[np.uint8]
 """An RGB image, ``[height, width, 3]``."""
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from gdsload.system.arrays import IntArray
 
-__all__ = ["PlainJpegs", "plain_jpegs"]
-
 _MOST_SEGMENTS = 32
 _START = 0xFFD8
 _PASSED, _FRAME, _SCAN, _APP1 = 1, 2, 3, 4

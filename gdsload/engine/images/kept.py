@@ -31,8 +31,6 @@ from gdsload.system.arrays import IntArray
 from gdsload.system.units import format_bytes
 from gdsload.transforms import DecodeImage
 
-__all__ = ["Keep", "KeptImages", "as_kept"]
-
 _CHUNK_BYTES = 2**26
 """Memory is taken in pieces of this size, as images come."""
 _ALIGNMENT = 16

@@ -7,8 +7,6 @@ from torch.nn import functional
 
 from gdsload.engine.images.frames import Frame
 
-__all__ = ["put_normalized", "resampled"]
-
 
 def resampled(image: torch.Tensor, frame: Frame, size: tuple[int, int] | None) -> torch.Tensor:
     """The part of an image that a frame shows, as torchvision makes it for uint8: bilinear, antialiased, rounded.

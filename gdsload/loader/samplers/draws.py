@@ -30,8 +30,6 @@ from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.state import Place
 from gdsload.system.arrays import IntArray
 
-__all__ = ["Draws"]
-
 _MOST_AT_ONCE = 1024
 """Batches that are drawn at once where a resumed epoch draws again what was handed out."""
 

@@ -17,8 +17,6 @@ from gdsload.loader.samplers.planned import PlannedSampler
 from gdsload.loader.wanted import is_mask
 from gdsload.system.arrays import IntArray
 
-__all__ = ["IndexFunction", "IndexSource", "is_function"]
-
 _REMEDY = "Return a one-dimensional int64 tensor or numpy array, as `torch.randperm(n, generator=...)` gives."
 
 

@@ -27,8 +27,6 @@ from gdsload.order import DatasetFacts, Permutation, Purpose, Schedule, derive_k
 from gdsload.order.checks import check_epoch, check_whole
 from gdsload.system.arrays import IntArray
 
-__all__ = ["PlannedEpoch", "PlannedSampler", "another_kind", "place_in", "state_of"]
-
 _WINDOW_STEPS = 64
 """Steps of a window: a batch then differs in length by a hundredth or so of what the window does, and steps have that
 many places to come at."""

@@ -32,8 +32,6 @@ from gdsload.order import Schedule
 if TYPE_CHECKING:
     from gdsload.loader.options import Options
 
-__all__ = ["Sampled", "expected_batch", "index_source"]
-
 _FIXED = (list, tuple, range, torch.Tensor, np.ndarray, SequentialSampler)
 """Kinds of samplers that give the same indices each time."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import xxhash
 
-__all__ = ["ALGORITHM", "BLOCK_BYTES", "DIGEST_CHARS", "block_count", "block_digest", "block_digests"]
-
 ALGORITHM = "xxh3_64"
 BLOCK_BYTES = 256 * 1024
 DIGEST_CHARS = 16

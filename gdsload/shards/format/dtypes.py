@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from gdsload.errors import SchemaError
 
-__all__ = ["DTYPES", "DType", "dtype_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class DType:

@@ -17,8 +17,6 @@ from gdsload.shards.format import strict
 from gdsload.shards.format.dtypes import DTYPES, DType
 from gdsload.shards.format.strict import JsonError, is_text, show
 
-__all__ = ["MAX_HEADER_BYTES", "PREFIX_BYTES", "Header", "TensorEntry", "header_bytes", "parse_header"]
-
 PREFIX_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
 """Longest header that is read, as in safetensors."""

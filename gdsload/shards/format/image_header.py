@@ -17,16 +17,6 @@ from typing import Literal, NoReturn
 
 from gdsload.errors import FormatError
 
-__all__ = [
-    "IMAGE_CODECS",
-    "REVERSED_COLUMNS",
-    "REVERSED_ROWS",
-    "ImageHeader",
-    "exif_orientation",
-    "image_codec",
-    "read_image_header",
-]
-
 IMAGE_CODECS = ("jpeg", "png", "webp")
 """The codecs of a field of encoded images, sorted."""
 

@@ -20,8 +20,6 @@ from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import Packed, StoredSchema, read_packed
 from gdsload.shards.format.strict import JsonError, show
 
-__all__ = ["INDEX_NAME", "MAX_INDEX_BYTES", "Index", "IndexEntry", "parse_index"]
-
 INDEX_NAME = "index.json"
 _FORMAT = "gdsload-dataset"
 _VERSION_1 = {"format", "version", "samples", "schema", "shards", "sha256"}

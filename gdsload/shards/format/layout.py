@@ -20,8 +20,6 @@ from gdsload.shards.format.shard import (
 )
 from gdsload.shards.format.stored import Packed, StoredSchema
 
-__all__ = ["ShardLayout", "align_up"]
-
 
 def align_up(value: int, alignment: int = ALIGNMENT) -> int:
     """The smallest multiple of `alignment` that is at least `value`."""

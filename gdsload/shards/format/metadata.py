@@ -11,8 +11,6 @@ from typing import Any
 from gdsload.errors import OptionError
 from gdsload.shards.format.strict import is_text, show
 
-__all__ = ["MAX_METADATA_BYTES", "Metadata", "checked_metadata", "metadata_digest", "read_metadata"]
-
 Metadata = Mapping[str, Any]
 
 MAX_METADATA_BYTES = 16 * 2**20

@@ -12,8 +12,6 @@ from gdsload.shards.format.dtypes import DTYPES, DType, dtype_of
 from gdsload.shards.format.image_header import IMAGE_CODECS
 from gdsload.shards.format.strict import is_text, show
 
-__all__ = ["RESERVED_PREFIX", "Field", "FieldKind", "Schema"]
-
 FieldKind = Literal["fixed", "ragged", "str", "bytes", "image"]
 _STRINGS: dict[object, FieldKind] = {"str": "str", str: "str", "bytes": "bytes", bytes: "bytes", "image": "image"}
 

@@ -19,21 +19,6 @@ from gdsload.shards.format.schema import RESERVED_PREFIX, Field, Schema
 from gdsload.shards.format.stored import StoredSchema, read_packed
 from gdsload.shards.format.strict import JsonError, show
 
-__all__ = [
-    "ALIGNMENT",
-    "META_CHECKSUMS",
-    "META_SAMPLES",
-    "META_SCHEMA",
-    "META_VERSION",
-    "OFFSETS_PREFIX",
-    "PADDING_PREFIX",
-    "VERSIONS",
-    "Column",
-    "Shard",
-    "is_gdsload",
-    "read_shard",
-]
-
 VERSIONS = (1, 2, 3)
 """Those that are read; the second has packed columns, the third encoded images."""
 ALIGNMENT = 4096

@@ -14,8 +14,6 @@ from gdsload.shards.format.schema import RESERVED_PREFIX, Field, Schema
 from gdsload.shards.format.strict import show
 from gdsload.system.names import check_list
 
-__all__ = ["ROWS_PREFIX", "PackRule", "Packed", "StoredSchema", "pack_rule", "packed_by", "read_packed"]
-
 PackRule = Literal["auto"] | Sequence[str]
 """The fields that are packed: ``"auto"``, those that gain by it; or those of these names."""
 Packed = tuple[tuple[str, ...], ...]

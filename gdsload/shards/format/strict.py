@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import reprlib
 
-__all__ = ["JsonError", "is_text", "loads", "show"]
-
 _SHOWN = reprlib.Repr()
 _SHOWN.maxlist = _SHOWN.maxtuple = _SHOWN.maxdict = 16
 _SHOWN.maxstring = _SHOWN.maxother = 80

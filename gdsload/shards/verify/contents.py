@@ -21,18 +21,6 @@ from gdsload.shards.format.image_header import image_codec
 from gdsload.shards.values import torch_dtype
 from gdsload.shards.verify.opened import PIECE_BYTES, OpenShard
 
-__all__ = [
-    "FieldBytes",
-    "PackedRows",
-    "not_finite",
-    "runs_of",
-    "text_faults",
-    "wrong_booleans",
-    "wrong_images",
-    "wrong_texts",
-]
-
-
 _SIGNATURE_BYTES = 12
 
 

@@ -14,8 +14,6 @@ from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.shard import OFFSETS_PREFIX, Shard
 from gdsload.shards.local_files import pread_exact
 
-__all__ = ["PIECE_BYTES", "OpenShard"]
-
 PIECE_BYTES = 32 * BLOCK_BYTES
 """Bytes that are read at once: whole blocks of checksums, and so whole elements."""
 

@@ -19,8 +19,6 @@ from gdsload.shards.opening import as_named, load_shard
 from gdsload.shards.reads import distinct, within
 from gdsload.shards.verify.opened import OpenShard
 
-__all__ = ["RowCheck"]
-
 IntArray = NDArray[np.int64]
 _REMEDY = "Restore it from a copy; `gdsload verify` names everything that is damaged."
 

@@ -20,8 +20,6 @@ import numpy as np
 from gdsload.system.probe.process import write_answer
 from gdsload.system.probe.result import PATHS
 
-__all__ = ["CufileDescr", "main", "reads_by_path"]
-
 _BUFFER_BYTES = 16 * 2**20
 """From 10 MiB on torch's allocator makes a separate allocation: the buffer begins where the allocation does."""
 _READ_BYTES = 2**20

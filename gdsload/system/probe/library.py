@@ -11,8 +11,6 @@ from typing import Any
 
 from gdsload.system.probe.tree import Tree
 
-__all__ = ["Config", "Library", "find_libraries", "parse_config", "read_config"]
-
 _NAME = "libcufile.so.0"
 _IN_WHEELS = ("nvidia/cu13/lib", "nvidia/cu12/lib", "nvidia/cufile/lib")
 _IN_SYSTEM = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64")

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from gdsload.system.probe.tree import Tree
 
-__all__ = ["IN_MEMORY", "Mount", "find_mount", "parse_mounts", "read_mounts"]
-
 IN_MEMORY = ("tmpfs", "ramfs")
 """File systems whose files are in memory and nowhere else."""
 _LIMIT_BYTES = 4 * 2**20  # a host of containers has thousands of mounts, some with options of kilobytes

@@ -13,8 +13,6 @@ from gdsload.system.probe.process import Ran, answer_of, module_command, module_
 from gdsload.system.probe.result import CufileProbe, Status
 from gdsload.system.probe.tree import Tree
 
-__all__ = ["ask_cufile", "probe_cufile"]
-
 _LOG_LINES = 12
 _DOING = {
     "start": "starting Python and importing torch",

@@ -17,17 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-__all__ = [
-    "END_WITH_PARENT",
-    "MARK",
-    "Ran",
-    "answer_of",
-    "module_command",
-    "module_environment",
-    "run_bounded",
-    "write_answer",
-]
-
 END_WITH_PARENT = "import ctypes; ctypes.CDLL(None).prctl(1, 9)"
 """The beginning of a program for ``python -c`` that is killed when the thread that started it ends: a program that
 spins in a library must not outlive its parent. 1 is PR_SET_PDEATHSIG, include/uapi/linux/prctl.h; 9 is SIGKILL."""

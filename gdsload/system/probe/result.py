@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["PATHS", "CufileProbe", "Status"]
-
 Status = Literal["ok", "failed", "missing", "timeout", "crashed", "garbage", "skipped"]
 PATHS = {"gds-nvfs": "nvfs_reads", "gds-p2p": "p2p_reads", "cufile-posix": "posix_reads"}
 """Our names for cuFile's paths, and where their reads are counted."""

@@ -10,8 +10,6 @@ import os
 import stat
 from dataclasses import dataclass
 
-__all__ = ["Tree"]
-
 _LIMIT_BYTES = 64 * 1024
 _MOST_NAMES = 4096
 

@@ -11,8 +11,6 @@ import stat
 import tempfile
 from collections.abc import Iterator
 
-__all__ = ["trial_file"]
-
 _SMALLEST_BYTES = 4096
 _MOST_LOOKED_AT = 2000
 _MADE_BYTES = 2**20

@@ -21,8 +21,6 @@ from gdsload.system.probe.mounts import find_mount, read_mounts
 from gdsload.system.probe.tree import Tree
 from gdsload.system.version import __version__
 
-__all__ = ["BenchPlan", "describe", "machine", "make_plan", "versions"]
-
 _BATCH_BYTES = 16 * 2**20
 
 

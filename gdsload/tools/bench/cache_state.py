@@ -20,8 +20,6 @@ from gdsload.errors import ReadError
 from gdsload.shards.local_files import open_regular
 from gdsload.system.memory import map_file, unmap
 
-__all__ = ["Residency", "drop", "fill", "look", "why_blind"]
-
 _STRAY_SHARE = 0.001
 """Share of the pages that may be on the wrong side: it changes a rate by as much."""
 _ATTEMPTS = 5

@@ -18,8 +18,6 @@ from gdsload.shards.values import memory_of
 from gdsload.tools.bench.bench_plan import BenchPlan
 from gdsload.tools.bench.routes import Route
 
-__all__ = ["Reference", "check_route"]
-
 _SAMPLES = 512
 _SEED = 0
 

@@ -17,8 +17,6 @@ from gdsload.tools.bench.check import Reference, check_route
 from gdsload.tools.bench.routes import Route, make_routes
 from gdsload.tools.bench.trial import run_trial, summarise
 
-__all__ = ["Progress", "run_bench", "settle", "turns"]
-
 Progress = Callable[[str, int, int], None]
 """Called with a text on the present step, the trials that are done, and the number of trials. An error that it raises
 ends the measurement."""

@@ -14,8 +14,6 @@ from gdsload.loader.loader import DataLoader
 from gdsload.system.streams import has_streams
 from gdsload.tools.bench.bench_plan import BenchPlan
 
-__all__ = ["Route", "make_routes", "sample_bytes", "synchronise"]
-
 
 @dataclass(frozen=True, slots=True)
 class Route:

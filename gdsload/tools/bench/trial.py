@@ -15,8 +15,6 @@ from gdsload.loader.loader import DataLoader
 from gdsload.tools.bench.bench_plan import BenchPlan
 from gdsload.tools.bench.routes import Route, sample_bytes, synchronise
 
-__all__ = ["run_trial", "spread", "summarise"]
-
 
 def run_trial(route: Route, loader: DataLoader, plan: BenchPlan, epoch: int, *, whole: bool = False) -> dict[str, Any]:
     """Run an epoch, or as much of it as the plan allows, and take the time.

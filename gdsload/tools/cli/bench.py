@@ -14,8 +14,6 @@ from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.terminal import Bar, plain, say, table, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, as_count, as_seconds, meant
 
-__all__ = ["add_to", "render_text"]
-
 _HEADINGS = ("", "GB/s", "quartiles", "first batch", "waited")
 _WIDTH = 80
 _EXAMPLES = """

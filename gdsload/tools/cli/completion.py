@@ -8,8 +8,6 @@ from gdsload.errors import OptionError
 from gdsload.tools.cli.terminal import say
 from gdsload.tools.cli.usage import Commands, Parser
 
-__all__ = ["add_to"]
-
 _SHELLS = ("bash", "zsh", "fish")
 _EXAMPLES = """
 gdsload completion bash > ~/.local/share/bash-completion/completions/gdsload

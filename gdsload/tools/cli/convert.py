@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gdsload.conversion.keywords import ConvertKeywords
     from gdsload.conversion.runner import ConversionPlan
 
-__all__ = ["add_to"]
-
 _SHOWN = 10
 _PACK = re.compile(r"(?P<field>.+?):(?P<length>[0-9]+)(?::(?P<dtype>u?int[0-9]+))?")
 _EXAMPLES = """

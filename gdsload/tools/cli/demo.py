@@ -9,8 +9,6 @@ from contextlib import closing
 from gdsload.tools.cli.terminal import Bar, say, say_wrapped
 from gdsload.tools.cli.usage import Commands, Parser
 
-__all__ = ["add_to"]
-
 _ENOUGH = 0.95
 
 

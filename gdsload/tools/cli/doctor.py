@@ -19,8 +19,6 @@ from gdsload.tools.cli.usage import Commands, Parser, as_seconds
 if TYPE_CHECKING:
     from gdsload.tools.doctor import Finding, Report
 
-__all__ = ["add_to", "render_json", "render_text"]
-
 _TITLES = {
     "machine": "Machine", "gpu": "GPU", "cufile": "cuFile", "storage": "Storage", "topology": "Topology",
     "memory": "Memory", "packages": "Packages",

@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from gdsload.errors import FormatError, GdsloadError
 from gdsload.tools.cli.terminal import paint, plain, say, terminal_width, wrapped
 
-__all__ = ["as_typed", "show_fault", "show_note", "show_usage", "typed_error"]
-
 _SHOWN = 20
 _OPTION = re.compile(r"`(\w+)(?:=([^`]*))?`")
 

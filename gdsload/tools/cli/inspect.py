@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from gdsload.shards.format.schema import Field
     from gdsload.tools.doctor.volumes import Volume
 
-__all__ = ["add_to"]
-
 
 _EXAMPLES = """
 gdsload inspect shards/

@@ -7,8 +7,6 @@ import argparse
 from gdsload.tools.cli.usage import Commands, Parser, add_list
 from gdsload.tools.cli.writing import NAMES, add_writing, run_with_bar, summarise
 
-__all__ = ["add_to"]
-
 _PATH = "a dataset's folder, a folder of safetensors files, or one file"
 
 

@@ -11,8 +11,6 @@ import torch
 from gdsload.errors import FormatError
 from gdsload.shards.format.image_header import image_codec, read_image_header
 
-__all__ = ["caption", "facts", "lines", "metadata_lines"]
-
 _FIRST = 8
 _TEXT = 200
 _NAMES = 10

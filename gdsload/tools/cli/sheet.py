@@ -16,8 +16,6 @@ from gdsload.errors import FormatError, OptionError, WriteError
 from gdsload.shards.format.image_header import read_image_header
 from gdsload.shards.format.schema import Field
 
-__all__ = ["as_picture", "channels_first", "pixels", "save_sheet"]
-
 _SMALLEST, _LARGEST = 96, 256
 """Pixels of a picture's longer side on the sheet; smaller ones are enlarged by whole numbers, larger ones reduced."""
 _GAP, _CAPTION, _LETTER = 4, 12, 6

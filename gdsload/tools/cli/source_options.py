@@ -20,8 +20,6 @@ from gdsload.conversion.recognise import KINDS, source_class
 from gdsload.tools.cli.terminal import paint, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import Parser, flags, meant
 
-__all__ = ["HelpSource", "add_source_options", "source_options"]
-
 _PREFIX = "source:"
 _ENTRY = re.compile(r"^(\*{0,2}\w+): ?(.*)$")
 

@@ -15,10 +15,6 @@ from typing import TextIO
 from gdsload.errors import WriteError
 from gdsload.system.units import counted, format_bytes
 
-__all__ = [
-    "Bar", "is_terminal", "paint", "plain", "safe_streams", "say", "say_wrapped", "table", "terminal_width", "wrapped",
-]  # fmt: skip
-
 _CELLS = 20
 _EVERY_S = 0.1
 _WIDEST = 120

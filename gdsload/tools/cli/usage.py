@@ -19,8 +19,6 @@ from typing import Any, NoReturn
 from gdsload.tools.cli.faults import show_usage
 from gdsload.tools.cli.terminal import paint, say, wrapped
 
-__all__ = ["Commands", "Parser", "add_list", "as_count", "as_seconds", "flags", "meant", "script_folder"]
-
 Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no other name for what `add_subparsers` returns
 _WIDEST = 100
 _COLUMNS = re.compile(r" +\S.*? {2,}(?=\S)")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from gdsload.shards.catalog import Catalog
     from gdsload.shards.verify import VerifyReport
 
-__all__ = ["add_to"]
-
 _SHOWN = 20
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from gdsload.conversion.runner import ConvertReport
     from gdsload.errors import Skipped
 
-__all__ = ["NAMES", "add_writing", "as_tree", "listed", "run_with_bar", "show_notes", "summarise"]
-
 NAMES = {"casts": "--cast"}
 """How options are typed that have other names in Python; for `as_typed`."""
 

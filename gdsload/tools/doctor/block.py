@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from gdsload.system.probe.mounts import Mount
 from gdsload.system.probe.tree import Tree
 
-__all__ = ["BlockDevice", "find_block", "stack_of"]
-
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NAME = re.compile(r"[A-Za-z0-9!_.:-]{1,64}")
 _KINDS = (

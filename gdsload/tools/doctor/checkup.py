@@ -33,8 +33,6 @@ from gdsload.tools.doctor.system import System, TorchBuild
 from gdsload.tools.doctor.trials import FileTrial, GpuTrial
 from gdsload.tools.doctor.verdict import judge
 
-__all__ = ["CHECKS", "diagnose"]
-
 CHECKS = (
     *machine_checks.CHECKS,
     *gpu_checks.CHECKS,

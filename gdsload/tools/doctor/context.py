@@ -16,8 +16,6 @@ from gdsload.tools.doctor.system import System, TorchBuild
 from gdsload.tools.doctor.trials import FileTrial, GpuTrial
 from gdsload.tools.doctor.volumes import Volume, shard_files, volumes_of
 
-__all__ = ["Context", "DataPlace", "locate", "on_each"]
-
 _NVIDIA = "0x10de"
 _MODEL = re.compile(r"^Model:\s*(.+)$", re.MULTILINE)
 _BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")

@@ -10,8 +10,6 @@ from gdsload.system.probe.library import find_libraries
 from gdsload.tools.doctor.context import Context, on_each
 from gdsload.tools.doctor.finding import Finding, clip, info, ok, unknown, warning
 
-__all__ = ["CHECKS"]
-
 _REMEDIES = {
     "HANDLE_NOT_REGISTERED": "Most often the udev record is missing: see cufile.udev.",
     "INTERNAL_ERROR": "The file system is none that cuFile knows: see storage.filesystem.",

@@ -8,10 +8,6 @@ from typing import Any, Literal
 
 from gdsload.backends.names import BackendName
 
-__all__ = [
-    "Finding", "Report", "Severity", "Verdict", "clip", "error", "info", "joined", "ok", "unknown", "warning",
-]  # fmt: skip
-
 Severity = Literal["ok", "info", "warning", "error", "unknown"]
 
 

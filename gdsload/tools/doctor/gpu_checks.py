@@ -9,8 +9,6 @@ from gdsload.system.units import format_bytes
 from gdsload.tools.doctor.context import Context
 from gdsload.tools.doctor.finding import Finding, clip, error, info, ok, unknown, warning
 
-__all__ = ["CHECKS", "driver_version"]
-
 _VERSION = re.compile(r"\b(\d{3,4}(?:\.\d+){1,2})\b")
 
 

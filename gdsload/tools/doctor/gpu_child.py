@@ -17,8 +17,6 @@ import torch
 from gdsload.system.probe.process import write_answer
 from gdsload.tools.doctor.trials import GpuTrial
 
-__all__ = ["main"]
-
 _READ_ONLY = 8  # cudaHostRegisterReadOnly, driver_types.h
 
 

@@ -14,8 +14,6 @@ from gdsload.system.units import format_bytes
 from gdsload.tools.doctor.context import Context
 from gdsload.tools.doctor.finding import Finding, clip, info, ok, unknown, warning
 
-__all__ = ["CHECKS"]
-
 _WORDS = ("docker", "kubepods", "containerd", "libpod", "lxc", "garden")
 _VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER")
 

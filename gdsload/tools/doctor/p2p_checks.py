@@ -13,8 +13,6 @@ from gdsload.tools.doctor.context import Context, on_each
 from gdsload.tools.doctor.finding import Finding, clip, info, ok, unknown, warning
 from gdsload.tools.doctor.gpu_checks import driver_version
 
-__all__ = ["CHECKS"]
-
 _KERNEL = (6, 2)
 _DRIVER = 565
 _GPUS = ("A100", "A40", "L4", "L40S", "H100", "H200", "B100", "B200", "B300")

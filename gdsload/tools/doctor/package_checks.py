@@ -11,8 +11,6 @@ from gdsload.tools.doctor.context import Context
 from gdsload.tools.doctor.finding import Finding, clip, error, info, ok, warning
 from gdsload.tools.doctor.system import MODULES
 
-__all__ = ["CHECKS"]
-
 _MAJOR = re.compile(r"-cu(?:da)?(\d{2})x?$")
 _NEEDED_FOR = {
     "cupy": "gathers that leave most of the GPU to others",

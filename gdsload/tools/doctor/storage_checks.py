@@ -8,8 +8,6 @@ from gdsload.system.units import format_bytes
 from gdsload.tools.doctor.context import Context, on_each
 from gdsload.tools.doctor.finding import Finding, clip, error, info, ok, unknown, warning
 
-__all__ = ["CHECKS"]
-
 _SUPPORTED = ("lustre", "wekafs", "gpfs", "beegfs", "panfs", "scatefs", "virtiofs")
 """Besides ext4, XFS and NFS over RDMA; from the GPUDirect Storage documentation."""
 _LAYERED = ("overlay", "aufs", "fuse.fuse-overlayfs")

@@ -19,8 +19,6 @@ from gdsload.system.probe.process import END_WITH_PARENT, answer_of, module_comm
 from gdsload.system.probe.tree import Tree
 from gdsload.tools.doctor.trials import FileTrial, GpuTrial, try_file
 
-__all__ = ["MODULES", "Calls", "System", "TorchBuild", "device_number"]
-
 MODULES = {"cupy": "cupy", "kvikio": "kvikio", "cuda-bindings": "cuda.bindings"}
 """Optional packages by their common names, with the module of each."""
 _DISTRIBUTIONS = ("cupy", "kvikio", "cuda-bindings", "cuda_bindings", "nvidia-cufile", "libkvikio")

@@ -6,8 +6,6 @@ import mmap
 import os
 from dataclasses import dataclass
 
-__all__ = ["FileTrial", "GpuTrial", "try_file"]
-
 _ALIGNED_BYTES = 4096
 """As fields in shards are aligned."""
 

@@ -8,8 +8,6 @@ from typing import Any
 from gdsload.backends.names import BackendName
 from gdsload.tools.doctor.finding import Finding, Verdict
 
-__all__ = ["judge"]
-
 _NEEDED = ("gpu.", "packages.", "storage.path")
 """Checks that any GPU backend needs; others decide between bounce and gds, or about speed."""
 

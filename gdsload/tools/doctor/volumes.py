@@ -13,8 +13,6 @@ from gdsload.system.probe.mounts import IN_MEMORY, Mount, find_mount, read_mount
 from gdsload.system.probe.tree import Tree
 from gdsload.tools.doctor.block import BlockDevice, find_block, stack_of
 
-__all__ = ["Volume", "shard_files", "volumes_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Volume:

@@ -1,7 +1,5 @@
 """Pinned blocks copied to the device by many threads, and CUDA's driver as it is called for that."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

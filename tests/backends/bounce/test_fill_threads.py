@@ -1,7 +1,5 @@
 """Blocks filled from shards, by threads and out of mappings: the bytes of the files, whatever happens."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

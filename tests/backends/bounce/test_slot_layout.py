@@ -1,7 +1,5 @@
 """Where reads lie in a slot, and how they are cut into blocks: the same whether worked out one by one or by numpy."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The `auto` backend's sharing out, with a page cache's stand-in that needs no GPU, and the real thing for the drive."""
 
-from __future__ import annotations
-
 import threading
 import time
 from functools import partial

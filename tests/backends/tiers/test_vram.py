@@ -1,7 +1,5 @@
 """The tier in VRAM, with host memory in the GPU's place: what is kept, counted, checked, and ended."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

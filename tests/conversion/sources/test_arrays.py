@@ -1,7 +1,5 @@
 """NumPy arrays: which of them are fields."""
 
-from __future__ import annotations
-
 import zipfile
 
 import numpy as np

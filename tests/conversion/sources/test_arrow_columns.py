@@ -1,7 +1,5 @@
 """Columns of Arrow: lists, ragged however a table is cut; tensors in any order of their dimensions; numbers with holes."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

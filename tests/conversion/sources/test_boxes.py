@@ -1,7 +1,5 @@
 """Boxes in the form in which a file has them, and in the form that is asked for."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Attributes of numbers and dimensions, in HDF5 as netCDF writes it, and in Zarr as xarray does."""
 
-from __future__ import annotations
-
 import base64
 import struct
 

@@ -1,7 +1,5 @@
 """Datasets in the layout of COCO: boxes as the file of annotations has them, and files that do not hold together."""
 
-from __future__ import annotations
-
 import copy
 import json
 

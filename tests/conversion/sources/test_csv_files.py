@@ -1,7 +1,5 @@
 """CSV files, written by Python's own module, and hostile ones."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import os

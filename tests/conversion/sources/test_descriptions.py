@@ -1,7 +1,5 @@
 """Descriptions of sources: the same again, and another one once a file or an option has changed."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """AnnData files, laid out as anndata 0.12 writes them, and damaged ones."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """HDF5 files, written by h5py, and hostile ones."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """IDX files as MNIST has them, packed and not, and damaged ones."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 

@@ -1,7 +1,5 @@
 """Image folders, written by Pillow, and hostile images."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

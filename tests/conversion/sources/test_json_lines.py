@@ -1,7 +1,5 @@
 """Lines of JSON, each an object."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """LeRobot datasets, laid out as versions 2 and 3 are, and those that do not hold together."""
 
-from __future__ import annotations
-
 import io
 import json
 

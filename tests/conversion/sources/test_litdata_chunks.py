@@ -1,7 +1,5 @@
 """LitData chunks that their own library wrote (tools/make_litdata.py), and hostile ones."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

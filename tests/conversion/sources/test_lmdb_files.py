@@ -1,7 +1,5 @@
 """LMDB environments, written by the library that owns the format, and damaged ones."""
 
-from __future__ import annotations
-
 import io
 import multiprocessing
 import os

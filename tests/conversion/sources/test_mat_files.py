@@ -1,7 +1,5 @@
 """MATLAB files, of version 5 by scipy and of version 7.3 as MATLAB lays them out, and damaged ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """MDS datasets that their own library wrote (tools/make_mds.py), and hostile ones."""
 
-from __future__ import annotations
-
 import copy
 import gzip
 import hashlib

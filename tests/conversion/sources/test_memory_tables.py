@@ -1,7 +1,5 @@
 """Tables and arrays in memory, of the libraries that own them."""
 
-from __future__ import annotations
-
 import array
 import collections
 import pickle

@@ -1,7 +1,5 @@
 """Headers of `.npy` files, which Python's parser reads for numpy."""
 
-from __future__ import annotations
-
 import ast
 import io
 import os

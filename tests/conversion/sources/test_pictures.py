@@ -1,7 +1,5 @@
 """Pictures keep their values: what files hold is what samples have, or it is refused, or said."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """The process in which libraries read files that may be damaged."""
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Shards and safetensors files as a source."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

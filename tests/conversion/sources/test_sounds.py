@@ -1,7 +1,5 @@
 """Sounds: in folders, tar files, and as `datasets` stores them."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """Parquet, Arrow and Hugging Face datasets, written by their own libraries, and hostile ones."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import pickle

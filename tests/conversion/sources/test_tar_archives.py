@@ -1,7 +1,5 @@
 """More after an archive, links, and members that are apart: a tar file is read, or refused, or a note tells."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import re

@@ -1,7 +1,5 @@
 """Text files, line by line and whole, and those that are none."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

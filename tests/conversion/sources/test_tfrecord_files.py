@@ -1,7 +1,5 @@
 """TFRecord files: protobuf messages and frames written here byte by byte, as TensorFlow writes them, and damaged ones."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import struct

@@ -1,7 +1,5 @@
 """Files of tokens, and blocks packed of them and of what other libraries wrote."""
 
-from __future__ import annotations
-
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """Tokens in files that say themselves what they are: llm.c's header and Megatron-LM's index, right and damaged."""
 
-from __future__ import annotations
-
 import os
 import struct
 

@@ -1,7 +1,5 @@
 """torch datasets as a source."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections import namedtuple

@@ -1,7 +1,5 @@
 """Files of `torch.save`, hostile ones included."""
 
-from __future__ import annotations
-
 import os
 import pickle
 

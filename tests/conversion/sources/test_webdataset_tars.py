@@ -1,7 +1,5 @@
 """WebDataset tar files: what WebDataset itself reads from them, and hostile ones."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

@@ -1,7 +1,5 @@
 """Datasets in the layout of YOLO, in both orders of folders, and label files that are something else."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Zarr arrays, written by zarr, and hostile ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Batches handed to a consumer that queues without waiting: how far it may be ahead of the GPU."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from contextlib import contextmanager

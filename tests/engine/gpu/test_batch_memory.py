@@ -1,7 +1,5 @@
 """Memory of the batches of a group: shared by small ones, and still each one's own."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """The GPU's block order is the host's, bit for bit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Which images a GPU is given to decode, and what becomes of them and of the others."""
 
-from __future__ import annotations
-
 import ctypes
 import io
 import threading

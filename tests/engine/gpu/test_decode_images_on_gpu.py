@@ -1,7 +1,5 @@
 """Images decoded on a GPU: what a CPU makes of them but for what decoders differ in, in memory that is free in fact."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

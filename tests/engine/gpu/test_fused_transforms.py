@@ -1,7 +1,5 @@
 """Transforms by one kernel: which are put together, and that they make what they make one by one, to the bit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Which way rows and pieces go, and where they come to: the kernel for pieces is numpy here, and copies are torch's."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time

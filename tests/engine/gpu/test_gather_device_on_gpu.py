@@ -1,7 +1,5 @@
 """The device's gather against numpy, from device memory and from registered pages, at every row size and alignment."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import threading

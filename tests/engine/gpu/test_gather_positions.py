@@ -1,7 +1,5 @@
 """How the gather from positions shares its words out among warps, and when it fetches rows in another order."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The gather from positions is the order of the host and the bytes of the files, whatever is asked for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Compiling and launching kernels, with stand-ins of cupy, of CUDA's driver, and of two GPUs."""
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Where there is no GPU, its source is compiled for the processor: a thread at a time, the arithmetic is the same.
 """
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

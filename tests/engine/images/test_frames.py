@@ -1,7 +1,5 @@
 """What is cut out of images: torchvision's rectangles, from random numbers that belong to the sample alone."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

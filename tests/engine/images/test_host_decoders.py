@@ -1,7 +1,5 @@
 """Decoding one image on the host: what comes out is what Pillow makes of it."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

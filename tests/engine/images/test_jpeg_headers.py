@@ -1,7 +1,5 @@
 """Headers that are read side by side: those of one after the other, or none."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Crop, resize, cut and flip of one image: what Pillow and torchvision make of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Loaders over samplers."""
 
-from __future__ import annotations
-
 import pytest
 
 import gdsload

@@ -1,7 +1,5 @@
 """`sampler=` as a function of the epoch: its indices are the order that ranks share out, exact after every batch."""
 
-from __future__ import annotations
-
 import json
 from itertools import chain, islice
 

@@ -1,7 +1,5 @@
 """Epochs that are left before their end, in the middle of which there are states, copies and other iterators."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

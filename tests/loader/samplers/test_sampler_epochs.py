@@ -1,7 +1,5 @@
 """Where one epoch of a sampler ends and the next begins: behind its last batch, and behind one that was left."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

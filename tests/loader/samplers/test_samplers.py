@@ -1,7 +1,5 @@
 """Samplers: the batches that torch's loader makes with them, resumed at every step, and errors in their place."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

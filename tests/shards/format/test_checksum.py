@@ -1,7 +1,5 @@
 """Checksums of blocks."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Fields of encoded images: their codecs, and what they take for an image."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

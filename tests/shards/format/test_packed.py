@@ -1,7 +1,5 @@
 """Packed columns: which fields are packed, and where they are in a row."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

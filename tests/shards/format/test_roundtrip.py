@@ -1,7 +1,5 @@
 """What the writer's side lays out, the reader's side finds again: random schemas, sizes and bytes."""
 
-from __future__ import annotations
-
 import json
 import struct
 from itertools import pairwise

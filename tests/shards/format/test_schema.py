@@ -1,7 +1,5 @@
 """Schemas: equality, hash, JSON, and what they refuse."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

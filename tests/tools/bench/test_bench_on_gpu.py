@@ -1,7 +1,5 @@
 """`gdsload bench` on a GPU: both ways end in VRAM with the dataset's bytes, and the record tells them apart."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

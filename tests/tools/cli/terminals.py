@@ -1,7 +1,5 @@
 """Terminals in which a command runs, in a process or in the test's own: what it shows there."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

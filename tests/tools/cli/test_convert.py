@@ -1,7 +1,5 @@
 """The command convert."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Errors as commands show them."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

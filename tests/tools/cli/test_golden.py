@@ -3,8 +3,6 @@
 GDSLOAD_GOLDEN=write writes the files anew, to be read again: times, rates, paths and sizes that vary stand for letters.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

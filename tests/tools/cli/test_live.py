@@ -1,7 +1,5 @@
 """What is shown while something lasts, and when somebody ends it, in a real terminal."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

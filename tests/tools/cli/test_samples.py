@@ -1,7 +1,5 @@
 """`gdsload inspect --sample` and `--image`."""
 
-from __future__ import annotations
-
 import json
 import sys
 

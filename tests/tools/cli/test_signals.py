@@ -1,7 +1,5 @@
 """SIGTERM and Ctrl-C end commands."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

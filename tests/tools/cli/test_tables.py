@@ -1,7 +1,5 @@
 """What bench shows: tables that fit a terminal of 80 columns, with numbers that people read."""
 
-from __future__ import annotations
-
 import pytest
 
 from gdsload.tools.cli import bench

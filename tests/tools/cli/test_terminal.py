@@ -1,7 +1,5 @@
 """What commands show on a terminal."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

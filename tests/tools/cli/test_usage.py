@@ -1,7 +1,5 @@
 """How command lines are read."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools

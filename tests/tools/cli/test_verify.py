@@ -1,7 +1,5 @@
 """The command verify."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json
