@@ -80,6 +80,12 @@ class TestAWorldThatChanges:
         with pytest.raises(OptionError, match="began as rank 0 of 1"):
             next(older)
 
+    def test_a_group_that_is_gone_before_the_first_epoch_shares_nothing_out(self, load, plain, join):
+        join()
+        loader = load(plain, 10)
+        dist.destroy_process_group()
+        assert len(loader) == len(list(loader)) == 100
+
     def test_another_group_of_the_same_kind_is_no_change(self, load, plain, join):
         join()
         iterator = begin(load(plain, 10, with_index=True))
