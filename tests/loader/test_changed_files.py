@@ -55,7 +55,7 @@ def test_no_batch_is_made_of_what_was_written_over_a_shard(load, own_plain, mmap
 
 def test_without_a_look_after_each_gather_batches_are_wrong(load, own_plain, monkeypatch):
     """The control."""
-    for look in ("check", "compare"):
+    for look in ("check", "opened"):
         monkeypatch.setattr(Watch, look, lambda *_, **__: None)
     loader = load(own_plain, 8, with_index=True, memory=gdsload.Memory(prefetch=1))
     _, wrong, error = run(loader, own_plain, 0, 3)
