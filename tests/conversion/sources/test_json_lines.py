@@ -131,7 +131,7 @@ def test_a_list_among_objects_is_no_object_that_lacks_the_key(tmp_path, left_out
     ("line", "options", "said"),
     [
         ('{"n": ' + "9" * 400 + "}", {"types": {"n": "float64"}}, "key 'n' has a number beyond those of float64"),
-        ('{"n": ' + "[" * 985 + "]" * 985 + "}", {"as_json": ["n"]}, "nested too deeply"),
+        ('{"n": ' + "[" * 200_000 + "]" * 200_000 + "}", {"as_json": ["n"]}, "nested too deeply"),
     ],
     ids=["digits", "nested"],
 )
