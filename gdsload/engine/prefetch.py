@@ -255,6 +255,8 @@ class Prefetcher:
                 self._room.put(None)  # there may be room for another, or nothing left: the next thread finds out
             return group
         finally:
+            if self.stopped:  # `_note_taken` may have taken what `stop` has put there for threads that wait
+                self._room.put(None)
             self._turn.put(None)
 
     def _note_taken(self) -> None:

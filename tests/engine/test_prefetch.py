@@ -4,11 +4,13 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
 import torch
 
+from gdsload.engine import prefetch
 from gdsload.engine.group import Group
 from gdsload.engine.limits import Limits, Runner
 from gdsload.errors import LoaderClosedError, ReadError
@@ -335,6 +337,36 @@ def test_a_group_that_is_claimed_while_the_epoch_is_stopped_is_dropped(run):
     with pytest.raises(LoaderClosedError, match="closed"):
         prefetcher.get()
     assert source.dropped == [range(1)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_close_while_a_thread_looks_for_room_leaves_no_thread_waiting(run, monkeypatch, threads):
+    """That takes what `close` has put there for all that wait."""
+    closes = []
+
+    class Looked(SimpleQueue):
+        def get_nowait(self):
+            if closes:
+                closes.pop()()
+            return super().get_nowait()
+
+    def close():
+        closing.start()
+        time.sleep(0.1)  # until it waits for the threads
+
+    monkeypatch.setattr(prefetch, "SimpleQueue", Looked)
+    prefetcher = run(Noting(), Runner(threads), **AT_ITS_HEELS)
+    closing = threading.Thread(target=prefetcher.close, daemon=True)
+    prefetcher.get()
+    time.sleep(0.05)  # until all wait for room
+    closes.append(close)
+    with suppress(LoaderClosedError):
+        prefetcher.get()
+    while closes:
+        time.sleep(0.001)
+    time.sleep(0.01)  # until it has been started
+    closing.join(10)
+    assert not closing.is_alive()
 
 
 def test_a_wait_for_a_group_that_nobody_claims_any_more_ends(run, monkeypatch):
