@@ -8,7 +8,8 @@
 
 If a converter is killed, each part is there whole or not at all, and the next run with the same plan goes on.
 
-A folder of this name that is a link, or holds files of other names, is refused, and nothing in it is removed. Ctrl-C
+A folder of this name that is a link, or holds what no conversion makes (links, files of other names, also in parts), is
+refused, and nothing in it is removed. Ctrl-C
 while a finished conversion tidies up may leave it; the next conversion to the same place removes it.
 """
 
@@ -17,8 +18,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,17 +27,17 @@ from gdsload.conversion.reading_notes import Noted
 from gdsload.conversion.source import Part
 from gdsload.errors import OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Schema
-from gdsload.shards.publish import fsync_path, remove_interrupted, write_error
+from gdsload.shards.publish import fsync_path, remove_interrupted, strangers, write_error
 from gdsload.system.file_locks import lock_file
 from gdsload.system.paths import absolute
 
 _VERSION = 3
 _PLAN, _LOCK = "plan.json", "lock"
 _FINISHED = re.compile(r"part-\d{6,}\.json")
-_OURS = re.compile(
-    rf"{_LOCK}|({_PLAN}|{_FINISHED.pattern})(\.new)?"
-    r"|(part-\d{6,}|ordered)|\.(part-\d{6,}|ordered)\.gdsload-[0-9a-f]{12}(\.old|\.lock)?"
+_FILE = re.compile(
+    rf"{_LOCK}|({_PLAN}|{_FINISHED.pattern})(\.new)?|\.(part-\d{{6,}}|ordered)\.gdsload-[0-9a-f]{{12}}\.lock"
 )
+_FOLDER = re.compile(r"part-\d{6,}|ordered|\.(part-\d{6,}|ordered)\.gdsload-[0-9a-f]{12}(\.old)?")
 _NAMED = 5
 
 
@@ -82,7 +83,7 @@ class StagingFolder:
             self._check_contents()
         try:
             os.makedirs(self.folder, exist_ok=True)
-            self._lock = os.open(self._path(_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._lock = _open_itself(self._path(_LOCK), os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise write_error("nothing can be written there", error, self.folder) from error
         try:
@@ -98,11 +99,26 @@ class StagingFolder:
         if os.path.islink(self.folder) or not os.path.isdir(self.folder):
             what = "what is where the conversion would grow is a symbolic link, or no folder. Nothing there was touched"
             raise OptionError(what, file=self.folder, remedy=remedy)
-        if foreign := sorted(name for name in os.listdir(self.folder) if not _OURS.fullmatch(name)):
+        with _looking(self.folder):
+            names, foreign = self._names_and_foreign()
+        if foreign or (names and _LOCK not in names):
             more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
-            listed = ", ".join(map(repr, foreign[:_NAMED])) + more
+            listed = ", ".join(map(repr, sorted(foreign or names)[:_NAMED])) + more
             what = f"the folder in which the conversion would grow holds what none has made: {listed}"
             raise OptionError(f"{what}. Nothing there was touched", file=self.folder, remedy=remedy)
+
+    def _names_and_foreign(self) -> tuple[list[str], list[str]]:
+        """What is in the folder, and of that and of what is in its parts what no conversion has made."""
+        names, foreign = list[str](), list[str]()
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                names.append(entry.name)
+                if entry.is_dir(follow_symlinks=False) and _FOLDER.fullmatch(entry.name):
+                    with suppress(FileNotFoundError):  # the conversion that is at work has renamed it
+                        foreign += [os.path.join(entry.name, other) for other in strangers(entry.path)]
+                elif not (entry.is_file(follow_symlinks=False) and _FILE.fullmatch(entry.name)):
+                    foreign.append(entry.name)
+        return names, foreign
 
     def _take_lock(self) -> None:
         try:
@@ -208,12 +224,28 @@ def part_report(stage: str, number: int) -> PartReport | None:
 def write_json(path: str, tree: dict[str, Any]) -> None:
     """Write a small file that is there whole or not at all; a `WriteError` if the disk is full or fails."""
     try:
-        with open(path + ".new", "w", encoding="utf-8") as file:
+        with open(path + ".new", "w", encoding="utf-8", opener=_open_itself) as file:
             json.dump(tree, file)
         fsync_path(path + ".new")
         os.replace(path + ".new", path)
     except OSError as error:
         raise write_error("the file cannot be written", error, path) from error
+
+
+def _open_itself(path: str, flags: int) -> int:
+    """Open a file, but none that a link leads to."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+@contextmanager
+def _looking(path: str) -> Iterator[None]:
+    """Raise a `ReadError` for what the system refuses in here, unless it says that nothing is there."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ReadError(f"what an interrupted run has left cannot be read: {error.strerror}", file=path) from error
 
 
 def _read_json(path: str) -> dict[str, Any] | None:
@@ -223,10 +255,8 @@ def _read_json(path: str) -> dict[str, Any] | None:
         ReadError: if it cannot be read now. The part it describes would be thrown away, were it taken for missing.
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with _looking(path), open(path, encoding="utf-8", opener=_open_itself) as file:
             found = json.load(file)
     except (FileNotFoundError, ValueError):
         return None
-    except OSError as error:
-        raise ReadError(f"what an interrupted run has left cannot be read: {error.strerror}", file=path) from error
     return found if isinstance(found, dict) else None

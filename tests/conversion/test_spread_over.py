@@ -158,15 +158,20 @@ def test_a_drive_that_goes_meanwhile_is_named(array, plain, tmp_path, drives, wo
     assert content(tmp_path / "out") == content(plain)
 
 
-def test_a_plan_that_cannot_be_read_now_is_not_taken_for_none(array, tmp_path, drives):
+def test_a_plan_that_cannot_be_read_now_is_not_taken_for_none(array, tmp_path, drives, monkeypatch):
     interrupted(array, tmp_path / "out", spread_over=drives)
-    how, plan = {"shard_bytes": 4000, "workers": 1, "spread_over": drives}, tmp_path / ".out.gdsload-convert/plan.json"
-    plan.rename(tmp_path / "kept")
-    plan.mkdir()
-    with pytest.raises(ReadError, match=r"plan.json: what an interrupted run has left cannot be read: Is a directory"):
-        gdsload.convert(array, tmp_path / "out", **how)
-    plan.rmdir()
-    (tmp_path / "kept").rename(plan)
+    how, real = {"shard_bytes": 4000, "workers": 1, "spread_over": drives}, os.open
+
+    def fail(path, *arguments, **options):
+        if str(path).endswith("plan.json"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        said = r"plan.json: what an interrupted run has left cannot be read: Input/output"
+        with pytest.raises(ReadError, match=said):
+            gdsload.convert(array, tmp_path / "out", **how)
     assert gdsload.convert(array, tmp_path / "out", **how).resumed == 4
 
 

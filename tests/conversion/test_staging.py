@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload.errors import ConversionError, OptionError, WriteError
+from gdsload.errors import ConversionError, OptionError, ReadError, WriteError
 
 ROWS = 100
 
@@ -47,11 +47,24 @@ def do(arrays, out, *, restart=False):
 
 LOOKS = {
     "a link to a folder": lambda stage, diary: stage.symlink_to(diary),
+    "a link to an empty folder": lambda stage, diary: (diary / "none").mkdir() or stage.symlink_to(diary / "none"),
     "a link to nothing": lambda stage, diary: stage.symlink_to(diary / "nothing"),
+    "a link to itself": lambda stage, diary: stage.symlink_to(stage),
     "a file": lambda stage, diary: stage.write_text("mine"),
     "a folder": lambda stage, diary: os.rename(diary, stage),
     "a folder with a lock": lambda stage, diary: (os.rename(diary, stage), (stage / "lock").write_text("")),
-}
+    "the names, but no lock": lambda stage, diary: (stage.mkdir(), (stage / "plan.json").write_text("{}")),
+    "a lock that is a link": lambda stage, diary: (stage.mkdir(), (stage / "lock").symlink_to(diary / "notes.txt")),
+    "a part that is a link": lambda stage, diary: (
+        stage.mkdir(), (stage / "lock").write_text(""), (stage / "part-000000").symlink_to(diary),
+    ),
+    "a part with other files": lambda stage, diary: (
+        stage.mkdir(), (stage / "lock").write_text(""), os.rename(diary, stage / "part-000000"),
+    ),
+    "a plan that is a link": lambda stage, diary: (
+        stage.mkdir(), (stage / "lock").write_text(""), (stage / "plan.json").symlink_to(diary / "notes.txt"),
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -148,4 +161,12 @@ def test_a_lock_that_fails(tmp_path, arrays, monkeypatch):
     real = fcntl.flock
     monkeypatch.setattr(fcntl, "flock", lambda fd, how: (failing(errno.EIO) if how & fcntl.LOCK_NB else real)(fd, how))
     with pytest.raises(WriteError, match=r"\.out\.gdsload-convert: the lock cannot be taken: Input/output error"):
+        do(arrays, tmp_path / "out")
+
+
+def test_a_folder_that_cannot_be_looked_at(tmp_path, arrays, monkeypatch):
+    stage, real = tmp_path / ".out.gdsload-convert", os.scandir
+    stage.mkdir()
+    monkeypatch.setattr(os, "scandir", lambda at=".": (failing(errno.EIO) if str(at) == str(stage) else real)(at))
+    with pytest.raises(ReadError, match=r"\.out\.gdsload-convert: what an interrupted run has left cannot be read"):
         do(arrays, tmp_path / "out")
