@@ -64,6 +64,8 @@ class JsonLinesSource(TableSource):
         self.files = SourceFiles.of(path, options)
         self.table_form = TableForm.of(options)
         self.types = dict(options.get("types") or {})
+        self._dotted: tuple[set[str], set[str]] = set(), set()
+        """Names with a dot in the first lines: those of keys, and those of parts of objects."""
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -135,13 +137,31 @@ class JsonLinesSource(TableSource):
         with reading("the line is no JSON", where, ValueError, RecursionError):
             has_minus_zero = b"-0" in line and _MINUS_ZERO.search(line)
             found = (_SLOW_DECODER if has_minus_zero else _DECODER).decode(line.decode("utf-8-sig"))
-            if isinstance(found, dict) and dict in map(type, found.values()):
-                found = _once(list(self._parts(found, "")))
+            if isinstance(found, dict):
+                return self._flat(found, where)
         if tokens and isinstance(found, list):
             return {_TOKENS: found}
-        if not isinstance(found, dict):
-            raise FormatError(f"the line is no JSON object: {line!r:.100}", file=where)
-        return found
+        raise FormatError(f"the line is no JSON object: {line!r:.100}", file=where)
+
+    def _flat(self, found: dict[str, Any], where: str) -> dict[str, Any]:
+        """An object, with the parts of those in it.
+
+        Raises:
+            FormatError: if a key has the name that such a part has in one of the first lines, or the other way round.
+            ValueError: if one has it in this line.
+        """
+        keys, parts = self._dotted
+        if dict not in map(type, found.values()):
+            whole, both = found, parts.intersection(found) if parts else set[str]()
+        else:
+            whole = _once(list(self._parts(found, "")))
+            both = keys.intersection(whole.keys() - found.keys()) | parts.intersection(found)
+        if both:
+            raise FormatError(f"two columns are called {min(both)!r:.100}", file=where)
+        if self._known is None:
+            keys.update(name for name in found if "." in name)
+            parts.update(whole.keys() - found.keys())
+        return whole
 
     def _parts(self, found: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
         for key, value in found.items():

@@ -201,6 +201,15 @@ def test_keys_with_dots_and_objects(tmp_path, samples_in):
         JsonLinesSource(path).parts(1)
 
 
+@pytest.mark.parametrize("lines", [['{"a": {"b": 1}}', '{"a.b": 2}'], ['{"a.b": 1}', '{"a": {"b": 2}}']])
+@pytest.mark.parametrize("before", [1, 1100])
+def test_a_key_and_a_part_of_an_object_are_never_one_field(tmp_path, left_out, lines, before):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{lines[0]}\n" * before + f"{lines[1]}\n")
+    dataset = left_out(path, {f"row {before}": "two columns are called 'a.b'"})
+    assert dataset.column("a.b").tolist() == [1] * before
+
+
 def test_nothing_but_empty_lists_wants_its_type(tmp_path, samples_in):
     (tmp_path / "a.jsonl").write_text("[]\n[]\n")
     with pytest.raises(OptionError, match=r"'tokens' has no value in the first lines. Say of what type"):
