@@ -101,7 +101,7 @@ def type_of(cells: Any, name: str, file: str) -> str:
     """
     if not len(cells):
         return "str"
-    kind = next((kind for kind in _NUMBERS if _typed(cells, kind) is not None), None)
+    kind = number_type(cells)
     if kind == "float":
         texts = [cell.strip() for cell in cells.to_pylist()]
         whole = all(map(_WHOLE.fullmatch, texts))  # none of int64 and uint64 holds all of them
@@ -110,6 +110,11 @@ def type_of(cells: Any, name: str, file: str) -> str:
             reason, remedy = _rounded(name, cell)
             raise OptionError(reason, file=file, remedy=remedy)
     return kind or ("file" if all(map(is_path, cells.to_pylist())) else "str")
+
+
+def number_type(cells: Any) -> str | None:
+    """The first type that all cells have, of numbers and of truth values, empty ones aside; None if none does."""
+    return next((kind for kind in _NUMBERS if _typed(cells, kind) is not None), None)
 
 
 def is_path(cell: str) -> bool:
@@ -189,4 +194,4 @@ def missing_among_numbers(cells: Any) -> str | None:
     texts = cells.to_pylist()
     odd = [text for text in texts if text.strip().lower() in _MISSING]
     others = need("pyarrow").array([text for text in texts if text not in odd], "string")
-    return odd[0] if odd and len(others) and any(_typed(others, kind) is not None for kind in _NUMBERS) else None
+    return odd[0] if odd and len(others) and number_type(others) else None

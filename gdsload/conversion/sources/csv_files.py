@@ -23,6 +23,7 @@ from gdsload.conversion.sources.csv_cells import (
     is_path,
     missing_among_numbers,
     not_utf8,
+    number_type,
     other_delimiter,
     type_of,
     values_of,
@@ -289,7 +290,7 @@ class CsvSource(FieldChoice, ImageSource):
         if not names[0] and "index" not in names:
             names[0] = "index"
         trouble = f"column {names.index('') + 1} has no name" if "" in names else None
-        if any(map(is_path, names)) or type_of(need("pyarrow").array(names), "", file) in ("int", "uint", "float"):
+        if any(map(is_path, names)) or number_type(need("pyarrow").array(names)) in ("int", "uint", "float"):
             trouble = f"{', '.join(names)!r:.200} are values"
         if trouble:
             raise FormatError(f"{failed}: {trouble}", file=file, remedy="Put a line with their names before it.")

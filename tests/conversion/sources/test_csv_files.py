@@ -366,6 +366,7 @@ def test_files_that_cannot_be_read(tmp_path, name, reason):
         ("a, a\n1,2", "two columns are called 'a'"),
         ("cat/1.png,0\ncat/2.png,1", "are values"),
         ("0,1.5\n2,2.5", "are values"),
+        ("99999999999999999999,1\n2,3", "are values"),
         ('"a,b', "a quote in it is never closed"),
         ("a,b\n", "not one row"),
         ("a\n" + "x" * 5000, "line 2 has 5000 bytes"),
