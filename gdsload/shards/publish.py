@@ -195,17 +195,13 @@ class Publication:
                 os.close(self._lock)
 
 
-def strangers(folder: str | int) -> list[str]:
-    """The names in a dataset's folder that are neither its index nor such as a writer gives its shards, sorted.
-
-    Args:
-        folder: its path, or a descriptor of it.
-    """
+def strangers(folder: str) -> list[str]:
+    """The names in a dataset's folder that are neither its index nor such as a writer gives its shards, sorted."""
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries if not _is_ours(folder, entry))
 
 
-def _is_ours(folder: str | int, entry: os.DirEntry[str]) -> bool:
+def _is_ours(folder: str, entry: os.DirEntry[str]) -> bool:
     if entry.is_file(follow_symlinks=False):
         return entry.name == INDEX_NAME or is_shard_name(entry.name)
     return is_shard_name(entry.name) and linked_folder(folder, entry.name) is not None
@@ -304,10 +300,9 @@ def remove_interrupted(folder: str, stage: str) -> None:
     try:
         remove_folder(folder)
     except OSError as error:
-        found = str(error.filename or folder)
         raise WriteError(
             f"what an interrupted run has left cannot be removed: {error.strerror}",
-            file=os.path.join(stage, os.path.basename(folder)) if found.startswith("/proc/") else found,
+            file=str(error.filename or folder),
             remedy=f"Make its drive writable again. Or give it up, and remove {stage} yourself: what is in folders "
             "on other drives then stays.",
         ) from error

@@ -151,7 +151,7 @@ def link_target(folder: str | int, name: str) -> str:
     return target
 
 
-def linked_folder(folder: str | int, name: str) -> str | None:
+def linked_folder(folder: str, name: str) -> str | None:
     """The folder of shards that a link in a dataset's folder leads into, whether it is there or not; None elsewhere."""
     try:
         found = os.path.dirname(_followed(folder, name)[1])
