@@ -108,7 +108,7 @@ class StagingFolder:
             raise OptionError(f"{what}. Nothing there was touched", file=self.folder, remedy=remedy)
 
     def _names_and_foreign(self) -> tuple[list[str], list[str]]:
-        """What is in the folder, and of that and of what is in its parts what no conversion has made."""
+        """The names in the folder; and those, there and in its parts, that no conversion has made."""
         names, foreign = list[str](), list[str]()
         with os.scandir(self.folder) as entries:
             for entry in entries:
