@@ -190,7 +190,7 @@ class JsonLinesSource(TableSource):
             # A key that has what stands for it where it is missing need not be in the first lines.
             late = [name for name in named if name in self.table_form.fill]
             names = dict.fromkeys([*chain.from_iterable(objects), *late])
-            of_objects = {above for name in names for above in _above(name) if not _both_in_one(above, name, objects)}
+            of_objects = {above for name in names.keys() - self._dotted[0] for above in _above(name)}
             fields = [name for name in names if name not in of_objects]
             check_fields([*self.table_form.as_json, *named], fields, file)
             form, arrow = TableForm(self.fields, self.table_form.fill, (), self.table_form.decimals), need("pyarrow")
@@ -238,11 +238,6 @@ def _above(name: str) -> list[str]:
     """The keys of the objects that a key may be a part of."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts))]
-
-
-def _both_in_one(one: str, other: str, objects: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether an object has both keys, so that the other has a dot in it, and is no part of the one."""
-    return any(one in found and other in found for found in objects)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -210,6 +210,13 @@ def test_a_key_and_a_part_of_an_object_are_never_one_field(tmp_path, left_out, l
     assert dataset.column("a.b").tolist() == [1] * before
 
 
+def test_a_key_with_a_dot_makes_no_object_of_a_key_in_another_line(tmp_path, samples_in):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n{"a.b": 2}\n')
+    found = samples_in(JsonLinesSource(str(path), fill={"a": 0, "a.b": 0}))
+    assert [plain(one) for one in found] == [{"a": 1, "a.b": 0}, {"a": 0, "a.b": 2}]
+
+
 def test_nothing_but_empty_lists_wants_its_type(tmp_path, samples_in):
     (tmp_path / "a.jsonl").write_text("[]\n[]\n")
     with pytest.raises(OptionError, match=r"'tokens' has no value in the first lines. Say of what type"):
