@@ -25,9 +25,10 @@ from typing import Any
 
 from gdsload.conversion.reading_notes import Noted
 from gdsload.conversion.source import Part
-from gdsload.errors import OptionError, ReadError, Skipped
+from gdsload.errors import GdsloadError, OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.publish import fsync_path, remove_interrupted, strangers, write_error
+from gdsload.shards.shard_folders import link_target
 from gdsload.system.file_locks import lock_file
 from gdsload.system.paths import absolute
 
@@ -211,14 +212,26 @@ def part_folder(stage: str, number: int) -> str:
 
 
 def part_report(stage: str, number: int) -> PartReport | None:
-    """The result of a part, if it is finished; else None."""
+    """The result of a part, if it is finished; else None. Raises ReadError if a shard's drive is not there."""
     folder = part_folder(stage, number)
     found = _read_json(folder + ".json")
     if found is None or not os.path.isdir(folder):
         return None
+    _check_links(folder)
     skipped = tuple(Skipped(one["key"], one["reason"]) for one in found["skipped"])
     noted = {what: (one[0], one[1]) for what, one in found.get("noted", {}).items()}
     return PartReport(number, found["samples"], found["nbytes"], skipped, found.get("clipped", {}), noted)
+
+
+def _check_links(part: str) -> None:
+    with _looking(part), os.scandir(part) as entries:
+        for link in [entry for entry in entries if entry.is_symlink()]:
+            try:
+                link_target(part, link.name)
+            except ReadError as error:
+                remedy = f"{error.remedy} Or pass `restart=True` to begin again."
+                message = f"a part that is finished has {error.message}"
+                raise ReadError(message, file=link.path, remedy=remedy) from None
 
 
 def write_json(path: str, tree: dict[str, Any]) -> None:
@@ -242,7 +255,7 @@ def _looking(path: str) -> Iterator[None]:
     """Raise a `ReadError` for what the system refuses in here, unless it says that nothing is there."""
     try:
         yield
-    except FileNotFoundError:
+    except (GdsloadError, FileNotFoundError):
         raise
     except OSError as error:
         raise ReadError(f"what an interrupted run has left cannot be read: {error.strerror}", file=path) from error

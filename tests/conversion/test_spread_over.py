@@ -66,6 +66,10 @@ class TroubleError(Exception):
     pass
 
 
+def content_names(folder):
+    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*"))
+
+
 def interrupted(array, out, **options):
     def progress(samples, nbytes, parts, of):
         if parts == 4:
@@ -111,16 +115,21 @@ def test_what_a_killed_worker_has_left_on_the_drives_is_removed(array, tmp_path,
 
 
 @pytest.mark.parametrize("options", [{}, {"shuffle_seed": 0}])
-def test_a_drive_that_is_not_there_any_more_is_named(array, plain, tmp_path, drives, options):
+def test_a_drive_that_is_not_there_any_more_is_named_before_any_work(array, plain, tmp_path, drives, options):
     interrupted(array, tmp_path / "out", spread_over=drives, **options)
     drives[1].rename(tmp_path / "unmounted")
     drives[1].mkdir()  # the empty mount point
     again = {"shard_bytes": 4000, "workers": 1, "spread_over": drives[:1], **options}
-    with pytest.raises(WriteError, match=f"{drives[1]}/part-.*: the dataset cannot be put together"):
+    before = content_names(tmp_path / ".out.gdsload-convert")
+    with pytest.raises(
+        ReadError, match=f"symbolic link to {drives[1]}/part-.*not be mounted.*`restart=True`"
+    ) as caught:
         gdsload.convert(array, tmp_path / "out", **again)
+    assert Path(caught.value.file).parent.parent == tmp_path / ".out.gdsload-convert"
+    assert content_names(tmp_path / ".out.gdsload-convert") == before
     drives[1].rmdir()
     (tmp_path / "unmounted").rename(drives[1])
-    assert gdsload.convert(array, tmp_path / "out", **again).resumed == 10
+    assert gdsload.convert(array, tmp_path / "out", **again).resumed == 4
     assert options or content(tmp_path / "out") == content(plain)
 
 
