@@ -21,6 +21,7 @@ END_WITH_PARENT = "import ctypes; ctypes.CDLL(None).prctl(1, 9)"
 """The beginning of a program for ``python -c`` that is killed when the thread that started it ends: a program that
 spins in a library must not outlive its parent. 1 is PR_SET_PDEATHSIG, include/uapi/linux/prctl.h; 9 is SIGKILL."""
 MARK = "gdsload-answer: "
+_MOST_BYTES = 2**20
 _REAP_S = 1.0
 
 
@@ -30,7 +31,7 @@ class Ran:
 
     Attributes:
         code: its exit status, negative for the signal that ended it; None if it could not be started or did not end.
-        output: what it wrote to standard output.
+        output: the last mebibyte that it wrote to standard output.
         errors: the same for standard error, or why it could not be started.
         timed_out: whether it was killed at the time limit.
     """
@@ -43,8 +44,11 @@ class Ran:
 
 def module_command(module: str, *arguments: str) -> list[str]:
     """The command that runs one of gdsload's modules in this Python, and ends with the thread that starts it."""
-    # The first statement comes before all imports, which may take long.
-    program = f"{END_WITH_PARENT}; import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    # Before anything is imported, which may take long; and the parent may have ended before that.
+    program = (
+        f"{END_WITH_PARENT}; import os; os.getppid() == {os.getpid()} or os._exit(1); "
+        f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
     # -P: the working folder may hold untrusted data, and nothing in it may be imported.
     return [sys.executable, "-P", "-c", program, *arguments]
 
@@ -62,7 +66,7 @@ def run_bounded(
     """Run a program, and kill it after `timeout_s` seconds, with all that it started. Raises nothing."""
     try:
         # Files, and no pipes: what the program started could hold a pipe open after the program's end.
-        with _text_file() as output, _text_file() as errors:
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -83,15 +87,14 @@ def run_bounded(
                 # Not `subprocess.run`, which waits for ever for a process that is stuck in a driver.
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_REAP_S)
-            output.seek(0)
-            errors.seek(0)
-            return Ran(process.returncode, output.read(), errors.read(), late)
+            return Ran(process.returncode, _end_of(output), _end_of(errors), late)
     except (OSError, ValueError) as error:
         return Ran(None, "", f"it could not be started: {error}", False)
 
 
-def _text_file() -> IO[str]:
-    return tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+def _end_of(file: IO[bytes]) -> str:
+    file.seek(max(file.seek(0, os.SEEK_END) - _MOST_BYTES, 0))
+    return file.read(_MOST_BYTES).decode("utf-8", "replace")
 
 
 def write_answer(values: Mapping[str, Any]) -> None:
