@@ -9,7 +9,7 @@ import io
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,11 @@ def decoded(values: Mapping[str, bytes], decoders: Mapping[str, Callable[[bytes]
         except ValueError as error:
             raise FormatError(f"field {name!r} cannot be decoded: {in_words(error)}", file=where) from None
     return found
+
+
+def refuse_pickles(what: str, file: str, remedy: str) -> NoReturn:
+    """Raise FormatError: loading a pickle runs whatever it says."""
+    raise FormatError(f"{what} is stored as pickles, which are never loaded", file=file, remedy=remedy)
 
 
 def scalar(dtype: np.dtype[Any], content: bytes) -> Any:

@@ -22,6 +22,7 @@ from gdsload.conversion.sources.arrow_types import TableForm
 from gdsload.conversion.sources.binary_samples import (
     decoded,
     raw_image,
+    refuse_pickles,
     sample_bytes,
     scalar,
     shaped,
@@ -174,11 +175,7 @@ def _decoder(how: str, field: str, look: ImageForm, file: str) -> Callable[[byte
         "pil": partial(raw_image, look=look, field=field, file=file),
     }
     if kind == "pickle":
-        raise FormatError(
-            f"field {field!r} is stored as pickles, which are never loaded",
-            file=file,
-            remedy="Write it again, with numbers, tensors, arrays, texts or bytes.",
-        )
+        refuse_pickles(f"field {field!r}", file, "Write it again, with numbers, tensors, arrays, texts or bytes.")
     if kind == "json":
         return partial(_refused, where)
     if kind not in found:

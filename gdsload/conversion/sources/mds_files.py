@@ -26,6 +26,7 @@ from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.binary_samples import (
     decoded,
     raw_image,
+    refuse_pickles,
     sample_bytes,
     scalar,
     shaped,
@@ -251,11 +252,8 @@ def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[
     """
     name, _, details = encoding.partition(":")
     if name == "pkl":
-        raise FormatError(
-            f"column {field!r} is stored as pickles, which are never loaded",
-            file=file,
-            remedy="Leave it out: `fields=[...]`, or write it again with another encoding.",
-        )
+        remedy = "Leave it out: `fields=[...]`, or write it again with another encoding."
+        refuse_pickles(f"column {field!r}", file, remedy)
     if name == "ndarray":
         return _array_decoder(details, field, file)
     if name in _SCALARS:
