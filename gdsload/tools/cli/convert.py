@@ -126,15 +126,11 @@ def _dry_run(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
         return 0
     say(f"{found.kind}, {counted(len(found.parts), 'part')}")
     say(f"samples: {found.samples if found.samples >= 0 else 'known when they are read'}")
-    say(f"size: {_about(found.nbytes)}")
+    say(f"size: {f'about {format_bytes(found.nbytes)}' if found.nbytes >= 0 else 'known when they are read'}")
     show_notes(found.notes, chosen.typed)
     for name, field in found.schema.items():
         say(f"  {name}: {field}")
     return 0
-
-
-def _about(nbytes: int) -> str:
-    return f"about {format_bytes(nbytes)}" if nbytes >= 0 else "known when they are read"
 
 
 def _planned(chosen: argparse.Namespace, found: ConversionPlan) -> dict[str, Any]:

@@ -89,11 +89,9 @@ def render_json(report: Report) -> str:
     return json.dumps(tree, indent=1)
 
 
-def _unpainted(text: str, _colour: str) -> str:
-    return text
-
-
-def render_text(report: Report, *, width: int = _WIDTH, everything: bool = False, painted: Paint = _unpainted) -> str:
+def render_text(
+    report: Report, *, width: int = _WIDTH, everything: bool = False, painted: Paint = lambda text, _colour: text
+) -> str:
     """The report for people: the verdict, what would make it better, and a line for each finding.
 
     Args:

@@ -7,17 +7,13 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gdsload.errors import FormatError, GdsloadError
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.faults import show_fault
 from gdsload.tools.cli.terminal import Bar, paint, plain, say, say_wrapped
 from gdsload.tools.cli.usage import Commands, Parser
-
-if TYPE_CHECKING:
-    from gdsload.shards.catalog import Catalog
-    from gdsload.shards.verify import VerifyReport
 
 _SHOWN = 20
 
@@ -61,7 +57,8 @@ def _run(chosen: argparse.Namespace) -> int:
     finally:
         bar.close()
     if chosen.json:
-        say(json.dumps(_sound(found, report), indent=1))
+        tree = {"ok": True, "path": found.path, "samples": found.samples, **asdict(report)}
+        say(json.dumps(tree, indent=1))
         return 0
     checked = f"{counted(report.shards, 'shard')}, {format_bytes(report.checked_bytes)} as written"
     say(f"{paint('ok', 'green', sys.stdout)}  {checked}")
@@ -98,7 +95,3 @@ def _unsound(path: str, error: GdsloadError) -> dict[str, Any]:
         "spoiled_samples": samples,
         "problems": [asdict(problem) for problem in problems],
     }
-
-
-def _sound(found: Catalog, report: VerifyReport) -> dict[str, Any]:
-    return {"ok": True, "path": found.path, "samples": found.samples, **asdict(report)}
