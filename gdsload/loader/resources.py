@@ -90,8 +90,8 @@ def _read_whole(plan: LoaderPlan) -> int:
     """Shards that are read whole at once, beside what batches want."""
     if not plan.form.decode:
         return AT_ONCE
-    # Batches in order, or of blocks, make long reads themselves: 27 k images/s from a cold drive, and 22 k beside two
-    # threads that read whole shards (an H100, D 1.5 GB/s). Of a full shuffle, 13 k to 14 k, and 14.5 k beside them.
+    # Batches in order, or of blocks, make long reads themselves, and threads that read whole shards would take the
+    # interpreter lock from those that make batches. The reads of a full shuffle are short.
     return 0 if plan.order.shuffle in ("sequential", "block") else AT_ONCE_BESIDE_DECODING
 
 

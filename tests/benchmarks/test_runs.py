@@ -80,7 +80,7 @@ RUNS = [
 
 
 WITH_FILES = {"cpu", "convert.__main__", "gpu.suite.__main__", "sweep", "gpu.cold_start", "gpu.free_drive.__main__"}
-"""Those that are told where their files go, and that print a line as they go on."""
+"""Those that take a folder for their files, and print a line as they go on."""
 TABLES = {
     "cpu": "benchmarks.table", "convert.__main__": "benchmarks.convert.table",
     "gpu.suite.__main__": "benchmarks.gpu.suite.table",
@@ -164,7 +164,7 @@ def test_a_benchmark_runs_small_and_records_its_rows(run, tmp_path, capsys, monk
         assert not any(values_of(record, word))
     assert all(resident > 0.99 for resident in values_of(record, "least_resident"))
     assert str(tmp_path) not in json.dumps(record)  # a record is published: no paths of the machine
-    assert list(tmp_path.iterdir()) == [out]  # gigabytes each: nothing may stay behind
+    assert list(tmp_path.iterdir()) == [out]  # gigabytes each: nothing may be left
     if run.module in TABLES:
         assert "numbers mean nothing" in importlib.import_module(TABLES[run.module]).render(record)
     elif hasattr(module, "render"):

@@ -33,7 +33,7 @@ def convert(folder, pause_s=0.005, *, threads=False):
 
 @contextmanager
 def started(folder, call):
-    """A call in a process and a session of its own, as a shell would start it; what it prints goes to a file."""
+    """A call in a new process and session, as a shell would start it; its output goes to a file."""
     pid = os.fork()
     if not pid:
         code = 1

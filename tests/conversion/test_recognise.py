@@ -1,4 +1,4 @@
-"""What a source is, by what is there; and what users are told of what no kind reads."""
+"""The kind of a source, by the files there; and the errors for files that no kind reads."""
 
 import importlib
 import os

@@ -131,7 +131,7 @@ def test_where_they_want_their_bytes_and_which_need_no_decoding():
 
 
 def test_jagged_batches_say_nothing_in_the_terminal(tmp_path, caplog):
-    """torch warns of a call of its own, once in a process, which nobody who loads batches could mend."""
+    """torch warns of its own call, once in a process; users of batches could not mend that."""
     with ShardWriter(tmp_path / "shards", {"r": Field("float32", (None,))}) as writer:
         writer.write_batch({"r": [np.zeros(2, np.float32), np.zeros(3, np.float32)]})
     maker.cache_clear()

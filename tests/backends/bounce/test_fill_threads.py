@@ -398,7 +398,7 @@ def test_reads_that_fail(sites, monkeypatch, direct):
 
 
 def test_the_answer_for_a_block_is_believed_for_a_moment(sites, monkeypatch):
-    """Whatever it is; each shard has an answer of its own, and what the page cache keeps is read through it."""
+    """Whatever it is; each shard has its own answer, and what the page cache keeps is read through it."""
     answers, asked, now = {0: False, 1: True}, [], [100.0]
 
     def look(_files, reads, _probes):
