@@ -18,6 +18,9 @@ from gdsload.system.version import __version__
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what runs in the background ignore it
 NEEDS = "GDSLOAD_REQUIRE"
+ROOT = str(Path(__file__).resolve().parent.parent)
+# Programs that tests start, in whichever folder, import this tree, though it is not installed.
+os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
 # Fixtures that tests of several rooms use; conftest.py of a room has those of it alone.
 pytest_plugins = [
     "tests.at_the_end",

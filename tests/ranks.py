@@ -4,13 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-import gdsload
-
-ROOT = Path(gdsload.__file__).resolve().parent.parent
 
 FORKED = """
 import gc, os, sys
@@ -37,7 +32,7 @@ def run_ranks():
     """
 
     def run(program, world_size, *arguments):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "WORLD_SIZE": str(world_size), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "WORLD_SIZE": str(world_size), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
             [sys.executable, "-c", FORKED + program, *map(str, arguments)], env=environment, start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -95,7 +95,7 @@ def test_help_needs_neither_torch_nor_numpy(arguments):
     """What it imports rather than what it takes: 0.1 s, but a test of that would be one of the machine."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "gdsload", *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=50,
+        capture_output=True, text=True, check=False, timeout=50,
     )  # fmt: skip
     assert "gdsload" in done.stdout
     imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
@@ -110,7 +110,7 @@ def test_importing_it_is_quick_brings_nothing_heavy_and_may_be_done_in_any_way()
     Without the garbage collector: its one pass over all that torch has made may come while either is imported. After
     that other ways of importing it are tried, each without what was imported before.
     """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = dict(os.environ)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or what is measured is compiling
     shares = []
     for _ in range(5):

@@ -45,7 +45,7 @@ class HandleTable:
 
     Args:
         count: how many files.
-        make: opens a file and returns its handle, which is not negative; it may ask for handles itself.
+        make: opens a file and returns its handle, any number of 64 bits; it may ask for handles itself.
         end: closes a handle.
         most: how many are kept open; None: what `most_open` says. If more are in use at once, more are open.
     """
@@ -55,7 +55,7 @@ class HandleTable:
     ) -> None:
         self._make, self._end = make, end
         self.most = most_open() if most is None else most
-        self._handles = np.full(count, -1, np.int64)
+        self._handles, self._there = np.zeros(count, np.int64), np.zeros(count, bool)
         self._users = np.zeros(count, np.int64)
         self._used = np.zeros(count, np.int64)  # when it was last lent, in calls
         self._calls = self._open = 0
@@ -65,15 +65,14 @@ class HandleTable:
     def lend(self, files: IntArray) -> IntArray:
         """The handles of these files, with one user more of each. If it fails, none has one more."""
         with self._lock:
-            found = self._handles[files]
-            if len(found) and found.min() < 0:
-                for file in files[found < 0].tolist():
+            there = self._there[files]
+            if not there.all():
+                for file in files[~there].tolist():
                     self._ensure(file, files)
-                found = self._handles[files]
             np.add.at(self._users, files, 1)
             self._calls += 1
             self._used[files] = self._calls
-            return found
+            return self._handles[files]
 
     def give(self, files: IntArray) -> None:
         """Note that one user of each of these files has ended."""
@@ -84,7 +83,7 @@ class HandleTable:
     def lend_one(self, file: int) -> int:
         """As `lend`, of one file."""
         with self._lock:
-            if self._handles[file] < 0:
+            if not self._there[file]:
                 self._ensure(file, None)
             self._users[file] += 1
             self._calls += 1
@@ -109,22 +108,22 @@ class HandleTable:
 
     def _ensure(self, file: int, asked: IntArray | None) -> None:
         """Open a file; `asked` are all that the call asks for."""
-        if self._handles[file] < 0:  # a file may be asked for twice by one call
+        if not self._there[file]:  # a file may be asked for twice by one call
             try:
                 handle = self._make(file)
             except OSError as error:
                 if error.errno not in NO_DESCRIPTORS or not self._close_idle(asked):
                     raise
                 handle = self._make(file)
-            if self._handles[file] >= 0:  # it was asked for while it was being made
+            if self._there[file]:  # it was asked for while it was being made
                 self._end(handle)
                 return
-            self._handles[file] = handle
+            self._handles[file], self._there[file] = handle, True
             self._open += 1
 
     def _close_idle(self, asked: IntArray | None) -> int:
         """Close all that are free and not asked for, and keep fewer from now on; returns how many were closed."""
-        idle = (self._handles >= 0) & (self._users == 0)
+        idle = self._there & (self._users == 0)
         if asked is not None:
             idle[asked] = False
         files = np.flatnonzero(idle).tolist()
@@ -136,7 +135,7 @@ class HandleTable:
         keep = 0 if self._closed else self.most
         if self._open <= keep:
             return
-        idle = np.flatnonzero((self._handles >= 0) & (self._users == 0))
+        idle = np.flatnonzero(self._there & (self._users == 0))
         # An eighth more than must be, so that not each call has to look for the oldest.
         oldest = idle[np.argsort(self._used[idle])][: self._open - keep + keep // 8]
         self._close(oldest.tolist())
@@ -144,7 +143,7 @@ class HandleTable:
     def _close(self, files: list[int]) -> None:
         for file in files:
             handle = int(self._handles[file])
-            self._handles[file] = -1
+            self._there[file] = False
             self._open -= 1
             self._end(handle)
 

@@ -4,7 +4,6 @@ import ctypes
 import mmap
 import os
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -237,15 +236,17 @@ def test_memory_that_is_being_read_into_is_nobody_elses(folder, monkeypatch):
 
 
 def test_a_long_extent_is_shared_out_among_threads(folder, contents, monkeypatch):
-    reading, read = set(), PreparedReads.read
+    """So that four of them read at once."""
+    reading, enough, read = set(), threading.Event(), PreparedReads.read
 
     def noting(*args):
         reading.add(threading.get_ident())
-        time.sleep(0.002)
+        if len(reading) == 4:
+            enough.set()
+        assert enough.wait(20)
         return read(*args)
 
     monkeypatch.setattr(PreparedReads, "read", noting)
     backend = backend_of(folder, mapped=False)
     compare(backend, contents, [(3, 0, len(contents[3]))])
-    assert len(reading - {threading.get_ident()}) > 3
     backend.close()

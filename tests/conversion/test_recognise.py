@@ -226,10 +226,7 @@ def test_modules_of_the_working_folder(tmp_path):
     (tmp_path / "json.py").write_text("raise RuntimeError('of the working folder')\n")
     command = [sys.executable, "-P", "-c", "import sys; from gdsload.tools.cli import main; sys.exit(main())"]
     arguments = ["convert", "own:dataset", "out", "--map", "own:double", "--workers", "2"]
-    environment = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(gdsload.__file__))}
-    ran = subprocess.run(
-        [*command, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    ran = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert [float(one["x"]) for one in gdsload.ShardDataset(tmp_path / "out")] == [3, 5]
 

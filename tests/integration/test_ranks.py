@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ import torch
 import gdsload
 
 SAMPLES, BATCH, STEPS = 200, 8, 13
-ROOT = Path(gdsload.__file__).resolve().parent.parent
 
 MAIN = """
     if __name__ == "__main__":
@@ -203,7 +201,7 @@ def run(script, path, folder, ranks, *arguments):
         port = str(free.getsockname()[1])
     file = folder / "script.py"
     file.write_text(textwrap.dedent(script) + textwrap.dedent(MAIN))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MASTER_PORT": port}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": port}
     started = []
     for rank in ranks:
         its_own = {} if rank is None else {

@@ -114,6 +114,6 @@ def test_kept_images_are_gathered_into_memory_that_nothing_reads(path, guard, mo
 def test_fewer_shards_are_read_whole_at_once_beside_a_decoder(path, monkeypatch, decode, at_once):
     seen = SimpleQueue()
     monkeypatch.setattr(registered, "keep", lambda *_given, at_once, **_more: seen.put(at_once) or "")
-    with DataLoader(path, 16, device="cuda", decode=decode) as loader:
+    with DataLoader(path, 16, "full", device="cuda", decode=decode) as loader:
         next(iter(loader))
         assert seen.get(timeout=20) == at_once

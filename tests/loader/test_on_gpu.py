@@ -1,7 +1,5 @@
 """The loader on a GPU gives what it gives on the CPU, whatever the backend."""
 
-import threading
-
 import pytest
 import torch
 
@@ -216,14 +214,14 @@ def test_a_full_device_names_the_budget(numbered, backend):
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def test_closing_in_the_middle_ends_all_threads(numbered):
+def test_closing_in_the_middle_ends_all_threads(numbered, threads):
     for backend in BACKENDS:
         loader = DataLoader(numbered, 100, "full", device="cuda", backend=backend)
         iterator = iter(loader)
         for _ in range(5):
             next(iterator)
         loader.close()
-        assert [thread.name for thread in threading.enumerate() if thread.name.startswith("gdsload")] == []
+        assert threads() == []
 
 
 def test_device_without_an_index_is_the_current_one(numbered):

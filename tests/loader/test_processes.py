@@ -1,19 +1,13 @@
 """Ctrl-C, the interpreter's end, and forks: whole processes."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
-
-import gdsload
-
-ROOT = Path(gdsload.__file__).resolve().parent.parent
 
 # Imports once, and forks a process for each program, one at a time: it runs and ends as one that was started by itself.
 NURSERY = """
@@ -81,7 +75,7 @@ def nursery():
     options = ["-X", "faulthandler", "-W", "error", "-W", "ignore:This process:DeprecationWarning"]
     with subprocess.Popen(
         [sys.executable, *options, "-c", NURSERY],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         yield process
         process.stdin.close()

@@ -22,7 +22,6 @@ from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast
 from tests.loader.taking import ORDERS, begin
 
-ROOT = Path(gdsload.__file__).parent.parent
 MODULE = """
     import os, random, threading
     import numpy as np
@@ -384,7 +383,7 @@ class TestEnd:
 def run_script(script, folder, timeout):
     path = folder / f"script{time.monotonic_ns()}.py"
     path.write_text(textwrap.dedent(script))
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(folder)])}
     return subprocess.run(
         [sys.executable, str(path)], capture_output=True, text=True, timeout=timeout, env=environ, check=False
     )

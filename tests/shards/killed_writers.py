@@ -11,12 +11,10 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 from gdsload.shards import publish as publish_module
 from tests.shards.small_dataset import write_small
 
-ROOT = Path(__file__).resolve().parents[2]
 STEPS = [
     (os, "open"), (os, "pwrite"), (os, "ftruncate"), (os, "fsync"), (os, "mkdir"), (os, "rename"), (os, "unlink"),
     (os, "rmdir"), (os, "symlink"), (fcntl, "flock"), (publish_module, "renameat2"),
@@ -76,7 +74,7 @@ def serve():
 def killed_writers():
     """Write the small dataset until a step: how it ended, as `subprocess` says it."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.shards.killed_writers"], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, "-m", "tests.shards.killed_writers"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as server:  # fmt: skip
 

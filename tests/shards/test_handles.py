@@ -15,15 +15,16 @@ FILES = 9
 
 
 class Opened:
-    """Opens numbers, and notes which are open."""
+    """Opens numbers, of both signs as cuFile's are, and notes which are open."""
 
     def __init__(self):
         self.open, self.made = {}, 0
 
     def make(self, file):
         self.made += 1
-        self.open[self.made] = file
-        return self.made
+        handle = self.made * (-1) ** self.made
+        self.open[handle] = file
+        return handle
 
     def end(self, handle):
         del self.open[handle]

@@ -42,7 +42,7 @@ class Engine(Protocol):
         """Mean bytes of reads up to which `read_many` has many of them under way at once, without threads."""
 
     def open(self, path: str, fd: int) -> int:
-        """Register a file, which is open as `fd` now; returns a handle that is not negative."""
+        """Register a file, which is open as `fd` now; returns a handle, any number of 64 bits."""
 
     def close(self, handle: int) -> None:
         """Close a handle. No read of it may be under way."""
@@ -85,7 +85,7 @@ class CufileEngine(Engine):
         self._cufile, self._device = _open_driver(device), device
         self._batches = CufileBatches(self._cufile) if batches else None
         self._descriptors: dict[int, int] = {}
-        """Our own of each handle, which is cuFile's: an address, and so not negative."""
+        """Our own of each handle, which is cuFile's, and may be negative."""
 
     @property
     def most_bytes(self) -> int:

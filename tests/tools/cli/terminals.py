@@ -11,9 +11,7 @@ import subprocess
 import sys
 import termios
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
 ENOUGH_S = 50
 
 
@@ -29,7 +27,7 @@ class Shown:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-        kept |= {"TERM": "xterm", "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", **environment}
+        kept |= {"TERM": "xterm", "LC_ALL": "C.UTF-8", **environment}
         self.process = subprocess.Popen(
             [sys.executable, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd, env=kept,
             start_new_session=True,
