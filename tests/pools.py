@@ -9,6 +9,12 @@ def running():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("gdsload-test")]
 
 
+def own_threads():
+    """The names of the library's threads, but for that of the process in which conversions have read, which stays."""
+    names = [thread.name for thread in threading.enumerate()]
+    return sorted(name for name in names if name.startswith("gdsload") and not name.startswith("gdsload-read"))
+
+
 @contextmanager
 def no_threads(error, begun=0, *, closers=False):
     """Threads of pools cannot be started in here, but for some: that raises an error."""

@@ -10,13 +10,9 @@ import torch
 from gdsload import DataLoader, Memory
 from gdsload.engine.resident_source import ResidentSource
 from gdsload.testing import fingerprint
+from tests.pools import own_threads
 
 pytestmark = pytest.mark.cuda
-
-
-def ours():
-    """The names of the threads of loaders."""
-    return [one.name for one in threading.enumerate() if one.name.startswith("gdsload-")]
 
 
 @pytest.fixture
@@ -26,13 +22,13 @@ def taken(monkeypatch):
     found = []
     gc.collect()
     until = time.monotonic() + 20
-    while ours() and time.monotonic() < until:  # what other tests' loaders that were dropped still have to end
+    while own_threads() and time.monotonic() < until:  # what other tests' loaders that were dropped still have to end
         time.sleep(0.01)
     real = ResidentSource.start
 
     def start(self, steps):
         if threading.current_thread() is threading.main_thread():
-            found.append(ours())
+            found.append(own_threads())
         return real(self, steps)
 
     monkeypatch.setattr(ResidentSource, "start", start)

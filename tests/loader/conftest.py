@@ -16,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import gdsload
 from gdsload import Field
 from gdsload.backends.host import HostBackend
+from tests.pools import own_threads
 
 RICH = {
     "image": Field("float32", (3, 5)),
@@ -216,12 +217,6 @@ def in_thread():
         return future
 
     return begin
-
-
-def own_threads():
-    """The names of the library's threads, but for that of the process in which conversions have read, which stays."""
-    names = [thread.name for thread in threading.enumerate()]
-    return sorted(name for name in names if name.startswith("gdsload") and not name.startswith("gdsload-read"))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from gdsload import DataLoader, Memory, PerSample
 from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import DecodeImage
+from tests.pools import own_threads
 
 pytestmark = pytest.mark.cuda
 CYCLES = 20_000_000  # about 10 ms
@@ -83,4 +84,4 @@ def test_resuming_and_closing_in_the_middle(varied, device, way):
     with DataLoader(varied, 10, "full", device="cpu") as other:
         for one, batch in zip(kept, other, strict=False):
             assert torch.equal((one["image"] if isinstance(one, dict) else one).cpu(), batch["image"])
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("gdsload")]
+    assert own_threads() == []
