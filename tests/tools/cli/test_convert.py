@@ -54,7 +54,6 @@ def test_dry_run(source, out, convert):
     ("options", "said"),
     [
         (["--cast", "x"], "'x' is not NAME=VALUE"),
-        (["--pack", "tokens"], "not FIELD:LENGTH"),
         (["--pack", "tokens:4:float32"], "not FIELD:LENGTH"),
         (["--eos", "1"], "are for --pack"),
         (["--keep-encoded"], "kind 'numpy' has no option 'keep_encoded'"),
@@ -127,12 +126,6 @@ def test_dry_run_of_images_either_way(pictures, convert):
         assert "size: about " in said
         assert ("image: image\n" in said) == (options == ["--keep-encoded"])
         assert "note: class 'none'" in said
-
-
-def test_images_of_several_sizes_are_refused_with_what_to_type(pictures, convert):
-    said = convert(pictures, code=1).err
-    assert "--size 224" in said
-    assert "--keep-encoded" in said
 
 
 def test_a_mode_for_a_field(pictures, out, convert):

@@ -22,28 +22,28 @@ def source(tmp_path, monkeypatch):
     return tmp_path
 
 
-def wrong(capsys, *arguments):
-    with pytest.raises(SystemExit, match="2"):
+def ended(capsys, *arguments, code=0):
+    with pytest.raises(SystemExit, match=str(code)):
         main(arguments)
-    said = capsys.readouterr()
+    return capsys.readouterr()
+
+
+def wrong(capsys, *arguments):
+    said = ended(capsys, *arguments, code=2)
     assert said.out == ""
     return said.err
 
 
 def test_alone_it_prints_the_help(capsys, cli):
     alone = cli().out
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
-    assert capsys.readouterr().out == alone
+    assert ended(capsys, "--help").out == alone
     for command in make_parser()[1]:
         assert f"\n  {command} " in alone
 
 
 @pytest.mark.parametrize("command", make_parser()[1])
 def test_every_command_has_examples_that_its_parser_takes(command, capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main([command, "--help"])
-    examples = capsys.readouterr().out.partition("examples:\n")[2].splitlines()
+    examples = ended(capsys, command, "--help").out.partition("examples:\n")[2].splitlines()
     assert examples
     parser, commands = make_parser()
     for example in examples:
@@ -72,15 +72,11 @@ def test_every_option_says_what_it_does_and_its_default(command):
         (["verify", ".", "--dep"], "error: gdsload verify has no option --dep\nhint: Did you mean --deep"),
         (["convert", "a", "b", "--kind", "image"], "error: --kind: invalid choice: 'image'"),
         (["convert", "a", "b", "--siz", "3"], "Did you mean --size"),  # an option of a kind
-        (["convert", "a", "b", "--bad", "3"], "`gdsload convert --help` lists its options, `--help-source KIND` those of a kind"),
         (["convert", "a", "b", "--types", "zip:str"], "error: --types: 'zip:str' is not NAME=VALUE,...\n"),
         (["convert"], "error: the following arguments are required: SOURCE, OUT\n"),
-        (["inspect", "a", "b"], "error: there is an argument too many: 'b'\n"),
-        (["split", "a", "b", "--sizes", "x"], "error: --sizes: invalid list value: 'x'\n"),
         (["bench", "a", "--backends", "bounc"], "error: --backends: there is no backend 'bounc'. Did you mean 'bounce'?"),
         (["inspect", "a", "--shards", "-1"], "error: --shards: -1 is no whole number from 0\n"),
         (["doctor", "a", "--timeout", "-1"], "error: --timeout: -1 is no time\n"),
-        (["demo", "--epochs", "two"], "error: --epochs: invalid int value: 'two'\n"),
         (["convert", "--help-source", "image"], "there is no kind 'image'. Did you mean 'images'?"),
     ],
 )  # fmt: skip
@@ -117,9 +113,8 @@ def test_options_of_a_kind_have_one_name(tmp_path, monkeypatch, cli):
     texts = pa.array([["a"], ["b", "c"]])
     parquet.write_table(pa.table({"a": texts, "b": [3, 4], "c": texts}), "t.parquet")
     gdsload.convert("t.parquet", "python", as_json=["c", "a"], workers=1)
-    for number, words in enumerate(
-        (["--as-json", "c,a"], ['--as-json=["c", "a"]'], ["--kind", "parquet", "--as-json", "c,a"])
-    ):  # fmt: skip
+    ways = (["--as-json", "c,a"], ['--as-json=["c", "a"]'], ["--kind", "parquet", "--as-json", "c,a"])
+    for number, words in enumerate(ways):
         cli("convert", *words, "t.parquet", number, "--workers", "1")
         assert gdsload.ShardDataset(str(number)).digest == gdsload.ShardDataset("python").digest
     said = cli("convert", "t.parquet", "no", "--group", "3", code=2).err
@@ -130,9 +125,7 @@ def test_options_of_a_kind_have_one_name(tmp_path, monkeypatch, cli):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kinds_options_are_listed(kind, capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["convert", "--help-source", kind])
-    said = capsys.readouterr().out
+    said = ended(capsys, "convert", "--help-source", kind).out
     for name in source_parameters(source_class("", kind)[1]):
         [line] = [line for line in said.splitlines() if line.split()[:1] == [f"--{name.replace('_', '-')}"]]
         assert len(line) > 28, "what it does is said"
