@@ -19,11 +19,6 @@ def tree_of(root, files):
     return Tree(str(root))
 
 
-@pytest.fixture
-def made(tmp_path):
-    return lambda files: tree_of(tmp_path, files)
-
-
 limits = st.one_of(st.none(), st.just("max"), st.integers(1, 2**50))
 
 
@@ -73,8 +68,8 @@ def test_the_smallest_of_all_limits_counts(tmp_path_factory, v2, v1, available_k
         ("0::/" + "a/" * 5000, {f"{V2}/memory.max": "5"}, 5),
     ],
 )
-def test_limits_of_control_groups(made, group, files, limit):
-    assert cgroup_limit(made({"/proc/self/cgroup": group, **files})) == limit
+def test_limits_of_control_groups(tmp_path, group, files, limit):
+    assert cgroup_limit(tree_of(tmp_path, {"/proc/self/cgroup": group, **files})) == limit
 
 
 V2_FILES = {
@@ -100,10 +95,11 @@ V1_FILES = {
         ("2:memory:/a\n", V1_FILES, 450),
     ],
 )
-def test_what_is_left_of_a_control_group(made, group, files, room):
+def test_what_is_left_of_a_control_group(tmp_path, group, files, room):
     base = V2 if group.startswith("0") else V1
     files = {f"{base}/a/{name}": text for name, text in files.items()}
-    assert memory_room(made({"/proc/self/cgroup": group, "/proc/meminfo": "MemAvailable: 5 kB\n", **files})) == room
+    files |= {"/proc/self/cgroup": group, "/proc/meminfo": "MemAvailable: 5 kB\n"}
+    assert memory_room(tree_of(tmp_path, files)) == room
 
 
 @pytest.mark.parametrize(
@@ -117,8 +113,8 @@ def test_what_is_left_of_a_control_group(made, group, files, room):
         ("", None),
     ],
 )
-def test_figures_of_meminfo(made, text, found):
-    assert meminfo(made({"/proc/meminfo": text}), "MemAvailable") == found
+def test_figures_of_meminfo(tmp_path, text, found):
+    assert meminfo(tree_of(tmp_path, {"/proc/meminfo": text}), "MemAvailable") == found
 
 
 def test_this_system():
