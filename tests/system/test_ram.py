@@ -1,4 +1,4 @@
-"""How much memory there may be taken. What containers look like, `gdsload doctor` tests; here is what else there is."""
+"""How much memory there may be taken."""
 
 import pytest
 from hypothesis import given, settings
@@ -56,8 +56,9 @@ def test_the_smallest_of_all_limits_counts(tmp_path_factory, v2, v1, available_k
         ("2:hugetlb,memory:/a\n", {f"{V1}/a/memory.limit_in_bytes": "5"}, 5),
         # Version 2 next to version 1, with the memory controller in the latter.
         ("2:memory:/a\n0::/b\n", {f"{V1}/a/memory.limit_in_bytes": "8", f"{V2}/b/memory.max": "9"}, 8),
-        # As docker shows it from within, where the path is the host's.
+        # As docker shows it from within, where the path is the host's; beside version 2, too.
         ("2:memory:/docker/1234\n", {f"{V1}/memory.limit_in_bytes": "5"}, 5),
+        ("4:memory:/docker/1\n0::/\n", {f"{V1}/memory.limit_in_bytes": "5"}, 5),
         # A group above the namespace's root.
         ("0::/../../a\n", {f"{V2}/a/memory.max": "5"}, 5),
         # A colon in a name, as systemd has them.
@@ -93,6 +94,7 @@ V1_FILES = {
         ("0::/a\n", {"memory.max": "1000", "memory.current": "1200"}, 0),
         ("0::/a\n", {"memory.max": "max", "memory.current": "700"}, 5 * 1024),
         ("2:memory:/a\n", V1_FILES, 450),
+        ("2:memory:/a\n", {"memory.limit_in_bytes": "9223372036854771712"}, 5 * 1024),  # how version 1 has none
     ],
 )
 def test_what_is_left_of_a_control_group(tmp_path, group, files, room):

@@ -44,8 +44,6 @@ def test_convert(source, out, convert):
 
 def test_dry_run(source, out, convert):
     said = convert(source, "--dry-run", "--cast", "x=float16").out
-    assert "NumPy arrays, 1 part" in said
-    assert "samples: 300" in said
     assert "  x: float16 [4]" in said
     assert not out.exists()
 
