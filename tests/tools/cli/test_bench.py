@@ -181,15 +181,11 @@ def test_who_cannot_see_pages_is_not_believed(dataset, monkeypatch, module, name
         assert record[state]["contenders"] == []
 
 
-def test_hot_is_refused_where_memory_is_too_small(dataset, monkeypatch, record_of):
+def test_hot_is_refused_where_memory_is_too_small_but_for_what_lies_there(dataset, monkeypatch, record_of):
     monkeypatch.setattr(run, "memory_room", lambda tree: 1000)
     state = record_of(dataset, "--trials", 1, "--hot-only")["hot"]
     assert "1000 B of memory are to be had" in state["state"]
     assert state["contenders"] == []
-
-
-def test_what_lies_in_memory_takes_no_room_there(dataset, monkeypatch, record_of):
-    monkeypatch.setattr(run, "memory_room", lambda tree: 1000)
     real = run.describe
     monkeypatch.setattr(run, "describe", lambda plan: real(plan) | {"file_system": "tmpfs"})
     assert record_of(dataset, "--trials", 1, "--hot-only")["hot"]["state"] == "hot"

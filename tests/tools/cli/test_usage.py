@@ -133,7 +133,8 @@ def test_a_kinds_options_are_listed(kind, capsys):
 
 
 def test_the_report_for_scripts(source, cli):
-    cli("convert", "x.npz", "out", "--workers", "1")
+    tree = cli("convert", "x.npz", "out", "--json", "--workers", "1").tree
+    assert (tree["ok"], tree["samples"], tree["shards"], tree["skipped"]) == (True, 6, 1, [])
     tree = cli("convert", "x.npz", "more", "--json", "--dry-run").tree
     assert (tree["kind"], tree["samples"], list(tree["schema"])) == ("NumPy arrays", 6, ["a", "b", "c"])
     said = cli("convert", "x.npz", "more", "--json", "--workers", "1", "--cast", "c=bool", code=1)

@@ -30,6 +30,9 @@ def dataset(tmp_path):
 
 
 def test_a_sound_dataset(dataset, cli):
+    said = cli("verify", dataset)
+    assert said.out.startswith("ok  3 shards, ")
+    assert said.err == ""
     assert "field x: 1 value NaN, 3 infinite" in cli("verify", dataset, "--deep").out
     tree = cli("verify", dataset, "--deep", "--json").tree
     assert (tree["ok"], tree["samples"], tree["shards"]) == (True, 30, 3)
