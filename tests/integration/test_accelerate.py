@@ -1,5 +1,7 @@
 """Accelerate: what it does with loaders, in one process; `test_ranks` has two of them."""
 
+import functools
+
 import pytest
 import torch
 from accelerate import Accelerator, skip_first_batches
@@ -7,37 +9,26 @@ from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import RandomSampler
 
-import gdsload
 from gdsload import OptionError
 from gdsload.integrations.accelerate import prepare
-
-SAMPLES, BATCH, STEPS = 100, 8, 13
-
-
-@pytest.fixture
-def path(tmp_path):
-    with gdsload.ShardWriter(tmp_path / "d") as writer:
-        writer.write_batch({"x": torch.arange(SAMPLES)})
-    return tmp_path / "d"
+from tests.integration.loading import BATCH, SAMPLES, STEPS, load, numbers
 
 
 @pytest.fixture
-def accelerator():
-    yield Accelerator(cpu=True)
+def make_accelerator():
+    """Makes one, of which nothing is left: its state is the process's."""
+    yield functools.partial(Accelerator, cpu=True)
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 
 
-def load(path, **options):
-    return gdsload.DataLoader(path, **{"batch_size": BATCH, "shuffle": True, "device": "cpu"} | options)
+@pytest.fixture
+def accelerator(make_accelerator):
+    return make_accelerator()
 
 
 def seeded():
     return {"shuffle": False, "sampler": RandomSampler(range(SAMPLES), generator=torch.Generator().manual_seed(1))}
-
-
-def numbers(batches):
-    return [batch["x"].tolist() for batch in batches]
 
 
 WAYS = {"order": dict, "sampler": seeded}
@@ -71,22 +62,18 @@ def test_the_loader_itself_goes_through_prepare_untouched(path, accelerator):
     assert accelerator.prepare(loader) is loader
 
 
-def test_accumulation_ends_with_the_epoch(path):
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
-    try:
-        prepared = prepare(accelerator, load(path))
-        model = accelerator.prepare(torch.nn.Linear(1, 1))
-        for _ in range(2):
-            stepped = []
-            for _ in prepared:
-                with accelerator.accumulate(model):
-                    stepped.append(accelerator.sync_gradients)
-            assert stepped == [step % 4 == 3 or step == STEPS - 1 for step in range(STEPS)]
-        next(iter(prepared))
-        assert not accelerator.gradient_state.in_dataloader  # a dropped epoch is none
-    finally:
-        AcceleratorState._reset_state(reset_partial_state=True)
-        GradientState._reset_state()
+def test_accumulation_ends_with_the_epoch(path, make_accelerator):
+    accelerator = make_accelerator(gradient_accumulation_steps=4)
+    prepared = prepare(accelerator, load(path))
+    model = accelerator.prepare(torch.nn.Linear(1, 1))
+    for _ in range(2):
+        stepped = []
+        for _ in prepared:
+            with accelerator.accumulate(model):
+                stepped.append(accelerator.sync_gradients)
+        assert stepped == [step % 4 == 3 or step == STEPS - 1 for step in range(STEPS)]
+    next(iter(prepared))
+    assert not accelerator.gradient_state.in_dataloader  # a dropped epoch is none
 
 
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
@@ -127,11 +114,7 @@ def test_saved_states_have_the_loaders_place(path, accelerator, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["dispatch_batches", "split_batches"])
-def test_what_does_not_go_with_loaders_that_share_out_is_refused(path, name):
-    made = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**{name: True}))
-    try:
-        with pytest.raises(OptionError, match=f"{name} of the accelerator is True"):
-            prepare(made, load(path))
-    finally:
-        AcceleratorState._reset_state(reset_partial_state=True)
-        GradientState._reset_state()
+def test_what_does_not_go_with_loaders_that_share_out_is_refused(path, make_accelerator, name):
+    made = make_accelerator(dataloader_config=DataLoaderConfiguration(**{name: True}))
+    with pytest.raises(OptionError, match=f"{name} of the accelerator is True"):
+        prepare(made, load(path))

@@ -7,21 +7,8 @@ from lightning_fabric import Fabric
 from ray.train.torch import train_loop_utils
 from torchdata.nodes import IterableWrapper, Loader
 
-import gdsload
 from gdsload import OptionError
-
-SAMPLES, BATCH = 100, 8
-
-
-@pytest.fixture
-def path(tmp_path):
-    with gdsload.ShardWriter(tmp_path / "d") as writer:
-        writer.write_batch({"x": torch.arange(SAMPLES)})
-    return tmp_path / "d"
-
-
-def load(path):
-    return gdsload.DataLoader(path, BATCH, shuffle=True, device="cpu")
+from tests.integration.loading import load, numbers
 
 
 def begun(path, batches):
@@ -31,10 +18,6 @@ def begun(path, batches):
     for _ in range(batches):
         next(iterator)
     return loader, iterator
-
-
-def numbers(batches):
-    return [batch["x"].tolist() for batch in batches]
 
 
 def test_fabric_wants_torchs_loaders_and_saves_ours(path, tmp_path):

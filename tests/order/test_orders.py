@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.errors import OptionError
 from gdsload.order import (
-    BlockOrder,
     FullOrder,
     LaneRun,
     OrderOptions,
@@ -18,6 +16,7 @@ from gdsload.order import (
     make_order,
 )
 from gdsload.order import blocks as blocks_module
+from tests.order.made import block_order
 from tests.order.quality import batch_ids
 
 RUN_LENGTHS = st.lists(st.integers(0, 80), max_size=6)
@@ -59,10 +58,6 @@ def window_extents(order, number, start, stop):
     """First id and length of each run of consecutive ids that make up a window."""
     base = lane_offset(order.samples, number, order.lanes)
     return order.sequence().extents(base + start, base + stop)
-
-
-def block_order(run_lengths=(1000, 37), block=100, window=250, lanes=4, key=7):
-    return BlockOrder(run_lengths, block=block, window=window, lanes=lanes, key=key)
 
 
 @settings(deadline=None, max_examples=150)
@@ -151,8 +146,8 @@ def test_a_lane_of_one_window_is_not_cut():
     st.data(),
 )  # fmt: skip
 def test_ids_of_a_window_in_rising_order(run_lengths, block, window, lanes, key, data):
-    """All of them, or those at some of its positions; they are the same ids as one by one."""
-    order = BlockOrder(run_lengths, block=block, window=window, lanes=lanes, key=key)
+    """All of them, as runs too, or those at some of its positions; they are the same ids as one by one."""
+    order = block_order(run_lengths, block, window, lanes, key)
     filled = [number for number in range(lanes) if order.lane_length(number)]
     number = data.draw(st.sampled_from(filled))
     start, stop = order.window_at(number, data.draw(st.integers(0, order.lane_length(number) - 1)))
@@ -164,18 +159,8 @@ def test_ids_of_a_window_in_rising_order(run_lengths, block, window, lanes, key,
     assert ids[places].tolist() == [
         each for run in runs for each in order.lane_ids(number, run.start, run.stop).tolist()
     ]
-
-
-@settings(derandomize=True, deadline=None)
-@given(RUN_LENGTHS.filter(any), st.integers(1, 30), st.integers(1, 90), st.integers(1, 6), st.data())
-def test_runs_of_a_window_are_its_ids(run_lengths, block, window, lanes, data):
-    order = BlockOrder(run_lengths, block=block, window=window, lanes=lanes, key=11)
-    number = data.draw(st.sampled_from([number for number in range(lanes) if order.lane_length(number)]))
-    start, stop = order.window_at(number, data.draw(st.integers(0, order.lane_length(number) - 1)))
     found = np.concatenate([np.arange(first, last) for first, last in order.runs_between(number, start, stop).tolist()])
     assert found.tolist() == sorted(order.lane_ids(number, start, stop).tolist())
-    with pytest.raises(OptionError, match=f"lane {number}"):
-        order.runs_between(number, start, order.lane_length(number) + 1)
 
 
 def test_windows_larger_than_an_exact_shuffle():

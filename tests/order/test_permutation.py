@@ -11,18 +11,13 @@ from gdsload.order.checks import MAX_SAMPLES
 from gdsload.order.feistel import TILE, Feistel
 from gdsload.order.hashing import hash_into
 from gdsload.order.permutation import EXACT_LIMIT, exact_table, exact_tables
+from tests.order.made import feistel
 
 KEYS = st.integers(0, 2**64 - 1)
 
 
 def is_permutation(images, n):
     return images.dtype == np.int64 and np.array_equal(np.sort(images), np.arange(n))
-
-
-def feistel(n, key, positions=None):
-    values = np.arange(n, dtype=np.uint64) if positions is None else np.array(positions, dtype=np.uint64)
-    Feistel(n, key).map_in_place(values)
-    return values.astype(np.int64)
 
 
 @given(st.integers(0, 3000), KEYS)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gdsload.order import Permutation, derive_key
-from gdsload.order.feistel import Feistel
 from gdsload.order.permutation import exact_table
+from tests.order.made import feistel
 
 LIMIT = 5.0
 
@@ -22,14 +22,15 @@ def deviations(chi_square, freedom):
     return ((chi_square / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
 
 
+def unevenness(counts, expected=None, freedom=None):
+    """Standard deviations off of counts that should be as expected: by default all the same."""
+    expected = counts.sum() / counts.size if expected is None else expected
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    return deviations(chi_square, freedom or counts.size - 1)
+
+
 def keys(count, purpose):
     return [derive_key(20_261_120, purpose, index) for index in range(count)]
-
-
-def feistel_table(n, key, positions=None):
-    values = np.arange(n, dtype=np.uint64) if positions is None else np.array(positions, np.uint64)
-    Feistel(n, key).map_in_place(values)
-    return values.astype(np.int64)
 
 
 def frequencies(tables):
@@ -60,9 +61,7 @@ def contingency(pairs, n, bins):
 def test_all_permutations_of_tiny_n_are_equally_frequent(n):
     count = max(10_000, math.factorial(n))
     counts = frequencies(np.array([exact_table(n, key) for key in keys(count, n)]))
-    expected = count / counts.size
-    chi_square = float(((counts - expected) ** 2 / expected).sum())
-    assert abs(deviations(chi_square, counts.size - 1)) < LIMIT
+    assert abs(unevenness(counts)) < LIMIT
 
 
 @pytest.mark.parametrize(
@@ -82,11 +81,10 @@ def test_every_position_goes_everywhere_equally_often(n, bins, count):
 def test_single_positions_go_everywhere_equally_often(n):
     bins, count = 16, 4000
     positions = [0, 1, 255, 256, 257, 65_535, 65_536]
-    images = np.array([feistel_table(n, key, positions) for key in keys(count, n % 1000)])
+    images = np.array([feistel(n, key, positions) for key in keys(count, n % 1000)])
     for column in range(len(positions)):
         counts = np.bincount(images[:, column] * bins // n, minlength=bins)
-        chi_square = float(((counts - count / bins) ** 2 / (count / bins)).sum())
-        assert abs(deviations(chi_square, bins - 1)) < LIMIT
+        assert abs(unevenness(counts)) < LIMIT
 
 
 @pytest.mark.parametrize("n", [60_000, 65_537, 131_073, 10**10])
@@ -102,15 +100,11 @@ def test_neighbours_do_not_map_to_related_images(n, lag):
         steps += np.bincount((images[lag:] - images[:-lag]) % n * bins // n, minlength=bins)
     expected = np.outer(counts.reshape(bins, bins).sum(axis=1), counts.reshape(bins, bins).sum(axis=0))
     expected = (expected / counts.sum()).reshape(-1)
-    assert abs(deviations(float(((counts - expected) ** 2 / expected).sum()), (bins - 1) ** 2)) < LIMIT
-    even = steps.sum() / bins
-    assert abs(deviations(float(((steps - even) ** 2 / even).sum()), bins - 1)) < LIMIT
+    assert abs(unevenness(counts, expected, (bins - 1) ** 2)) < LIMIT
+    assert abs(unevenness(steps)) < LIMIT
 
 
 def test_feistel_is_biased_on_tiny_domains():
     # Why there is an exact path, and proof that the statistic above notices.
-    count = 10_000
-    counts = frequencies(np.array([feistel_table(5, key) for key in keys(count, 5)]))
-    expected = count / counts.size
-    chi_square = float(((counts - expected) ** 2 / expected).sum())
-    assert deviations(chi_square, counts.size - 1) > LIMIT
+    counts = frequencies(np.array([feistel(5, key) for key in keys(10_000, 5)]))
+    assert unevenness(counts) > LIMIT

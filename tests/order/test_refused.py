@@ -6,7 +6,6 @@ import pytest
 
 from gdsload.errors import OptionError
 from gdsload.order import (
-    BlockOrder,
     BlockShuffle,
     DatasetFacts,
     FullOrder,
@@ -23,12 +22,9 @@ from gdsload.order import (
 from gdsload.order import blocks as blocks_module
 from gdsload.order.checks import MAX_SAMPLES
 from gdsload.order.hashing import MASK64, derive_key
+from tests.order.made import block_order as blocks
 
 FACTS = DatasetFacts(10_000_000, 3072, 30_720_000_000)
-
-
-def blocks(run_lengths=(1000, 37), block=100, window=250, lanes=4, key=7):
-    return BlockOrder(run_lengths, block=block, window=window, lanes=lanes, key=key)
 
 
 def mixed():
@@ -50,6 +46,7 @@ CALLS = [
         lambda: blocks([100], 10, 20, 1).sorted_ids(0, [LaneRun(0, 10, 30)]),
         r"positions \[10, 30\) are not within the 20 of window",
     ),
+    (lambda: blocks([100], 10, 20, 1).runs_between(0, 80, 101), "lane 0"),
     *(
         (lambda order=order, places=places: order.lane_ids(0, *places), "positions .* are not within the")
         for order, places in itertools.product(ORDERS, ((-1, 2), (3, 2), (0, 21)))

@@ -3,6 +3,7 @@
 import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -49,11 +50,10 @@ class Opened:
             os.close(fd)
 
 
-@pytest.fixture(params=["many at once", "one by one"])
+@pytest.fixture(params=[False, True], ids=["many at once", "one by one"])
 def opened(request, tmp_path):
-    found = Opened(tmp_path, one_by_one=request.param == "one by one")
-    yield found
-    found.close()
+    with closing(Opened(tmp_path, one_by_one=request.param)) as found:
+        yield found
 
 
 some_reads = st.lists(
@@ -111,9 +111,8 @@ def test_a_system_that_gives_none(tmp_path, monkeypatch):
         raise OSError(errno.EAGAIN, "io_setup")
 
     monkeypatch.setattr(bulk_reads, "Context", refuse)
-    found = Opened(tmp_path)
-    found.holds([(0, 3, 1000), (3, 10, 4096)])
-    found.close()
+    with closing(Opened(tmp_path)) as found:
+        found.holds([(0, 3, 1000), (3, 10, 4096)])
 
 
 def test_around_the_page_cache(tmp_path):

@@ -40,10 +40,14 @@ class Machine:
         return processors_near(GPU, self.tree)
 
 
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def _gpu_at_its_place(monkeypatch):
     found = SimpleNamespace(pci_domain_id=1, pci_bus_id=10, pci_device_id=28)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
+
+
+@pytest.fixture
+def machine(tmp_path):
     return Machine(tmp_path)
 
 
@@ -69,10 +73,7 @@ def test_processors_near_are_those_of_the_node_that_this_process_may_use(tmp_pat
     machine = Machine(tmp_path_factory.mktemp("machine"))
     machine.nodes(written(numbers), "0-1000\n")
     machine.gpu("0\n")
-    with pytest.MonkeyPatch.context() as patch:
-        found = SimpleNamespace(pci_domain_id=1, pci_bus_id=10, pci_device_id=28)
-        patch.setattr(torch.cuda, "get_device_properties", lambda device: found)
-        assert machine.near() == (numbers & os.sched_getaffinity(0) or None)
+    assert machine.near() == (numbers & os.sched_getaffinity(0) or None)
 
 
 @pytest.mark.parametrize(

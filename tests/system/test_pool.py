@@ -220,7 +220,7 @@ def test_threads_work_at_once_and_each_begins_and_ends_by_a_call():
 
 
 @pytest.mark.parametrize("begun", [0, 1])
-def test_threads_that_could_not_be_started_leave_no_work_undone(pool, begun):
+def test_threads_that_could_not_be_started_leave_no_work_undone(begun):
     pool, ran = Pool(2, "gdsload-test"), []
     with no_threads(RuntimeError("can't start new thread"), begun):
         for _ in range(2):

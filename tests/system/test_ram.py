@@ -1,4 +1,4 @@
-"""How much memory there may be taken. What containers look like, `gdsload doctor` tests; here is what else there is."""
+"""How much memory there may be taken."""
 
 import pytest
 from hypothesis import given, settings
@@ -17,11 +17,6 @@ def tree_of(root, files):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
     return Tree(str(root))
-
-
-@pytest.fixture
-def made(tmp_path):
-    return lambda files: tree_of(tmp_path, files)
 
 
 limits = st.one_of(st.none(), st.just("max"), st.integers(1, 2**50))
@@ -61,8 +56,9 @@ def test_the_smallest_of_all_limits_counts(tmp_path_factory, v2, v1, available_k
         ("2:hugetlb,memory:/a\n", {f"{V1}/a/memory.limit_in_bytes": "5"}, 5),
         # Version 2 next to version 1, with the memory controller in the latter.
         ("2:memory:/a\n0::/b\n", {f"{V1}/a/memory.limit_in_bytes": "8", f"{V2}/b/memory.max": "9"}, 8),
-        # As docker shows it from within, where the path is the host's.
+        # As docker shows it from within, where the path is the host's; beside version 2, too.
         ("2:memory:/docker/1234\n", {f"{V1}/memory.limit_in_bytes": "5"}, 5),
+        ("4:memory:/docker/1\n0::/\n", {f"{V1}/memory.limit_in_bytes": "5"}, 5),
         # A group above the namespace's root.
         ("0::/../../a\n", {f"{V2}/a/memory.max": "5"}, 5),
         # A colon in a name, as systemd has them.
@@ -73,8 +69,8 @@ def test_the_smallest_of_all_limits_counts(tmp_path_factory, v2, v1, available_k
         ("0::/" + "a/" * 5000, {f"{V2}/memory.max": "5"}, 5),
     ],
 )
-def test_limits_of_control_groups(made, group, files, limit):
-    assert cgroup_limit(made({"/proc/self/cgroup": group, **files})) == limit
+def test_limits_of_control_groups(tmp_path, group, files, limit):
+    assert cgroup_limit(tree_of(tmp_path, {"/proc/self/cgroup": group, **files})) == limit
 
 
 V2_FILES = {
@@ -98,12 +94,14 @@ V1_FILES = {
         ("0::/a\n", {"memory.max": "1000", "memory.current": "1200"}, 0),
         ("0::/a\n", {"memory.max": "max", "memory.current": "700"}, 5 * 1024),
         ("2:memory:/a\n", V1_FILES, 450),
+        ("2:memory:/a\n", {"memory.limit_in_bytes": "9223372036854771712"}, 5 * 1024),  # how version 1 has none
     ],
 )
-def test_what_is_left_of_a_control_group(made, group, files, room):
+def test_what_is_left_of_a_control_group(tmp_path, group, files, room):
     base = V2 if group.startswith("0") else V1
     files = {f"{base}/a/{name}": text for name, text in files.items()}
-    assert memory_room(made({"/proc/self/cgroup": group, "/proc/meminfo": "MemAvailable: 5 kB\n", **files})) == room
+    files |= {"/proc/self/cgroup": group, "/proc/meminfo": "MemAvailable: 5 kB\n"}
+    assert memory_room(tree_of(tmp_path, files)) == room
 
 
 @pytest.mark.parametrize(
@@ -117,8 +115,8 @@ def test_what_is_left_of_a_control_group(made, group, files, room):
         ("", None),
     ],
 )
-def test_figures_of_meminfo(made, text, found):
-    assert meminfo(made({"/proc/meminfo": text}), "MemAvailable") == found
+def test_figures_of_meminfo(tmp_path, text, found):
+    assert meminfo(tree_of(tmp_path, {"/proc/meminfo": text}), "MemAvailable") == found
 
 
 def test_this_system():

@@ -8,12 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload.transforms import ColorJitter
+from tests.transforms.drawing import seeded
 
 FULL = ColorJitter("x", 0.4, 0.3, (0.5, 1.6), 0.2)
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def images(count, seed=0):
@@ -50,9 +47,8 @@ def test_each_sample_is_changed_by_its_factors_in_its_order(seed):
         torch.testing.assert_close(made, wanted)
 
 
-@pytest.mark.parametrize("kind", range(4))
-def test_one_kind_alone(kind):
-    name = ("brightness", "contrast", "saturation", "hue")[kind]
+@pytest.mark.parametrize(("kind", "name"), list(enumerate(("brightness", "contrast", "saturation", "hue"))))
+def test_one_kind_alone(kind, name):
     jitter = ColorJitter("x", **{name: 0.3})
     value = images(6)
     factors, _ = jitter.draw(value, seeded(2))

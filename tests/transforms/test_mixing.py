@@ -6,12 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload.transforms import CutMix, MixUp
+from tests.transforms.drawing import images, seeded
 
 KINDS = [MixUp, CutMix]
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def batch_of(count, seed=0):
@@ -19,6 +16,13 @@ def batch_of(count, seed=0):
         "x": torch.rand(count, 3, 6, 8, generator=seeded(seed), dtype=torch.float64),
         "y": torch.randint(0, 10, (count,), generator=seeded(seed)), "other": "kept",
     }  # fmt: skip
+
+
+def assert_labels_are_mixed(found, labels, number, share):
+    wanted = torch.zeros(10)
+    wanted[labels[number]] += share
+    wanted[labels[number - 1]] += 1 - share
+    torch.testing.assert_close(found, wanted)
 
 
 @settings(deadline=None)
@@ -32,10 +36,7 @@ def test_mixup_is_a_mean_of_each_sample_and_the_one_before(count, seed, alpha):
         assert 0 <= share <= 1
         wanted = share * batch["x"][number] + (1 - share) * batch["x"][number - 1]
         torch.testing.assert_close(found["x"][number], wanted, atol=1e-6, rtol=1e-6)
-        labels = torch.zeros(10)
-        labels[batch["y"][number]] += share
-        labels[batch["y"][number - 1]] += 1 - share
-        torch.testing.assert_close(found["y"][number], labels)
+        assert_labels_are_mixed(found["y"][number], batch["y"], number, share)
 
 
 @settings(deadline=None)
@@ -51,10 +52,7 @@ def test_cutmix_exchanges_a_rectangle_and_as_much_of_the_label(count, seed, alph
         wanted[:, top:bottom, left:right] = batch["x"][number - 1, :, top:bottom, left:right]
         assert torch.equal(found["x"][number], wanted)
         share = 1 - (bottom - top) * (right - left) / 48
-        labels = torch.zeros(10)
-        labels[batch["y"][number]] += share
-        labels[batch["y"][number - 1]] += 1 - share
-        torch.testing.assert_close(found["y"][number], labels)
+        assert_labels_are_mixed(found["y"][number], batch["y"], number, share)
 
 
 def test_shares_are_of_the_beta_distribution():
@@ -78,10 +76,8 @@ def test_labels_that_are_probabilities_are_mixed_on(kind):
 
 
 def test_cutmix_takes_any_element_type():
-    value = torch.randint(0, 256, (4, 2, 3, 6, 8), dtype=torch.uint8)
-    assert (
-        CutMix("x", "y", 3)({"x": value, "y": torch.tensor([0, 1, 2, 0], dtype=torch.uint8)})["x"].dtype == torch.uint8
-    )
+    batch = {"x": images(4, 2, 3, 6, 8), "y": torch.tensor([0, 1, 2, 0], dtype=torch.uint8)}
+    assert CutMix("x", "y", 3)(batch)["x"].dtype == torch.uint8
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.uint16, torch.int64])

@@ -22,6 +22,7 @@ from gdsload.transforms import (
     RandomCrop,
     RandomFlip,
 )
+from tests.transforms.drawing import images, seeded
 
 DTYPES = [torch.uint8, torch.int32, torch.float16, torch.bfloat16, torch.float32, torch.float64]
 ALL = [
@@ -32,14 +33,6 @@ ALL = [
     CenterCrop("x", 2),
     ChannelsLast("x"),
 ]
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
-
-
-def images(*shape, dtype=torch.float32, seed=0):
-    return torch.randint(0, 256, shape, generator=seeded(seed)).to(dtype)
 
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -107,7 +100,7 @@ def test_random_crop(shape, dtype, padding, seed, data):
 
 @pytest.mark.parametrize("shape", [(4, 6, 5), (4, 3, 6, 5), (4, 2, 3, 6, 5)])
 def test_crops_of_images_without_channels_and_with_frames(shape):
-    value = images(*shape)
+    value = images(*shape, dtype=torch.float32)
     found = RandomCrop("x", 4)({"x": value}, seeded(1))["x"]
     flat = RandomCrop("x", 4)({"x": value.reshape(4, -1, 6, 5)}, seeded(1))["x"]
     assert torch.equal(found, flat.view(*shape[:-2], 4, 4))
@@ -129,7 +122,7 @@ def test_normalize(shape, dtype, out):
 
 
 def test_normalize_with_one_number_for_all_channels():
-    value = images(2, 3, 4, 4)
+    value = images(2, 3, 4, 4, dtype=torch.float32)
     found = Normalize("x", [0.5], [2.0])({"x": value})["x"]
     assert torch.equal(found, (value - 0.5) / 2)
 
@@ -147,7 +140,7 @@ def test_center_crop_is_torchvisions_to_the_pixel(height, size, begin):
     ("shape", "layout"), [((2, 3, 4, 5), torch.channels_last), ((2, 3, 4, 5, 6), torch.channels_last_3d)]
 )
 def test_channels_last(shape, layout):
-    value = images(*shape)
+    value = images(*shape, dtype=torch.float32)
     found = ChannelsLast("x")({"x": value})["x"]
     assert torch.equal(found, value)
     assert found.is_contiguous(memory_format=layout)
@@ -163,7 +156,7 @@ def test_cast_takes_jagged_tensors_too():
 @pytest.mark.parametrize("transform", ALL, ids=lambda one: type(one).__name__)
 def test_all_of_them(transform):
     """They leave what they get as it is, other fields too, and survive pickling; their repr makes them again."""
-    value = images(4, 3, 5, 5)
+    value = images(4, 3, 5, 5, dtype=torch.float32)
     batch = {"a": 1, "x": value, "b": 2}
     before = value.clone()
     state = torch.get_rng_state()
@@ -182,7 +175,7 @@ def test_all_of_them(transform):
 class TestCompose:
     def test_one_behind_the_other_with_one_generator(self):
         flip, crop = RandomFlip("x"), RandomCrop("x", 3)
-        batch = {"x": images(8, 3, 5, 5)}
+        batch = {"x": images(8, 3, 5, 5, dtype=torch.float32)}
         composed = Compose([flip, Cast("x", torch.float64), Compose([crop])])
         generator = seeded(7)
         wanted = crop(Cast("x", torch.float64)(flip(batch, generator)), generator)
@@ -210,7 +203,7 @@ class TestCompose:
 
     def test_an_error_says_which_one_raised_it(self):
         with pytest.raises(ZeroDivisionError) as caught:
-            Compose([RandomFlip("x"), lambda batch: 1 / 0])({"x": images(2, 2)})
+            Compose([RandomFlip("x"), lambda batch: 1 / 0])({"x": images(2, 2, dtype=torch.float32)})
         assert "<lambda>" in caught.value.__notes__[0]
 
 
@@ -220,7 +213,7 @@ def test_arrays_will_do():
         assert made.mean == (1.0, 2.0, 3.0)
         assert hash(made) == hash(replace(made))
     assert DecodeImage(size=[8, np.int32(9)], mean=three, std=three).rows_and_columns == (8, 9)
-    assert RandomCrop("x", np.int64(4))({"x": images(2, 3, 9, 9)})["x"].shape == (2, 3, 4, 4)
+    assert RandomCrop("x", np.int64(4))({"x": images(2, 3, 9, 9, dtype=torch.float32)})["x"].shape == (2, 3, 4, 4)
 
 
 def test_how_images_are_decoded_has_defaults():

@@ -1,4 +1,3 @@
-import json
 import os
 import shutil
 import tempfile
@@ -12,7 +11,6 @@ from gdsload.loader.loader import DataLoader
 from gdsload.tools.bench import BenchPlan, make_plan, routes, run_bench
 from gdsload.tools.bench import cache_state as cache
 from gdsload.tools.bench import measure as run
-from gdsload.tools.cli import main
 
 TRIAL_NUMBERS = {"seconds", "gb_per_s", "first_batch_s", "wait_share", "bytes", "samples", "batches", "bytes_by_path"}
 
@@ -66,9 +64,14 @@ def make_plan_of(path):
     return BenchPlan(path, schema, (), 1, 1, "", torch.device("cpu"), 1, False)
 
 
-def record_of(capsys, *arguments):
-    assert main(["bench", *map(str, arguments), "--device", "cpu", "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+@pytest.fixture
+def bench(cli):
+    return lambda *words, code=0: cli("bench", *words, "--device", "cpu", code=code)
+
+
+@pytest.fixture
+def record_of(bench):
+    return lambda *words: bench(*words, "--json").tree
 
 
 def drops(path):
@@ -77,8 +80,8 @@ def drops(path):
     return not cache.why_blind(plan.files) and cache.drop(plan.files).cold
 
 
-def test_the_record_has_conditions_and_all_trials(dataset, capsys):
-    record = record_of(capsys, dataset, "--batch-size", 64, "--trials", 3, "--shuffle", "full")
+def test_the_record_has_conditions_and_all_trials(dataset, record_of):
+    record = record_of(dataset, "--batch-size", 64, "--trials", 3, "--shuffle", "full")
     assert {"cpu", "cores", "ram_bytes", "kernel", "gpu"} <= record["machine"].keys()
     assert {"gdsload", "python", "torch", "numpy"} <= record["versions"].keys()
     opened = gdsload.ShardDataset(dataset)
@@ -106,9 +109,8 @@ def test_the_record_has_conditions_and_all_trials(dataset, capsys):
                 assert 0 <= trial["wait_share"] <= 1
 
 
-def test_without_an_accelerator_nothing_claims_vram(dataset, capsys):
-    assert main(["bench", str(dataset), "--device", "cpu", "--trials", "1", "--hot-only"]) == 0
-    out = capsys.readouterr().out
+def test_without_an_accelerator_nothing_claims_vram(dataset, bench):
+    out = bench(dataset, "--trials", "1", "--hot-only").out
     assert "SSD→VRAM" not in out
     assert "SSD→RAM;" in out
     assert "no accelerator: batches of all contenders end in RAM" in out
@@ -129,20 +131,19 @@ def test_trials_are_counted(dataset):
     assert told[-1] == ("hot, trial 8 of 8", 7, 8)
 
 
-def test_each_half_can_be_left_out(dataset, capsys):
-    assert record_of(capsys, dataset, "--trials", 1, "--hot-only")["cold"] is None
-    assert record_of(capsys, dataset, "--trials", 1, "--cold-only")["hot"] is None
+def test_each_half_can_be_left_out(dataset, record_of):
+    assert record_of(dataset, "--trials", 1, "--hot-only")["cold"] is None
+    assert record_of(dataset, "--trials", 1, "--cold-only")["hot"] is None
 
 
-def test_cold_is_refused_where_files_are_in_memory_alone(tmpfs, capsys):
+def test_cold_is_refused_where_files_are_in_memory_alone(tmpfs, record_of, bench):
     path = write(os.path.join(tmpfs, "shards"))
-    record = record_of(capsys, path, "--trials", 1)
+    record = record_of(path, "--trials", 1)
     assert record["cold"]["state"].startswith("not cold: ")
     assert "tmpfs" in record["cold"]["state"]
     assert record["cold"]["contenders"] == []
     assert record["hot"]["state"] == "hot"
-    assert main(["bench", path, "--device", "cpu", "--trials", "1", "--cold-only"]) == 0
-    out = capsys.readouterr().out
+    out = bench(path, "--trials", "1", "--cold-only").out
     assert "not cold: " in out
     assert "GB/s" not in out
 
@@ -170,93 +171,88 @@ def test_a_mapped_file_is_not_cold(dataset):
         (cache.os, "access", False, "only to users who may write it"),
     ],
 )
-def test_who_cannot_see_pages_is_not_believed(dataset, monkeypatch, capsys, module, name, answer, said):
+def test_who_cannot_see_pages_is_not_believed(dataset, monkeypatch, module, name, answer, said, record_of):
     monkeypatch.setattr(module, name, lambda *_: answer)
     monkeypatch.setattr(cache.os, "geteuid", lambda: -1)
-    record = record_of(capsys, dataset, "--trials", 1)
+    record = record_of(dataset, "--trials", 1)
     for state in ("cold", "hot"):
         assert record[state]["state"].startswith(f"not {state}: ")
         assert said in record[state]["state"]
         assert record[state]["contenders"] == []
 
 
-def test_hot_is_refused_where_memory_is_too_small(dataset, monkeypatch, capsys):
+def test_hot_is_refused_where_memory_is_too_small_but_for_what_lies_there(dataset, monkeypatch, record_of):
     monkeypatch.setattr(run, "memory_room", lambda tree: 1000)
-    state = record_of(capsys, dataset, "--trials", 1, "--hot-only")["hot"]
+    state = record_of(dataset, "--trials", 1, "--hot-only")["hot"]
     assert "1000 B of memory are to be had" in state["state"]
     assert state["contenders"] == []
-
-
-def test_what_lies_in_memory_takes_no_room_there(dataset, monkeypatch, capsys):
-    monkeypatch.setattr(run, "memory_room", lambda tree: 1000)
     real = run.describe
     monkeypatch.setattr(run, "describe", lambda plan: real(plan) | {"file_system": "tmpfs"})
-    assert record_of(capsys, dataset, "--trials", 1, "--hot-only")["hot"]["state"] == "hot"
+    assert record_of(dataset, "--trials", 1, "--hot-only")["hot"]["state"] == "hot"
 
 
-class Corrupting(DataLoader):
-    """Alters a byte of the last sample of each batch."""
-
-    def __iter__(self):
-        for batch in super().__iter__():
-            batch["image"][-1, -1, -1] ^= 1
-            yield batch
+def altered(batch):
+    """A byte of the last sample is another one."""
+    batch["image"][-1, -1, -1] ^= 1
+    return batch
 
 
-class Forgetful(DataLoader):
-    """Leaves the last batch out."""
-
-    def __iter__(self):
-        yield from list(super().__iter__())[:-1]
-
-
-class Repeating(DataLoader):
-    """Hands out the first batch twice."""
-
-    def __iter__(self):
-        batches = list(super().__iter__())
-        yield from [dict(batches[0]), *batches]
+def swapped(batch):
+    """A sample has the text of another."""
+    batch["text"].reverse()
+    return batch
 
 
-class Swapping(DataLoader):
-    """Gives a sample the text of another."""
+WRONG = {
+    "altered": lambda batches: map(altered, batches),
+    "swapped": lambda batches: map(swapped, batches),
+    "without the last": lambda batches: batches[:-1],
+    "the first twice": lambda batches: [dict(batches[0]), *batches],
+}
 
-    def __iter__(self):
-        for batch in super().__iter__():
-            batch["text"].reverse()
-            yield batch
+
+@pytest.fixture
+def spoil(monkeypatch):
+    """Has loaders hand out an epoch's batches in that wrong way."""
+
+    def use(how):
+        class Wrong(DataLoader):
+            def __iter__(self):
+                return iter(WRONG[how](list(super().__iter__())))
+
+        monkeypatch.setattr(routes, "DataLoader", Wrong)
+
+    return use
 
 
 @pytest.mark.parametrize(
-    ("wrong", "match", "shuffle"),
+    ("how", "match", "shuffle"),
     [
-        (Corrupting, "has other bytes than ShardDataset reads", "none"),
-        (Corrupting, "has other bytes than ShardDataset reads", "block"),
-        (Forgetful, "did not come in a whole epoch", "full"),
-        (Repeating, "came twice", "full"),
-        (Swapping, "has other bytes than ShardDataset reads", "full"),
+        ("altered", "has other bytes than ShardDataset reads", "none"),
+        ("altered", "has other bytes than ShardDataset reads", "block"),
+        ("without the last", "did not come in a whole epoch", "full"),
+        ("the first twice", "came twice", "full"),
+        ("swapped", "has other bytes than ShardDataset reads", "full"),
     ],
 )
-def test_wrong_bytes_end_it_with_1_and_no_number(dataset, monkeypatch, capsys, wrong, match, shuffle):
-    monkeypatch.setattr(routes, "DataLoader", wrong)
-    arguments = ["bench", str(dataset), "--device", "cpu", "--batch-size", "2", "--shuffle", shuffle]
-    assert main(arguments) == 1
-    out, err = capsys.readouterr()
+def test_wrong_bytes_end_it_with_1_and_no_number(dataset, spoil, how, match, shuffle, bench):
+    spoil(how)
+    out, err = bench(dataset, "--batch-size", "2", "--shuffle", shuffle, code=1)
     assert out == ""
     assert match in err
     assert "nothing was measured" in err
 
 
-def test_a_field_called_index_is_verified_in_order(tmp_path, capsys, monkeypatch):
+def test_a_field_called_index_is_verified_in_order(tmp_path, spoil, record_of, bench):
     path = write(tmp_path / "d", index=gdsload.Field("int64"))
-    record = record_of(capsys, path, "--trials", 1, "--shuffle", "full", "--hot-only")
+    record = record_of(path, "--trials", 1, "--shuffle", "full", "--hot-only")
     assert [checked["samples"] for checked in record["verified"]] == [512, 512]
-    monkeypatch.setattr(routes, "DataLoader", Corrupting)
-    assert main(["bench", str(path), "--device", "cpu", "--batch-size", "2"]) == 1
+    spoil("altered")
+    bench(path, "--batch-size", "2", code=1)
 
 
-def test_a_trial_can_be_bounded(dataset, capsys):
-    record = record_of(capsys, dataset, "--trials", 2, "--batch-size", 50, "--hot-only", "--seconds", "0.000001")
+def test_a_trial_can_be_bounded(dataset, record_of):
+    record = record_of(dataset, "--trials", 2, "--batch-size", 50, "--hot-only", "--seconds", "0.000001")
     for entry in record["hot"]["contenders"]:
         assert [(trial["whole_epoch"], trial["batches"]) for trial in entry["trials"]] == [(False, 1)] * 2
     assert all(checked["samples"] > 0 for checked in record["verified"])
@@ -267,18 +263,15 @@ def test_turns_go_round():
     assert names == ["direct, auto", "by RAM", "by RAM", "direct, auto", "direct, auto", "by RAM"]
 
 
-def test_a_backend_that_cannot_be_used_is_refused(dataset, capsys):
-    assert main(["bench", str(dataset), "--device", "cpu", "--backends", "auto,bounce"]) == 1
-    out, err = capsys.readouterr()
+def test_a_backend_that_cannot_be_used_is_refused(dataset, bench):
+    out, err = bench(dataset, "--backends", "auto,bounce", code=1)
     assert out == ""
     assert "needs a CUDA device" in err
     assert err.endswith("hint: Pass --device cuda, or leave --backends out.\n")
 
 
-def test_no_dataset_and_no_samples_are_refused(tmp_path, capsys):
-    assert main(["bench", str(tmp_path / "nothing")]) == 1
-    assert "there is no dataset here" in capsys.readouterr().err
+def test_no_dataset_and_no_samples_are_refused(tmp_path, cli):
+    assert "there is no dataset here" in cli("bench", tmp_path / "nothing", code=1).err
     with gdsload.ShardWriter(tmp_path / "empty", {"x": "str"}):
         pass
-    assert main(["bench", str(tmp_path / "empty")]) == 2
-    assert "nothing to measure" in capsys.readouterr().err
+    assert "nothing to measure" in cli("bench", tmp_path / "empty", code=2).err

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 import gdsload
-from gdsload.tools.cli import main
 from gdsload.tools.digits import run_demo
 
 
@@ -27,18 +26,16 @@ def test_demo_reads_more_than_95_percent_of_held_out_digits(tmp_path):
     assert result.backend.bytes_by_path["host"] > 0
 
 
-def test_demo_prints_what_it_found(capsys):
+def test_demo_prints_what_it_found(cli):
     # One epoch is too little for 95 %, and the exit code says so.
-    assert main(["demo", "--epochs", "1", "--device", "cpu"]) == 1
-    out = capsys.readouterr().out
+    out = cli("demo", "--epochs", "1", "--device", "cpu", code=1).out
     assert [line.split()[0] for line in out.splitlines()] == ["accuracy", "speed", "waiting", "backend"]
     assert "host" in out
 
 
-def test_demo_replaces_nothing(tmp_path, capsys):
+def test_demo_replaces_nothing(tmp_path, cli):
     (tmp_path / "file").write_text("mine")
-    assert main(["demo", "--device", "cpu", "--keep", str(tmp_path)]) == 1
-    said = capsys.readouterr().err
+    said = cli("demo", "--device", "cpu", "--keep", tmp_path, code=1).err
     assert said == (
         f"error: {tmp_path}: there is something already\nhint: Name another folder, or remove this one first.\n"
     )

@@ -1,9 +1,8 @@
 """What people see in a terminal of 80 columns, and some of it in one of 120: read, found right, and kept.
 
-GDSLOAD_GOLDEN=write writes the files anew, to be read again: times, rates, paths and sizes that vary stand for letters.
+Words stand for times, rates, paths and sizes that vary.
 """
 
-import os
 import re
 import shlex
 import shutil
@@ -18,6 +17,7 @@ import gdsload
 from gdsload.tools.cli import main
 from tests.shards.bits import flip
 from tests.tools.cli.terminals import Terminal, settled
+from tests.tools.golden import golden
 
 GOLDEN = Path(__file__).parent / "golden"
 HELP = ["", "--version", *(
@@ -67,14 +67,6 @@ FAULTS = [
     "verify damaged",
 ]
 SHOWN = {"help": HELP, "work": WORK, "faults": FAULTS}
-
-
-def golden(name, text):
-    file = GOLDEN / name
-    if os.environ.get("GDSLOAD_GOLDEN") == "write":
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    assert text == file.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -151,4 +143,4 @@ def test_in_a_terminal(monkeypatch, folder, what, columns):
     said = show(monkeypatch, folder, columns, SHOWN[what])
     wide = [line for line in lines_of(said) if len(line) > columns]
     assert [line for line in wide if not line.startswith(("  gdsload ", '"digest', ' "'))] == []  # what is to be pasted
-    golden(f"{what}-{columns}.txt", masked(settled(said), folder))
+    golden(GOLDEN / f"{what}-{columns}.txt", masked(settled(said), folder))

@@ -1,5 +1,4 @@
 import io
-import json
 import subprocess
 import sys
 
@@ -26,9 +25,8 @@ def dataset(tmp_path):
     return tmp_path / "d"
 
 
-def test_inspect_shows_fields_shards_counts_and_sizes(dataset, capsys):
-    assert main(["inspect", str(dataset)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_inspect_shows_fields_shards_counts_and_sizes(dataset, cli):
+    lines = cli("inspect", dataset).out.splitlines()
     opened = gdsload.ShardDataset(dataset)
     assert lines[0] == str(dataset)
     assert lines[1].startswith(f"20 samples in {len(opened.shards)} shards, ")
@@ -39,16 +37,14 @@ def test_inspect_shows_fields_shards_counts_and_sizes(dataset, capsys):
     assert sum(line.startswith("shard-") for line in lines) == min(len(opened.shards), 10)
 
 
-def test_inspect_lists_as_many_shards_as_asked(dataset, capsys):
-    assert main(["inspect", "--shards", "1", str(dataset)]) == 0
-    out = capsys.readouterr().out
+def test_inspect_lists_as_many_shards_as_asked(dataset, cli):
+    out = cli("inspect", "--shards", "1", dataset).out
     assert out.count("shard-") == 1
     assert out.endswith(f"and {len(gdsload.ShardDataset(dataset).shards) - 1} more\n")
 
 
-def test_inspect_prints_json(dataset, capsys):
-    assert main(["inspect", "--json", str(dataset)]) == 0
-    tree = json.loads(capsys.readouterr().out)
+def test_inspect_prints_json(dataset, cli):
+    tree = cli("inspect", "--json", dataset).tree
     opened = gdsload.ShardDataset(dataset)
     assert tree["samples"] == 20
     assert tree["bytes"] == opened.num_bytes
@@ -57,15 +53,13 @@ def test_inspect_prints_json(dataset, capsys):
     assert sum(shard["samples"] for shard in tree["shards"]) == 20
 
 
-def test_fields_that_are_stored_together_are_named(tmp_path, capsys):
+def test_fields_that_are_stored_together_are_named(tmp_path, cli):
     with gdsload.ShardWriter(tmp_path / "d") as writer:
         writer.write({"a": 1, "b": 2.0, "c": True, "d": 4})
-    assert main(["inspect", str(tmp_path / "d")]) == 0
-    said = capsys.readouterr().out
+    said = cli("inspect", tmp_path / "d").out
     assert "stored together: b, a, d, c\n" in said
     assert all(f"\n{name} " in said for name in "abcd")
-    assert main(["inspect", str(tmp_path / "d"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["packed"] == [["b", "a", "d", "c"]]
+    assert cli("inspect", tmp_path / "d", "--json").tree["packed"] == [["b", "a", "d", "c"]]
 
 
 def test_runs_as_a_module_and_into_a_closed_pipe(dataset):
@@ -93,7 +87,7 @@ def test_so_it_is_when_the_program_ends():
     assert (done.stderr, done.returncode) == (FULL, 1)
 
 
-def test_inspect_shows_what_lies_on_which_drive(tmp_path, dataset, capsys, monkeypatch):
+def test_inspect_shows_what_lies_on_which_drive(tmp_path, dataset, cli, monkeypatch):
     drives = [tmp_path / "nvme0", tmp_path / "nvme1"]
     for drive in drives:
         drive.mkdir()
@@ -106,12 +100,10 @@ def test_inspect_shows_what_lies_on_which_drive(tmp_path, dataset, capsys, monke
     monkeypatch.setattr(
         volumes, "read_mounts", lambda tree: parse_mounts("\n".join(["1 0 8:1 / / rw - ext4 /dev/root rw", *lines]))
     )
-    assert main(["inspect", str(tmp_path / "spread")]) == 0
-    said = capsys.readouterr().out
+    said = cli("inspect", tmp_path / "spread").out
     for drive, count, number in zip(drives, counts, range(2), strict=True):
         assert f"{drive} (/dev/fast{number})  {count} " in said
-    assert main(["inspect", "--json", str(tmp_path / "spread")]) == 0
-    found = json.loads(capsys.readouterr().out)["drives"]
+    found = cli("inspect", "--json", tmp_path / "spread").tree["drives"]
     assert {one["mount"]: (one["device"], one["shards"]) for one in found} == {
         str(drive): (f"/dev/fast{number}", count)
         for number, (drive, count) in enumerate(zip(drives, counts, strict=True))
@@ -119,16 +111,25 @@ def test_inspect_shows_what_lies_on_which_drive(tmp_path, dataset, capsys, monke
     assert sum(one["bytes"] for one in found) == gdsload.ShardDataset(tmp_path / "spread").num_bytes
 
 
-def test_of_a_plain_dataset_there_is_one_drive(dataset, capsys):
-    assert main(["inspect", "--json", str(dataset)]) == 0
-    [found] = json.loads(capsys.readouterr().out)["drives"]
+def test_of_a_plain_dataset_there_is_one_drive(dataset, cli):
+    [found] = cli("inspect", "--json", dataset).tree["drives"]
     assert found["shards"] == len(gdsload.ShardDataset(dataset).shards)
+
+
+def png(pixels):
+    stream = io.BytesIO()
+    pytest.importorskip("PIL.Image").fromarray(pixels).save(stream, "png")
+    return stream.getvalue()
+
+
+def colours(path):
+    with pytest.importorskip("PIL.Image").open(path) as sheet:
+        return {colour for _, colour in sheet.convert("RGB").getcolors(10**6)}
 
 
 @pytest.fixture
 def named(tmp_path):
     """Encoded images of two classes."""
-    pictures = pytest.importorskip("PIL.Image")
     metadata = {
         "classes": {"label": ["cat", "naïve 日本"]}, "licence": "CC0", "numbers": list(range(200)),
         "source": {"kind": "image folder", "path": "/data/x", "options": {"size": 3}}, "gdsload": "0.1.0",
@@ -136,62 +137,50 @@ def named(tmp_path):
     schema = {"photo": gdsload.Field("image"), "label": "int64"}
     with gdsload.ShardWriter(tmp_path / "named", schema, metadata=metadata) as writer:
         for number in range(4):
-            stream = io.BytesIO()
-            pictures.new("RGB", (30, 20), (number * 60, 255, 0)).save(stream, "png")
-            writer.write({"photo": stream.getvalue(), "label": number % 3})
+            pixels = np.full((20, 30, 3), (number * 60, 255, 0), np.uint8)
+            writer.write({"photo": png(pixels), "label": number % 3})
     return tmp_path / "named"
 
 
-def test_what_a_dataset_says_of_itself_is_shown(named, capsys):
-    assert main(["inspect", str(named)]) == 0
-    said = capsys.readouterr().out
+def test_what_a_dataset_says_of_itself_is_shown(named, cli):
+    said = cli("inspect", named).out
     assert "classes of label: cat, naïve 日本\n" in said
     assert 'from: image folder /data/x, with {"size": 3}\n' in said
     assert "written by gdsload 0.1.0\n" in said
     assert "licence: CC0\n" in said
     assert max(map(len, said.splitlines())) < 250
     assert "photo  image  -                  varies" in said
-    assert main(["inspect", str(named), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["metadata"] == gdsload.ShardDataset(named).metadata
+    assert cli("inspect", named, "--json").tree["metadata"] == gdsload.ShardDataset(named).metadata
 
 
-def test_a_dataset_of_ones_own_is_called_by_its_name(tmp_path, capsys):
+def test_a_dataset_of_ones_own_is_called_by_its_name(tmp_path, cli):
     metadata = {"source": {"kind": "torch dataset", "name": "mine.data:Photos"}}
     with gdsload.ShardWriter(tmp_path / "d", metadata=metadata) as writer:
         writer.write({"x": 1})
-    assert main(["inspect", str(tmp_path / "d")]) == 0
-    assert "from: torch dataset mine.data:Photos\n" in capsys.readouterr().out
+    assert "from: torch dataset mine.data:Photos\n" in cli("inspect", tmp_path / "d").out
 
 
-def test_anything_that_json_can_hold_is_shown(tmp_path, capsys):
+def test_anything_that_json_can_hold_is_shown(tmp_path, cli):
     odd = {"classes": [1], "source": "there", "gdsload": {"a": None}, "x": {"y": "\x1b[31m" * 100}}
     for number, metadata in enumerate((odd, {"classes": {"x": 3, "z": {"a": 1}}, "source": {}})):
         with gdsload.ShardWriter(tmp_path / str(number), {"x": "int64"}, metadata=metadata) as writer:
             writer.write({"x": 1})
-        assert main(["inspect", str(tmp_path / str(number))]) == 0
-        assert "\x1b" not in capsys.readouterr().out
+        assert "\x1b" not in cli("inspect", tmp_path / str(number)).out
 
 
-def test_a_sheet_of_encoded_images_has_their_classes(named, tmp_path, capsys):
-    pictures = pytest.importorskip("PIL.Image")
+def test_a_sheet_of_encoded_images_has_their_classes(named, tmp_path, cli):
     out = tmp_path / "sheet.png"
-    assert main(["inspect", str(named), "--image", "photo", "--out", str(out)]) == 0
-    assert "4 pictures, samples 0 to 3" in capsys.readouterr().out
-    with pictures.open(out) as sheet:
-        found = {colour for _, colour in sheet.convert("RGB").getcolors(10**6)}
-    assert {(number * 60, 255, 0) for number in range(4)} <= found
+    assert "4 pictures, samples 0 to 3" in cli("inspect", named, "--image", "photo", "--out", out).out
+    assert {(number * 60, 255, 0) for number in range(4)} <= colours(out)
 
 
-def test_a_sheet_has_what_a_loader_decodes(tmp_path):
+def test_a_sheet_has_what_a_loader_decodes(tmp_path, cli):
     """Of 16 bits the upper 8."""
-    pictures, out = pytest.importorskip("PIL.Image"), tmp_path / "sheet.png"
-    stream = io.BytesIO()
-    pictures.fromarray(np.full((4, 4), 0x5A00, np.uint16)).save(stream, "PNG")
+    out = tmp_path / "sheet.png"
     with gdsload.ShardWriter(tmp_path / "d", {"x": gdsload.Field("image")}) as writer:
-        writer.write({"x": stream.getvalue()})
-    assert main(["inspect", str(tmp_path / "d"), "--image", "x", "--out", str(out)]) == 0
-    with pictures.open(out) as sheet:
-        assert (0x5A, 0x5A, 0x5A) in {colour for _, colour in sheet.convert("RGB").getcolors(10**6)}
+        writer.write({"x": png(np.full((4, 4), 0x5A00, np.uint16))})
+    cli("inspect", tmp_path / "d", "--image", "x", "--out", out)
+    assert (0x5A, 0x5A, 0x5A) in colours(out)
 
 
 def test_captions():
@@ -201,15 +190,14 @@ def test_captions():
     assert caption(metadata, {"a": torch.tensor([1, 0])}, 7) == caption({"classes": 3}, {}, 7) == "7"
 
 
-def test_a_damaged_image_is_named(tmp_path, capsys):
+def test_a_damaged_image_is_named(tmp_path, cli):
     pytest.importorskip("PIL.Image")
     with gdsload.ShardWriter(tmp_path / "d", {"x": gdsload.Field("image")}) as writer:
         writer.write({"x": b"\xff\xd8\xff nothing more"})
-    assert main(["inspect", str(tmp_path / "d"), "--image", "x", "--out", str(tmp_path / "s.png")]) == 1
-    assert "sample 0: the image cannot be decoded" in capsys.readouterr().err
-    assert main(["inspect", str(tmp_path / "d"), "--sample", "0"]) == 0
+    said = cli("inspect", tmp_path / "d", "--image", "x", "--out", tmp_path / "s.png", code=1).err
+    assert "sample 0: the image cannot be decoded" in said
+    cli("inspect", tmp_path / "d", "--sample", "0")
 
 
-def test_a_sample_says_what_its_image_is(named, capsys):
-    assert main(["inspect", str(named), "--sample", "1"]) == 0
-    assert "(png, 30 × 20)" in capsys.readouterr().out
+def test_a_sample_says_what_its_image_is(named, cli):
+    assert "(png, 30 × 20)" in cli("inspect", named, "--sample", "1").out

@@ -1,6 +1,5 @@
 """`gdsload inspect --sample` and `--image`."""
 
-import json
 import sys
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 import torch
 
 import gdsload
-from gdsload.tools.cli import main
 from gdsload.tools.cli.samples import facts, lines
 from gdsload.tools.cli.sheet import as_picture
 
@@ -43,9 +41,8 @@ def dataset(tmp_path):
     return tmp_path / "d"
 
 
-def test_a_sample_as_text(dataset, capsys):
-    assert main(["inspect", str(dataset), "--sample", "-2"]) == 0
-    out = capsys.readouterr().out
+def test_a_sample_as_text(dataset, cli):
+    out = cli("inspect", dataset, "--sample", "-2").out
     found = dict(line.split(maxsplit=1) for line in out.splitlines())
     assert found["flat"] == "int64 [3], -7 to 9, mean 1.667: 3 -7 9"
     assert found["raw"] == "bytes, 12: 00 01 02 03 04 05 06 07 …"
@@ -53,9 +50,8 @@ def test_a_sample_as_text(dataset, capsys):
     assert found["ragged"].startswith("uint8 [30, 30, 3], 0 to 255, mean 12")
 
 
-def test_a_sample_as_json(dataset, capsys):
-    assert main(["inspect", str(dataset), "--sample", "3", "--json"]) == 0
-    tree = json.loads(capsys.readouterr().out)
+def test_a_sample_as_json(dataset, cli):
+    tree = cli("inspect", dataset, "--sample", "3", "--json").tree
     sample = gdsload.ShardDataset(dataset)[3]
     assert tree["flat"] == {"type": "int64", "shape": [3], "min": -7, "max": 9, "mean": 5 / 3, "first": [3, -7, 9]}
     assert tree["hwc"]["mean"] == sample["hwc"].double().mean().item()
@@ -81,11 +77,11 @@ def test_what_numbers_are_like():
 @pytest.mark.parametrize(
     ("field", "size", "mode"), [("chw", (20, 30), 3), ("hwc", (20, 30), 4), ("grey", (8, 8), 1), ("ragged", None, 3)]
 )
-def test_a_sheet(dataset, tmp_path, capsys, field, size, mode):
+def test_a_sheet(dataset, tmp_path, cli, field, size, mode):
     pillow = pytest.importorskip("PIL.Image")
     out = tmp_path / "sheet.png"
-    assert main(["inspect", str(dataset), "--image", field, "--out", str(out), "--count", "3", "--sample", "1"]) == 0
-    assert "3 pictures, samples 1 to 3" in capsys.readouterr().out
+    said = cli("inspect", dataset, "--image", field, "--out", out, "--count", "3", "--sample", "1").out
+    assert "3 pictures, samples 1 to 3" in said
     with pillow.open(out) as sheet:
         found = np.asarray(sheet)
     opened = gdsload.ShardDataset(dataset)
@@ -120,29 +116,23 @@ def test_pictures_of_other_element_types():
         (["--image", "ragged", "--count", "1"], "no picture to show"),
     ],
 )
-def test_what_cannot_be_shown(dataset, capsys, arguments, message):
-    assert main(["inspect", str(dataset), *arguments]) == 2
-    assert message in capsys.readouterr().err
+def test_what_cannot_be_shown(dataset, cli, arguments, message):
+    assert message in cli("inspect", dataset, *arguments, code=2).err
 
 
-def test_a_sheet_is_what_its_name_says_and_replaces_nothing_unasked(dataset, tmp_path, capsys):
+def test_a_sheet_is_what_its_name_says_and_replaces_nothing_unasked(dataset, tmp_path, cli):
     pillow = pytest.importorskip("PIL.Image")
     asked = ["inspect", str(dataset), "--image", "chw", "--count", "1", "--out"]
     for name, form in (("a.jpg", "JPEG"), ("a.PNG", "PNG"), ("a.webp", "WEBP")):
-        assert main([*asked, str(tmp_path / name)]) == 0
+        assert "1 picture, " in cli(*asked, tmp_path / name).out
         with pillow.open(tmp_path / name) as sheet:
             assert sheet.format == form
-    assert "1 picture, " in capsys.readouterr().out
-    assert main([*asked, str(tmp_path / "a.jpg")]) == 2
-    assert capsys.readouterr().err.endswith(
-        "a.jpg: there is a file already\nhint: Pass another --out, or --overwrite.\n"
-    )
-    assert main([*asked, str(tmp_path / "a.jpg"), "--overwrite"]) == 0
-    assert main([*asked, "/no/such/folder.png"]) == 1
-    assert "cannot be written" in capsys.readouterr().err
+    said = cli(*asked, tmp_path / "a.jpg", code=2).err
+    assert said.endswith("a.jpg: there is a file already\nhint: Pass another --out, or --overwrite.\n")
+    cli(*asked, tmp_path / "a.jpg", "--overwrite")
+    assert "cannot be written" in cli(*asked, "/no/such/folder.png", code=1).err
 
 
-def test_without_pillow(dataset, capsys, monkeypatch):
+def test_without_pillow(dataset, cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    assert main(["inspect", str(dataset), "--image", "chw"]) == 2
-    assert "a picture needs PIL" in capsys.readouterr().err
+    assert "a picture needs PIL" in cli("inspect", dataset, "--image", "chw", code=2).err

@@ -1,9 +1,13 @@
 """What bench shows: tables that fit a terminal of 80 columns, with numbers that people read."""
 
+from pathlib import Path
+
 import pytest
 
 from gdsload.tools.cli import bench
-from tests.tools.cli.test_golden import golden
+from tests.tools.golden import golden
+
+GOLDEN = Path(__file__).parent / "golden"
 
 SPREAD = {"median": 1234.5678, "q1": 0.0123456, "q3": 12.3456}
 
@@ -22,8 +26,8 @@ def record():
         "state": "hot",
         "checked": "4001 of 4001 pages in the page cache, by mincore, after the last trial",
         "warning": "",
+        "contenders": [entry("direct, auto"), entry("by RAM", copied_bytes=2**31, bytes_by_path={})],
     }
-    found = {**hot, "contenders": [entry("direct, auto"), entry("by RAM", copied_bytes=2**31, bytes_by_path={})]}
     return {
         "machine": {"cpu": "AMD EPYC 9654 96-Core Processor", "cores": 1, "ram_bytes": 2**40, "kernel": "6.8.0", "gpu": "NVIDIA H200"},
         "versions": {"gdsload": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "numpy": "2.4.6", "cuda": "13.0"},
@@ -35,7 +39,7 @@ def record():
         "contenders": [{"name": "direct, auto", "way": "SSD→VRAM"}, {"name": "by RAM", "way": "SSD→RAM→VRAM"}],
         "verified": [{"samples": 512, "bytes": 2**21}, {"samples": 512, "bytes": 2**21}],
         "cold": {"state": "not cold: files of tmpfs are in memory alone, and nothing that is there can be dropped from it", "contenders": []},
-        "hot": found,
+        "hot": hot,
     }  # fmt: skip
 
 
@@ -44,4 +48,4 @@ def test_bench(record, columns):
     text = bench.render_text(record, columns)
     assert max(map(len, text.splitlines())) <= columns
     assert "e+0" not in text
-    golden(f"bench-{columns}.txt", text + "\n")
+    golden(GOLDEN / f"bench-{columns}.txt", text + "\n")

@@ -29,33 +29,38 @@ def clock(monkeypatch):
     return Clock()
 
 
-def test_the_bar_shows_rate_and_what_is_left(clock):
-    terminal = Terminal()
-    bar = Bar(terminal, clock)
+@pytest.fixture
+def terminal():
+    return Terminal()
+
+
+@pytest.fixture
+def bar(terminal, clock):
+    return Bar(terminal, clock)
+
+
+def test_the_bar_shows_rate_and_what_is_left(terminal, clock, bar):
     clock.now += 2
     bar.show(1, 4, samples=100, nbytes=2**20)  # there from an interrupted run: no rate follows from it
     clock.now += 2
     bar.show(2, 4, samples=300, nbytes=2**21)
     bar.close()
-    first, second, last = terminal.sent()
-    assert first == "█████░░░░░░░░░░░░░░░ 25 %, 100 samples, 1 MiB"
-    assert second == "4 s left, ██████████░░░░░░░░░░ 50 %, 300 samples, 2 MiB, 512 KiB/s"
-    assert last == ""
+    assert terminal.sent() == [
+        "█████░░░░░░░░░░░░░░░ 25 %, 100 samples, 1 MiB",
+        "4 s left, ██████████░░░░░░░░░░ 50 %, 300 samples, 2 MiB, 512 KiB/s",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(30, "30 s"), (61, "1:01 min"), (7322, "2:02 h")])
-def test_what_is_left_is_told_in_fitting_units(clock, seconds, shown):
-    terminal = Terminal()
-    bar = Bar(terminal, clock)
+def test_what_is_left_is_told_in_fitting_units(terminal, clock, bar, seconds, shown):
     bar.show(0, 2, nbytes=0)
     clock.now += seconds
     bar.show(1, 2, nbytes=10)
     assert terminal.sent()[-1].startswith(f"{shown} left, ")
 
 
-def test_it_is_not_shown_at_every_step_but_at_the_last(clock):
-    terminal = Terminal()
-    bar = Bar(terminal, clock)
+def test_it_is_not_shown_at_every_step_but_at_the_last(terminal, clock, bar):
     for done in range(1001):
         clock.now += 0.001
         bar.show(done, 1000, nbytes=done)
@@ -91,19 +96,15 @@ def test_what_comes_from_files_does_not_move_the_cursor():
     assert plain("a\x1b[2Jb\r\nü") == "a [2Jb  ü"
 
 
-def test_a_terminal_that_goes_away_stops_nothing(clock):
-    terminal = Terminal()
-    bar = Bar(terminal, clock)
-    bar.show(1, 4)
-
+def test_a_terminal_that_goes_away_stops_nothing(terminal, clock, bar):
     def gone():
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+    bar.show(1, 4)
     terminal.flush = gone
-    clock.now += 2
-    bar.show(2, 4)
-    clock.now += 2
-    bar.show(3, 4)
+    for done in (2, 3):
+        clock.now += 2
+        bar.show(done, 4)
     bar.close()
     assert len(terminal.sent()) == 2
 

@@ -29,31 +29,37 @@ def dataset(tmp_path):
     return tmp_path / "d"
 
 
-def test_a_sound_dataset(dataset, capsys):
-    assert main(["verify", str(dataset)]) == 0
-    said = capsys.readouterr()
+def test_a_sound_dataset(dataset, cli):
+    said = cli("verify", dataset)
     assert said.out.startswith("ok  3 shards, ")
     assert said.err == ""
-    assert main(["verify", str(dataset), "--deep"]) == 0
-    assert "field x: 1 value NaN, 3 infinite" in capsys.readouterr().out
-    assert main(["verify", str(dataset), "--deep", "--json"]) == 0
-    tree = json.loads(capsys.readouterr().out)
+    assert "field x: 1 value NaN, 3 infinite" in cli("verify", dataset, "--deep").out
+    tree = cli("verify", dataset, "--deep", "--json").tree
     assert (tree["ok"], tree["samples"], tree["shards"]) == (True, 30, 3)
     assert (tree["nan"], tree["infinite"], tree["unchecked_bytes"]) == ({"x": 1}, {"x": 3}, 0)
 
 
-def test_spoiled_samples_are_named(dataset, capsys):
-    shards = sorted(dataset.glob("*.safetensors"))
-    flip(shards[2], 8192)
-    shards[1].unlink()
-    assert main(["verify", str(dataset)]) == 1
-    said = capsys.readouterr()
+def test_every_problem_is_named_and_what_it_spoils(dataset, cli):
+    missing, flipped = sorted(dataset.glob("*.safetensors"))[1:]
+    with open(flipped, "rb") as file:
+        begin = load_shard(file.fileno(), str(flipped)).columns["x"].begin
+    flip(flipped, begin)
+    missing.unlink()
+    tree = cli("verify", dataset, "--json", code=1).tree
+    assert (tree["ok"], tree["spoiled_samples"]) == (False, [[10, 30]])
+    problems = {problem["file"]: problem for problem in tree["problems"]}
+    assert problems.keys() == {str(missing), str(flipped)}
+    assert problems[str(missing)]["samples"] == [10, 20]
+    problem = problems[str(flipped)]
+    assert (problem["samples"], problem["offset"]) == ([20, 30], begin)
+    assert problem["nbytes"] > 0
+    said = cli("verify", dataset, code=1)
     assert "the shard is missing (samples 10 to 19)" in said.err
-    assert f"{shards[2]}, field 'x', bytes 8192 to" in said.err
+    assert f"{flipped}, field 'x', bytes {begin} to {begin + problem['nbytes'] - 1}: " in said.err
     assert said.out == "20 samples are spoiled: 10 to 29\n"
 
 
-def test_what_one_may_not_read_is_not_spoiled(dataset, capsys, monkeypatch):
+def test_what_one_may_not_read_is_not_spoiled(dataset, cli, monkeypatch):
     real, first = os.open, min(dataset.glob("*.safetensors"))
 
     def refused(path, *flags, **options):
@@ -62,8 +68,7 @@ def test_what_one_may_not_read_is_not_spoiled(dataset, capsys, monkeypatch):
         return real(path, *flags, **options)
 
     monkeypatch.setattr(os, "open", refused)
-    assert main(["verify", str(dataset)]) == 1
-    said = capsys.readouterr()
+    said = cli("verify", dataset, code=1)
     assert said.out == ""
     assert said.err == (
         "error: 1 problem in 1 of 3 shards\n"
@@ -71,8 +76,7 @@ def test_what_one_may_not_read_is_not_spoiled(dataset, capsys, monkeypatch):
         "hint: Give yourself the right to read what cannot be opened, and verify again.\n"
     )
     flip(sorted(dataset.glob("*.safetensors"))[2], 8192)
-    assert main(["verify", str(dataset)]) == 1
-    said = capsys.readouterr()
+    said = cli("verify", dataset, code=1)
     assert said.out == "10 samples are spoiled: 20 to 29\n"
     assert "hint: Restore those shards from a copy, or write the dataset again. Give yourself the right" in said.err
     with pytest.raises(gdsload.ReadError, match="Permission denied. Give yourself the right to read it"):
@@ -80,32 +84,13 @@ def test_what_one_may_not_read_is_not_spoiled(dataset, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("change", [-1, 5000])
-def test_a_shard_of_another_length_is_called_that_as_inspect_does(dataset, capsys, change):
+def test_a_shard_of_another_length_is_called_that_as_inspect_does(dataset, cli, change):
     shard = sorted(dataset.glob("*.safetensors"))[1]
     size = shard.stat().st_size
     os.truncate(shard, size + change)
     wrong = f"the shard has {size + change} bytes, but the index says {size} (samples 10 to 19)\n"
     for command in ("verify", "inspect"):
-        assert main([command, str(dataset)]) == 1
-        assert wrong in capsys.readouterr().err
-
-
-def test_json_lists_every_problem(dataset, capsys):
-    shard = sorted(dataset.glob("*.safetensors"))[2]
-    with open(shard, "rb") as file:
-        begin = load_shard(file.fileno(), str(shard)).columns["x"].begin
-    flip(shard, begin)
-    assert main(["verify", str(dataset), "--json"]) == 1
-    tree = json.loads(capsys.readouterr().out)
-    (problem,) = tree["problems"]
-    assert (tree["ok"], tree["spoiled_samples"]) == (False, [[20, 30]])
-    assert problem["samples"] == [20, 30]
-    assert (problem["file"], problem["offset"]) == (str(shard), begin)
-    assert problem["nbytes"] > 0
-    assert main(["verify", str(dataset)]) == 1
-    said = capsys.readouterr()
-    assert f"bytes {begin} to {begin + problem['nbytes'] - 1}: " in said.err
-    assert said.out == "10 samples are spoiled: 20 to 29\n"
+        assert wrong in cli(command, dataset, code=1).err
 
 
 def _cut(path, rng):
@@ -153,7 +138,7 @@ def test_exactly_the_damaged_shards_are_named_whatever_the_others_are(tmp_path_f
     assert whole <= spoiled <= set(damages)
 
 
-def test_a_folder_of_other_files_of_which_one_cannot_be_read(tmp_path, capsys):
+def test_a_folder_of_other_files_of_which_one_cannot_be_read(tmp_path, cli):
     """Behind it nobody knows the samples' numbers."""
     for name in "abc":
         save_file({"b": np.zeros((5, 2), bool)}, tmp_path / f"{name}.safetensors")
@@ -161,49 +146,42 @@ def test_a_folder_of_other_files_of_which_one_cannot_be_read(tmp_path, capsys):
         data = (tmp_path / f"{name}.safetensors").read_bytes()
         (tmp_path / f"{name}.safetensors").write_bytes(data[:-3] + b"\2" + data[-2:])
     (tmp_path / "b.safetensors").write_bytes(b"none")
-    assert main(["verify", str(tmp_path), "--deep", "--json"]) == 1
-    tree = json.loads(capsys.readouterr().out)
+    tree = cli("verify", tmp_path, "--deep", "--json", code=1).tree
     assert {(problem["file"][-13:-12], problem["field"]) for problem in tree["problems"]} == {
         ("a", "b"), ("b", None), ("c", "b"),
     }  # fmt: skip
     assert tree["spoiled_samples"] == [[3, 4]]
 
 
-def test_a_link_to_nothing_does_not_hide_the_other_files(tmp_path, capsys):
+def test_a_link_to_nothing_does_not_hide_the_other_files(tmp_path, cli):
     save_file({"b": np.full((5, 2), 2, np.uint8).view(bool)}, tmp_path / "a.safetensors")
     (tmp_path / "b.safetensors").symlink_to(tmp_path / "gone")
-    assert main(["verify", str(tmp_path), "--deep", "--json"]) == 1
-    tree = json.loads(capsys.readouterr().out)
+    tree = cli("verify", tmp_path, "--deep", "--json", code=1).tree
     assert [(problem["file"][-13:-12], problem["message"]) for problem in tree["problems"]] == [
         ("b", "the shard is missing"), ("a", "10 values are neither 0 nor 1"),
     ]  # fmt: skip
 
 
-def test_files_without_checksums(tmp_path, capsys):
+def test_files_without_checksums(tmp_path, cli):
     save_file({"b": np.zeros((5, 2), bool), "x": np.array([1, np.nan, 2, -np.inf, 0])}, tmp_path / "a.safetensors")
-    assert main(["verify", str(tmp_path)]) == 0
-    assert "have no checksums" in capsys.readouterr().out
-    assert main(["verify", str(tmp_path), "--deep"]) == 0
-    assert "field x: 1 value NaN, 1 infinite" in capsys.readouterr().out
+    assert "have no checksums" in cli("verify", tmp_path).out
+    assert "field x: 1 value NaN, 1 infinite" in cli("verify", tmp_path, "--deep").out
     data = (tmp_path / "a.safetensors").read_bytes()
     begin = int.from_bytes(data[:8], "little") + 8
     header = json.loads(data[8:begin])
     (tmp_path / "a.safetensors").write_bytes(
         data[: (at := begin + header["b"]["data_offsets"][0] + 5)] + b"\x02" + data[at + 1 :]
     )
-    assert main(["verify", str(tmp_path)]) == 0
-    assert main(["verify", str(tmp_path), "--deep"]) == 1
-    said = capsys.readouterr()
+    cli("verify", tmp_path)
+    said = cli("verify", tmp_path, "--deep", code=1)
     assert "field 'b'" in said.err
     assert "1 values are neither 0 nor 1 (samples 2 to 2)" in said.err
     assert said.out.endswith("1 sample is spoiled: 2\n")
 
 
-def test_nothing_there(tmp_path, capsys):
-    assert main(["verify", str(tmp_path / "no")]) == 1
-    assert "there is no dataset here" in capsys.readouterr().err
+def test_nothing_there(tmp_path, cli):
+    assert "there is no dataset here" in cli("verify", tmp_path / "no", code=1).err
     for place in (tmp_path / "no", tmp_path):
-        assert main(["verify", str(place), "--json"]) == 1
-        said = capsys.readouterr()
-        assert json.loads(said.out)["ok"] is False
+        said = cli("verify", place, "--json", code=1)
+        assert said.tree["ok"] is False
         assert said.err == ""

@@ -16,17 +16,9 @@ from gdsload.tools.cli import main
 from gdsload.tools.cli.doctor import render_text
 from gdsload.tools.doctor import CHECKS, diagnose
 from tests.machines import Made
+from tests.tools.golden import golden
 
 GOLDEN = Path(__file__).parent / "golden"
-
-
-def golden(name: str, text: str) -> None:
-    """Compare with a file that was read and found right; GDSLOAD_GOLDEN=write writes it, to be read again."""
-    file = GOLDEN / name
-    if os.environ.get("GDSLOAD_GOLDEN") == "write":
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text + "\n", encoding="utf-8")
-    assert text + "\n" == file.read_text(encoding="utf-8")
 
 
 def troubled(made: Made) -> Made:
@@ -43,16 +35,14 @@ def troubled(made: Made) -> Made:
     return made
 
 
-def test_the_text_for_a_machine_that_has_it_all(nvfs: Made):
-    golden("nvfs.txt", render_text(nvfs.diagnose()))
-
-
-def test_the_text_for_a_container_that_lacks_something(nvfs: Made):
-    golden("container.txt", render_text(troubled(nvfs).diagnose()))
-
-
-def test_the_text_for_a_laptop(laptop: Made):
-    golden("laptop.txt", render_text(laptop.diagnose()))
+@pytest.mark.parametrize(
+    ("machine", "change", "name"),
+    [("nvfs", None, "nvfs.txt"), ("nvfs", troubled, "container.txt"), ("laptop", None, "laptop.txt")],
+)
+def test_the_text_for_a_machine(request: pytest.FixtureRequest, machine: str, change, name: str):
+    made = request.getfixturevalue(machine)
+    report = (change(made) if change else made).diagnose()
+    golden(GOLDEN / name, render_text(report) + "\n")
 
 
 def test_remedies_stand_below_what_needs_one_and_colour_only_where_asked(nvfs: Made):

@@ -26,39 +26,16 @@ def test_a_machine_that_fulfils_them_all(p2p: Made):
     assert p2p.diagnose().verdict.backend == "gds"
 
 
-def old_kernel(made: Made):
-    made.write("/proc/sys/kernel/osrelease", "5.15.0-100-generic")
+def writes(path: str, text: str):
+    return lambda made: made.write(path, text)
 
 
-def no_option(made: Made):
-    made.write("/proc/kallsyms", "0000 d jiffies\n")
-
-
-def closed_driver(made: Made):
-    made.write("/proc/driver/nvidia/version", CLOSED_DRIVER)
-
-
-def old_driver(made: Made):
-    made.write(
-        "/proc/driver/nvidia/version",
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release",
-    )
+def has_gpu(name: str):
+    return lambda made: setattr(made, "gpu", dataclasses.replace(made.gpu, name=name))
 
 
 def no_dwords(made: Made):
     made.write("/proc/driver/nvidia/params", 'RegistryDwords: "RMForceStaticBar1=0;RmForceDisableIomapWC=1;"\n')
-
-
-def multipath(made: Made):
-    made.write("/sys/module/nvme_core/parameters/multipath", "Y\n")
-
-
-def small_gpu(made: Made):
-    made.gpu = dataclasses.replace(made.gpu, name="NVIDIA GeForce RTX 4090")
-
-
-def grace_hopper(made: Made):
-    made.gpu = dataclasses.replace(made.gpu, name="NVIDIA GH200 480GB")
 
 
 def raid(made: Made):
@@ -66,27 +43,26 @@ def raid(made: Made):
     made.write(f"{made.layer('md0', '9:0', 'nvme0n1')}/md/level", "raid0\n")
 
 
-def fabrics(made: Made):
-    made.write("/sys/class/block/nvme0n1/device/transport", "tcp\n")
-
-
 def no_config(made: Made):
     made.remove("/etc/cufile.json")
+
+
+OLD_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release"
 
 
 @pytest.mark.parametrize(
     ("spoil", "condition", "remedy"),
     [
-        (old_kernel, "kernel", "6.2"),
-        (no_option, "option", "CONFIG_PCI_P2PDMA=y"),
-        (closed_driver, "driver", "open kernel modules"),
-        (old_driver, "driver", "570"),
+        (writes("/proc/sys/kernel/osrelease", "5.15.0-100-generic"), "kernel", "6.2"),
+        (writes("/proc/kallsyms", "0000 d jiffies\n"), "option", "CONFIG_PCI_P2PDMA=y"),
+        (writes("/proc/driver/nvidia/version", CLOSED_DRIVER), "driver", "open kernel modules"),
+        (writes("/proc/driver/nvidia/version", OLD_DRIVER), "driver", "570"),
         (no_dwords, "bar1", "RMForceStaticBar1=1"),
-        (multipath, "multipath", "options nvme_core multipath=N"),
-        (small_gpu, "gpu", "nvidia-fs"),
-        (grace_hopper, "gpu", "nvidia-fs"),
+        (writes("/sys/module/nvme_core/parameters/multipath", "Y\n"), "multipath", "options nvme_core multipath=N"),
+        (has_gpu("NVIDIA GeForce RTX 4090"), "gpu", "nvidia-fs"),
+        (has_gpu("NVIDIA GH200 480GB"), "gpu", "nvidia-fs"),
         (raid, "drive", "one by one"),
-        (fabrics, "drive", "local NVMe"),
+        (writes("/sys/class/block/nvme0n1/device/transport", "tcp\n"), "drive", "local NVMe"),
         (no_config, "config", "use_pci_p2pdma"),
     ],
 )
@@ -103,10 +79,8 @@ def test_each_condition_fails_alone_and_names_its_remedy(p2p: Made, spoil, condi
 
 
 def test_with_nvidia_fs_or_without_a_gpu_a_failing_condition_is_only_a_fact(nvfs: Made, tmp_path):
-    assert {finding.severity for finding in nvfs.diagnose().findings if "p2p" in finding.check} <= {
-        "ok",
-        "info",
-    }
+    severities = {finding.severity for finding in nvfs.diagnose().findings if "p2p" in finding.check}
+    assert severities <= {"ok", "info"}
     assert failed(nvfs) == ["bar1", "config"]
 
 

@@ -66,19 +66,22 @@ def test_where_the_folder_lies_does_not_matter(two: Made):
     assert "nvme1n1" in found["storage.drives"].message
 
 
-def test_a_fault_of_the_second_mount_is_found(two: Made):
-    two.mounts(ROOT_MOUNT, DATA_MOUNT, FAR_MOUNT.replace("xfs", "zfs"))
-    finding = of(two)["storage.filesystem"]
-    assert finding.severity == "warning"
-    assert "zfs on /far: none that cuFile reads by DMA" in finding.message
-    assert finding.evidence["volumes"].keys() == {"/data", "/far"}
-
-
-def test_a_missing_udev_record_of_the_second_drive_is_found(two: Made):
-    two.remove("/run/udev/data/b259:9")
-    finding = of(two)["cufile.udev"]
-    assert finding.severity == "warning"
-    assert "/run/udev/data/b259:9 is missing" in finding.message
+@pytest.mark.parametrize(
+    ("spoil", "check", "says"),
+    [
+        (
+            lambda two: two.mounts(ROOT_MOUNT, DATA_MOUNT, FAR_MOUNT.replace("xfs", "zfs")),
+            "storage.filesystem", "zfs on /far: none that cuFile reads by DMA",
+        ),
+        (lambda two: two.remove("/run/udev/data/b259:9"), "cufile.udev", "/run/udev/data/b259:9 is missing"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_the_second_drive_is_found(two: Made, spoil, check: str, says: str):
+    spoil(two)
+    found = of(two)
+    assert found[check].severity == "warning"
+    assert says in found[check].message
+    assert found["storage.filesystem"].evidence["volumes"].keys() == {"/data", "/far"}
 
 
 def test_conditions_of_p2pdma_are_those_of_all_drives(two: Made):

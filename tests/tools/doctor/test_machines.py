@@ -61,6 +61,11 @@ def driver_that_hangs(made: Made):
     made.gpu = GpuTrial(status="timeout", error="torch and CUDA gave no answer within 5 s")
 
 
+def kernel_without_proc_modules(made: Made):
+    made.remove("/proc/modules")
+    made.probe = CufileProbe("timeout", "no answer within 5 s while opening cuFile's driver", "driver-open")
+
+
 @pytest.mark.parametrize(
     ("change", "check", "severity", "remedy"),
     [
@@ -69,6 +74,7 @@ def driver_that_hangs(made: Made):
         (lambda made: made.write("/proc/sys/kernel/osrelease", "5.15-microsoft-WSL2"), "machine.wsl", "warning", ""),
         (lambda made: made.write("/dev/dxg"), "machine.wsl", "warning", ""),
         (lambda made: made.remove("/dev/nvidia-fs0"), "cufile.nvidia-fs", "warning", "NVIDIA_GDS=enabled"),
+        (kernel_without_proc_modules, "cufile.probe", "warning", "older libcufile"),
     ],
 )
 def test_what_is_wrong_beside_a_gpu_is_told(nvfs: Made, change, check: str, severity: str, remedy: str):
@@ -123,12 +129,6 @@ def test_cufile_is_not_asked_unless_wanted_nor_without_a_gpu(nvfs: Made, tmp_pat
     assert "no NVIDIA GPU" in other.findings()["cufile.probe"].message
 
 
-def test_a_kernel_without_proc_modules(nvfs: Made):
-    nvfs.remove("/proc/modules")
-    nvfs.probe = CufileProbe("timeout", "no answer within 5 s while opening cuFile's driver", "driver-open")
-    assert "older libcufile" in nvfs.findings()["cufile.probe"].remedy
-
-
 @pytest.mark.parametrize(
     ("text", "environ", "says"),
     [
@@ -179,22 +179,15 @@ def test_drive_and_gpu_on_one_numa_node_or_two(made: Made, node: int, severity: 
     assert finding.severity == severity
 
 
+DATA_IN_MEMORY = f"{ROOT_MOUNT}\n40 27 0:31 / /data rw - tmpfs tmpfs rw\n"
+
+
 @pytest.mark.parametrize(
     ("group", "files", "room"),
     [
         ("0::/\n", {}, 125829120 * 1024),
         ("0::/a/b\n", {"/sys/fs/cgroup/a/memory.max": "1000000"}, 1000000),
-        (
-            "0::/a/b\n",
-            {"/sys/fs/cgroup/a/b/memory.max": "max", "/sys/fs/cgroup/memory.max": "2000000"},
-            2000000,
-        ),
-        ("4:memory:/docker/1\n0::/\n", {"/sys/fs/cgroup/memory/memory.limit_in_bytes": "3000000"}, 3000000),
-        (
-            "4:memory:/\n",
-            {"/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"},
-            125829120 * 1024,
-        ),
+        ("0::/\n", {"/sys/fs/cgroup/memory.max": "4096", "/proc/self/mountinfo": DATA_IN_MEMORY}, 4096),
     ],
 )
 def test_room_for_the_page_cache(nvfs: Made, group: str, files: dict[str, str], room: int):
@@ -202,15 +195,7 @@ def test_room_for_the_page_cache(nvfs: Made, group: str, files: dict[str, str], 
     for path, text in files.items():
         nvfs.write(path, text)
     finding = nvfs.findings()["memory.page-cache"]
-    assert finding.evidence["room_bytes"] == room
-    assert finding.evidence["fits"] is True
-
-
-def test_data_of_a_tmpfs_take_no_room(nvfs: Made):
-    nvfs.write("/sys/fs/cgroup/memory.max", "4096")
-    nvfs.mounts(ROOT_MOUNT, "40 27 0:31 / /data rw - tmpfs tmpfs rw")
-    finding = nvfs.findings()["memory.page-cache"]
-    assert (finding.severity, finding.evidence["fits"]) == ("ok", True)
+    assert (finding.severity, finding.evidence["room_bytes"], finding.evidence["fits"]) == ("ok", room, True)
 
 
 def test_data_larger_than_memory_get_bounce(nvfs: Made):

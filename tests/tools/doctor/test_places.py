@@ -47,8 +47,7 @@ def test_other_file_systems(nvfs: Made, line: str, severity: str, says: str):
 
 
 def test_no_file_system_is_a_fault_without_a_gpu(laptop: Made):
-    finding = mounted(laptop, "40 27 0:50 / /data rw - nfs4 host:/export rw")["storage.filesystem"]
-    assert finding.severity == "info"
+    assert mounted(laptop, "40 27 0:50 / /data rw - nfs4 host:/export rw")["storage.filesystem"].severity == "info"
 
 
 def test_a_container_without_udev_gets_the_exact_remedy(nvfs: Made):

@@ -1,0 +1,11 @@
+"""What tests of transforms draw from, and draw."""
+
+import torch
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def images(*shape, dtype=torch.uint8, seed=0):
+    return torch.randint(0, 256, shape, generator=seeded(seed)).to(dtype)
