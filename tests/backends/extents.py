@@ -3,8 +3,12 @@
 import ctypes
 
 import numpy as np
+from hypothesis import strategies as st
 
 from gdsload.shards.reads import Extents
+
+SIZES = [100_003, 8_000, 1, 2_500_000]
+"""The rows, of three bytes each, of the shards in the fixture `folder`."""
 
 
 def extents_of(wanted):
@@ -16,6 +20,18 @@ def within(sizes, wanted):
     """The extents, cut at the ends of files of these sizes."""
     lows = [min(offset, sizes[file]) for file, offset, _ in wanted]
     return [(file, low, min(nbytes, sizes[file] - low)) for (file, _, nbytes), low in zip(wanted, lows, strict=True)]
+
+
+@st.composite
+def some_extents(draw):
+    """Extents of the shards in the fixture `folder`, which may reach beyond the ends of those."""
+    found = []
+    for _ in range(draw(st.integers(0, 20))):
+        file = draw(st.integers(0, len(SIZES) - 1))
+        length = SIZES[file] * 3 + 60
+        offset = draw(st.integers(0, length) | st.sampled_from([0, 4095, 4096, length]))
+        found.append((file, offset, draw(st.sampled_from([0, 1, 8, 4096, 1_100_000]) | st.integers(0, 5000))))
+    return found
 
 
 def bytes_of(landing, wanted):

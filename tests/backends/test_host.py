@@ -19,28 +19,12 @@ from gdsload.shards import page_cache as residency
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.prepared_reads import PreparedReads
-from tests.backends.extents import bytes_of, extents_of, within
+from tests.backends.extents import SIZES, bytes_of, extents_of, some_extents, within
 from tests.page_cache import LIBC, chill, fail_reads, in_cache
-
-SIZES = [100_003, 8_000, 1, 2_500_000]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("host")
-    rng = np.random.default_rng(0)
-    for number, size in enumerate(SIZES):
-        safetensors.numpy.save_file({"x": rng.integers(0, 256, (size, 3), np.uint8)}, path / f"{number}.safetensors")
-    return path
 
 
 def backend_of(folder, *, mapped):
     return HostBackend(LocalFiles(open_catalog(str(folder)).sources, mapped=mapped))
-
-
-@pytest.fixture(scope="module")
-def contents(folder):
-    return [path.read_bytes() for path in sorted(folder.iterdir())]
 
 
 def compare(backend, contents, found):
@@ -50,17 +34,6 @@ def compare(backend, contents, found):
     landing.count()
     landing.release()
     assert sum(size for _, _, size in found) == backend.bytes_by_path()["host"] - before
-
-
-@st.composite
-def some_extents(draw):
-    found = []
-    for _ in range(draw(st.integers(0, 20))):
-        file = draw(st.integers(0, len(SIZES) - 1))
-        length = SIZES[file] * 3 + 60
-        offset = draw(st.integers(0, length) | st.sampled_from([0, 4095, 4096, length]))
-        found.append((file, offset, draw(st.sampled_from([0, 1, 8, 4096, 1_100_000]) | st.integers(0, 5000))))
-    return found
 
 
 @settings(derandomize=True, deadline=None, max_examples=40)

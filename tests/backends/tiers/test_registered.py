@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.numpy
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,9 +22,8 @@ from gdsload.shards.catalog import open_catalog
 from gdsload.shards.local_files import LocalFiles
 from gdsload.system.pool import Future, done
 from gdsload.testing import BackendTests, RecordingBackend
-from tests.backends.extents import bytes_of, extents_of
+from tests.backends.extents import SIZES, bytes_of, extents_of, some_extents, within
 
-SIZES = [100_003, 8_000, 5, 2_500_000]
 FULL = "register_bytes are used up"
 
 
@@ -86,20 +84,6 @@ class TestConformance(BackendTests):
         return partial(routed_on, room=request.param)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("routed")
-    rng = np.random.default_rng(0)
-    for number, size in enumerate(SIZES):
-        safetensors.numpy.save_file({"x": rng.integers(0, 256, (size, 3), np.uint8)}, path / f"{number}.safetensors")
-    return path
-
-
-@pytest.fixture(scope="module")
-def contents(folder):
-    return [path.read_bytes() for path in sorted(folder.iterdir())]
-
-
 def open_routed(folder, room=100):
     catalog = open_catalog(str(folder))
     return routed_on(LocalFiles(catalog.sources, mapped=True), room)
@@ -151,21 +135,10 @@ def until(happened, routed, wanted=ONE_OF_EACH):
 # --- what is brought ---
 
 
-@st.composite
-def extents(draw):
-    found = []
-    for _ in range(draw(st.integers(0, 20))):
-        file = draw(st.integers(0, len(SIZES) - 1))
-        length = SIZES[file] * 3
-        offset = draw(st.integers(0, length))
-        size = draw(st.sampled_from([0, 1, 4096, 1_100_000]) | st.integers(0, 5000))
-        found.append((file, offset, min(size, length - offset)))
-    return found
-
-
 @settings(derandomize=True, deadline=None, max_examples=50)
-@given(extents(), st.sets(st.integers(0, len(SIZES) - 1)))
+@given(some_extents(), st.sets(st.integers(0, len(SIZES) - 1)))
 def test_bytes_are_the_same_whatever_is_registered(folder, contents, found, ready):
+    found = within([len(raw) for raw in contents], found)
     routed = open_routed(folder)
     routed.near.trouble = "nothing more is to be registered"
     routed.files.ensure_open(np.arange(len(SIZES)))
