@@ -13,6 +13,7 @@ from gdsload.shards.catalog import open_catalog
 from gdsload.shards.local_files import LocalFiles
 from gdsload.testing import BackendTests, RecordingBackend
 from tests.backends.extents import extents_of
+from tests.pools import no_threads
 
 
 def opened(files, name):
@@ -79,13 +80,10 @@ def test_close_waits_for_no_answer_and_what_comes_later_is_closed(files, proven)
     backend.close()
 
 
-def test_without_a_thread_the_first_one_reads(files, monkeypatch):
-    def refuse(self):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    backend = ProbedBackend(files, opened(files, "first"), lambda: pytest.fail("it was asked"))
-    read(backend)
-    assert backend.why == "cuFile was not probed: can't start new thread"
-    backend.settle()
-    backend.close()
+def test_without_a_thread_the_first_one_reads(files):
+    with no_threads(RuntimeError("can't start new thread")):
+        backend = ProbedBackend(files, opened(files, "first"), lambda: pytest.fail("it was asked"))
+        read(backend)
+        assert backend.why == "cuFile was not probed: can't start new thread"
+        backend.settle()
+        backend.close()
