@@ -301,9 +301,7 @@ def test_gds_by_name_asks_with_the_first_shard_and_registers_slots_and_makes_bat
     assert probe.asked == [(files.sources[0].path, "cuda:0")]
 
 
-def test_where_the_engine_cannot_be_opened_auto_bounces_and_gds_by_name_does_not(
-    choosing, files, monkeypatch
-):
+def test_where_the_engine_cannot_be_opened_auto_bounces_and_gds_by_name_does_not(choosing, files, monkeypatch):
     def refuse(device, **_):
         raise BackendUnavailableError("cuFile was opened before this process was forked")
 
