@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -84,17 +85,15 @@ class TestConformance(BackendTests):
         return partial(routed_on, room=request.param)
 
 
-def open_routed(folder, room=100):
-    catalog = open_catalog(str(folder))
-    return routed_on(LocalFiles(catalog.sources, mapped=True), room)
+def open_routed(folder):
+    return routed_on(LocalFiles(open_catalog(str(folder)).sources, mapped=True))
 
 
 @pytest.fixture
 def routed(folder, monkeypatch):
     monkeypatch.setattr(registered_module, "_LOOK_EVERY_S", 0.001)
-    found = open_routed(folder)
-    yield found
-    found.close()
+    with closing(open_routed(folder)) as found:
+        yield found
 
 
 @pytest.fixture
@@ -214,9 +213,8 @@ def test_shards_are_registered_when_they_have_become_resident(routed, monkeypatc
 
 
 @pytest.mark.usefixtures("resident")
-def test_trouble_ends_all_registering(folder, contents, monkeypatch):
-    monkeypatch.setattr(registered_module, "_LOOK_EVERY_S", 0.001)
-    routed = open_routed(folder, room=2)
+def test_trouble_ends_all_registering(routed, contents):
+    routed.near.room = 2
     assert until(lambda: routed.near.trouble, routed)
     assert routed.near.trouble == FULL
     assert until(lambda: not threads(), routed)
@@ -227,7 +225,6 @@ def test_trouble_ends_all_registering(folder, contents, monkeypatch):
     assert len(routed.near.asked) == asked
     assert threads() == []
     assert routed.near.registered.sum() == 2
-    routed.close()
 
 
 @pytest.mark.usefixtures("resident")
@@ -259,9 +256,9 @@ def keeping(folder, monkeypatch):
 
         return note
 
-    def opening(*kept, resident=(), room=100):
+    def opening(*kept, resident=()):
         there.update(resident)
-        opened.append(open_routed(folder, room))
+        opened.append(open_routed(folder))
         opened[-1].near.at_once = 1
         opened[-1].files.kept[list(kept)] = True
         files = opened[-1].files
@@ -380,13 +377,11 @@ def test_what_is_in_memory_anyway_takes_no_more_of_it(keeping, monkeypatch):
     assert (read, routed.near.trouble) == ([], "")
 
 
-def test_registered_pages_are_not_free(monkeypatch, folder):
+def test_registered_pages_are_not_free(routed, monkeypatch):
     monkeypatch.setattr(keep_module, "memory_room", lambda _tree: 2**30)
     before = keep_module.default_register_bytes()
-    routed = open_routed(folder)
     routed.near.registered_bytes = 2**20
     assert keep_module.default_register_bytes() == before - 2**19
-    routed.close()
 
 
 @pytest.mark.usefixtures("resident")
