@@ -10,17 +10,15 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.backends.host import HostBackend
-from gdsload.engine.assemble import BatchForm
-from gdsload.engine.codecs import codecs_of
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, Ordered
+from gdsload.engine.steps import Ordered
 from gdsload.order import BlockOrder, Schedule
 from gdsload.shards import shard_table
 from gdsload.shards.gather_host import gather_rows
-from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import address_of
 from gdsload.testing import Fault, FaultyBackend, RecordingBackend
+from tests.engine.jobs import job_over
 
 SAMPLES, ROW_BYTES = 500, {"x": 24, "wide": 4096}
 SAMPLE_BYTES = sum(ROW_BYTES.values())
@@ -47,12 +45,10 @@ class Opened:
     """A source of windows of samples, or of runs by their ids; and what it reads."""
 
     def __init__(self, dataset, order, schedule, *faults, by_id, chosen=None):
-        self.table = ShardTable.of(dataset.sources, dataset.stored, mapped=False)
-        self.backend = RecordingBackend(FaultyBackend(HostBackend(self.table.files), *faults))
         self.steps, self.by_id = Ordered(order, schedule), by_id
-        form = BatchForm(codecs_of(dataset.stored, tuple(dataset.schema), "offsets"))
+        self.job, form = job_over(dataset, self.steps, tuple(dataset.schema), ids=chosen)
+        self.backend = RecordingBackend(FaultyBackend(HostBackend(self.job.table.files), *faults))
         maker = SimpleNamespace(form=form, kept=None, takes_processor=True)
-        self.job = Job(self.table, self.steps, chosen)
         self.source = (ById if by_id else LandedSource)(self.job, self.backend, maker, LoaderStats())
 
     def close(self):
@@ -177,7 +173,6 @@ def test_runs_are_read_once_and_little_else(dataset, begin, tail):
 
 @BY_ID
 def test_of_a_window_that_ranks_share_each_reads_its_own(dataset, by_id):
-    """Not the whole of it by each."""
     order, read = blocks(dataset, window=250, lanes=1), 0
     for rank in range(2):
         with closing(Opened(dataset, order, Schedule(SAMPLES, 25, rank, 2), by_id=by_id)) as opened:
