@@ -209,7 +209,6 @@ def test_memory_that_is_being_read_into_is_nobody_elses(folder, monkeypatch):
 
 
 def test_a_long_extent_is_shared_out_among_threads(folder, contents, monkeypatch):
-    """So that four of them read at once."""
     reading, enough, read = set(), threading.Event(), PreparedReads.read
 
     def noting(*args):

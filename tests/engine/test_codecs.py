@@ -23,7 +23,6 @@ SCHEMA = Schema({"x": Field("int16", (3,)), "r": Field("float32", (None, 2)), "t
 
 
 def lengths_of(*batches):
-    """The lengths of some batches."""
     maker = Assembler(BatchForm({}), BatchPool(0))
     return GroupLengths(np.concatenate([np.zeros(0, np.int64), *batches]), list(map(len, batches)), maker.tensors)
 

@@ -81,7 +81,6 @@ class Reachable(HostBackend):
 
 
 class Past:
-    """An event of work that has ended."""
 
     def query(self):
         return True

@@ -57,7 +57,6 @@ RUNNERS = pytest.mark.parametrize(
 
 @pytest.fixture
 def run(request):
-    """Makes prefetchers over any source, and closes them."""
 
     def build(source, runner, **more):
         found = over(source, runner, **more)
@@ -181,7 +180,6 @@ def test_slow_planning_loses_nothing(run, monkeypatch, lost):
 
 
 def test_many_switches_between_threads(run):
-    """Threads change places as often as the interpreter lets them."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

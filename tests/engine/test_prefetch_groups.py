@@ -34,7 +34,6 @@ ROOM_FOR_17 = {"prefetch_bytes": 17 * BATCH_BYTES, "group_bytes": 1 << 27}
     ],
 )
 def test_they_begin_with_one_batch_and_grow_unless_all_are_large(runner, room, first):
-    """As far as the budget, and the runner, let them."""
     assert [len(steps) for steps in started(runner, **room)][: len(first)] == first
 
 

@@ -131,7 +131,6 @@ class Site:
         )
 
     def reads(self, wanted):
-        """Whether reading gives the files' bytes."""
         slot, places, reading = self.read(wanted)
         reading.wait()
         return self.holds(slot, places, wanted)
@@ -147,7 +146,6 @@ class Site:
 
 @pytest.fixture
 def sites(folder, monkeypatch):
-    """Makes sites, and closes them."""
     found = []
 
     def make(**options):

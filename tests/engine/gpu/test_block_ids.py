@@ -120,7 +120,6 @@ class Machine:
 
 @contextmanager
 def machine(order, schedule):
-    """The machine, and the ids that it makes."""
     found = Machine(order, schedule)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block_ids, "kernel", found.kernel)
@@ -164,7 +163,6 @@ def epochs(draw):
 @given(epochs(), st.data())
 @example((block_order(277 * 2, lanes=3), Schedule(277 * 2, 139, 1, 2, lanes=3)), None)
 def test_any_steps_have_the_tables_of_their_windows_and_get_all_their_ids(epoch, data):
-    """The kernel's stand-in looks at the tables."""
     order, schedule = epoch
     if not schedule.steps or not BlockIds.possible(order, schedule):
         return
