@@ -1,4 +1,6 @@
-"""Shards that backends read, of very different lengths."""
+"""Shards that backends read, of very different lengths, and the end of what tests have opened."""
+
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
@@ -19,3 +21,10 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def contents(folder):
     return [path.read_bytes() for path in sorted(folder.iterdir())]
+
+
+@pytest.fixture
+def to_close():
+    """Gives back what it is given, and closes it when the test has ended."""
+    with ExitStack() as opened:
+        yield lambda one: opened.enter_context(closing(one))

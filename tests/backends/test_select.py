@@ -217,16 +217,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def open_files(folder):
-    opened = []
-
-    def made(*, mapped):
-        opened.append(LocalFiles(open_catalog(str(folder)).sources, mapped=mapped))
-        return opened[-1]
-
-    yield made
-    for table in opened:
-        table.close()
+def open_files(folder, to_close):
+    return lambda *, mapped: to_close(LocalFiles(open_catalog(str(folder)).sources, mapped=mapped))
 
 
 @pytest.fixture
@@ -235,17 +227,15 @@ def files(open_files):
 
 
 @pytest.fixture
-def choosing():
-    """Chooses backends, has cuFile answer, and closes them."""
-    opened = []
+def choosing(to_close):
+    """Chooses backends, and has cuFile answer."""
 
     def chosen(request, files, probe=unasked):
-        opened.append(settled(choose(request, files, probe=probe)))
-        return opened[-1]
+        found = settled(choose(request, files, probe=probe))
+        to_close(found.backend)
+        return found
 
-    yield chosen
-    for one in opened:
-        one.backend.close()
+    return chosen
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,6 @@ class Reachable(HostBackend):
 
 
 class Past:
-
     def query(self):
         return True
 

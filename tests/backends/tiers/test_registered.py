@@ -2,7 +2,6 @@
 
 import threading
 import time
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -90,10 +89,9 @@ def open_routed(folder):
 
 
 @pytest.fixture
-def routed(folder, monkeypatch):
+def routed(folder, monkeypatch, to_close):
     monkeypatch.setattr(registered_module, "_LOOK_EVERY_S", 0.001)
-    with closing(open_routed(folder)) as found:
-        yield found
+    return to_close(open_routed(folder))
 
 
 @pytest.fixture
@@ -241,9 +239,8 @@ def test_errors_while_registering_are_nobodys_business(routed, contents):
 
 
 @pytest.fixture
-def keeping(folder, monkeypatch):
+def keeping(folder, monkeypatch, to_close):
     """Opens a backend whose page cache keeps some shards; with it come the shards that were read whole, in order."""
-    opened = []
     monkeypatch.setattr(registered_module, "AFTER_S", 0)
     monkeypatch.setattr(keep_module, "file_is_resident", lambda _files, file: file in there)
     there, read = set(), []
@@ -258,16 +255,13 @@ def keeping(folder, monkeypatch):
 
     def opening(*kept, resident=()):
         there.update(resident)
-        opened.append(open_routed(folder))
-        opened[-1].near.at_once = 1
-        opened[-1].files.kept[list(kept)] = True
-        files = opened[-1].files
-        monkeypatch.setattr(files, "read_into", noting(files, files.read_into))
-        return opened[-1], read
+        routed = to_close(open_routed(folder))
+        routed.near.at_once = 1
+        routed.files.kept[list(kept)] = True
+        monkeypatch.setattr(routed.files, "read_into", noting(routed.files, routed.files.read_into))
+        return routed, read
 
-    yield opening
-    for one in opened:
-        one.close()
+    return opening
 
 
 def test_kept_shards_are_read_and_registered_from_the_last_one_back(keeping):
