@@ -32,6 +32,7 @@ ROOM_FOR_17 = {"prefetch_bytes": 17 * BATCH_BYTES, "group_bytes": 1 << 27}
         (Runner(1, most_batches=12), {"group_bytes": 1 << 27}, [1, 2, 4, 8, *[12] * 7, 1]),
         (Runner(1, most_batches=64), {"group_bytes": 1 << 27}, [1, 2, 4, 8, 16, 32, 37]),
     ],
+    ids=["by the consumer", "by a thread", "one ahead", "1 at most", "12 at most", "64 at most"],
 )
 def test_they_begin_with_one_batch_and_grow_unless_all_are_large(runner, room, first):
     assert [len(steps) for steps in started(runner, **room)][: len(first)] == first
