@@ -1,14 +1,20 @@
-"""Extents of shards as tests write them, (file, offset, bytes), and the bytes that a backend reads of them."""
+"""Shards of a folder, extents of them as tests write them, (file, offset, bytes), and what a backend reads of those."""
 
 import ctypes
 
 import numpy as np
 from hypothesis import strategies as st
 
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
 
 SIZES = [100_003, 8_000, 1, 2_500_000]
 """The rows, of three bytes each, of the shards in the fixture `folder`."""
+
+
+def files_in(folder, *, mapped):
+    return LocalFiles(open_catalog(str(folder)).sources, mapped=mapped)
 
 
 def extents_of(wanted):

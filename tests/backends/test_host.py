@@ -16,15 +16,14 @@ from gdsload import FileChangedError, ReadError, ShortReadError
 from gdsload.backends.host import HostBackend
 from gdsload.shards import guard
 from gdsload.shards import page_cache as residency
-from gdsload.shards.catalog import open_catalog
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.prepared_reads import PreparedReads
-from tests.backends.extents import SIZES, bytes_of, extents_of, some_extents, within
+from tests.backends.extents import SIZES, bytes_of, extents_of, files_in, some_extents, within
 from tests.page_cache import LIBC, chill, fail_reads, in_cache
 
 
 def backend_of(folder, *, mapped):
-    return HostBackend(LocalFiles(open_catalog(str(folder)).sources, mapped=mapped))
+    return HostBackend(files_in(folder, mapped=mapped))
 
 
 def compare(backend, contents, found):

@@ -29,6 +29,7 @@ from gdsload.system.pool import Pool
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.result import Status
 from gdsload.system.probe.tree import Tree
+from tests.backends.extents import files_in
 from tests.drives import files_of
 
 CPU, META, GPU = torch.device("cpu"), torch.device("meta"), torch.device("cuda:0")
@@ -218,7 +219,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def open_files(folder, to_close):
-    return lambda *, mapped: to_close(LocalFiles(open_catalog(str(folder)).sources, mapped=mapped))
+    return lambda *, mapped: to_close(files_in(folder, mapped=mapped))
 
 
 @pytest.fixture
@@ -315,7 +316,7 @@ def test_auto_asks_with_a_shard_of_each_drive(choosing, folder):
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(probes, st.booleans(), st.booleans(), st.booleans())
 def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registers, possible):
-    files = LocalFiles(open_catalog(str(folder)).sources, mapped=is_mapped)
+    files = files_in(folder, mapped=is_mapped)
     probe = Probing(found)
     request = BackendRequest("auto", GPU, register_bytes=9 * registers, allow_compat=True)
     with pytest.MonkeyPatch.context() as patch:

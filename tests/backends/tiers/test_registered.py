@@ -18,11 +18,9 @@ from gdsload.backends.tiers import registered as registered_module
 from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import LoaderClosedError
-from gdsload.shards.catalog import open_catalog
-from gdsload.shards.local_files import LocalFiles
 from gdsload.system.pool import Future, done
 from gdsload.testing import BackendTests, RecordingBackend
-from tests.backends.extents import SIZES, bytes_of, extents_of, some_extents, within
+from tests.backends.extents import SIZES, bytes_of, extents_of, files_in, some_extents, within
 
 FULL = "register_bytes are used up"
 
@@ -85,7 +83,7 @@ class TestConformance(BackendTests):
 
 
 def open_routed(folder):
-    return routed_on(LocalFiles(open_catalog(str(folder)).sources, mapped=True))
+    return routed_on(files_in(folder, mapped=True))
 
 
 @pytest.fixture
