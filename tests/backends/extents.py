@@ -1,10 +1,20 @@
-"""Extents of shards as tests write them, (file, offset, bytes), and the bytes that a backend reads of them."""
+"""Shards of a folder, extents of them as tests write them, (file, offset, bytes), and what a backend reads of those."""
 
 import ctypes
 
 import numpy as np
+from hypothesis import strategies as st
 
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
+
+SIZES = [100_003, 8_000, 1, 2_500_000]
+"""The rows, of three bytes each, of the shards in the fixture `folder`."""
+
+
+def files_in(folder, *, mapped):
+    return LocalFiles(open_catalog(str(folder)).sources, mapped=mapped)
 
 
 def extents_of(wanted):
@@ -16,6 +26,18 @@ def within(sizes, wanted):
     """The extents, cut at the ends of files of these sizes."""
     lows = [min(offset, sizes[file]) for file, offset, _ in wanted]
     return [(file, low, min(nbytes, sizes[file] - low)) for (file, _, nbytes), low in zip(wanted, lows, strict=True)]
+
+
+@st.composite
+def some_extents(draw):
+    """Extents of the shards in the fixture `folder`, which may reach beyond the ends of those."""
+    found = []
+    for _ in range(draw(st.integers(0, 20))):
+        file = draw(st.integers(0, len(SIZES) - 1))
+        length = SIZES[file] * 3 + 60
+        offset = draw(st.integers(0, length) | st.sampled_from([0, 4095, 4096, length]))
+        found.append((file, offset, draw(st.sampled_from([0, 1, 8, 4096, 1_100_000]) | st.integers(0, 5000))))
+    return found
 
 
 def bytes_of(landing, wanted):

@@ -55,9 +55,9 @@ class Engine:
 
 
 @pytest.fixture
-def opened(tmp_path_factory, monkeypatch):
+def opened(tmp_path_factory, monkeypatch, to_close):
     """Makes backends of files whose bytes are known."""
-    kept, backends, folder = [], [], tmp_path_factory.mktemp("gds")
+    kept, folder = [], tmp_path_factory.mktemp("gds")
     for number, size in enumerate(SIZES):
         rows = np.random.default_rng(number).integers(0, 256, size, np.uint8)
         safetensors.numpy.save_file({"x": rows}, folder / f"{number}.safetensors")
@@ -74,12 +74,10 @@ def opened(tmp_path_factory, monkeypatch):
     def build(*, drive_key=file_system_of, **flaws):
         engine = type("Flawed", (Engine,), flaws)
         files = files_of(where=drive_key)(open_catalog(str(folder)).sources, mapped=False)
-        backends.append(GdsBackend(files, torch.device("cpu"), engine=engine, register=False, threads=4))
-        return backends[-1], [path.read_bytes() for path in sorted(folder.iterdir())]
+        backend = GdsBackend(files, torch.device("cpu"), engine=engine, register=False, threads=4)
+        return to_close(backend), [path.read_bytes() for path in sorted(folder.iterdir())]
 
-    yield build
-    for backend in backends:
-        backend.close()
+    return build
 
 
 some = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 300_000), st.integers(0, 9000)), min_size=1, max_size=400)

@@ -16,31 +16,14 @@ from gdsload import FileChangedError, ReadError, ShortReadError
 from gdsload.backends.host import HostBackend
 from gdsload.shards import guard
 from gdsload.shards import page_cache as residency
-from gdsload.shards.catalog import open_catalog
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.prepared_reads import PreparedReads
-from tests.backends.extents import bytes_of, extents_of, within
+from tests.backends.extents import SIZES, bytes_of, extents_of, files_in, some_extents, within
 from tests.page_cache import LIBC, chill, fail_reads, in_cache
-
-SIZES = [100_003, 8_000, 1, 2_500_000]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("host")
-    rng = np.random.default_rng(0)
-    for number, size in enumerate(SIZES):
-        safetensors.numpy.save_file({"x": rng.integers(0, 256, (size, 3), np.uint8)}, path / f"{number}.safetensors")
-    return path
 
 
 def backend_of(folder, *, mapped):
-    return HostBackend(LocalFiles(open_catalog(str(folder)).sources, mapped=mapped))
-
-
-@pytest.fixture(scope="module")
-def contents(folder):
-    return [path.read_bytes() for path in sorted(folder.iterdir())]
+    return HostBackend(files_in(folder, mapped=mapped))
 
 
 def compare(backend, contents, found):
@@ -50,17 +33,6 @@ def compare(backend, contents, found):
     landing.count()
     landing.release()
     assert sum(size for _, _, size in found) == backend.bytes_by_path()["host"] - before
-
-
-@st.composite
-def some_extents(draw):
-    found = []
-    for _ in range(draw(st.integers(0, 20))):
-        file = draw(st.integers(0, len(SIZES) - 1))
-        length = SIZES[file] * 3 + 60
-        offset = draw(st.integers(0, length) | st.sampled_from([0, 4095, 4096, length]))
-        found.append((file, offset, draw(st.sampled_from([0, 1, 8, 4096, 1_100_000]) | st.integers(0, 5000))))
-    return found
 
 
 @settings(derandomize=True, deadline=None, max_examples=40)
@@ -111,8 +83,8 @@ def told_by_mincore(monkeypatch):
 
 
 @pytest.mark.usefixtures("told_by_mincore")
-def test_cold_file_is_read_ahead_and_hot_one_is_not(folder, contents, populated):
-    backend = backend_of(folder, mapped=True)
+def test_cold_file_is_read_ahead_and_hot_one_is_not(to_close, folder, contents, populated):
+    backend = to_close(backend_of(folder, mapped=True))
     backend.files.ensure_open(np.arange(len(SIZES)))
     make_cold(folder, backend)
     compare(backend, contents, SPREAD)
@@ -127,13 +99,12 @@ def test_cold_file_is_read_ahead_and_hot_one_is_not(folder, contents, populated)
     for _ in range(50):
         compare(backend, contents, SPREAD)
     assert populated == []
-    backend.close()
 
 
 @pytest.mark.usefixtures("told_by_mincore")
-def test_what_is_in_memory_is_made_sure_of_without_a_thread(folder, contents, populated):
+def test_what_is_in_memory_is_made_sure_of_without_a_thread(to_close, folder, contents, populated):
     """By whoever waits, each time until it is sure: a dataset from which an item is read starts none."""
-    backend = backend_of(folder, mapped=True)
+    backend = to_close(backend_of(folder, mapped=True))
     landing = backend.read(extents_of(SPREAD))
     assert landing.completion.landed
     assert populated == []
@@ -141,12 +112,11 @@ def test_what_is_in_memory_is_made_sure_of_without_a_thread(folder, contents, po
         landing.completion.wait()
     assert len(populated) == len(set(populated)) > 0
     assert not any(thread.name.startswith("gdsload-host") for thread in threading.enumerate())
-    backend.close()
 
 
 @pytest.mark.usefixtures("told_by_mincore")
-def test_memory_that_was_trusted_is_looked_at_again(folder, contents, populated):
-    backend = backend_of(folder, mapped=True)
+def test_memory_that_was_trusted_is_looked_at_again(to_close, folder, contents, populated):
+    backend = to_close(backend_of(folder, mapped=True))
     for _ in range(100):
         compare(backend, contents, SPREAD)
     del populated[:]
@@ -157,14 +127,13 @@ def test_memory_that_was_trusted_is_looked_at_again(folder, contents, populated)
         if populated:
             break
     assert populated
-    backend.close()
 
 
 @pytest.mark.parametrize(
     "error", [BlockingIOError(11, "not here"), OSError(95, "cannot say"), OSError(5, "broken"), None], ids=str
 )
-def test_pages_that_nobody_vouches_for_are_read_ahead(folder, contents, populated, monkeypatch, error):
-    backend = backend_of(folder, mapped=True)
+def test_pages_that_nobody_vouches_for_are_read_ahead(to_close, folder, contents, populated, monkeypatch, error):
+    backend = to_close(backend_of(folder, mapped=True))
     backend.files.ensure_open(np.arange(len(SIZES)))
 
     def refuse(*args):
@@ -178,7 +147,6 @@ def test_pages_that_nobody_vouches_for_are_read_ahead(folder, contents, populate
             patch.setattr(residency, "_lives_in_memory", lambda _fd: False)  # wherever the tests' files are
         compare(backend, contents, [(0, 5, 70), (3, 0, 9)])
     assert len(populated) == 2
-    backend.close()
 
 
 # --- what goes wrong ---
@@ -193,38 +161,35 @@ def cut_short(folder, *, mapped):
     return backend
 
 
-def test_unmapped_file_that_became_shorter(tmp_path):
-    backend = cut_short(tmp_path, mapped=False)
+def test_unmapped_file_that_became_shorter(to_close, tmp_path):
+    backend = to_close(cut_short(tmp_path, mapped=False))
     landing = backend.read(extents_of([(0, 0, 10), (0, 8190, 10), (0, 300_000, 10)]))
     with pytest.raises(ShortReadError, match=r"a.safetensors, byte \d+: the file ended \d+ bytes too early") as caught:
         landing.completion.wait()
     assert caught.value.offset >= 8192
     with pytest.raises(FileChangedError, match="the shard was written to while the dataset was in use"):
         backend.check(np.array([0]))
-    backend.close()
 
 
-def test_mapped_file_that_became_shorter(tmp_path, monkeypatch):
-    backend = cut_short(tmp_path, mapped=True)
+def test_mapped_file_that_became_shorter(to_close, tmp_path, monkeypatch):
+    backend = to_close(cut_short(tmp_path, mapped=True))
     monkeypatch.setattr(residency, "_NOWAIT", None)
     with pytest.raises(FileChangedError, match="the file became shorter while it was being read"):
         backend.read(extents_of([(0, 300_000, 10)])).completion.wait()
-    backend.close()
 
 
-def test_disk_that_fails(folder, monkeypatch):
-    backend = backend_of(folder, mapped=False)
+def test_disk_that_fails(to_close, folder, monkeypatch):
+    backend = to_close(backend_of(folder, mapped=False))
     backend.files.ensure_open(np.arange(len(SIZES)))
     fail_reads(monkeypatch)
     landing = backend.read(extents_of([(0, 5, 70)]))
     with pytest.raises(ReadError, match="0.safetensors, byte 5: reading failed: Input/output error"):
         landing.completion.wait()
-    backend.close()
 
 
-def test_memory_that_is_being_read_into_is_nobody_elses(folder, monkeypatch):
+def test_memory_that_is_being_read_into_is_nobody_elses(to_close, folder, monkeypatch):
     """Not even if whoever asked for it has dropped it."""
-    backend, go_on, real = backend_of(folder, mapped=False), threading.Event(), PreparedReads.read
+    backend, go_on, real = to_close(backend_of(folder, mapped=False)), threading.Event(), PreparedReads.read
     monkeypatch.setattr(PreparedReads, "read", lambda *given: (go_on.wait(20), real(*given))[1])
     first = backend.read(extents_of([(3, 0, 500_000)])).addresses[0]
     second = backend.read(extents_of([(3, 0, 500_000)]))
@@ -232,11 +197,9 @@ def test_memory_that_is_being_read_into_is_nobody_elses(folder, monkeypatch):
     go_on.set()
     second.completion.wait()
     second.release()
-    backend.close()
 
 
-def test_a_long_extent_is_shared_out_among_threads(folder, contents, monkeypatch):
-    """So that four of them read at once."""
+def test_a_long_extent_is_shared_out_among_threads(to_close, folder, contents, monkeypatch):
     reading, enough, read = set(), threading.Event(), PreparedReads.read
 
     def noting(*args):
@@ -247,6 +210,5 @@ def test_a_long_extent_is_shared_out_among_threads(folder, contents, monkeypatch
         return read(*args)
 
     monkeypatch.setattr(PreparedReads, "read", noting)
-    backend = backend_of(folder, mapped=False)
+    backend = to_close(backend_of(folder, mapped=False))
     compare(backend, contents, [(3, 0, len(contents[3]))])
-    backend.close()

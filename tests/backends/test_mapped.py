@@ -9,9 +9,7 @@ import torch
 
 from gdsload.backends import mapped
 from gdsload.backends.mapped import MappedBackend
-from gdsload.shards.catalog import open_catalog
-from gdsload.shards.local_files import LocalFiles
-from gdsload.shards.reads import Extents
+from tests.backends.extents import extents_of, files_in
 
 
 class Cuda:
@@ -44,7 +42,7 @@ def cuda(monkeypatch):
 def backend(tmp_path, cuda):
     for number in range(3):
         safetensors.numpy.save_file({"x": np.full(1000, number, np.int32)}, tmp_path / f"{number}.safetensors")
-    files = LocalFiles(open_catalog(str(tmp_path)).sources, mapped=True)
+    files = files_in(tmp_path, mapped=True)
     files.ensure_open(np.arange(3))
     found = MappedBackend(files, torch.device("cpu"), register_bytes=2**40)
     yield found
@@ -53,7 +51,7 @@ def backend(tmp_path, cuda):
 
 
 def read(backend, file):
-    backend.read(Extents(*np.array([[file], [0], [64]]))).release()
+    backend.read(extents_of([(file, 0, 64)])).release()
 
 
 def test_reads_do_not_wait_while_another_shard_is_registered(backend, cuda):

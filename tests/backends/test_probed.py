@@ -9,10 +9,9 @@ import safetensors.numpy
 from gdsload.backends.host import HostBackend
 from gdsload.backends.probed import ProbedBackend
 from gdsload.backends.request import one_way
-from gdsload.shards.catalog import open_catalog
-from gdsload.shards.local_files import LocalFiles
 from gdsload.testing import BackendTests, RecordingBackend
-from tests.backends.extents import extents_of
+from tests.backends.extents import extents_of, files_in
+from tests.pools import no_threads
 
 
 def opened(files, name):
@@ -35,11 +34,9 @@ class TestConformance(BackendTests):
 
 
 @pytest.fixture
-def files(tmp_path):
+def files(tmp_path, to_close):
     safetensors.numpy.save_file({"x": np.arange(30, dtype=np.int32).reshape(10, 3)}, tmp_path / "0.safetensors")
-    found = LocalFiles(open_catalog(str(tmp_path)).sources, mapped=True)
-    yield found
-    found.close()
+    return to_close(files_in(tmp_path, mapped=True))
 
 
 def read(backend):
@@ -79,13 +76,10 @@ def test_close_waits_for_no_answer_and_what_comes_later_is_closed(files, proven)
     backend.close()
 
 
-def test_without_a_thread_the_first_one_reads(files, monkeypatch):
-    def refuse(self):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    backend = ProbedBackend(files, opened(files, "first"), lambda: pytest.fail("it was asked"))
-    read(backend)
-    assert backend.why == "cuFile was not probed: can't start new thread"
-    backend.settle()
-    backend.close()
+def test_without_a_thread_the_first_one_reads(files):
+    with no_threads(RuntimeError("can't start new thread")):
+        backend = ProbedBackend(files, opened(files, "first"), lambda: pytest.fail("it was asked"))
+        read(backend)
+        assert backend.why == "cuFile was not probed: can't start new thread"
+        backend.settle()
+        backend.close()

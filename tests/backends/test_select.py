@@ -29,6 +29,7 @@ from gdsload.system.pool import Pool
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.result import Status
 from gdsload.system.probe.tree import Tree
+from tests.backends.extents import files_in
 from tests.drives import files_of
 
 CPU, META, GPU = torch.device("cpu"), torch.device("meta"), torch.device("cuda:0")
@@ -200,7 +201,7 @@ class Bounce:
         self.files.close()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def no_cuda(monkeypatch):
     """What would touch a GPU when it is made does not, and nothing here depends on what cuFile could do."""
     monkeypatch.setitem(gds_engines.ENGINES, "cufile", Engine)
@@ -217,16 +218,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def open_files(folder):
-    opened = []
-
-    def made(*, mapped):
-        opened.append(LocalFiles(open_catalog(str(folder)).sources, mapped=mapped))
-        return opened[-1]
-
-    yield made
-    for table in opened:
-        table.close()
+def open_files(folder, to_close):
+    return lambda *, mapped: to_close(files_in(folder, mapped=mapped))
 
 
 @pytest.fixture
@@ -235,11 +228,17 @@ def files(open_files):
 
 
 @pytest.fixture
-def unmapped(open_files):
-    return open_files(mapped=False)
+def choosing(to_close):
+    """Chooses backends, and has cuFile answer."""
+
+    def chosen(request, files, probe=unasked):
+        found = settled(choose(request, files, probe=probe))
+        to_close(found.backend)
+        return found
+
+    return chosen
 
 
-@pytest.mark.usefixtures("no_cuda")
 @pytest.mark.parametrize(
     ("asked", "kind"),
     [
@@ -251,84 +250,73 @@ def unmapped(open_files):
         (BackendRequest("bounce", GPU, pinned_bytes=8), Bounce),
     ],
 )
-def test_names_that_need_no_cufile(files, asked, kind):
-    chosen = choose(asked, files, probe=unasked)
+def test_names_that_need_no_cufile(choosing, files, asked, kind):
+    chosen = choosing(asked, files)
     assert type(chosen.backend) is kind
     known = expected(asked) if kind is HostBackend else (asked.backend, "asked for by name")
     assert (chosen.name(), chosen.reason()) == known
     assert getattr(chosen.backend, "register_bytes", 9) == 9
     assert getattr(chosen.backend, "pinned_bytes", 8) == 8
-    chosen.backend.close()
 
 
-@pytest.mark.usefixtures("no_cuda")
 @pytest.mark.parametrize(("name", "device"), [("host", CPU), ("bounce", GPU), ("gds", GPU), ("auto", GPU)])
-def test_as_many_threads_read_as_were_asked_for(files, name, device, monkeypatch):
+def test_as_many_threads_read_as_were_asked_for(choosing, files, name, device, monkeypatch):
     counts, made = [], Pool.__init__
     monkeypatch.setattr(Pool, "__init__", lambda self, *args: (counts.append(args[0]), made(self, *args))[0])
     request = BackendRequest(name, device, read_threads=5)
-    backend = settled(choose(request, files, probe=Probing(BY_DMA if name == "gds" else BY_CPU))).backend
+    backend = choosing(request, files, Probing(BY_DMA if name == "gds" else BY_CPU)).backend
     cold = backend.now.backend if isinstance(backend, ProbedBackend) else backend
     assert ({cold.threads} if isinstance(cold, Bounce) else {*counts}) == {5}
-    backend.close()
 
 
-@pytest.mark.usefixtures("no_cuda")
-def test_a_backend_of_another_library_is_opened_as_it_says(files):
-    chosen = choose(BackendRequest(OWN, GPU), files, probe=unasked)
+def test_a_backend_of_another_library_is_opened_as_it_says(choosing, files):
+    chosen = choosing(BackendRequest(OWN, GPU), files)
     assert type(chosen.backend.engine) is Engine
     assert chosen.answer() == "own: every byte reaches the GPU by an engine of its own"
-    chosen.backend.close()
 
 
-@pytest.mark.usefixtures("no_cuda")
 @pytest.mark.parametrize("found", [BY_DMA, BY_CPU])
 def test_gds_by_name_asks_with_the_first_shard_and_registers_slots_and_makes_batches_only_for_dma(
-    files, found, monkeypatch
+    choosing, files, found, monkeypatch
 ):
     found, registering = replace(found, batches=True), []
     probe = Probing(found)
     monkeypatch.setattr(
         gds, "Slots", lambda device, engine: registering.append(engine is not None) or Slots(device, engine)
     )
-    chosen = choose(BackendRequest("gds", GPU, allow_compat=True), files, probe=probe)
+    chosen = choosing(BackendRequest("gds", GPU, allow_compat=True), files, probe)
     assert (type(chosen.backend), chosen.name()) == (GdsBackend, "gds")
     assert chosen.reason() == f"asked for by name; a trial read took the path {found.path}"
     assert registering == [found.proven]
     assert chosen.backend.engine.batches == found.proven
     assert probe.asked == [(files.sources[0].path, "cuda:0")]
-    chosen.backend.close()
 
 
-@pytest.mark.usefixtures("no_cuda")
-def test_where_the_engine_cannot_be_opened_auto_bounces_and_gds_by_name_does_not(files, monkeypatch):
+def test_where_the_engine_cannot_be_opened_auto_bounces_and_gds_by_name_does_not(choosing, files, monkeypatch):
     def refuse(device, **_):
         raise BackendUnavailableError("cuFile was opened before this process was forked")
 
     monkeypatch.setitem(gds_engines.ENGINES, "cufile", refuse)
     with pytest.raises(BackendUnavailableError, match="opened before this process was forked"):
         choose(BackendRequest("gds", GPU), files, probe=Probing(BY_DMA))
-    chosen = settled(choose(BackendRequest("auto", GPU), files, probe=Probing(BY_DMA)))
+    chosen = choosing(BackendRequest("auto", GPU), files, Probing(BY_DMA))
     assert chosen.name() == "bounce"
     assert "opened before this process was forked" in chosen.reason()
 
 
-@pytest.mark.usefixtures("no_cuda")
-def test_auto_asks_with_a_shard_of_each_drive(folder):
+def test_auto_asks_with_a_shard_of_each_drive(choosing, folder):
     files = files_of(where=lambda source: source.path[-13] == "2")(open_catalog(str(folder)).sources, mapped=False)
     probe = Probing(BY_DMA, **{"2": BY_CPU})
-    chosen = settled(choose(BackendRequest("auto", GPU), files, probe=probe))
+    chosen = choosing(BackendRequest("auto", GPU), files, probe)
     assert [path for path, _ in probe.asked] == [str(folder / "0.safetensors"), str(folder / "2.safetensors")]
     assert chosen.name() == "bounce"
     assert f"a trial read of {folder / '2.safetensors'} took the path cufile-posix" in chosen.reason()
-    chosen.backend.close()
 
 
-@pytest.mark.usefixtures("no_cuda")
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(probes, st.booleans(), st.booleans(), st.booleans())
 def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registers, possible):
-    files = LocalFiles(open_catalog(str(folder)).sources, mapped=is_mapped)
+    files = files_in(folder, mapped=is_mapped)
     probe = Probing(found)
     request = BackendRequest("auto", GPU, register_bytes=9 * registers, allow_compat=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -348,7 +336,6 @@ def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registe
     chosen.backend.close()
 
 
-@pytest.mark.usefixtures("no_cuda")
 @pytest.mark.parametrize(
     ("name", "room", "keep", "kept"),
     [
@@ -356,17 +343,16 @@ def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registe
         ("auto", None, True, [False] * 3), ("bounce", 0, True, [False] * 3), ("host", 0, True, [False] * 3),
     ],
 )  # fmt: skip
-def test_auto_keeps_the_first_shards_that_fit_where_pages_can_be_registered(files, name, room, keep, kept):
+def test_auto_keeps_the_first_shards_that_fit_where_pages_can_be_registered(choosing, files, name, room, keep, kept):
     nbytes = 0 if room is None else room + sum(source.length() for source in files.sources)
     request = BackendRequest(name, GPU, register_bytes=nbytes, keep=keep)
-    choose(request, files, probe=Probing(BY_CPU)).backend.close()
+    choosing(request, files, Probing(BY_CPU))
     assert files.kept.tolist() == kept
 
 
 NOT_MAPPED = "no page is registered: the files are not mapped"
 
 
-@pytest.mark.usefixtures("no_cuda")
 @pytest.mark.parametrize(
     ("mapped", "register_bytes", "found", "reason"),
     [
@@ -375,18 +361,17 @@ NOT_MAPPED = "no page is registered: the files are not mapped"
         (False, 9, CufileProbe("timeout", "no answer within 5 s"), f"cuFile: no answer within 5 s; {NOT_MAPPED}"),
     ],
 )
-def test_why_auto_registers_no_page(open_files, mapped, register_bytes, found, reason):
+def test_why_auto_registers_no_page(choosing, open_files, mapped, register_bytes, found, reason):
     request = BackendRequest("auto", GPU, register_bytes=register_bytes)
-    assert settled(choose(request, open_files(mapped=mapped), probe=Probing(found))).reason() == reason
+    assert choosing(request, open_files(mapped=mapped), Probing(found)).reason() == reason
 
 
-@pytest.mark.usefixtures("no_cuda")
 @pytest.mark.parametrize(
     ("found", "name", "way"),
     [(BY_DMA, "gds", "from the drive by DMA"), (BY_CPU, "bounce", "through pinned host memory")],
 )
-def test_what_auto_says_is_as_things_are_when_it_is_asked(files, found, name, way):
-    opened = settled(choose(BackendRequest("auto", GPU, register_bytes=9), files, probe=Probing(found)))
+def test_what_auto_says_is_as_things_are_when_it_is_asked(choosing, files, found, name, way):
+    opened = choosing(BackendRequest("auto", GPU, register_bytes=9), files, Probing(found))
     others = f"the others: a trial read took the path {found.path}"
     assert opened.answer() == f"{name}: every byte reaches the GPU {way}"
     assert opened.reason() == f"0 of 3 shards are resident and registered; {others}"
@@ -402,7 +387,6 @@ def test_what_auto_says_is_as_things_are_when_it_is_asked(files, found, name, wa
     assert opened.reason() == "3 of 3 shards are resident and registered"
 
 
-@pytest.mark.usefixtures("no_cuda")
 @pytest.mark.parametrize(
     ("name", "found", "answer"),
     [
@@ -412,38 +396,32 @@ def test_what_auto_says_is_as_things_are_when_it_is_asked(files, found, name, wa
         ("gds", BY_CPU, "gds: every byte reaches the GPU by cuFile's compat mode, in which the CPU reads"),
     ],
 )
-def test_the_answer_of_a_backend_asked_for_by_name(files, name, found, answer):
+def test_the_answer_of_a_backend_asked_for_by_name(choosing, files, name, found, answer):
     request = BackendRequest(name, GPU, allow_compat=True, register_bytes=9)
-    opened = choose(request, files, probe=unasked if found is None else Probing(found))
+    opened = choosing(request, files, unasked if found is None else Probing(found))
     assert opened.answer() == answer
     status = BackendStatus(name, opened.name(), opened.reason(), {name: 7}, opened.answer())
     assert str(status).splitlines() == [answer, f"  {opened.reason()}", f"  asked for {name}", f"  {name}: 7 bytes"]
-    opened.backend.close()
 
 
-@pytest.mark.usefixtures("no_cuda")
 @pytest.mark.parametrize("device", [CPU, GPU, torch.device("mps")])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("is_mapped", [True, False])
-def test_what_is_used_in_place_is_known_beforehand(files, unmapped, device, name, is_mapped):
+def test_what_is_used_in_place_is_known_beforehand(open_files, device, name, is_mapped):
     request = BackendRequest(name, device, allow_compat=True, register_bytes=9)
     try:
-        opened = choose(request, files if is_mapped else unmapped, probe=Probing(BY_DMA))
+        opened = choose(request, open_files(mapped=is_mapped), probe=Probing(BY_DMA))
     except BackendUnavailableError:
         return  # as other tests say
     assert opened.backend.in_place is reads_in_place(request, mapped=is_mapped)
     opened.backend.close()
 
 
-@pytest.mark.usefixtures("no_cuda")
-def test_a_dataset_without_shards():
+@pytest.mark.parametrize(("asked", "mapped", "found"), [("gds", True, "gds"), ("auto", False, "bounce")])
+def test_a_dataset_without_shards(choosing, asked, mapped, found):
     probe = Probing(BY_DMA)
-    chosen = choose(BackendRequest("gds", GPU), LocalFiles([], mapped=True), probe=probe)
-    assert (chosen.name(), probe.asked) == ("gds", [])
-    chosen.backend.close()
-    auto = settled(choose(BackendRequest("auto", GPU), LocalFiles([], mapped=False), probe=probe))
-    assert (auto.name(), probe.asked) == ("bounce", [])
-    auto.backend.close()
+    chosen = choosing(BackendRequest(asked, GPU), LocalFiles([], mapped=mapped), probe)
+    assert (chosen.name(), probe.asked) == (found, [])
 
 
 # --- what the system could do ---

@@ -48,7 +48,6 @@ class Device:
 
 @pytest.fixture
 def put_in(monkeypatch):
-    """Slots in a device of so many bytes."""
 
     def made(nbytes=1 << 50, cached=0, device=None):
         device = device or Device(nbytes, cached)

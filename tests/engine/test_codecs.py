@@ -17,12 +17,12 @@ from gdsload.shards.format.stored import StoredSchema, packed_by
 from gdsload.shards.gather_host import gather_pieces
 from gdsload.system.memory import BatchPool, address_of
 
+PROPERTY = settings(derandomize=True, deadline=None, max_examples=50)
 LENGTHS = st.lists(st.integers(0, 5), max_size=7)
 SCHEMA = Schema({"x": Field("int16", (3,)), "r": Field("float32", (None, 2)), "t": "str", "b": "bytes"})
 
 
 def lengths_of(*batches):
-    """The lengths of some batches."""
     maker = Assembler(BatchForm({}), BatchPool(0))
     return GroupLengths(np.concatenate([np.zeros(0, np.int64), *batches]), list(map(len, batches)), maker.tensors)
 
@@ -36,7 +36,7 @@ def codec(name, ragged, padding=None):
     return codecs_of(StoredSchema(SCHEMA), (name,), ragged, padding)[name]
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@PROPERTY
 @given(LENGTHS)
 def test_ragged_forms_hold_each_samples_rows(lengths):
     values, known, samples = stored(lengths)
@@ -48,6 +48,14 @@ def test_ragged_forms_hold_each_samples_rows(lengths):
     assert offsets.tolist() == [0, *np.cumsum(lengths).tolist()]
     assert offsets is jagged.offsets(), "fields of equal lengths share their offsets"
     assert offsets.untyped_storage().nbytes() == offsets.nbytes, "saving a batch does not save its neighbours"
+    packed = codec("r", "varlen").decode(values, group, 1)
+    assert packed.values is values
+    assert packed.cu_seqlens.dtype == torch.int32
+    assert packed.cu_seqlens.tolist() == offsets.tolist()
+    assert packed.cu_seqlens is codec("r", "varlen").decode(values, group, 1).cu_seqlens, "equal lengths share it"
+    assert (type(packed.max_seqlen), packed.max_seqlen) == (int, max(lengths, default=0))
+    assert packed.position_ids().dtype == torch.int64
+    assert packed.position_ids().tolist() == [row for sample in samples for row in range(len(sample))]
 
 
 def test_what_makes_nested_tensors_is_imported_with_the_codec():
@@ -57,21 +65,6 @@ def test_what_makes_nested_tensors_is_imported_with_the_codec():
     assert maker.cache_info().currsize == 1
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
-@given(LENGTHS)
-def test_packed_for_attention(lengths):
-    values, known, samples = stored(lengths)
-    group = lengths_of(np.array([2, 0]), known, np.array([9]))
-    packed = codec("r", "varlen").decode(values, group, 1)
-    assert packed.values is values
-    assert packed.cu_seqlens.dtype == torch.int32
-    assert packed.cu_seqlens.tolist() == [0, *np.cumsum(lengths).tolist()]
-    assert packed.cu_seqlens is codec("r", "varlen").decode(values, group, 1).cu_seqlens, "equal lengths share it"
-    assert (type(packed.max_seqlen), packed.max_seqlen) == (int, max(lengths, default=0))
-    assert packed.position_ids().dtype == torch.int64
-    assert packed.position_ids().tolist() == [row for sample in samples for row in range(len(sample))]
-
-
 def test_more_rows_than_int32_counts_are_refused():
     group = lengths_of(np.array([2**30, 2**30 - 1]), np.array([2**30, 2**30]))
     assert group.offsets[0].tolist() == [0, 2**30, 2**31 - 1]
@@ -79,7 +72,7 @@ def test_more_rows_than_int32_counts_are_refused():
         _ = group.cu_seqlens
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@PROPERTY
 @given(st.lists(LENGTHS, min_size=1, max_size=4))
 def test_padded_pieces_make_all_samples_as_long_as_the_longest_of_their_batch(several):
     element = np.frombuffer(np.float32(-1).tobytes(), np.uint8)
@@ -104,7 +97,7 @@ def test_padded_pieces_make_all_samples_as_long_as_the_longest_of_their_batch(se
             assert (row[len(sample) :] == -1).all()
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@PROPERTY
 @given(st.lists(st.text("a\0é€𝄞", max_size=6), max_size=6))
 def test_texts_and_bytes(texts):
     data = [text.encode() for text in texts]

@@ -11,8 +11,7 @@ import torch
 from gdsload.backends.base import ShardAddresses
 from gdsload.backends.host import HostBackend
 from gdsload.engine import resident, resident_source, window_source
-from gdsload.engine.assemble import Assembler, BatchForm
-from gdsload.engine.codecs import codecs_of
+from gdsload.engine.assemble import Assembler
 from gdsload.engine.gpu import gather_positions
 from gdsload.engine.gpu.gather_pieces import table_of
 from gdsload.engine.gpu.position_kernels import WORDS
@@ -20,13 +19,13 @@ from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, Ordered
+from gdsload.engine.steps import Ordered
 from gdsload.engine.window_source import WindowSource
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.gather_host import gather_rows
-from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import RecordingBackend
+from tests.engine.jobs import job_over
 from tests.engine.on_host import CPU, HostMaker, Ids, tensors_on_host
 from tests.engine.source_conformance import BatchSourceTests
 
@@ -37,10 +36,9 @@ class Landed(BatchSourceTests):
     @pytest.fixture
     def open_source(self, backends):
         def opened(dataset, steps, fields, transform=None):
-            table = ShardTable.of(dataset.sources, dataset.stored, mapped=self.mapped)
-            backends.append(RecordingBackend(self.open_backend(table.files)))
-            form = BatchForm(codecs_of(dataset.stored, fields, "offsets"))
-            return self.source(Job(table, steps, transform=transform), backends[-1], form)
+            job, form = job_over(dataset, steps, fields, mapped=self.mapped, transform=transform)
+            backends.append(RecordingBackend(self.open_backend(job.table.files)))
+            return self.source(job, backends[-1], form)
 
         return opened
 
@@ -83,8 +81,6 @@ class Reachable(HostBackend):
 
 
 class Past:
-    """An event of work that has ended."""
-
     def query(self):
         return True
 
@@ -156,14 +152,21 @@ class OnHost(Landed):
     def open_backend(self, files):
         return Reachable(files, copies=self.copies)
 
+    def gather(self, job, backend, form):
+        on_host = job.table.files.in_mappings if not self.copies else lambda found: np.zeros(len(found), bool)
+        return ResidentGather(job, job.steps, backend, HostMaker(form, on_host))
+
+    def source(self, job, backend, form):
+        gather = self.gather(job, backend, form)
+        return ResidentSource(gather, job, backend, gather.maker, LoaderStats())
+
 
 class TestResident(OnHost):
-    def source(self, job, backend, form):
-        maker = HostMaker(form, job.table.files.in_mappings)
-        gather = ResidentGather(job, job.steps, backend, maker)
-        assert gather.ready()
-        assert gather.over_pcie
-        return ResidentSource(gather, job, backend, maker, LoaderStats())
+    def gather(self, job, backend, form):
+        found = super().gather(job, backend, form)
+        assert found.ready()
+        assert found.over_pcie
+        return found
 
 
 class TestResidentByPieces(TestResident):
@@ -190,11 +193,6 @@ class TestComingWithinReach(OnHost):
     def open_backend(self, files):
         return Reachable(files, asked=2)
 
-    def source(self, job, backend, form):
-        maker = HostMaker(form, job.table.files.in_mappings)
-        gather = ResidentGather(job, job.steps, backend, maker)
-        return ResidentSource(gather, job, backend, maker, LoaderStats())
-
     # It accounts for the reading of groups that are gathered, too: one that is within reach may have to be read.
     test_arena_memory_is_accounted_for = None
 
@@ -209,8 +207,7 @@ class TestVram(OnHost):
     copies = True
 
     def source(self, job, backend, form):
-        maker = HostMaker(form, lambda addresses: np.zeros(len(addresses), bool))
-        gather = ResidentGather(job, job.steps, backend, maker)
+        gather = self.gather(job, backend, form)
         assert gather.ready()
         assert not gather.over_pcie
         return VramSource(gather, job, CPU, LoaderStats())

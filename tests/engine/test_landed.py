@@ -12,18 +12,18 @@ from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
-from gdsload.engine.assemble import Assembler, BatchForm
+from gdsload.engine.assemble import Assembler
 from gdsload.engine.batch_source import make_now
-from gdsload.engine.codecs import codecs_of
 from gdsload.engine.landed import LandedSource, of_windows, read_columns
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, Ordered
+from gdsload.engine.steps import Ordered
 from gdsload.errors import ReadError
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.reads import Extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import BatchPool, memory_at
 from gdsload.testing import Fault, FaultyBackend, RecordingBackend
+from tests.engine.jobs import job_over
 
 CPU = torch.device("cpu")
 SAMPLES, ROW_BYTES, BATCH = 400, 32, 10
@@ -48,13 +48,11 @@ def open_source(dataset, monkeypatch):
     opened = []
 
     def open_source(make, *, mapped=True, options=None):
-        table = ShardTable.of(dataset.sources, dataset.stored, mapped=mapped)
-        opened.append(make(table.files))
         options = options or OrderOptions("full", 0, 0, 1)
         order = make_order(options, dataset.counts.tolist(), 0, 0)
         steps = Ordered(order, Schedule(SAMPLES, BATCH, lanes=options.lanes))
-        form = BatchForm(codecs_of(dataset.stored, ("x",), "offsets"))
-        job = Job(table, steps)
+        job, form = job_over(dataset, steps, ("x",), mapped=mapped)
+        opened.append(make(job.table.files))
         return LandedSource(job, opened[-1], Assembler(form, BatchPool(2**20)), LoaderStats())
 
     yield open_source

@@ -20,6 +20,21 @@ BY_CONSUMER, ONE_GROUP = Runner(0, tapers=True), Runner(0, most_groups=1)
 AT_ITS_HEELS = {"prefetch_bytes": 1, "group_bytes": 1}  # there is never more than one group ahead of the consumer
 
 
+def begun(call):
+    """A thread that calls something, and the LoaderClosedErrors that it raises."""
+    raised = []
+
+    def called():
+        try:
+            call()
+        except LoaderClosedError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=called, daemon=True)
+    thread.start()
+    return thread, raised
+
+
 class Helped(Noting):
     """One whose batches take a processor to make, so that the consumer helps."""
 
@@ -42,7 +57,6 @@ RUNNERS = pytest.mark.parametrize(
 
 @pytest.fixture
 def run(request):
-    """Makes prefetchers over any source, and closes them."""
 
     def build(source, runner, **more):
         found = over(source, runner, **more)
@@ -166,7 +180,6 @@ def test_slow_planning_loses_nothing(run, monkeypatch, lost):
 
 
 def test_many_switches_between_threads(run):
-    """Threads change places as often as the interpreter lets them."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -177,18 +190,10 @@ def test_many_switches_between_threads(run):
 
 
 def test_close_while_a_consumer_waits(run):
-    source, errors = Noting(), []
+    source = Noting()
     source.finishing = lambda _steps: time.sleep(0.3)
     prefetcher = run(source, Runner(2))
-
-    def consume():
-        try:
-            drain(prefetcher)
-        except LoaderClosedError as error:
-            errors.append(error)
-
-    consumer = threading.Thread(target=consume)
-    consumer.start()
+    consumer, errors = begun(lambda: drain(prefetcher))
     time.sleep(0.05)
     began = time.monotonic()
     prefetcher.close()
@@ -294,24 +299,16 @@ def test_close_waits_for_what_the_consumer_starts(run):
     source, inside, go_on, order = Noting(), threading.Event(), threading.Event(), []
     source.inside = lambda: (inside.set(), go_on.wait(20), order.append("started"))
     prefetcher = run(source, BY_CONSUMER)
-
-    def get():
-        with pytest.raises(LoaderClosedError):
-            prefetcher.get()
-        order.append("ended")
-
-    getting = threading.Thread(target=get)
-    getting.start()
+    getting, raised = begun(prefetcher.get)
     assert inside.wait(20)
-    closing = threading.Thread(target=lambda: (prefetcher.close(), order.append("closed")))
-    closing.start()
+    closing, _ = begun(lambda: (prefetcher.close(), order.append("closed")))
     closing.join(0.05)
     assert closing.is_alive()
     go_on.set()
     closing.join(20)
     getting.join(20)
     assert order.index("started") < order.index("closed")
-    assert "ended" in order
+    assert len(raised) == 1
 
 
 def test_a_handler_that_closes_while_a_group_is_started_ends_that(run):
@@ -342,7 +339,7 @@ def test_a_group_that_is_claimed_while_the_epoch_is_stopped_is_dropped(run):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_close_while_a_thread_looks_for_room_leaves_no_thread_waiting(run, monkeypatch, threads):
     """That takes what `close` has put there for all that wait."""
-    closes = []
+    closes, closing = [], []
 
     class Looked(SimpleQueue):
         def get_nowait(self):
@@ -351,27 +348,25 @@ def test_close_while_a_thread_looks_for_room_leaves_no_thread_waiting(run, monke
             return super().get_nowait()
 
     def close():
-        closing.start()
+        closing.append(begun(prefetcher.close)[0])
         time.sleep(0.1)  # until it waits for the threads
 
     monkeypatch.setattr(prefetch, "SimpleQueue", Looked)
     prefetcher = run(Noting(), Runner(threads), **AT_ITS_HEELS)
-    closing = threading.Thread(target=prefetcher.close, daemon=True)
     prefetcher.get()
     time.sleep(0.05)  # until all wait for room
     closes.append(close)
     with suppress(LoaderClosedError):
         prefetcher.get()
-    while closes:
+    while not closing:
         time.sleep(0.001)
-    time.sleep(0.01)  # until it has been started
-    closing.join(10)
-    assert not closing.is_alive()
+    closing[0].join(10)
+    assert not closing[0].is_alive()
 
 
 def test_a_wait_for_a_group_that_nobody_claims_any_more_ends(run, monkeypatch):
     """Without `close`: a thread of the loader's own may only ask for the end."""
-    made, go_on, make, raised = threading.Event(), threading.Event(), Group.make, []
+    made, go_on, make = threading.Event(), threading.Event(), Group.make
 
     def held_after_the_second(self, *given):
         found = make(self, *given)
@@ -385,15 +380,7 @@ def test_a_wait_for_a_group_that_nobody_claims_any_more_ends(run, monkeypatch):
     prefetcher.get()
     prefetcher.get()
     assert made.wait(20)
-
-    def consume():
-        try:
-            prefetcher.get()
-        except LoaderClosedError as error:
-            raised.append(error)
-
-    consumer = threading.Thread(target=consume, daemon=True)
-    consumer.start()
+    consumer, raised = begun(prefetcher.get)
     time.sleep(0.1)  # until it waits for the third
     prefetcher.stop()
     consumer.join(10)
@@ -407,13 +394,7 @@ def test_stop_and_close_after_a_fork_wait_for_nobody(run, kind, runner, ends_in_
     source, inside, go_on = kind(), threading.Event(), threading.Event()
     source.inside = lambda: (inside.set(), go_on.wait(20))
     prefetcher = run(source, runner)
-
-    def get():
-        with suppress(LoaderClosedError):
-            prefetcher.get()
-
-    getting = threading.Thread(target=get)
-    getting.start()
+    getting, _ = begun(prefetcher.get)
     assert inside.wait(20)
     try:
         assert ends_in_a_child(prefetcher.close)

@@ -19,10 +19,23 @@ def started(runner, **more):
     return source.started
 
 
-@pytest.mark.parametrize("threads", [0, 1])
-def test_they_begin_with_one_batch_and_grow(threads):
-    groups = started(Runner(threads), prefetch_bytes=17 * BATCH_BYTES, group_bytes=1 << 27)
-    assert [len(steps) for steps in groups][:5] == [1, 2, 4, 8, 8]
+ROOM_FOR_17 = {"prefetch_bytes": 17 * BATCH_BYTES, "group_bytes": 1 << 27}
+
+
+@pytest.mark.parametrize(
+    ("runner", "room", "first"),
+    [
+        (Runner(0), ROOM_FOR_17, [1, 2, 4, 8, 8]),
+        (Runner(1), ROOM_FOR_17, [1, 2, 4, 8, 8]),
+        (Runner(0, most_groups=1), {}, [64, 36]),
+        (Runner(1, most_batches=1), {"group_bytes": 1 << 27}, [1] * 100),
+        (Runner(1, most_batches=12), {"group_bytes": 1 << 27}, [1, 2, 4, 8, *[12] * 7, 1]),
+        (Runner(1, most_batches=64), {"group_bytes": 1 << 27}, [1, 2, 4, 8, 16, 32, 37]),
+    ],
+    ids=["by the consumer", "by a thread", "one ahead", "1 at most", "12 at most", "64 at most"],
+)
+def test_they_begin_with_one_batch_and_grow_unless_all_are_large(runner, room, first):
+    assert [len(steps) for steps in started(runner, **room)][: len(first)] == first
 
 
 def test_a_consumer_never_starts_all_at_once():
@@ -30,10 +43,6 @@ def test_a_consumer_never_starts_all_at_once():
     with closing(over(source, Runner(0, tapers=True))) as prefetcher:
         assert len(prefetcher.get().batches) == 1
     assert len(source.started) == 2  # and not all that there is room for
-
-
-def test_with_one_group_ahead_all_are_large():
-    assert [len(steps) for steps in started(Runner(0, most_groups=1))] == [64, 36]
 
 
 @pytest.mark.parametrize("threads", [0, 1])
@@ -151,8 +160,3 @@ def test_groups_whose_bytes_land_in_the_arena_are_larger(lands):
         drain(prefetcher)
     counts = [len(steps) for steps in source.started]
     assert counts[:7] == ([1, 2, 2, 4, 8, 8, 8] if lands else [1, *[2] * 6])
-
-
-@pytest.mark.parametrize("most", [1, 12, 64])
-def test_a_group_has_no_more_batches_than_its_runner_says(most):
-    assert max(map(len, started(Runner(1, most_batches=most), group_bytes=2**27))) == min(most, 37)

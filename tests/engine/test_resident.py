@@ -64,7 +64,6 @@ def shards(tmp_path_factory):
 
 @pytest.fixture
 def files(shards):
-    """They, open."""
     dataset = ShardDataset(shards)
     table = ShardTable.of(dataset.sources, dataset.stored, mapped=True)
     table.ensure_open(np.arange(len(dataset.sources)))

@@ -1,6 +1,7 @@
 """Which jobs' windows are read as runs, so that the GPU finds the samples in them."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,15 +11,13 @@ import torch
 import gdsload
 from gdsload.backends.host import HostBackend
 from gdsload.engine import resident, window_source
-from gdsload.engine.assemble import BatchForm
-from gdsload.engine.codecs import codecs_of
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, Ordered
+from gdsload.engine.steps import Ordered
 from gdsload.engine.window_source import WindowSource
 from gdsload.engine.windows import WindowCodec
 from gdsload.order import BlockOrder, FullOrder, Schedule
-from gdsload.shards.shard_table import ShardTable
 from gdsload.testing import RecordingBackend
+from tests.engine.jobs import job_over
 from tests.engine.on_host import HostMaker, Ids
 
 BLOCKS = BlockOrder([100], block=10, window=30, lanes=3, key=7)
@@ -67,20 +66,18 @@ def test_whose_windows_are_read_as_runs(dataset, monkeypatch, changes, expected)
     monkeypatch.setattr(window_source, "BlockIds", Ids)
     monkeypatch.setattr(Ids, "room", changes.get("room", True))
     monkeypatch.setattr(resident, "DeviceAssembler", HostMaker if changes.get("maker") != "host" else str)
-    table = ShardTable.of(dataset.sources, dataset.stored, mapped=False)
     order, schedule = changes.get("order", BLOCKS), {"batch_size": 8, **changes.get("schedule", {})}
     steps = Ordered(order, Schedule(100, lanes=order.lanes, **schedule))
-    codecs = codecs_of(dataset.stored, changes.get("fields", ("x",)), "offsets")
+    job, form = job_over(dataset, steps, changes.get("fields", ("x",)), ids=changes.get("ids"))
+    form = replace(form, index=changes.get("index"))
     if "offsets" in changes:
-        codecs = {"x": WindowCodec(codecs["x"], changes["offsets"])}
-    form = BatchForm(codecs, changes.get("index"))
+        form = replace(form, codecs={"x": WindowCodec(form.codecs["x"], changes["offsets"])})
     backend = SimpleNamespace(**{"in_place": False, "addressable": False, **changes.get("backend", {})})
-    job = Job(table, steps, changes.get("ids"))
     found = WindowSource.of(job, backend, HostMaker(form, kernel=changes.get("kernel", True)), LoaderStats())
     assert (found is not None) == expected
     if found is not None:
         assert type(found.again()) is window_source.LandedSource
-    table.files.close()
+    job.table.files.close()
 
 
 def test_ids_that_cannot_be_made_hold_no_window(dataset, monkeypatch):
@@ -93,11 +90,10 @@ def test_ids_that_cannot_be_made_hold_no_window(dataset, monkeypatch):
     monkeypatch.setattr(window_source, "BlockIds", Failing)
     monkeypatch.setattr(window_source, "PositionGather", lambda *_given, **_options: None)
     monkeypatch.setattr(window_source, "on", nullcontext)
-    table = ShardTable.of(dataset.sources, dataset.stored, mapped=False)
-    form = BatchForm(codecs_of(dataset.stored, ("x",), "offsets"))
-    schedule, backend = Schedule(100, 8, lanes=3), RecordingBackend(HostBackend(table.files))
-    job, maker = Job(table, Ordered(BLOCKS, schedule)), HostMaker(form, kernel=True)
-    source = WindowSource(job, BLOCKS, schedule, backend, maker, LoaderStats())
+    schedule = Schedule(100, 8, lanes=3)
+    job, form = job_over(dataset, Ordered(BLOCKS, schedule), ("x",))
+    backend = RecordingBackend(HostBackend(job.table.files))
+    source = WindowSource(job, BLOCKS, schedule, backend, HostMaker(form, kernel=True), LoaderStats())
     with pytest.raises(torch.OutOfMemoryError, match="no room"):
         source.start(range(3))
     source.close()

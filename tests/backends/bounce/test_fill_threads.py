@@ -131,7 +131,6 @@ class Site:
         )
 
     def reads(self, wanted):
-        """Whether reading gives the files' bytes."""
         slot, places, reading = self.read(wanted)
         reading.wait()
         return self.holds(slot, places, wanted)
@@ -147,7 +146,6 @@ class Site:
 
 @pytest.fixture
 def sites(folder, monkeypatch):
-    """Makes sites, and closes them."""
     found = []
 
     def make(**options):
@@ -207,9 +205,7 @@ def test_a_drive_whose_blocks_are_cold_has_threads_of_its_own(sites, monkeypatch
     monkeypatch.setattr(fill_threads, "looks_resident", lambda _files, reads, _probes: not cold[reads.file[0] % 2])
     for cold in itertools.product([True, False], repeat=2):
         seen.clear()
-        slot, places, reading = site.read(wanted)
-        reading.wait()
-        assert site.holds(slot, places, wanted)
+        assert site.reads(wanted)
         assert seen == {f"gdsload-bounce{'-direct' * one}-{number}" for number, one in enumerate(cold)}
 
 
@@ -298,10 +294,16 @@ def test_descriptors_that_threads_keep_are_given_back(sites):
 
 class TestResidentRows:
     @pytest.fixture
-    def site(self, sites, monkeypatch):
+    def site(self, sites):
         site = sites(mapped=True)
         site.fill = ResidentRows(*site.means, 2, None)
         return site
+
+    @pytest.fixture
+    def touched(self, monkeypatch):
+        found = []
+        monkeypatch.setattr(resident_rows, "take_rows", lambda *_: found.append(True))
+        return found
 
     def read(self, site, wanted):
         held = []
@@ -354,14 +356,12 @@ class TestResidentRows:
             monkeypatch.setattr(resident_rows, "looks_resident", lambda *_, there=there: there)
             assert site.fill.takes(extents_of(wanted)) is takes
 
-    def test_a_file_that_changed_is_an_error_before_it_is_touched(self, site, monkeypatch):
+    def test_a_file_that_changed_is_an_error_before_it_is_touched(self, site, touched, monkeypatch):
         """However long it took until there was a block."""
 
         def changed(_files, **_options):
             raise FileChangedError("another one", file="shard")
 
-        touched = []
-        monkeypatch.setattr(resident_rows, "take_rows", lambda *_: touched.append(True))
         blocks = [site.ring.take() for _ in range(BLOCKS)]
         landing = site.fill.read(extents_of([(0, 0, 100)]), lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8))
         time.sleep(0.05)
@@ -372,9 +372,7 @@ class TestResidentRows:
             landing.completion.wait()
         assert not touched
 
-    def test_a_page_that_cannot_be_read_is_an_error_before_it_is_touched(self, site, monkeypatch):
-        touched = []
-        monkeypatch.setattr(resident_rows, "take_rows", lambda *_: touched.append(True))
+    def test_a_page_that_cannot_be_read_is_an_error_before_it_is_touched(self, site, touched, monkeypatch):
         unreadable(monkeypatch)
         with pytest.raises(ReadError, match="byte 8192: reading failed: Input/output error"):
             self.read(site, extents_of([(1, 9000, 100)]))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.numpy
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,13 +18,10 @@ from gdsload.backends.tiers import registered as registered_module
 from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import LoaderClosedError
-from gdsload.shards.catalog import open_catalog
-from gdsload.shards.local_files import LocalFiles
 from gdsload.system.pool import Future, done
 from gdsload.testing import BackendTests, RecordingBackend
-from tests.backends.extents import bytes_of, extents_of
+from tests.backends.extents import SIZES, bytes_of, extents_of, files_in, some_extents, within
 
-SIZES = [100_003, 8_000, 5, 2_500_000]
 FULL = "register_bytes are used up"
 
 
@@ -86,31 +82,14 @@ class TestConformance(BackendTests):
         return partial(routed_on, room=request.param)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("routed")
-    rng = np.random.default_rng(0)
-    for number, size in enumerate(SIZES):
-        safetensors.numpy.save_file({"x": rng.integers(0, 256, (size, 3), np.uint8)}, path / f"{number}.safetensors")
-    return path
-
-
-@pytest.fixture(scope="module")
-def contents(folder):
-    return [path.read_bytes() for path in sorted(folder.iterdir())]
-
-
-def open_routed(folder, room=100):
-    catalog = open_catalog(str(folder))
-    return routed_on(LocalFiles(catalog.sources, mapped=True), room)
+def open_routed(folder):
+    return routed_on(files_in(folder, mapped=True))
 
 
 @pytest.fixture
-def routed(folder, monkeypatch):
+def routed(folder, monkeypatch, to_close):
     monkeypatch.setattr(registered_module, "_LOOK_EVERY_S", 0.001)
-    found = open_routed(folder)
-    yield found
-    found.close()
+    return to_close(open_routed(folder))
 
 
 @pytest.fixture
@@ -151,21 +130,10 @@ def until(happened, routed, wanted=ONE_OF_EACH):
 # --- what is brought ---
 
 
-@st.composite
-def extents(draw):
-    found = []
-    for _ in range(draw(st.integers(0, 20))):
-        file = draw(st.integers(0, len(SIZES) - 1))
-        length = SIZES[file] * 3
-        offset = draw(st.integers(0, length))
-        size = draw(st.sampled_from([0, 1, 4096, 1_100_000]) | st.integers(0, 5000))
-        found.append((file, offset, min(size, length - offset)))
-    return found
-
-
 @settings(derandomize=True, deadline=None, max_examples=50)
-@given(extents(), st.sets(st.integers(0, len(SIZES) - 1)))
+@given(some_extents(), st.sets(st.integers(0, len(SIZES) - 1)))
 def test_bytes_are_the_same_whatever_is_registered(folder, contents, found, ready):
+    found = within([len(raw) for raw in contents], found)
     routed = open_routed(folder)
     routed.near.trouble = "nothing more is to be registered"
     routed.files.ensure_open(np.arange(len(SIZES)))
@@ -241,9 +209,8 @@ def test_shards_are_registered_when_they_have_become_resident(routed, monkeypatc
 
 
 @pytest.mark.usefixtures("resident")
-def test_trouble_ends_all_registering(folder, contents, monkeypatch):
-    monkeypatch.setattr(registered_module, "_LOOK_EVERY_S", 0.001)
-    routed = open_routed(folder, room=2)
+def test_trouble_ends_all_registering(routed, contents):
+    routed.near.room = 2
     assert until(lambda: routed.near.trouble, routed)
     assert routed.near.trouble == FULL
     assert until(lambda: not threads(), routed)
@@ -254,7 +221,6 @@ def test_trouble_ends_all_registering(folder, contents, monkeypatch):
     assert len(routed.near.asked) == asked
     assert threads() == []
     assert routed.near.registered.sum() == 2
-    routed.close()
 
 
 @pytest.mark.usefixtures("resident")
@@ -271,9 +237,8 @@ def test_errors_while_registering_are_nobodys_business(routed, contents):
 
 
 @pytest.fixture
-def keeping(folder, monkeypatch):
+def keeping(folder, monkeypatch, to_close):
     """Opens a backend whose page cache keeps some shards; with it come the shards that were read whole, in order."""
-    opened = []
     monkeypatch.setattr(registered_module, "AFTER_S", 0)
     monkeypatch.setattr(keep_module, "file_is_resident", lambda _files, file: file in there)
     there, read = set(), []
@@ -286,18 +251,15 @@ def keeping(folder, monkeypatch):
 
         return note
 
-    def opening(*kept, resident=(), room=100):
+    def opening(*kept, resident=()):
         there.update(resident)
-        opened.append(open_routed(folder, room))
-        opened[-1].near.at_once = 1
-        opened[-1].files.kept[list(kept)] = True
-        files = opened[-1].files
-        monkeypatch.setattr(files, "read_into", noting(files, files.read_into))
-        return opened[-1], read
+        routed = to_close(open_routed(folder))
+        routed.near.at_once = 1
+        routed.files.kept[list(kept)] = True
+        monkeypatch.setattr(routed.files, "read_into", noting(routed.files, routed.files.read_into))
+        return routed, read
 
-    yield opening
-    for one in opened:
-        one.close()
+    return opening
 
 
 def test_kept_shards_are_read_and_registered_from_the_last_one_back(keeping):
@@ -407,13 +369,11 @@ def test_what_is_in_memory_anyway_takes_no_more_of_it(keeping, monkeypatch):
     assert (read, routed.near.trouble) == ([], "")
 
 
-def test_registered_pages_are_not_free(monkeypatch, folder):
+def test_registered_pages_are_not_free(routed, monkeypatch):
     monkeypatch.setattr(keep_module, "memory_room", lambda _tree: 2**30)
     before = keep_module.default_register_bytes()
-    routed = open_routed(folder)
     routed.near.registered_bytes = 2**20
     assert keep_module.default_register_bytes() == before - 2**19
-    routed.close()
 
 
 @pytest.mark.usefixtures("resident")

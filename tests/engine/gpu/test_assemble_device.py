@@ -181,7 +181,6 @@ def test_memory_of_a_group_is_recorded_once_for_each_stream_that_gets_some_of_it
 def test_memory_of_another_device_is_recorded_for_the_stream_that_is_current_there_each_time(
     gpu, recorded, monkeypatch
 ):
-    """Whatever the stream of the loader's device is."""
     elsewhere = iter(["first", "first", "second"])
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda _device: next(elsewhere))
     group = [[Tensor(recorded, "cuda:0", 64, 64), Tensor(recorded, "cuda:1", low, low)] for low in (128, 192)]

@@ -5,7 +5,7 @@ import io
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -131,6 +131,10 @@ def on_cpu(monkeypatch):
     monkeypatch.setattr(resample_device, "can_launch", lambda: False)
 
 
+def decoding(opened):
+    return closing(DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), opened))
+
+
 def batch_of(images):
     lengths = np.array([len(one) for one in images], np.int64)
     values = torch.from_numpy(np.frombuffer(bytearray(b"".join(images)), np.uint8))
@@ -231,8 +235,7 @@ def test_a_decoder_is_opened_once_in_a_thread_and_closed(on_cpu):
         assert go_on.wait(10)
         return HardwareDecoder(NvJpeg(library))
 
-    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), opened)
-    with ThreadPoolExecutor(2) as threads:
+    with decoding(opened) as images, ThreadPoolExecutor(2) as threads:
         done = [threads.submit(images, [batch_of(MIXED)], lambda: False) for _ in range(2)]
         time.sleep(0.02)
         assert not any(one.done() for one in done)
@@ -241,7 +244,6 @@ def test_a_decoder_is_opened_once_in_a_thread_and_closed(on_cpu):
             one.result(timeout=20)
     assert begun == ["gdsload-nvjpeg"]
     assert library.calls
-    images.close()
     assert library.alive == 0
 
 
@@ -252,22 +254,20 @@ def test_a_decoder_that_cannot_be_opened_is_an_error_of_each_batch_until_it_can(
             raise RuntimeError("not yet")
 
     tries = []
-    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), opened)
-    while not tries:
-        time.sleep(0.001)
-    with pytest.raises(RuntimeError, match="not yet"):
+    with decoding(opened) as images:
+        while not tries:
+            time.sleep(0.001)
+        with pytest.raises(RuntimeError, match="not yet"):
+            images([batch_of(MIXED)], lambda: False)
         images([batch_of(MIXED)], lambda: False)
-    images([batch_of(MIXED)], lambda: False)
-    images.close()
     assert len(tries) == 3
 
 
 def test_batches_are_decoded_together(on_cpu):
     library = Library()
-    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), lambda: HardwareDecoder(NvJpeg(library)))
-    images([batch_of(MIXED), batch_of([]), batch_of(MIXED[1:2]), batch_of(MIXED[2:])], lambda: False)
+    with decoding(lambda: HardwareDecoder(NvJpeg(library))) as images:
+        images([batch_of(MIXED), batch_of([]), batch_of(MIXED[1:2]), batch_of(MIXED[2:])], lambda: False)
     assert library.calls == [(3, 3), (2, 2)]  # two in colours and one grey, and one and one
-    images.close()
 
 
 @pytest.mark.parametrize("kind", WANTED)
@@ -340,9 +340,8 @@ def at_once(count, call):
 def test_the_pixels_of_three_calls_are_in_memory_at_once(on_cpu, monkeypatch):
     monkeypatch.setattr(decode_images, "BYTES_OF_A_CALL", 1200)  # two images
     decoder = Counted()
-    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), lambda: decoder)
-    at_once(5, lambda: images([batch_of([MIXED[0]] * 5), batch_of([MIXED[0]] * 4)], lambda: False))
-    images.close()
+    with decoding(lambda: decoder) as images:
+        at_once(5, lambda: images([batch_of([MIXED[0]] * 5), batch_of([MIXED[0]] * 4)], lambda: False))
     assert decoder.made == 5 * 5
     assert (decoder.most, decoder.alive) == (3, 0)
 
@@ -363,18 +362,16 @@ def test_two_calls_are_in_hardware_at_once_and_no_third(on_cpu):
 
     library.nvjpegDecodeBatched = decode
     decoder = HardwareDecoder(NvJpeg(library), lambda: NvJpeg(library))
-    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), lambda: decoder)
-    at_once(4, lambda: images([batch_of([MIXED[0]] * 3)], lambda: False))
-    images.close()
+    with decoding(lambda: decoder) as images:
+        at_once(4, lambda: images([batch_of([MIXED[0]] * 3)], lambda: False))
     assert (len(most), max(most), library.alive) == (4, 2, 0)
 
 
 def test_calls_are_made_one_by_one_where_no_second_decoder_can_be_opened(on_cpu):
     library, tried = Library(), []
     decoder = HardwareDecoder(NvJpeg(library), lambda: tried.append(1))
-    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), lambda: decoder)
-    at_once(4, lambda: images([batch_of([MIXED[0]] * 3)] * 4, lambda: False))
-    images.close()
+    with decoding(lambda: decoder) as images:
+        at_once(4, lambda: images([batch_of([MIXED[0]] * 3)] * 4, lambda: False))
     assert len(library.calls) == 4
     assert len(tried) <= 1
     assert library.alive == 0
@@ -383,11 +380,10 @@ def test_calls_are_made_one_by_one_where_no_second_decoder_can_be_opened(on_cpu)
 def test_a_decoder_is_free_again_after_an_error(on_cpu):
     library = Library()
     library.nvjpegDecodeBatched = raising
-    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), lambda: HardwareDecoder(NvJpeg(library)))
-    for _ in range(2):
-        with pytest.raises(MemoryError, match="none left"):
-            images([batch_of(MIXED[:1])], lambda: False)
-    images.close()
+    with decoding(lambda: HardwareDecoder(NvJpeg(library))) as images:
+        for _ in range(2):
+            with pytest.raises(MemoryError, match="none left"):
+                images([batch_of(MIXED[:1])], lambda: False)
 
 
 def raising(*given):

@@ -19,7 +19,11 @@ from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES
 from tests.engine.on_host import tensors_on_host
 
-WARPS = sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})
+SHAPES = {
+    "size": st.integers(1, 3000),
+    "width": st.one_of(st.integers(1, 70), st.integers(1, 20_000)),
+    "warps": st.sampled_from(sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})),
+}
 
 
 def sort_rows(monkeypatch, row_bytes):
@@ -29,12 +33,18 @@ def sort_rows(monkeypatch, row_bytes):
     monkeypatch.setattr(gather_positions, "SORTED_ROWS", 0)
 
 
-@given(
-    size=st.integers(1, 3000),
-    batches=st.integers(1, 64),
-    width=st.one_of(st.integers(1, 70), st.integers(1, 20_000)),
-    warps=st.sampled_from(WARPS),
-)
+def gather_of(samples, *, over_pcie=True, **options):
+    return PositionGather(torch.device("cpu"), np.array([samples]), over_pcie=over_pcie, **options)
+
+
+def gather_rows(gather, positions, row_bytes, *, begin=4096, out_bytes=1):
+    """Gather rows of one shard, of so many bytes; what was found of them."""
+    found = rows_in_shards(gather, np.array([begin]), row_bytes)
+    gather.rows(found, positions, [torch.empty(out_bytes, dtype=torch.uint8) for _ in range(positions.batches)])
+    return found
+
+
+@given(batches=st.integers(1, 64), **SHAPES)
 @example(size=1, batches=1, width=1, warps=1)
 @example(size=2, batches=1, width=PART + 1, warps=3)
 def test_no_tile_has_more_rows_than_a_warp_has_threads(size, batches, width, warps):
@@ -46,12 +56,7 @@ def test_no_tile_has_more_rows_than_a_warp_has_threads(size, batches, width, war
         assert end <= begin or (end - 1) // width - begin // width < WARP
 
 
-@given(
-    size=st.integers(1, 3000),
-    batches=st.integers(1, 256),
-    width=st.one_of(st.integers(1, 70), st.integers(1, 20_000)),
-    warps=st.sampled_from(WARPS),
-)
+@given(batches=st.integers(1, 256), **SHAPES)
 @example(size=1, batches=67, width=518, warps=128)
 def test_no_warp_has_much_more_to_do_than_the_others(size, batches, width, warps):
     """Unless the words are so few that it does not matter."""
@@ -113,9 +118,7 @@ def launched(monkeypatch):
 )
 @pytest.mark.parametrize("few", [False, True])
 def test_many_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_bytes, samples, expected, few):
-    gather = PositionGather(torch.device("cpu"), np.array([samples]), over_pcie=over_pcie)
-    outs = [torch.empty(1, dtype=torch.uint8) for _ in range(2)]
-    gather.rows(rows_in_shards(gather, np.array([4096]), row_bytes), PositionBatch(5, 100, 2, 2**14 - few), outs)
+    gather_rows(gather_of(samples, over_pcie=over_pcie), PositionBatch(5, 100, 2, 2**14 - few), row_bytes)
     sort, whole = expected and not few, not row_bytes % 16
     assert [name for name, *_ in launched] == sort * ["samples"] + (
         ["gather"] if whole or row_bytes < 64 else ["pieces", "copied"]
@@ -128,9 +131,7 @@ def test_many_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_b
 @pytest.mark.parametrize("rows", [1, 100, 10_000])
 def test_warps_stay_near_to_each_other_where_rows_are_sorted(launched, monkeypatch, row_bytes, rows):
     monkeypatch.setattr(gather_positions, "SORTED_ROWS", 0)
-    gather = PositionGather(torch.device("cpu"), np.array([2**25]), over_pcie=True)
-    found = rows_in_shards(gather, np.array([4096]), row_bytes)
-    gather.rows(found, PositionBatch(0, rows, 1, rows), [torch.empty(1, dtype=torch.uint8)])
+    found = gather_rows(gather_of(2**25), PositionBatch(0, rows, 1, rows), row_bytes)
     _, params, scattered = launched[-1]
     assert scattered
     assert 0 < params["tile"] * found.unit <= max(2**15, row_bytes)
@@ -150,9 +151,8 @@ def test_warps_stay_near_to_each_other_where_rows_are_sorted(launched, monkeypat
 def test_rows_that_are_no_whole_words_are_copied_as_pieces_over_the_link(
     launched, over_pcie, row_bytes, begin, expected
 ):
-    gather = PositionGather(torch.device("cpu"), np.array([2**17]), over_pcie=over_pcie)
-    outs = [torch.empty(1, dtype=torch.uint8) for _ in range(MOST_BATCHES + 2)]
-    gather.rows(rows_in_shards(gather, np.array([begin]), row_bytes), PositionBatch(7, 40, len(outs), 3), outs)
+    gather, positions = gather_of(2**17, over_pcie=over_pcie), PositionBatch(7, 40, MOST_BATCHES + 2, 3)
+    gather_rows(gather, positions, row_bytes, begin=begin)
     assert [name for name, *_ in launched] == (["pieces", "copied"] if expected else ["gather"]) * 2
     made = [params for name, params, _ in launched if name == "pieces"]
     assert [(one["first"], one["stride"], one["all"]) for one in made] == [
@@ -171,10 +171,9 @@ def test_what_comes_before_rows_is_made_aside(launched, monkeypatch):
         aside.extend(launched[before:])
         return made
 
-    gather = PositionGather(torch.device("cpu"), np.array([2**22]), over_pcie=True, side=elsewhere)
-    rows, positions = rows_in_shards(gather, np.array([4096]), 512), PositionBatch(5, 100, 3, 4)
+    gather, positions = gather_of(2**22, side=elsewhere), PositionBatch(5, 100, 3, 4)
     for _ in range(2):
-        gather.rows(rows, positions, [torch.empty(1, dtype=torch.uint8) for _ in range(3)])
+        gather_rows(gather, positions, 512)
     assert [name for name, *_ in aside] == ["samples"]
     assert [name for name, *_ in launched] == ["samples", "gather", "gather"]
     made = (torch.arange(3), torch.arange(4))
@@ -183,13 +182,9 @@ def test_what_comes_before_rows_is_made_aside(launched, monkeypatch):
 
 def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
     sort_rows(monkeypatch, range(2048))
-    gather, positions = (
-        PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True),
-        PositionBatch(5, 100, 3, 4),
-    )
+    gather, positions = gather_of(2000), PositionBatch(5, 100, 3, 4)
     for row_bytes in (16, 24):
-        outs = [torch.empty(4 * row_bytes, dtype=torch.uint8) for _ in range(3)]
-        gather.rows(rows_in_shards(gather, np.array([4096]), row_bytes), positions, outs)
+        gather_rows(gather, positions, row_bytes, out_bytes=4 * row_bytes)
     samples, places = positions.sorted
     expected = [-position % 1009 for start in (5, 105, 205) for position in range(start, start + 4)]
     assert samples.tolist() == sorted(expected)
@@ -206,10 +201,7 @@ def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
 
 def test_more_batches_than_a_launch_takes_are_not_sorted(launched, monkeypatch):
     sort_rows(monkeypatch, range(2048))
-    gather = PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True)
-    batches = MOST_BATCHES + 1
-    outs = [torch.empty(16, dtype=torch.uint8) for _ in range(batches)]
-    gather.rows(rows_in_shards(gather, np.array([4096]), 16), PositionBatch(0, 1, batches, 1), outs)
+    gather_rows(gather_of(2000), PositionBatch(0, 1, MOST_BATCHES + 1, 1), 16, out_bytes=16)
     assert [(name, params["first"], scattered) for name, params, scattered in launched] == [
         ("gather", 0, False), ("gather", MOST_BATCHES, False)
     ]  # fmt: skip

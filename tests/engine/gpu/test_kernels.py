@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gdsload.engine.gpu import kernels
+from tests.pools import no_threads
 
 
 class Machine:
@@ -113,12 +114,9 @@ def test_what_is_prepared_is_made_once_and_one_thing_at_a_time():
     assert sorted(made) == [1, 2]
 
 
-def test_without_a_thread_nothing_is_prepared_and_nothing_waits_for_it(monkeypatch):
-    def refuse(self):
-        raise RuntimeError("can't start new thread")
-
+def test_without_a_thread_nothing_is_prepared_and_nothing_waits_for_it():
     made = []
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    kernels.prepare("a test's, without a thread", lambda: made.append(1))
+    with no_threads(RuntimeError("can't start new thread")):
+        kernels.prepare("a test's, without a thread", lambda: made.append(1))
     assert kernels.prepared("a test's, without a thread")
     assert made == []

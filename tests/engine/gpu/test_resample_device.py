@@ -84,6 +84,14 @@ def framed(options):
     return frames(options, heights, widths, Draws(11, np.arange(len(SIZES))))
 
 
+def computed(call, rows, out, table=None):
+    """Have the kernel make images, as many as there is memory for."""
+    address = 0 if table is None else table.data_ptr()
+    params = np.array([rows.ctypes.data, out.data_ptr(), address, len(out), *out.shape[2:]], np.int64)
+    call(ctypes.c_void_p(params.ctypes.data))
+    return out
+
+
 def close(found, images, given, options):
     """Whether results are torch's, but for 1 before normalization."""
     size, table = options.rows_and_columns, options.table()
@@ -107,12 +115,7 @@ def test_on_a_processor_it_computes_what_torch_does(built, dtype, last, layout):
         given, size, table = framed(options), options.rows_and_columns, options.table()
         form = torch.channels_last if last else torch.contiguous_format
         out = torch.empty((len(images) + 1, 3, *size), dtype=dtype, memory_format=form).fill_(7)
-        rows = words(placed(images), np.concatenate([given, given[:1]]))
-        params = np.array(
-            [rows.ctypes.data, out.data_ptr(), 0 if table is None else table.data_ptr(), len(images) + 1, *size],
-            np.int64,
-        )
-        call(ctypes.c_void_p(params.ctypes.data))
+        computed(call, words(placed(images), np.concatenate([given, given[:1]])), out, table)
         close(out[:-1], images, given, options)
         assert not out[-1].any(), kind
 
@@ -131,15 +134,8 @@ def test_images_that_lie_in_one_memory_are_turned_by_their_steps(built, planes):
     upright = np.array([image.shape[1:] for image in images], np.int64)
     given = frames(options, *upright.T, Draws(4, np.arange(8)))
     out = torch.empty((8, 3, *options.rows_and_columns), dtype=torch.uint8)
-    rows = words([packed], given)
-    params = np.array([rows.ctypes.data, out.data_ptr(), 0, 8, *options.rows_and_columns], np.int64)
-    call(ctypes.c_void_p(params.ctypes.data))
-    close(out, images, given, options)
-    plain = torch.empty_like(out)
-    rows = words(placed(images), given)
-    params[:2] = rows.ctypes.data, plain.data_ptr()
-    call(ctypes.c_void_p(params.ctypes.data))
-    assert torch.equal(out, plain)
+    close(computed(call, words([packed], given), out), images, given, options)
+    assert torch.equal(out, computed(call, words(placed(images), given), torch.empty_like(out)))
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
