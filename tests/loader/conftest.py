@@ -16,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import gdsload
 from gdsload import Field
 from gdsload.backends.host import HostBackend
+from tests.loader.taking import ORDERS
 from tests.pools import own_threads
 
 RICH = {
@@ -152,6 +153,22 @@ def expect_rich():
                 assert raw_bytes(found) == b"".join(map(raw_bytes, wanted))
 
     return check
+
+
+@pytest.fixture(params=[True, False], ids=["mapped", "unmapped"])
+def mmap(request):
+    return request.param
+
+
+@pytest.fixture(params=ORDERS, ids=str)
+def order(request):
+    """Options of a loader: one of each kind of order."""
+    return request.param
+
+
+@pytest.fixture(params=[False, "full", "block"])
+def shuffle(request):
+    return request.param
 
 
 @pytest.fixture

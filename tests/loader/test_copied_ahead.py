@@ -91,7 +91,6 @@ def both(load, device, monkeypatch, *given, **options):
 @pytest.mark.parametrize(
     ("ragged", "mmap"), [("jagged", True), ("jagged", False), ("offsets", False), ("padded", True), ("varlen", True)]
 )
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_batches_are_those_of_the_cpu(load, rich, device, monkeypatch, shuffle, ragged, mmap):
     options = {"ragged": ragged, "mmap": mmap, "with_index": True, "with_real": True}
     found, wanted = both(load, device, monkeypatch, rich, 17, shuffle, **options)

@@ -67,7 +67,6 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("kind", ["image", "bytes"])
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_images_keep_their_size(images, tmp_path, shuffle, kind):
     with loader(written(tmp_path / "d", images, kind), DecodeImage(), shuffle=shuffle) as batches:
         found = by_label(batches)
@@ -109,7 +108,6 @@ def test_a_sample_is_cut_out_the_same_by_any_number_of_processors(path):
     assert same(*found)
 
 
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_ranks_together_make_what_one_makes(path, shuffle):
     with loader(path, shuffle=shuffle, batch_size=12) as alone:
         whole = by_label(alone)

@@ -11,7 +11,7 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import Fault, FaultyBackend, assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast, RandomFlip
-from tests.loader.taking import BLOCK, ORDERS, begin, numbers, prints
+from tests.loader.taking import BLOCK, begin, numbers, prints
 
 
 def noisy(batch, generator):
@@ -39,7 +39,6 @@ def workers(monkeypatch):
 
 
 class TestRandomNumbers:
-    @pytest.mark.parametrize("order", ORDERS, ids=str)
     def test_the_seed_is_made_of_seed_epoch_and_position(self, load, plain, order):
         """Of the batch's first sample, among all ranks; so no two batches share it."""
         seen = set()
@@ -68,7 +67,6 @@ class TestRandomNumbers:
         fields = ["image", "label"]
         assert_resumes_everywhere(lambda: load(rich, 16, device_transform=flip, fields=fields, **order))
 
-    @pytest.mark.parametrize("order", ORDERS, ids=str)
     def test_any_number_of_threads_gives_the_same(self, load, plain, workers, order):
         def slow(batch, generator):
             time.sleep(0.0005)

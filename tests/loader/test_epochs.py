@@ -34,7 +34,6 @@ EXAMPLES = settings(
 
 
 @pytest.mark.parametrize(("batch_size", "mmap"), [(1, True), (16, True), (16, False), (500, False)])
-@pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_batches_are_the_samples_that_were_written(load, rich, expect_rich, order, mmap, batch_size):
     loader = load(
         rich, batch_size, mmap=mmap, with_index=True, ragged="offsets", memory=gdsload.Memory(arena=LARGE), **order
@@ -95,7 +94,6 @@ def test_all_ranks_together_give_every_sample_once(plain, order, batch_size, wor
     assert all(len(batch) == batch_size for batch in full)
 
 
-@pytest.mark.parametrize("mmap", [True, False])
 def test_an_empty_batch_has_every_field_with_its_type(load, rich, expect_rich, mmap):
     """As a batch sampler may want it; nothing else asks for one."""
     wanted = [[3, 4], [], [5]]
@@ -134,7 +132,6 @@ class TestNothingElseDecidesTheOrder:
         monkeypatch.setattr("os.sched_getaffinity", lambda _: range(workers + 1))
         self.same(load(rich, 6, seed=3, with_index=True, **order), reference)
 
-    @pytest.mark.parametrize("mmap", [True, False])
     def test_how_long_reads_take(self, load, rich, order, reference, wrap, mmap):
         delays = random.Random(1)
         wrap(lambda inner: SlowBackend(inner, lambda: delays.random() * 0.004))

@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 import gdsload
 from gdsload import FileChangedError, FormatError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.testing import Fault, FaultyBackend
-from tests.loader.taking import BLOCK, ORDERS, begin, collect, firsts, numbers
+from tests.loader.taking import BLOCK, begin, collect, firsts, numbers
 
 
 def data_offset(path, sample):
@@ -39,7 +39,6 @@ def reference(load, plain):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("sample", [0, 307, 999])
 def test_a_sample_that_cannot_be_read(load, plain, reference, wrap, order, way, sample):
     mmap, when = way
@@ -82,7 +81,6 @@ def test_a_sample_that_cannot_be_read(load, plain, reference, wrap, order, way, 
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("calls", [[0], [1], [2, 3, 5], range(1, 60, 4)], ids=str)
 def test_a_read_that_works_the_second_time_leaves_no_gap(load, plain, reference, wrap, order, way, calls):
     """Whatever is done about it: if no error comes, all batches come."""
@@ -119,7 +117,6 @@ def test_errors_of_any_class_come_out(load, plain, wrap, make, when):
 
 
 class TestDamagedFiles:
-    @pytest.mark.parametrize("mmap", [True, False])
     @pytest.mark.parametrize("what", ["cut short", "removed", "replaced", "written to"])
     def test_while_they_are_in_use(self, load, own_plain, mmap, what):
         loader = load(own_plain, 8, with_index=True, mmap=mmap, memory=gdsload.Memory(prefetch=1))
@@ -149,7 +146,6 @@ class TestDamagedFiles:
         assert "field 'text' holds a text that is no valid UTF-8" in str(error)
         assert "verify" in str(error)
 
-    @pytest.mark.parametrize("mmap", [True, False])
     def test_too_few_descriptors(self, load, own_plain, mmap, monkeypatch):
         def refuse(*_args, **_options):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

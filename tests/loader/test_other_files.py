@@ -127,7 +127,6 @@ def fetched(rich, monkeypatch):
     return dataset
 
 
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_batches_are_those_of_local_files(fetched, load, expect_rich, shuffle, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a local file was opened")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gdsload.testing import assert_resumes_everywhere
-from tests.loader.taking import ORDERS, prints
+from tests.loader.taking import prints
 
 
 def draw(sample, generator):
@@ -19,7 +19,6 @@ def jitter(batch, generator):
     return {**batch, "noise": torch.rand(len(batch["x"]), generator=generator, device=batch["x"].device)}
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize(
     "transforms", [{}, {"sample_transform": draw}, {"device_transform": jitter}], ids=["plain", "sample", "device"]
 )
@@ -32,7 +31,6 @@ def test_batches_are_those_that_are_made_ahead(load, plain, order, transforms):
             assert prints(one) == prints(ahead)
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_it_resumes_at_every_step(load, plain, order):
     assert_resumes_everywhere(lambda: load(plain, 100, ahead=False, sample_transform=draw, with_index=True, **order))
 

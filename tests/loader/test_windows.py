@@ -186,7 +186,6 @@ def test_samplers_subsets_and_ranks(steps, shape):
 
 
 @SHAPED
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_resumed_at_every_step(steps, shape, shuffle):
     windows = Windows(steps, **shape, stride=2, within="episode")
     order = gdsload.BlockShuffle(block=8, window=16, lanes=2) if shuffle == "block" else shuffle

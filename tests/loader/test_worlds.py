@@ -29,7 +29,6 @@ def test_the_process_group_decides(load, plain, group):
 @pytest.mark.parametrize(
     "order", [{}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}]
 )
-@pytest.mark.parametrize("mmap", [True, False])
 def test_a_loader_made_before_the_group_is_that_of_one_made_after_it(load, plain, join, order, mmap):
     options = {"with_index": True, "mmap": mmap, **order}
     before, asked = load(plain, 10, **options), load(plain, 10, **options)

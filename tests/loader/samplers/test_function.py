@@ -60,7 +60,6 @@ def load_of(make):
 
 
 class TestBatches:
-    @pytest.mark.parametrize("mmap", [True, False])
     @pytest.mark.parametrize("name", FUNCTIONS)
     def test_are_of_its_indices_epoch_after_epoch(self, load_of, name, mmap):
         function = FUNCTIONS[name]
