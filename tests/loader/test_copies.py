@@ -12,7 +12,7 @@ from torch.utils.data import RandomSampler, Subset
 
 import gdsload
 from gdsload import LoaderClosedError
-from tests.loader.taking import firsts
+from tests.loader.taking import firsts, seeded
 
 WAYS = {"pickled": lambda loader: pickle.loads(pickle.dumps(loader)), "copied": copy.deepcopy, "shared": copy.copy}
 
@@ -34,12 +34,8 @@ class Named(gdsload.DataLoader):
         self.name = name
 
 
-def seeded(seed):
-    return RandomSampler(range(1000), generator=torch.Generator().manual_seed(seed))
-
-
 def drawn(epoch):
-    return torch.randperm(1000, generator=torch.Generator().manual_seed(epoch))
+    return torch.randperm(1000, generator=seeded(epoch))
 
 
 OPTIONS = {
@@ -47,7 +43,7 @@ OPTIONS = {
     "shuffled": lambda: {"shuffle": True, "seed": 3, "transform": double},
     "by blocks": lambda: {"shuffle": gdsload.BlockShuffle(block=16, window=64, lanes=2)},
     "a rank": lambda: {"shuffle": True, "ranks": (1, 3)},
-    "a sampler": lambda: {"sampler": seeded(1)},
+    "a sampler": lambda: {"sampler": RandomSampler(range(1000), generator=seeded())},
     "a function of the epoch": lambda: {"sampler": drawn},
 }
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, RandomSampler
 
@@ -16,7 +16,7 @@ import gdsload
 from gdsload.errors import StateError
 from gdsload.order import Schedule, make_order
 from gdsload.testing import RecordingBackend, SlowBackend, fingerprint
-from tests.loader.taking import begin, numbers
+from tests.loader.taking import EXAMPLES, begin, numbers
 from tests.order.quality import batch_ids
 
 ORDERS = [
@@ -28,9 +28,6 @@ ORDERS = [
     {"shuffle": gdsload.BlockShuffle(block=7, window=13, lanes=17)},
 ]
 LARGE = "1GiB"
-EXAMPLES = settings(
-    max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 
 
 @pytest.mark.parametrize(("batch_size", "mmap"), [(1, True), (16, True), (16, False), (500, False)])

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Subset
 
@@ -13,7 +13,7 @@ import gdsload
 from gdsload import DatasetNotFoundError, FormatError, OptionError, ShardDataset, ShardWriter
 from gdsload.loader.selection import select
 from gdsload.order import Schedule, make_order
-from tests.loader.taking import BLOCK, ORDERS, numbers
+from tests.loader.taking import BLOCK, EXAMPLES, ORDERS, numbers
 from tests.order.quality import batch_ids
 
 
@@ -22,7 +22,7 @@ def shards(plain):
     return ShardDataset(plain)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@EXAMPLES
 @given(
     indices=st.lists(st.integers(-1000, 999), max_size=80),
     order=st.sampled_from(ORDERS),

@@ -6,19 +6,14 @@ from itertools import chain, islice
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Subset
 
 import gdsload
 from gdsload import OptionError, SampleIndexError, StateError
 from gdsload.testing import assert_resumes_everywhere
-from tests.loader.samplers.test_samplers import seeded
-from tests.loader.taking import begin, numbers
-
-EXAMPLES = settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+from tests.loader.taking import EXAMPLES, begin, numbers, seeded
 
 
 def drawn(epoch):

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
@@ -26,16 +26,9 @@ from gdsload import LoaderClosedError, OptionError, SampleIndexError, StateError
 from gdsload.loader.samplers import sampled
 from gdsload.loader.samplers.draws import Draws
 from gdsload.testing import RecordingBackend, assert_resumes_everywhere
-from tests.loader.taking import begin, collect
+from tests.loader.taking import EXAMPLES, begin, collect, seeded
 
 ALL = range(1000)
-EXAMPLES = settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
-
-def seeded(seed=3):
-    return torch.Generator().manual_seed(seed)
 
 
 class Own:
