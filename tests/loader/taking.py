@@ -21,6 +21,16 @@ def raw_bytes(tensor):
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
+def noisy_sample(sample, generator):
+    """The sample with random numbers of its own generator, and of torch's."""
+    return {**sample, "own": torch.rand((), generator=generator), "torch": torch.empty(2).uniform_(3, 4)}
+
+
+def noisy_batch(batch, generator):
+    """The batch with a random number for each of its samples."""
+    return {**batch, "noise": torch.rand(len(batch["x"]), generator=generator)}
+
+
 def prints(batches):
     """The fingerprint of each batch."""
     return [fingerprint(batch) for batch in batches]

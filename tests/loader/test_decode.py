@@ -11,20 +11,11 @@ from PIL import Image
 from gdsload import DataLoader, Field, FormatError, Memory, OptionError, ShardDataset, ShardWriter
 from gdsload.testing import assert_resumes_everywhere
 from gdsload.transforms import DecodeImage
+from tests.loader.pictures import encoded
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 RANDOM = DecodeImage(size=20, crop="random-resized", flip=0.5)
 COUNT = 60
-
-
-def encoded(number):
-    generator = np.random.default_rng(number)
-    height, width = generator.integers(9, 70, 2).tolist()
-    small = generator.integers(0, 256, (height // 6 + 1, width // 6 + 1, 3), np.uint8)
-    image = Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
-    out = io.BytesIO()
-    image.save(out, ["JPEG", "PNG", "WEBP", "JPEG"][number % 4])
-    return out.getvalue()
 
 
 def pixels(data):

@@ -15,8 +15,8 @@ from torch.utils.data import DistributedSampler, RandomSampler
 import gdsload
 from gdsload.errors import StateError
 from gdsload.order import Schedule, make_order
-from gdsload.testing import RecordingBackend, SlowBackend, fingerprint
-from tests.loader.taking import EXAMPLES, begin, numbers
+from gdsload.testing import RecordingBackend, SlowBackend
+from tests.loader.taking import EXAMPLES, begin, numbers, prints
 from tests.order.quality import batch_ids
 
 ORDERS = [
@@ -108,31 +108,28 @@ def order(request):
 @pytest.fixture(scope="module")
 def reference(rich, order):
     with gdsload.DataLoader(rich, 6, seed=3, device="cpu", with_index=True, **order) as loader:
-        return [fingerprint(batch) for batch in loader]
+        return prints(loader)
 
 
 class TestNothingElseDecidesTheOrder:
-    def same(self, loader, reference):
-        assert [fingerprint(batch) for batch in loader] == reference
-
     @pytest.mark.parametrize(
         ("budget", "mmap"),
         [({"prefetch": 1}, True), ({"prefetch": 3000}, True), ({"prefetch": 3000}, False), ({"arena": "2MiB"}, False)],
     )
     def test_budgets_and_mappings(self, load, rich, order, reference, budget, mmap):
         options = {"memory": gdsload.Memory(**budget), "mmap": mmap, "with_index": True, **order}
-        self.same(load(rich, 6, seed=3, **options), reference)
+        assert prints(load(rich, 6, seed=3, **options)) == reference
 
     @pytest.mark.parametrize("workers", [2, 7])
     def test_the_number_of_threads(self, load, rich, order, reference, workers, monkeypatch):
         monkeypatch.setattr("gdsload.engine.limits.MOST_THREADS", workers)
         monkeypatch.setattr("os.sched_getaffinity", lambda _: range(workers + 1))
-        self.same(load(rich, 6, seed=3, with_index=True, **order), reference)
+        assert prints(load(rich, 6, seed=3, with_index=True, **order)) == reference
 
     def test_how_long_reads_take(self, load, rich, order, reference, wrap, mmap):
         delays = random.Random(1)
         wrap(lambda inner: SlowBackend(inner, lambda: delays.random() * 0.004))
-        self.same(load(rich, 6, seed=3, mmap=mmap, with_index=True, **order), reference)
+        assert prints(load(rich, 6, seed=3, mmap=mmap, with_index=True, **order)) == reference
 
 
 def test_the_windows_in_memory_stay_within_arena_bytes(load, plain, wrap):

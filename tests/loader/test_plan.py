@@ -120,8 +120,8 @@ def test_a_loader_as_text_says_where_later_epochs_come_from(planned, device, giv
 
 
 def test_options_are_refused_before_the_dataset_is_looked_at(tmp_path):
-    with pytest.raises(gdsload.OptionError, match="arena is"):
-        gdsload.DataLoader(tmp_path / "nothing", device="cpu", memory=gdsload.Memory(arena="many"))
+    with pytest.raises(gdsload.OptionError, match="batch_size is"):
+        gdsload.DataLoader(tmp_path / "nothing", 0, device="cpu")
 
 
 def images(path):

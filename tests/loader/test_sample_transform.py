@@ -20,7 +20,7 @@ from gdsload import LoaderClosedError, OptionError, ReadError
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast
-from tests.loader.taking import ORDERS, begin
+from tests.loader.taking import ORDERS, begin, noisy_sample
 
 MODULE = """
     import os, random, threading
@@ -81,10 +81,6 @@ def summary(sample):
         "image": sample["image"] * 2, "label": sample["label"], "flag": sample["flag"].numpy(),
         "points": (sample["points"].sum(0), len(sample["codes"])), "text": sample["text"], "blob": len(sample["blob"]),
     }  # fmt: skip
-
-
-def noisy(sample, generator):
-    return {**sample, "own": torch.rand((), generator=generator), "torch": torch.empty(2).uniform_(3, 4)}
 
 
 def key_of(sample, generator):
@@ -155,7 +151,7 @@ class TestRandomNumbers:
     def test_any_number_of_threads_gives_the_same(self, load, plain, order):
         before = torch.get_rng_state()
         found = [
-            draws(load(plain, 50, seed=3, sample_transform=gdsload.PerSample(noisy, workers=count), **order))
+            draws(load(plain, 50, seed=3, sample_transform=gdsload.PerSample(noisy_sample, workers=count), **order))
             for count in (1, 2, 7)
         ]
         assert found[0] == found[1] == found[2]
@@ -183,9 +179,9 @@ class TestRandomNumbers:
         soon(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
     def test_ranks_draw_what_one_process_draws(self, load, plain):
-        whole, parts = draws(load(plain, 64, "full", sample_transform=noisy)), {}
+        whole, parts = draws(load(plain, 64, "full", sample_transform=noisy_sample)), {}
         for rank in range(4):
-            part = draws(load(plain, 16, "full", ranks=(rank, 4), sample_transform=noisy))
+            part = draws(load(plain, 16, "full", ranks=(rank, 4), sample_transform=noisy_sample))
             assert all(parts.setdefault(number, drawn) == drawn for number, drawn in part.items())
         assert parts == whole
 
@@ -302,7 +298,7 @@ class TestErrors:
 
 class TestEnd:
     def test_a_loader_that_is_dropped_takes_its_threads_along(self, plain, threads, soon):
-        loader = gdsload.DataLoader(plain, 10, device="cpu", sample_transform=noisy)
+        loader = gdsload.DataLoader(plain, 10, device="cpu", sample_transform=noisy_sample)
         next(iter(loader))
         assert any(name.startswith("gdsload-sample") for name in threads())
         del loader
