@@ -75,6 +75,26 @@ def functions(folder, monkeypatch):
     return sample_functions
 
 
+@pytest.fixture
+def run_script(plain, folder, tmp_path):
+    """Runs a program that makes loaders, with `loader(function)`, whose processes call a function."""
+    begin = f"""
+        import os, signal, gdsload, sample_functions
+        def loader(function):
+            calls = gdsload.PerSample(function, workers=1, processes=True)
+            return gdsload.DataLoader({str(plain)!r}, 10, device="cpu", sample_transform=calls)
+    """
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(folder)])}
+
+    def run(script):
+        path = tmp_path / "script.py"
+        path.write_text(textwrap.dedent(begin) + textwrap.dedent(script))
+        command = [sys.executable, str(path)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ, check=False)
+
+    return run
+
+
 def summary(sample):
     """Something of each field, of one shape."""
     return {
@@ -332,57 +352,37 @@ class TestEnd:
             close()
 
     @pytest.mark.slow
-    def test_a_program_that_ends_in_an_epoch_ends_quietly(self, plain, folder):
-        script = f"""
-            import gdsload, sample_functions
+    def test_a_program_that_ends_in_an_epoch_ends_quietly(self, run_script):
+        found = run_script("""
             if __name__ == "__main__":
-                loader = gdsload.DataLoader({str(plain)!r}, 10, device="cpu", sample_transform=gdsload.PerSample(
-                    sample_functions.draw, workers=1, processes=True))
-                for batch in loader:
+                for batch in loader(sample_functions.draw):
                     break
                 print("done")
-        """
-        found = run_script(script, folder, timeout=100)
+        """)
         assert (found.returncode, found.stdout, found.stderr) == (0, "done\n", "")
 
     @pytest.mark.slow
-    def test_processes_end_with_a_parent_that_is_killed(self, plain, folder, soon):
-        script = f"""
-            import os, signal, gdsload, sample_functions
+    def test_processes_end_with_a_parent_that_is_killed(self, run_script, soon):
+        found = run_script("""
             if __name__ == "__main__":
-                loader = gdsload.DataLoader({str(plain)!r}, 100, device="cpu", sample_transform=gdsload.PerSample(
-                    sample_functions.draw, workers=1, processes=True))
-                print(*{{pid for batch in loader for pid in batch["pid"].tolist()}}, flush=True)
+                batches = loader(sample_functions.draw)
+                print(*{pid for batch in batches for pid in batch["pid"].tolist()}, flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
-        """
-        found = run_script(script, folder, timeout=100)
+        """)
         assert found.returncode == -signal.SIGKILL
         pids = list(map(int, found.stdout.split()))
         assert pids
         soon(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
 
     @pytest.mark.slow
-    def test_a_script_without_a_guard_is_told_so(self, plain, tmp_path):
-        script = f"""
-            import gdsload
+    def test_a_script_without_a_guard_is_told_so(self, run_script):
+        found = run_script("""
             def same(sample):
                 return sample
-            loader = gdsload.DataLoader({str(plain)!r}, 100, device="cpu", sample_transform=gdsload.PerSample(
-                same, workers=1, processes=True))
-            next(iter(loader))
-        """
-        found = run_script(script, tmp_path, timeout=100)
+            next(iter(loader(same)))
+        """)
         assert found.returncode == 1
         assert 'Put the call under `if __name__ == "__main__":`' in found.stderr
-
-
-def run_script(script, folder, timeout):
-    path = folder / f"script{time.monotonic_ns()}.py"
-    path.write_text(textwrap.dedent(script))
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(folder)])}
-    return subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, timeout=timeout, env=environ, check=False
-    )
 
 
 class TestOptions:
