@@ -18,8 +18,6 @@ from tests.drives import files_of, folder_of, make_drives
 
 
 class Failing:
-    """Every read fails."""
-
     def read(self, fds, _offsets, _nbytes, _addresses):
         return np.full(len(fds), -errno.EIO)
 

@@ -92,8 +92,6 @@ class Fetched:
 
 
 class FetchedReads:
-    """Reads of `Fetched`."""
-
     def __init__(self, files, extents):
         self._files, self._extents = files, extents
 
@@ -164,8 +162,6 @@ def test_an_object_that_changes_is_noticed(fetched, load, monkeypatch):
 
 
 class Mine(HostBackend):
-    """Another backend."""
-
     name = "mine"
 
 
