@@ -16,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import gdsload
 from gdsload import Field
 from gdsload.backends.host import HostBackend
+from tests.loader.taking import ORDERS, raw_bytes
 from tests.pools import own_threads
 
 RICH = {
@@ -77,10 +78,6 @@ def write_plain(path, samples, width=8, shard_bytes="256KiB"):
     return path
 
 
-def raw_bytes(tensor):
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
 @pytest.fixture(scope="session")
 def rich(tmp_path_factory):
     """143 samples of every kind of field, in shards of different lengths."""
@@ -129,10 +126,8 @@ def writers():
 def expect_rich():
     """Whether a batch, with ragged fields as pairs (values, offsets), holds these samples of `rich`, bit by bit."""
 
-    known = functools.cache(rich_sample)
-
     def check(batch, numbers):
-        samples = [known(number) for number in numbers]
+        samples = [rich_sample(number) for number in numbers]
         for name, found in batch.items():
             if name == "index":
                 continue
@@ -143,15 +138,31 @@ def expect_rich():
                 values, offsets = found
                 assert offsets.dtype == torch.int64
                 assert offsets.tolist() == np.cumsum([0, *map(len, wanted)]).tolist()
-                assert values.shape[1:] == known(0)[name].shape[1:]
-                assert values.dtype == known(0)[name].dtype
+                assert values.shape[1:] == rich_sample(0)[name].shape[1:]
+                assert values.dtype == rich_sample(0)[name].dtype
                 assert raw_bytes(values) == b"".join(map(raw_bytes, wanted))
             else:
-                assert found.shape == (len(samples), *known(0)[name].shape)
-                assert found.dtype == known(0)[name].dtype
+                assert found.shape == (len(samples), *rich_sample(0)[name].shape)
+                assert found.dtype == rich_sample(0)[name].dtype
                 assert raw_bytes(found) == b"".join(map(raw_bytes, wanted))
 
     return check
+
+
+@pytest.fixture(params=[True, False], ids=["mapped", "unmapped"])
+def mmap(request):
+    return request.param
+
+
+@pytest.fixture(params=ORDERS, ids=str)
+def order(request):
+    """Options of a loader: one of each kind of order."""
+    return request.param
+
+
+@pytest.fixture(params=[False, "full", "block"])
+def shuffle(request):
+    return request.param
 
 
 @pytest.fixture

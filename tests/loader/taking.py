@@ -1,10 +1,34 @@
 """Batches taken of loaders, as many tests do it."""
 
+import torch
+from hypothesis import HealthCheck, settings
+
 import gdsload
 from gdsload.testing import fingerprint
 
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
 ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
+EXAMPLES = settings(
+    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def seeded(seed=3):
+    return torch.Generator().manual_seed(seed)
+
+
+def raw_bytes(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def noisy_sample(sample, generator):
+    """The sample with random numbers of its own generator, and of torch's."""
+    return {**sample, "own": torch.rand((), generator=generator), "torch": torch.empty(2).uniform_(3, 4)}
+
+
+def noisy_batch(batch, generator):
+    """The batch with a random number for each of its samples."""
+    return {**batch, "noise": torch.rand(len(batch["x"]), generator=generator)}
 
 
 def prints(batches):

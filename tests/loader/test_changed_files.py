@@ -8,7 +8,6 @@ import pytest
 import gdsload
 from gdsload import FileChangedError
 from gdsload.shards.identity import Watch
-from tests.loader.taking import ORDERS
 
 
 def overwrite(path):
@@ -38,8 +37,6 @@ def run(loader, folder, at, number):
 CASES = [(0, 0), (0, 3), (40, 1), (60, 2), (95, 3), (120, 0), (122, 3)]
 
 
-@pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize(("at", "number"), CASES)
 def test_no_batch_is_made_of_what_was_written_over_a_shard(load, own_plain, mmap, order, at, number):
     loader = load(own_plain, 8, with_index=True, mmap=mmap, memory=gdsload.Memory(prefetch=1), **order)
@@ -110,7 +107,6 @@ def test_an_epoch_that_looks_often_enough_looks_at_nothing_in_the_end(load, plai
     assert looked == [[]]
 
 
-@pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize(
     "change", [lambda shard: os.link(shard, f"{shard}.backup"), lambda shard: os.chmod(shard, 0o400)]
 )

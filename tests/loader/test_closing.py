@@ -19,11 +19,6 @@ from tests.loader.taking import BLOCK, begin, numbers
 from tests.pools import no_threads
 
 
-@pytest.fixture(params=[True, False], ids=["mapped", "unmapped"])
-def mmap(request):
-    return request.param
-
-
 class TestClose:
     def test_batches_stay_and_all_iterators_end(self, load, plain, wrap, threads, mmap):
         """Whatever the loader thinks of them: it must not take memory away that one still reads."""

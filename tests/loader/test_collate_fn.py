@@ -11,8 +11,6 @@ import gdsload
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from tests.loader.taking import numbers
 
-ORDERS = [{"shuffle": False}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=4, window=16, lanes=2)}]
-
 
 def detection(samples):
     """As loops for detection have it: what differs in size stays in lists."""
@@ -26,7 +24,6 @@ def mixed(samples):
 
 
 class TestBatches:
-    @pytest.mark.parametrize("order", ORDERS, ids=str)
     def test_they_are_those_of_torchs_loader(self, load, rich, order):
         """Of samples as the dataset gives them, in the order of a loader without it."""
         dataset = gdsload.ShardDataset(rich)

@@ -15,10 +15,10 @@ from gdsload.testing import fingerprint
 RAGGED = ["points", "normals", "codes", "ragged_fp8", "text", "blob"]
 
 
-@pytest.fixture(params=[True, False], ids=["mapped", "unmapped"])
-def opened(request, rich):
+@pytest.fixture
+def opened(rich, mmap):
     """Opens it: pytest holds what fixtures give for longer than the threads of a dataset may live."""
-    return partial(gdsload.ShardDataset, rich, mmap=request.param)
+    return partial(gdsload.ShardDataset, rich, mmap=mmap)
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,8 @@ from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.loader import resources
 from gdsload.loader.plan import LoaderPlan
 from gdsload.system.memory import BatchPool, address_of
-from gdsload.testing import fingerprint
 from gdsload.transforms import DecodeImage
-from tests.loader.taking import begin
+from tests.loader.taking import begin, prints
 
 STREAM = SimpleNamespace(stream_id=0, device_index=0, wait_stream=lambda _other: None)
 
@@ -80,40 +79,39 @@ def device(monkeypatch):
     return found
 
 
-def both(load, device, monkeypatch, *given, **options):
-    """What batches are on the device, and without one."""
-    found = [fingerprint(batch) for batch in load(*given, **options)]
-    assert device.copied
-    monkeypatch.setattr(LoaderPlan, "copies_ahead", False)
-    return found, [fingerprint(batch) for batch in load(*given, **options)]
+@pytest.fixture
+def check(load, device, monkeypatch):
+    """Whether batches on the device are those of a loader without one."""
+
+    def same(*given, **options):
+        found = prints(load(*given, **options))
+        assert device.copied
+        monkeypatch.setattr(LoaderPlan, "copies_ahead", False)
+        assert found == prints(load(*given, **options))
+
+    return same
 
 
 @pytest.mark.parametrize(
     ("ragged", "mmap"), [("jagged", True), ("jagged", False), ("offsets", False), ("padded", True), ("varlen", True)]
 )
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
-def test_batches_are_those_of_the_cpu(load, rich, device, monkeypatch, shuffle, ragged, mmap):
-    options = {"ragged": ragged, "mmap": mmap, "with_index": True, "with_real": True}
-    found, wanted = both(load, device, monkeypatch, rich, 17, shuffle, **options)
-    assert found == wanted
+def test_batches_are_those_of_the_cpu(check, rich, shuffle, ragged, mmap):
+    check(rich, 17, shuffle, ragged=ragged, mmap=mmap, with_index=True, with_real=True)
 
 
 @pytest.mark.parametrize("pack", [(), "auto"])
-def test_packed_fields_and_windows(load, writers, tmp_path, device, monkeypatch, pack):
+def test_packed_fields_and_windows(check, writers, tmp_path, device, pack):
     device.late, (write_rich, _) = False, writers
     steps = gdsload.Windows(write_rich(tmp_path / "d", 80, pack_fields=pack), 4, 3)
-    fields = ["image", "label", "flag", "u16", "bf16", "fp8"]
-    found, wanted = both(load, device, monkeypatch, steps, 5, "full", fields=fields)
-    assert found == wanted
+    check(steps, 5, "full", fields=["image", "label", "flag", "u16", "bf16", "fp8"])
 
 
 WHOLE = DecodeImage(size=20, on_error="zeros")
 
 
 @pytest.mark.parametrize("options", [WHOLE, DecodeImage()], ids=["one size", "a list"])
-def test_decoded_images(load, numbered_images, device, monkeypatch, options):
-    found, wanted = both(load, device, monkeypatch, numbered_images, 7, "full", decode={"image": options})
-    assert found == wanted
+def test_decoded_images(check, numbered_images, options):
+    check(numbered_images, 7, "full", decode={"image": options})
 
 
 @pytest.mark.parametrize("way", [{}, {"sample_transform": dict}])
@@ -136,21 +134,18 @@ def test_on_a_device_without_streams_the_consumers_thread_copies_and_waits(load,
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_samples_that_were_transformed(load, rich, device, monkeypatch, ahead):
+def test_samples_that_were_transformed(check, rich, device, ahead):
     """What they are made of is copied, whatever that is, and their indices are not."""
 
     def change(sample):
         return {"pair": (sample["image"] * 2, [sample["label"]]), "text": sample["text"], "index": sample["index"]}
 
-    options = {"sample_transform": gdsload.PerSample(change, workers=2), "ahead": ahead, "with_index": True}
-    found, wanted = both(load, device, monkeypatch, rich, 17, "full", **options)
-    assert found == wanted
+    check(rich, 17, "full", sample_transform=gdsload.PerSample(change, workers=2), ahead=ahead, with_index=True)
     assert sum(device.copied) == 143 * (15 * 4 + 8)
 
 
-def test_device_transforms_get_what_is_on_the_device(load, plain, device, monkeypatch):
-    found, wanted = both(load, device, monkeypatch, plain, 100, device_transform=lambda batch: batch["x"] * 2)
-    assert found == wanted
+def test_device_transforms_get_what_is_on_the_device(check, plain):
+    check(plain, 100, device_transform=lambda batch: batch["x"] * 2)
 
 
 def test_batches_are_copied_before_they_are_asked_for(load, plain, device, soon):

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+from itertools import islice
 
 import pytest
 import torch
@@ -12,13 +13,9 @@ from torch.utils.data import RandomSampler, Subset
 
 import gdsload
 from gdsload import LoaderClosedError
-from tests.loader.taking import firsts
+from tests.loader.taking import firsts, seeded
 
 WAYS = {"pickled": lambda loader: pickle.loads(pickle.dumps(loader)), "copied": copy.deepcopy, "shared": copy.copy}
-
-
-def some(batches, count):
-    return firsts(batch for _, batch in zip(range(count), batches, strict=False))
 
 
 def double(batch):
@@ -34,12 +31,8 @@ class Named(gdsload.DataLoader):
         self.name = name
 
 
-def seeded(seed):
-    return RandomSampler(range(1000), generator=torch.Generator().manual_seed(seed))
-
-
 def drawn(epoch):
-    return torch.randperm(1000, generator=torch.Generator().manual_seed(epoch))
+    return torch.randperm(1000, generator=seeded(epoch))
 
 
 OPTIONS = {
@@ -47,7 +40,7 @@ OPTIONS = {
     "shuffled": lambda: {"shuffle": True, "seed": 3, "transform": double},
     "by blocks": lambda: {"shuffle": gdsload.BlockShuffle(block=16, window=64, lanes=2)},
     "a rank": lambda: {"shuffle": True, "ranks": (1, 3)},
-    "a sampler": lambda: {"sampler": seeded(1)},
+    "a sampler": lambda: {"sampler": RandomSampler(range(1000), generator=seeded())},
     "a function of the epoch": lambda: {"sampler": drawn},
 }
 
@@ -57,9 +50,9 @@ OPTIONS = {
 @given(way=st.sampled_from(list(WAYS)), at=st.floats(0, 0.99), batch_size=st.sampled_from([23, 64]))
 def test_a_copy_goes_on_where_the_loader_stands(plain, options, way, at, batch_size):
     with gdsload.DataLoader(plain, batch_size, device="cpu", **OPTIONS[options]()) as loader:
-        some(loader, len(loader) + 1)  # a whole epoch
+        firsts(loader)
         batches = iter(loader)
-        some(batches, int(at * len(loader)))
+        firsts(islice(batches, int(at * len(loader))))
         with WAYS[way](loader) as made:
             assert (made.batch_size, made.epoch, len(made)) == (batch_size, 1, len(loader))
             assert firsts(made) == firsts(batches)

@@ -11,20 +11,11 @@ from PIL import Image
 from gdsload import DataLoader, Field, FormatError, Memory, OptionError, ShardDataset, ShardWriter
 from gdsload.testing import assert_resumes_everywhere
 from gdsload.transforms import DecodeImage
+from tests.loader.pictures import encoded
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 RANDOM = DecodeImage(size=20, crop="random-resized", flip=0.5)
 COUNT = 60
-
-
-def encoded(number):
-    generator = np.random.default_rng(number)
-    height, width = generator.integers(9, 70, 2).tolist()
-    small = generator.integers(0, 256, (height // 6 + 1, width // 6 + 1, 3), np.uint8)
-    image = Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
-    out = io.BytesIO()
-    image.save(out, ["JPEG", "PNG", "WEBP", "JPEG"][number % 4])
-    return out.getvalue()
 
 
 def pixels(data):
@@ -67,7 +58,6 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("kind", ["image", "bytes"])
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_images_keep_their_size(images, tmp_path, shuffle, kind):
     with loader(written(tmp_path / "d", images, kind), DecodeImage(), shuffle=shuffle) as batches:
         found = by_label(batches)
@@ -109,7 +99,6 @@ def test_a_sample_is_cut_out_the_same_by_any_number_of_processors(path):
     assert same(*found)
 
 
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_ranks_together_make_what_one_makes(path, shuffle):
     with loader(path, shuffle=shuffle, batch_size=12) as alone:
         whole = by_label(alone)

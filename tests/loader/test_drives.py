@@ -18,8 +18,6 @@ from tests.drives import files_of, folder_of, make_drives
 
 
 class Failing:
-    """Every read fails."""
-
     def read(self, fds, _offsets, _nbytes, _addresses):
         return np.full(len(fds), -errno.EIO)
 
@@ -100,7 +98,6 @@ class Meeting:
         pass
 
 
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_reads_of_both_drives_are_under_way_at_the_same_time(over_two, load, shuffle):
     meeting = Meeting(30.0)
 
@@ -157,7 +154,6 @@ def test_a_drive_that_does_not_answer_leaves_the_other_at_work(over_two, load, i
     assert sorted(reader.result(timeout=30)["x"][:, 7].tolist()) == list(range(64))
 
 
-@pytest.mark.parametrize("mmap", [True, False])
 def test_bytes_and_order_do_not_depend_on_the_drives(over_two, load, mmap):
     class OverTwo(ShardDataset):
         open_files = files_of(where=folder_of)

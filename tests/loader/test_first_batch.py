@@ -15,7 +15,6 @@ def large(writers, tmp_path_factory):
     return writers[1](tmp_path_factory.mktemp("large") / "large", 100_000, width=64, shard_bytes="8MiB")
 
 
-@pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("shuffle", [False, True, "full", "block"])
 def test_the_first_batch_of_a_hundred_thousand_samples(large, shuffle, mmap, record_property):
     times = []

@@ -9,7 +9,6 @@ from gdsload import SampleIndexError, ShardDataset
 from gdsload.testing import fingerprint
 
 
-@pytest.mark.parametrize("mmap", [True, False])
 def test_as_read_batch_reads_them(rich, mmap):
     dataset, random = ShardDataset(rich, mmap=mmap), np.random.default_rng(0)
     for count in (0, 1, 7, 200):

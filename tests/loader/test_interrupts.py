@@ -15,7 +15,6 @@ from gdsload.testing import SlowBackend
 HOUSE = str(Path(gdsload.__file__).parent)
 
 
-@pytest.mark.parametrize("mmap", [True, False], ids=["mapped", "unmapped"])
 def test_the_loader_stops_within_a_second_and_says_where_to_go_on(load, plain, wrap, threads, mmap):
     def strike():
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
@@ -64,7 +63,6 @@ def test_ctrl_c_does_not_wait_for_reads_that_hang(load, plain, wrap, threads, in
     assert 0 < state["position"] < 1000
 
 
-@pytest.mark.parametrize("mmap", [True, False], ids=["mapped", "unmapped"])
 def test_nothing_can_be_struck_where_things_are_dropped(plain, mmap, threads, soon):
     """Python forgets what is raised there; so no Python code runs, in this thread, that Ctrl-C could strike."""
     entered = []

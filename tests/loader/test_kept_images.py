@@ -1,18 +1,17 @@
 """cache="ram": images are decoded once, and batches are those of a loader that decodes them every time."""
 
-import io
 from collections import Counter
+from functools import partial
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from gdsload import BlockShuffle, DataLoader, Field, FormatError, Memory, OptionError, ShardWriter
 from gdsload.engine.images import decode
 from gdsload.loader import resources
 from gdsload.testing import assert_resumes_everywhere
 from gdsload.transforms import DecodeImage
+from tests.loader import pictures
 
 COUNT = 45
 BAD = 7
@@ -24,19 +23,11 @@ OPTIONS = {
     "any size, channels last": DecodeImage(flip=0.5, channels_last=True, dtype=torch.float16),
 }
 RANDOM = DecodeImage(size=9, crop="random-resized", flip=0.5)
+encoded = partial(pictures.encoded, smallest=14, largest=40)
 
 
-def encoded(number):
-    generator = np.random.default_rng(number)
-    height, width = generator.integers(14, 40, 2).tolist()
-    small = Image.fromarray(generator.integers(0, 256, (4, 5, 3), np.uint8))
-    out = io.BytesIO()
-    small.resize((width, height), Image.Resampling.BICUBIC).save(out, ["JPEG", "PNG", "WEBP"][number % 3])
-    return out.getvalue()
-
-
-def written(path, images):
-    schema = {"image": Field("image"), "label": Field("int64"), "other": Field("bytes")}
+def written(path, images, kind="image"):
+    schema = {"image": Field(kind), "label": Field("int64"), "other": Field("bytes")}
     with ShardWriter(path, schema, shard_bytes=30_000) as writer:
         for number, data in enumerate(images):
             writer.write({"image": data, "label": number, "other": encoded(number + 100)})
@@ -134,16 +125,13 @@ def test_what_is_cut_out_at_random_is_decoded_every_time(path, decodes):
 @pytest.mark.parametrize("kind", ["center", "any size, channels last"])
 def test_an_image_that_cannot_be_decoded_is_not_kept(tmp_path, kind):
     images = [b"none" if number == BAD else encoded(number) for number in range(20)]
-    schema = {"image": Field("bytes"), "label": Field("int64")}
-    with ShardWriter(tmp_path / "d", schema) as writer:
-        for number, data in enumerate(images):
-            writer.write({"image": data, "label": number})
-    with loader(tmp_path / "d", OPTIONS[kind], cache="ram") as raising:
+    path = written(tmp_path / "d", images, "bytes")
+    with loader(path, OPTIONS[kind], cache="ram") as raising:
         for _ in range(2):
             with pytest.raises(FormatError, match=f"image of sample {BAD} in field 'image' cannot be decoded"):
                 list(raising)
     zeros = DecodeImage(**{**vars(OPTIONS[kind]), "on_error": "zeros"})
-    with loader(tmp_path / "d", zeros) as plain, loader(tmp_path / "d", zeros, cache="ram") as kept:
+    with loader(path, zeros) as plain, loader(path, zeros, cache="ram") as kept:
         for _ in range(2):
             for batch, other in zip(kept, plain, strict=True):
                 assert same(batch, other)

@@ -48,7 +48,6 @@ def taken(loader):
     return found
 
 
-@pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("shuffle", [True, "full", False])
 def test_samples_of_a_dataset_come_equally_often(make, shuffle, mmap):
     with make(shuffle=shuffle, mmap=mmap) as loader:

@@ -181,7 +181,6 @@ class TestEmpty:
         return tmp_path / "empty"
 
     @pytest.mark.parametrize("shuffle", [False, True, "full", "block"])
-    @pytest.mark.parametrize("mmap", [True, False])
     def test_a_dataset_without_samples_has_no_batches(self, load, empty, shuffle, mmap):
         loader = load(empty, 10, shuffle, mmap=mmap)
         assert len(loader) == 0

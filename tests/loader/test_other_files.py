@@ -92,8 +92,6 @@ class Fetched:
 
 
 class FetchedReads:
-    """Reads of `Fetched`."""
-
     def __init__(self, files, extents):
         self._files, self._extents = files, extents
 
@@ -127,7 +125,6 @@ def fetched(rich, monkeypatch):
     return dataset
 
 
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_batches_are_those_of_local_files(fetched, load, expect_rich, shuffle, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a local file was opened")
@@ -165,8 +162,6 @@ def test_an_object_that_changes_is_noticed(fetched, load, monkeypatch):
 
 
 class Mine(HostBackend):
-    """Another backend."""
-
     name = "mine"
 
 

@@ -13,8 +13,8 @@ import torch
 
 import gdsload
 from gdsload.testing import fingerprint
+from tests.loader.taking import BLOCK
 
-BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=32, lanes=3)}
 OTHERS = {"x": gdsload.Field("float32", (2,)), "r": gdsload.Field("float32", (None, 2))}
 
 
@@ -76,7 +76,6 @@ def test_a_single_tensor_keeps_its_memory(load, plain):
         assert view.tolist() == [[4 * step + 1]] * 5
 
 
-@pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded", "varlen"])
 def test_what_is_done_to_a_batch_is_seen_nowhere_else(load, rich, mmap, ragged):
     dataset = gdsload.ShardDataset(rich, mmap=mmap)
@@ -166,7 +165,6 @@ class TestMemoryIsBounded:
             _, resident, shared, *_ = map(int, file.read().split())
         return (resident - shared) * os.sysconf("SC_PAGESIZE")
 
-    @pytest.mark.parametrize("mmap", [True, False])
     def test_over_many_epochs(self, load, large, mmap):
         loader = load(large, 8, "full", mmap=mmap, memory=gdsload.Memory(prefetch="4MiB"))
         marks = []
@@ -183,7 +181,6 @@ class TestMemoryIsBounded:
             marks.append(self.anonymous())
         assert max(marks[10:]) - max(marks[:10]) < 8 * 2**20
 
-    @pytest.mark.parametrize("mmap", [True, False])
     def test_when_loaders_are_dropped_without_being_closed(self, large, mmap, soon):
         marks = []
         for _ in range(10):

@@ -3,7 +3,6 @@
 import re
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,16 +22,8 @@ class PlannedError(Exception):
     """Carries a plan out of a loader's constructor."""
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("plan") / "shards"
-    with gdsload.ShardWriter(path) as writer:
-        writer.write_batch({"x": np.zeros((1000, 8), np.int32)})
-    return path
-
-
 @pytest.fixture
-def planned(path, monkeypatch):
+def planned(plain, monkeypatch):
     """Plans a loader for a device that need not be there."""
     monkeypatch.setattr(plan, "resolve_device", lambda device: device)
     monkeypatch.setattr(plan, "preflight", lambda *_, **__: None)
@@ -42,7 +33,7 @@ def planned(path, monkeypatch):
 
     monkeypatch.setattr(loader, "plan_loader", stop)
 
-    def made(device=CPU, dataset=path, **given):
+    def made(device=CPU, dataset=plain, **given):
         with pytest.raises(PlannedError) as raised:
             gdsload.DataLoader(dataset, device=device, **given)
         return raised.value.args[0]
@@ -129,8 +120,8 @@ def test_a_loader_as_text_says_where_later_epochs_come_from(planned, device, giv
 
 
 def test_options_are_refused_before_the_dataset_is_looked_at(tmp_path):
-    with pytest.raises(gdsload.OptionError, match="arena is"):
-        gdsload.DataLoader(tmp_path / "nothing", device="cpu", memory=gdsload.Memory(arena="many"))
+    with pytest.raises(gdsload.OptionError, match="batch_size is"):
+        gdsload.DataLoader(tmp_path / "nothing", 0, device="cpu")
 
 
 def images(path):

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
-from gdsload import DataLoader, Memory, ShardWriter
+from gdsload import DataLoader, Memory
 from gdsload.loader import resources
 
 
@@ -14,19 +13,17 @@ class ChosenError(Exception):
     """Says what was wished for."""
 
 
-@pytest.mark.parametrize(("register_bytes", "expected"), [(None, 1000 + 234), (500, 500)])
-def test_shards_in_memory_are_registered_beside_the_budget_for_others(tmp_path, monkeypatch, register_bytes, expected):
+@pytest.mark.parametrize(("register_bytes", "expected"), [(None, 1000 + 4 * 234), (500, 500)])
+def test_shards_in_memory_are_registered_beside_the_budget_for_others(plain, monkeypatch, register_bytes, expected):
     """They take no more memory then than they do anyway; what the user says counts as it is."""
 
     def choose(request, _files):
         raise ChosenError(request.register_bytes)
 
-    with ShardWriter(tmp_path / "shards") as writer:
-        writer.write_batch({"x": np.zeros((3, 2), np.float32)})
     monkeypatch.setattr(resources, "choose", choose)
     monkeypatch.setattr(resources, "default_register_bytes", lambda: 1000)
     monkeypatch.setattr(resources, "bytes_in_memory", lambda sources: 234 * len(sources))
-    with DataLoader(tmp_path / "shards", 1, memory=Memory(registered=register_bytes)) as loader:
+    with DataLoader(plain, 1, memory=Memory(registered=register_bytes)) as loader:
         plan = loader._plan
         on_gpu = replace(
             plan,
@@ -39,7 +36,7 @@ def test_shards_in_memory_are_registered_beside_the_budget_for_others(tmp_path, 
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, torch.OutOfMemoryError])
-def test_what_was_opened_is_closed_if_the_rest_cannot_be(tmp_path, monkeypatch, error):
+def test_what_was_opened_is_closed_if_the_rest_cannot_be(plain, monkeypatch, error):
     made, closed = resources.choose, []
 
     def choose(*args):
@@ -50,13 +47,11 @@ def test_what_was_opened_is_closed_if_the_rest_cannot_be(tmp_path, monkeypatch, 
     def refused(*_args):
         raise error
 
-    with ShardWriter(tmp_path / "shards") as writer:
-        writer.write_batch({"x": np.arange(10)})
-    with DataLoader(tmp_path / "shards", 10, device="cpu") as loader:
+    with DataLoader(plain, 10, device="cpu") as loader:
         with monkeypatch.context() as patch:
             patch.setattr(resources, "choose", choose)
             patch.setattr(resources, "Assembler", refused)
             with pytest.raises(error):
                 next(iter(loader))
         assert len(closed) == 1
-        assert next(iter(loader))["x"].tolist() == list(range(10))
+        assert next(iter(loader))["x"][:, 0].tolist() == list(range(10))

@@ -1,9 +1,7 @@
 """A loader resumes at every step, and refuses to where the rest would not be the rest of the same epoch."""
 
-import functools
 import json
-import operator
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import pytest
@@ -61,10 +59,8 @@ def test_another_world_size_goes_on_with_the_same_global_batches(make, order, be
                     loader.load_state_dict(state)
                 found.append((numbers(loader), loader.state_dict()))
         # What all ranks together get at each step.
-        return [
-            sorted(functools.reduce(operator.iadd, step, []))
-            for step in zip(*(batches for batches, _ in found), strict=True)
-        ], found[0][1]
+        steps = zip(*(batches for batches, _ in found), strict=True)
+        return [sorted(chain(*step)) for step in steps], found[0][1]
 
     through, end = ranks(before)
     following = ranks(before, end)[0]
@@ -75,34 +71,36 @@ def test_another_world_size_goes_on_with_the_same_global_batches(make, order, be
                 assert ranks(after, loader.state_dict())[0] == (through[step:] or following)
 
 
+def stopped(make, steps=1, **options):
+    """The state after some steps, the samples that came before it, and those that would have come."""
+    with make(**options) as loader:
+        iterator = iter(loader)
+        seen = numbers(islice(iterator, steps))
+        return loader.state_dict(), list(chain(*seen)), list(chain(*numbers(iterator)))
+
+
 class TestChangedBatchSize:
     """The position counts samples, so that a global batch of another size may begin there, too."""
-
-    def state(self, make, steps, **options):
-        with make(**options) as loader:
-            iterator = begin(loader, steps)
-            return loader.state_dict(), numbers(iterator)
 
     @pytest.mark.parametrize("order", ORDERS, ids=str)
     @pytest.mark.parametrize("tail", ["share", "pad", "drop"])
     @pytest.mark.parametrize("world", [1, 2])
     def test_the_rest_of_the_epoch_comes_once(self, make, order, tail, world):
-        state, rest = self.state(make, 3, batch_size=64, tail=tail, **order)
+        state, seen, rest = stopped(make, 3, batch_size=64, tail=tail, **order)
         found = []
         for rank in range(world):
             with make(48 // world, ranks=(rank, world), tail=tail, with_real=True, **order) as loader:
                 loader.load_state_dict(state, change_batch_size=True)
                 assert loader.state_dict()["global_batch"] == 48
-                found += [batch["index"][batch["real"]].tolist() for batch in loader]
-        found, rest = functools.reduce(operator.iadd, found, []), functools.reduce(operator.iadd, rest, [])
+                found += [index for batch in loader for index in batch["index"][batch["real"]].tolist()]
         assert len(set(found)) == len(found)
         if tail == "drop":  # of 1000 samples, 960 in global batches of both sizes
             assert sorted(found) == sorted(rest)
         else:
-            assert sorted(found) == sorted(set(range(1000)) - set(numbers_before(make, 3, 64, order)))
+            assert sorted(found) == sorted(set(range(1000)) - set(seen))
 
     def test_it_is_asked_for_by_name(self, make):
-        state, _ = self.state(make, 3, batch_size=64)
+        state, *_ = stopped(make, 3, batch_size=64)
         with make(48) as loader:
             with pytest.raises(
                 StateError, match=r"pass `batch_size=64`; or .*load_state_dict\(state, change_batch_size=T"
@@ -128,7 +126,7 @@ class TestChangedBatchSize:
     )
     def test_a_position_that_does_not_fit_names_what_does(self, make, steps, ranks, tail, match):
         options = {"tail": tail, "ranks": ranks}
-        state, _ = self.state(make, steps, batch_size=64, tail=tail)
+        state, *_ = stopped(make, steps, batch_size=64, tail=tail)
         with make(100, **options) as loader:
             before = loader.state_dict()
             with pytest.raises(StateError, match=match):
@@ -138,32 +136,25 @@ class TestChangedBatchSize:
     @pytest.mark.parametrize("batch_size", [1, 30, 1000])
     def test_an_epochs_begin_and_end_fit_all(self, make, batch_size):
         for steps, first in ((0, 0), (16, 1)):
-            state, _ = self.state(make, steps, batch_size=64)
+            state, *_ = stopped(make, steps, batch_size=64)
             with make(batch_size) as loader:
                 loader.load_state_dict(state, change_batch_size=True)
                 assert loader.epoch == first
                 assert next(iter(loader))["index"].tolist() == list(range(batch_size))
 
     def test_a_samplers_positions_are_batches(self, make):
-        state, _ = self.state(make, 3, batch_size=64, sampler=range(1000), seed=0)
+        state, *_ = stopped(make, 3, batch_size=64, sampler=range(1000), seed=0)
         with make(48, sampler=range(1000), seed=0) as loader:
             with pytest.raises(StateError, match="after 3 batches of a sampler, of another size.*between two epochs"):
                 loader.load_state_dict(state, change_batch_size=True)
-            state, _ = self.state(make, 0, batch_size=64, sampler=range(1000), seed=0)
+            state, *_ = stopped(make, 0, batch_size=64, sampler=range(1000), seed=0)
             loader.load_state_dict(state, change_batch_size=True)
             assert next(iter(loader))["index"].tolist() == list(range(48))
 
 
-def numbers_before(make, steps, batch_size, order):
-    with make(batch_size, **order) as loader:
-        return [index for batch in islice(loader, steps) for index in batch["index"].tolist()]
-
-
 class TestState:
     def test_it_is_small_and_plain(self, make, load, plain):
-        with make(**BLOCK) as loader:
-            next(iter(loader))
-            state = loader.state_dict()
+        state, *_ = stopped(make, **BLOCK)
         of_subset = load(Subset(gdsload.ShardDataset(plain), range(5, 900)), 10, "full").state_dict()
         assert max(len(json.dumps(state)), len(json.dumps(of_subset))) < 500
         assert state["epoch"] == 0
@@ -243,11 +234,6 @@ class TestSetEpoch:
 
 
 class TestRefused:
-    def state(self, make, **options):
-        with make(**options) as loader:
-            next(iter(loader))
-            return loader.state_dict()
-
     def refused(self, loader, state, match):
         with loader:
             before = loader.state_dict()
@@ -279,7 +265,7 @@ class TestRefused:
         ids=str,
     )
     def test_what_changes_the_order(self, make, before, after, match):
-        self.refused(make(**after), self.state(make, **before), match)
+        self.refused(make(**after), stopped(make, **before)[0], match)
 
     def test_one_value_more_or_less(self, load, tmp_path):
         for name, value in (("a", 5), ("b", 6)):
@@ -326,10 +312,10 @@ class TestRefused:
         ids=str,
     )  # fmt: skip
     def test_a_place_that_is_none(self, make, change):
-        self.refused(make(), {**self.state(make), **change}, "cursor|position")
+        self.refused(make(), {**stopped(make)[0], **change}, "cursor|position")
 
     def test_parts_that_are_junk_or_missing(self, make):
-        state = self.state(make)
+        state, *_ = stopped(make)
         for name in state:
             self.refused(make(), {key: state[key] for key in state if key != name}, "no state|no cursor|no '")
         for name in ("dataset", "samples", "seed", "order", "tail", "global_batch"):

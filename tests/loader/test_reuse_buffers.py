@@ -24,7 +24,6 @@ def addresses(batch):
     return {name: tensor.data_ptr() for name, tensor in batch.items()}
 
 
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_batches_are_the_same_at_the_same_addresses(load, rich, shuffle):
     """All element types, over epochs; 143 samples make a last batch of 15, which is a view of the first rows."""
     options = {"fields": FIXED, "with_index": True}

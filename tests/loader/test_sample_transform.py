@@ -20,7 +20,7 @@ from gdsload import LoaderClosedError, OptionError, ReadError
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast
-from tests.loader.taking import ORDERS, begin
+from tests.loader.taking import ORDERS, begin, noisy_sample
 
 MODULE = """
     import os, random, threading
@@ -75,16 +75,32 @@ def functions(folder, monkeypatch):
     return sample_functions
 
 
+@pytest.fixture
+def run_script(plain, folder, tmp_path):
+    """Runs a program that makes loaders, with `loader(function)`, whose processes call a function."""
+    begin = f"""
+        import os, signal, gdsload, sample_functions
+        def loader(function):
+            calls = gdsload.PerSample(function, workers=1, processes=True)
+            return gdsload.DataLoader({str(plain)!r}, 10, device="cpu", sample_transform=calls)
+    """
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(folder)])}
+
+    def run(script):
+        path = tmp_path / "script.py"
+        path.write_text(textwrap.dedent(begin) + textwrap.dedent(script))
+        command = [sys.executable, str(path)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ, check=False)
+
+    return run
+
+
 def summary(sample):
     """Something of each field, of one shape."""
     return {
         "image": sample["image"] * 2, "label": sample["label"], "flag": sample["flag"].numpy(),
         "points": (sample["points"].sum(0), len(sample["codes"])), "text": sample["text"], "blob": len(sample["blob"]),
     }  # fmt: skip
-
-
-def noisy(sample, generator):
-    return {**sample, "own": torch.rand((), generator=generator), "torch": torch.empty(2).uniform_(3, 4)}
 
 
 def key_of(sample, generator):
@@ -155,7 +171,7 @@ class TestRandomNumbers:
     def test_any_number_of_threads_gives_the_same(self, load, plain, order):
         before = torch.get_rng_state()
         found = [
-            draws(load(plain, 50, seed=3, sample_transform=gdsload.PerSample(noisy, workers=count), **order))
+            draws(load(plain, 50, seed=3, sample_transform=gdsload.PerSample(noisy_sample, workers=count), **order))
             for count in (1, 2, 7)
         ]
         assert found[0] == found[1] == found[2]
@@ -183,9 +199,9 @@ class TestRandomNumbers:
         soon(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
     def test_ranks_draw_what_one_process_draws(self, load, plain):
-        whole, parts = draws(load(plain, 64, "full", sample_transform=noisy)), {}
+        whole, parts = draws(load(plain, 64, "full", sample_transform=noisy_sample)), {}
         for rank in range(4):
-            part = draws(load(plain, 16, "full", ranks=(rank, 4), sample_transform=noisy))
+            part = draws(load(plain, 16, "full", ranks=(rank, 4), sample_transform=noisy_sample))
             assert all(parts.setdefault(number, drawn) == drawn for number, drawn in part.items())
         assert parts == whole
 
@@ -302,7 +318,7 @@ class TestErrors:
 
 class TestEnd:
     def test_a_loader_that_is_dropped_takes_its_threads_along(self, plain, threads, soon):
-        loader = gdsload.DataLoader(plain, 10, device="cpu", sample_transform=noisy)
+        loader = gdsload.DataLoader(plain, 10, device="cpu", sample_transform=noisy_sample)
         next(iter(loader))
         assert any(name.startswith("gdsload-sample") for name in threads())
         del loader
@@ -336,57 +352,37 @@ class TestEnd:
             close()
 
     @pytest.mark.slow
-    def test_a_program_that_ends_in_an_epoch_ends_quietly(self, plain, folder):
-        script = f"""
-            import gdsload, sample_functions
+    def test_a_program_that_ends_in_an_epoch_ends_quietly(self, run_script):
+        found = run_script("""
             if __name__ == "__main__":
-                loader = gdsload.DataLoader({str(plain)!r}, 10, device="cpu", sample_transform=gdsload.PerSample(
-                    sample_functions.draw, workers=1, processes=True))
-                for batch in loader:
+                for batch in loader(sample_functions.draw):
                     break
                 print("done")
-        """
-        found = run_script(script, folder, timeout=100)
+        """)
         assert (found.returncode, found.stdout, found.stderr) == (0, "done\n", "")
 
     @pytest.mark.slow
-    def test_processes_end_with_a_parent_that_is_killed(self, plain, folder, soon):
-        script = f"""
-            import os, signal, gdsload, sample_functions
+    def test_processes_end_with_a_parent_that_is_killed(self, run_script, soon):
+        found = run_script("""
             if __name__ == "__main__":
-                loader = gdsload.DataLoader({str(plain)!r}, 100, device="cpu", sample_transform=gdsload.PerSample(
-                    sample_functions.draw, workers=1, processes=True))
-                print(*{{pid for batch in loader for pid in batch["pid"].tolist()}}, flush=True)
+                batches = loader(sample_functions.draw)
+                print(*{pid for batch in batches for pid in batch["pid"].tolist()}, flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
-        """
-        found = run_script(script, folder, timeout=100)
+        """)
         assert found.returncode == -signal.SIGKILL
         pids = list(map(int, found.stdout.split()))
         assert pids
         soon(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
 
     @pytest.mark.slow
-    def test_a_script_without_a_guard_is_told_so(self, plain, tmp_path):
-        script = f"""
-            import gdsload
+    def test_a_script_without_a_guard_is_told_so(self, run_script):
+        found = run_script("""
             def same(sample):
                 return sample
-            loader = gdsload.DataLoader({str(plain)!r}, 100, device="cpu", sample_transform=gdsload.PerSample(
-                same, workers=1, processes=True))
-            next(iter(loader))
-        """
-        found = run_script(script, tmp_path, timeout=100)
+            next(iter(loader(same)))
+        """)
         assert found.returncode == 1
         assert 'Put the call under `if __name__ == "__main__":`' in found.stderr
-
-
-def run_script(script, folder, timeout):
-    path = folder / f"script{time.monotonic_ns()}.py"
-    path.write_text(textwrap.dedent(script))
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(folder)])}
-    return subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, timeout=timeout, env=environ, check=False
-    )
 
 
 class TestOptions:

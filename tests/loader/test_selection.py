@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Subset
 
@@ -13,14 +13,8 @@ import gdsload
 from gdsload import DatasetNotFoundError, FormatError, OptionError, ShardDataset, ShardWriter
 from gdsload.loader.selection import select
 from gdsload.order import Schedule, make_order
-from tests.loader.taking import numbers
+from tests.loader.taking import BLOCK, EXAMPLES, ORDERS, numbers
 from tests.order.quality import batch_ids
-
-ORDERS = [False, "full", {"shuffle": gdsload.BlockShuffle(block=8, window=32, lanes=3)}]
-
-
-def options(order):
-    return order if isinstance(order, dict) else {"shuffle": order}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +22,7 @@ def shards(plain):
     return ShardDataset(plain)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@EXAMPLES
 @given(
     indices=st.lists(st.integers(-1000, 999), max_size=80),
     order=st.sampled_from(ORDERS),
@@ -41,7 +35,7 @@ def test_any_subset_on_any_world(shards, indices, order, batch_size, world_size,
     seen = []
     for rank in range(world_size):
         world = {"ranks": (rank, world_size), "mmap": mmap}
-        with gdsload.DataLoader(subset, batch_size, device="cpu", with_index=True, **world, **options(order)) as loader:
+        with gdsload.DataLoader(subset, batch_size, device="cpu", with_index=True, **world, **order) as loader:
             for batch in loader:
                 found = batch["index"].tolist()
                 assert batch["x"][:, 0].tolist() == [indices[index] % 1000 for index in found]
@@ -80,7 +74,6 @@ class TestRefused:
             load(tmp_path / "my pictures/train.bin")
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_shards_that_nobody_wants_are_not_touched(writers, tmp_path, load, order):
     """They may even be gone; and blocks come in the order of the whole dataset's shards, as states before say."""
     dataset = ShardDataset(writers[1](tmp_path / "shards", 1000, shard_bytes=2048))
@@ -88,12 +81,12 @@ def test_shards_that_nobody_wants_are_not_touched(writers, tmp_path, load, order
     assert len(ends) > 9
     wanted = [*range(int(ends[2]) + 3, int(ends[4])), *range(int(ends[7]), int(ends[8]) - 1)][::-1]
     subset = Subset(dataset, wanted)
-    whole = load(subset, 7, with_index=True, **options(order))
+    whole = load(subset, 7, with_index=True, **order)
     expected = numbers(whole)
     for number, source in enumerate(dataset.sources):
         if number not in (3, 4, 8):
             os.remove(source.path)
-    loader = load(subset, 7, with_index=True, **options(order))
+    loader = load(subset, 7, with_index=True, **order)
     assert loader.cache.shards == 3
     found = []
     for batch in loader:
@@ -102,7 +95,7 @@ def test_shards_that_nobody_wants_are_not_touched(writers, tmp_path, load, order
     assert found == expected
     assert loader.cache.shards == 3
     counts = dataset.counts.tolist()
-    if isinstance(order, dict):
+    if order == BLOCK:
         runs = [sum(end - count <= number < end for number in wanted) for count, end in zip(counts, ends, strict=True)]
         made = make_order(loader.order_options, runs, 0, 0)
         schedule = Schedule(len(wanted), 7, lanes=made.lanes)

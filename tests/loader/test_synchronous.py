@@ -8,20 +8,13 @@ import pytest
 import torch
 
 from gdsload.testing import assert_resumes_everywhere
-from tests.loader.taking import ORDERS, prints
+from tests.loader.taking import noisy_batch, noisy_sample, prints
 
 
-def draw(sample, generator):
-    return {**sample, "drawn": torch.rand(3, generator=generator), "torch": torch.rand(2)}
-
-
-def jitter(batch, generator):
-    return {**batch, "noise": torch.rand(len(batch["x"]), generator=generator, device=batch["x"].device)}
-
-
-@pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize(
-    "transforms", [{}, {"sample_transform": draw}, {"device_transform": jitter}], ids=["plain", "sample", "device"]
+    "transforms",
+    [{}, {"sample_transform": noisy_sample}, {"device_transform": noisy_batch}],
+    ids=["plain", "sample", "device"],
 )
 def test_batches_are_those_that_are_made_ahead(load, plain, order, transforms):
     with (
@@ -32,9 +25,10 @@ def test_batches_are_those_that_are_made_ahead(load, plain, order, transforms):
             assert prints(one) == prints(ahead)
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_it_resumes_at_every_step(load, plain, order):
-    assert_resumes_everywhere(lambda: load(plain, 100, ahead=False, sample_transform=draw, with_index=True, **order))
+    assert_resumes_everywhere(
+        lambda: load(plain, 100, ahead=False, sample_transform=noisy_sample, with_index=True, **order)
+    )
 
 
 def test_one_batch_at_a_time_in_the_thread_that_asks(load, plain, threads):

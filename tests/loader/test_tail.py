@@ -6,7 +6,6 @@ import torch
 import gdsload
 from gdsload import OptionError
 from gdsload.testing import assert_resumes_everywhere
-from tests.loader.taking import ORDERS
 
 
 def ranks(load, path, batch_size, world_size, **options):
@@ -22,13 +21,11 @@ class TestPad:
         whole = list(range(1000))
         assert sorted(mine) == sorted((whole + whole)[1000 // (world * size) * world * size :][: world * size])
 
-    @pytest.mark.parametrize("order", ORDERS, ids=str)
     @pytest.mark.parametrize(("batch_size", "mmap"), [(63, True), (999, False), (2500, True)])
     def test_it_resumes_at_every_step(self, load, plain, order, mmap, batch_size):
         options = {"tail": "pad", "mmap": mmap, "with_index": True, "with_real": True, **order}
         assert_resumes_everywhere(lambda: load(plain, batch_size, **options))
 
-    @pytest.mark.parametrize("order", ORDERS, ids=str)
     def test_what_ranks_gather_is_cut_to_the_samples_that_count(self, load, plain, order):
         """As Accelerate's `gather_for_metrics` does it with the remainder of the loader."""
         loaders = ranks(load, plain, 32, 3, tail="pad", with_index=True, **order)

@@ -33,7 +33,6 @@ def check_epoch(loader):
     return seen
 
 
-@pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_in_the_main_process(dense, mmap, shuffle):
     dataset = ShardDataset(dense.path, mmap=mmap)

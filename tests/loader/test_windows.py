@@ -12,7 +12,6 @@ from torch.utils.data import ConcatDataset, Subset, random_split
 
 import gdsload
 from gdsload import DataLoader, OptionError, SampleIndexError, Windows
-from gdsload.loader.windows import window_starts
 from gdsload.testing import assert_resumes_everywhere
 
 SAMPLES = 300
@@ -52,16 +51,6 @@ def assert_same(batch, wanted):
         assert batch[name].shape == tensor.shape, name
         assert batch[name].dtype == tensor.dtype
         assert torch.equal(batch[name], tensor), name
-
-
-@settings(derandomize=True, deadline=None, max_examples=60)
-@given(st.lists(st.integers(1, 20), min_size=0, max_size=8), st.integers(1, 9), st.integers(1, 9))
-def test_where_windows_begin(runs, length, stride):
-    """All that lie within one run, at multiples of the stride from its begin."""
-    found = window_starts(np.cumsum(runs, dtype=np.int64), length, stride).tolist()
-    begins = np.cumsum([0, *runs])
-    wanted = [int(b) + at for b, n in zip(begins, runs, strict=False) for at in range(0, n - length + 1, stride)]
-    assert found == wanted
 
 
 OFFSETS = st.one_of(
@@ -186,7 +175,6 @@ def test_samplers_subsets_and_ranks(steps, shape):
 
 
 @SHAPED
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_resumed_at_every_step(steps, shape, shuffle):
     windows = Windows(steps, **shape, stride=2, within="episode")
     order = gdsload.BlockShuffle(block=8, window=16, lanes=2) if shuffle == "block" else shuffle

@@ -6,19 +6,14 @@ from itertools import chain, islice
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Subset
 
 import gdsload
 from gdsload import OptionError, SampleIndexError, StateError
 from gdsload.testing import assert_resumes_everywhere
-from tests.loader.samplers.test_samplers import seeded
-from tests.loader.taking import begin, numbers
-
-EXAMPLES = settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+from tests.loader.taking import EXAMPLES, begin, noisy_sample, numbers, seeded
 
 
 def drawn(epoch):
@@ -60,7 +55,6 @@ def load_of(make):
 
 
 class TestBatches:
-    @pytest.mark.parametrize("mmap", [True, False])
     @pytest.mark.parametrize("name", FUNCTIONS)
     def test_are_of_its_indices_epoch_after_epoch(self, load_of, name, mmap):
         function = FUNCTIONS[name]
@@ -161,16 +155,13 @@ class TestEpochs:
             assert loader.epoch == 7
 
     def test_two_at_once_of_different_lengths_draw_for_their_own_places(self, load_of):
-        def noisy(sample, generator):
-            return {**sample, "noise": torch.rand((), generator=generator)}
-
-        with load_of(drawn, sample_transform=noisy) as loader:
-            alone = [[batch["noise"].tolist() for batch in loader] for _ in range(2)]
-        with load_of(drawn, sample_transform=noisy) as loader:
+        with load_of(drawn, sample_transform=noisy_sample) as loader:
+            alone = [[batch["own"].tolist() for batch in loader] for _ in range(2)]
+        with load_of(drawn, sample_transform=noisy_sample) as loader:
             older, newer = iter(loader), iter(loader)
             both = [next(older), next(newer)]
-            assert [batch["noise"].tolist() for batch in (both[1], *newer)] == alone[1]
-            assert [batch["noise"].tolist() for batch in (both[0], *older)] == alone[0]
+            assert [batch["own"].tolist() for batch in (both[1], *newer)] == alone[1]
+            assert [batch["own"].tolist() for batch in (both[0], *older)] == alone[0]
 
 
 class TestResume:

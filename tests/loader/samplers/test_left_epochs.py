@@ -15,8 +15,8 @@ from torch.utils.data import (
 )
 
 from gdsload import Memory
-from tests.loader.samplers.test_samplers import ALL, RESUMABLE, numbers, seeded
-from tests.loader.taking import begin
+from tests.loader.samplers.test_samplers import ALL, RESUMABLE, numbers
+from tests.loader.taking import begin, seeded
 
 
 class Own(torch.utils.data.Sampler):

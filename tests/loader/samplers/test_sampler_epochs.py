@@ -13,8 +13,8 @@ import gdsload
 from gdsload import StateError
 from gdsload.loader.samplers.indices import IndexSource
 from gdsload.testing import assert_resumes_everywhere
-from tests.loader.samplers.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch, seeded
-from tests.loader.taking import begin
+from tests.loader.samplers.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch
+from tests.loader.taking import begin, seeded
 from tests.pools import no_threads
 
 
