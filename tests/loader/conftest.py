@@ -250,18 +250,18 @@ def soon():
 
 
 def settled(seconds):
-    """The library's threads when those have ended that were told to, or that nobody has any more."""
+    """The names of the threads that are left when those of closed and dropped loaders have ended."""
     begun = time.monotonic()
     while own_threads() and time.monotonic() < begun + seconds:
         time.sleep(0.001)
-        if time.monotonic() > begun + 0.1:  # more than threads that were told to end take: one that none has closed
+        if time.monotonic() > begun + 0.1:  # longer than threads take to end: a loader that nobody has closed
             gc.collect()
     return own_threads()
 
 
 @pytest.fixture(autouse=True)
 def no_threads_left(request):
-    """No test on the CPU leaves threads of the library's behind; one that failed before it may have."""
+    """No test on the CPU leaves threads of the library running; one that failed before it may have."""
     before = settled(2)
     yield
     if request.node.get_closest_marker("cuda") is None:

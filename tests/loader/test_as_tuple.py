@@ -30,7 +30,7 @@ class TestTuples:
             assert torch.equal(index, label)
         assert [len(found) for (found,) in load(rich, 60, with_index=True, as_tuple=["index"])] == [60, 60, 23]
 
-    def test_they_come_behind_all_transforms(self, load, rich):
+    def test_they_come_after_all_transforms(self, load, rich):
         loader = load(
             rich, 10, device_transform=lambda batch: {**batch, "twice": 2 * batch["label"]},
             transform=lambda batch: {**batch, "thrice": batch["twice"] + batch["label"]}, as_tuple=["thrice", "label"],

@@ -1,4 +1,4 @@
-"""Texts that were read, found right, and kept; GDSLOAD_GOLDEN=write writes the files anew, to be read again."""
+"""Texts that were read, found right, and kept; GDSLOAD_GOLDEN=write writes the files again, to be read again."""
 
 import os
 
