@@ -14,7 +14,6 @@ from gdsload.conversion.clusters import dask_executor, ray_executor
 from gdsload.errors import OptionError
 from gdsload.tools.cli import main
 
-ROOT = str(Path(gdsload.__file__).parents[1])
 MODULE = '''
 import os, signal, time
 
@@ -48,7 +47,7 @@ def functions(tmp_path_factory):
     (folder / "deaths").mkdir()
     with pytest.MonkeyPatch.context() as patched:
         patched.syspath_prepend(str(folder))
-        patched.setenv("PYTHONPATH", os.pathsep.join([ROOT, str(folder)]))
+        patched.setenv("PYTHONPATH", os.pathsep.join([os.environ["PYTHONPATH"], str(folder)]))
         patched.setenv("CALLER", str(os.getpid()))
         patched.setenv("DEATHS", str(folder / "deaths"))
         patched.setenv("RAY_USAGE_STATS_ENABLED", "0")

@@ -22,7 +22,7 @@ def raw_bytes(tensor):
 
 
 def noisy_sample(sample, generator):
-    """The sample with random numbers of its own generator, and of torch's."""
+    """The sample with random numbers of the generator that is given, and of torch's."""
     return {**sample, "own": torch.rand((), generator=generator), "torch": torch.empty(2).uniform_(3, 4)}
 
 

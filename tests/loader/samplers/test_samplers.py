@@ -326,12 +326,19 @@ class TestResume:
 
 
 class TestErrors:
-    def test_indices_in_place_of_batches(self, make):
-        with make(batch_sampler=[[1, 2], 3]) as loader:
-            iterator = iter(loader)
-            assert next(iterator)["index"].tolist() == [1, 2]
-            with pytest.raises(OptionError, match=r"gave 3, which is no whole number nor a batch .*lists of"):
-                next(iterator)
+    @pytest.mark.parametrize(
+        ("options", "before", "match"),
+        [
+            ({"sampler": BatchSampler(RandomSampler(ALL), 25, False)}, [], "is no whole number"),
+            ({"batch_sampler": [[1, 2], 3]}, [[1, 2]], "gave 3, which is no whole number nor a batch .*lists of"),
+        ],
+    )
+    def test_batches_in_place_of_indices_and_the_reverse(self, make, options, before, match):
+        with make(**options) as loader:
+            found, error = collect(iter(loader))
+            assert found == before
+            with pytest.raises(OptionError, match=match):
+                raise error
 
     @pytest.mark.parametrize(
         ("bad", "kind", "match"),

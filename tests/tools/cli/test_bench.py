@@ -181,7 +181,7 @@ def test_who_cannot_see_pages_is_not_believed(dataset, monkeypatch, module, name
         assert record[state]["contenders"] == []
 
 
-def test_hot_is_refused_where_memory_is_too_small_but_for_what_lies_there(dataset, monkeypatch, record_of):
+def test_hot_is_refused_where_memory_is_too_small_but_for_what_is_there(dataset, monkeypatch, record_of):
     monkeypatch.setattr(run, "memory_room", lambda tree: 1000)
     state = record_of(dataset, "--trials", 1, "--hot-only")["hot"]
     assert "1000 B of memory are to be had" in state["state"]
