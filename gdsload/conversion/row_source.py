@@ -14,6 +14,8 @@ from gdsload.errors import FormatError, OptionError
 BATCH_BYTES = 32 * 2**20
 """About how many bytes are read at once."""
 _LISTED = 50
+_MOST_OF_NO_BYTES = 2**24
+"""Rows of no bytes that a source may have: a file of a hundred bytes could promise any number of them."""
 _GROUPS = 8
 
 
@@ -58,7 +60,14 @@ def run_parts(
 def row_parts(
     count: int, step: int, row_bytes: int, *, prefix: str = "rows", where: tuple[str, ...] = ()
 ) -> list[Part]:
-    """Parts of `step` rows of about `row_bytes` each; `where` is before the edges in `Part.where`."""
+    """Parts of `step` rows of about `row_bytes` each; `where` is before the edges in `Part.where`.
+
+    Raises:
+        FormatError: if a file promises millions of rows of no bytes.
+    """
+    if not row_bytes and count > _MOST_OF_NO_BYTES:
+        remedy = "Choose fields that have values: `fields=[...]`."
+        raise FormatError(f"there are {count} {prefix} of no bytes, and nothing to convert", remedy=remedy)
     return [
         Part(f"{prefix} {low} to {high - 1}", (*where, low, high), high - low, (high - low) * row_bytes)
         for low, high in spans(0, count, step)

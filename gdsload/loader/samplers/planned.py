@@ -1,7 +1,7 @@
 """Batch samplers whose batches are a function of epoch and place: ranks share them out, and nothing is drawn to resume.
 
 Batches are of samples of like length, planned from the shards' offsets alone. An epoch is the loader's own order
-(`gdsload.order`), cut into sort windows. A window's samples are sorted by length, longest first, and cut into batches. A
+(`gdsload.order`), cut into sort windows. Their samples are sorted by length, longest first, and cut into batches. A
 step has one batch for each rank, so that the ranks' batches of a step are alike in length, too. Steps come in a random
 order. A window has a multiple of the ranks' number of samples, so its batches can be halved until all ranks have
 equally many: each window is planned by itself.
