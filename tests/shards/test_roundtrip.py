@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from gdsload import Field, Schema, ShardDataset, ShardWriter
+from gdsload import Schema, ShardDataset, ShardWriter
 from gdsload.shards.values import torch_dtype
-from tests.shards.format.shard_files import fields
+from tests.shards.format.shard_files import SIGNATURES, fields
 from tests.shards.small_dataset import ODD_NAMES
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=40)
@@ -22,9 +22,6 @@ SHARD_BYTES = [1, 100, 1000, 2**20]
 NUMPY = {"bool", "uint8", "int8", "uint16", "int16", "float16", "uint32", "int32", "float32"} | {
     "uint64", "int64", "float64", "complex64"
 }  # fmt: skip
-
-
-SIGNATURES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n", "webp": b"RIFF\1\2\3\4WEBP"}
 SCHEMAS = st.builds(Schema, st.dictionaries(st.sampled_from(ODD_NAMES), fields(), min_size=1, max_size=4))
 
 
@@ -178,16 +175,3 @@ def test_samples_read_twice_share_no_memory(tmp_path):
     twice = dataset.__getitems__([0, 0])
     twice[0]["x"] += 1
     assert [0, 1, 2, 3] == second.tolist() == twice[1]["x"].tolist() == dataset[0]["x"].tolist()
-
-
-def test_fields_with_equal_lengths_share_offsets(tmp_path):
-    with ShardWriter(
-        tmp_path / "d", {"a": Field("int8", (None,)), "b": "bytes", "c": Field("int8", (None,))}
-    ) as writer:
-        writer.write({"a": [1, 2], "b": b"xy", "c": [1]})
-        writer.write({"a": [3], "b": b"z", "c": [1, 2]})
-    dataset = ShardDataset(tmp_path / "d")
-    assert {"gdsload:offsets:a", "gdsload:offsets:c"} == {
-        name for name in load_file(dataset.shards[0].file) if "offsets" in name
-    }
-    assert (dataset[1]["a"].tolist(), dataset[1]["b"], dataset[1]["c"].tolist()) == ([3], b"z", [1, 2])

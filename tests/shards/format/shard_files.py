@@ -19,6 +19,8 @@ from gdsload.shards.format.shard import Shard, read_shard
 from gdsload.shards.format.stored import StoredSchema
 from tests.shards.small_dataset import ODD_NAMES
 
+# With what images of each codec begin.
+SIGNATURES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n", "webp": b"RIFF\1\2\3\4WEBP"}
 FILE, SHA = "shard.safetensors", "0123456789abcdef" * 4
 
 
