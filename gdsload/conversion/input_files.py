@@ -12,7 +12,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, TypedDict
+from typing import IO, Any, ClassVar, TypedDict, Unpack
 
 from gdsload.conversion.folders import (
     entries_in,
@@ -348,6 +348,35 @@ class SourceFiles:
             there = f"There are {', '.join(map(repr, listed))}." if listed else "There are no splits: leave it out."
             raise OptionError(f"there is no split {self.split!r}", file=root or self.path, remedy=there)
         return mine
+
+
+class FileSource:
+    """Base of sources of files.
+
+    Attributes:
+        kind: see `Source.kind`.
+        suffixes: how the names of its files end, in lower case.
+        decisive: the options that its samples depend on, which it has as attributes.
+        path: where the files are.
+        files: the files there.
+    """
+
+    kind: str
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    decisive: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, path: str, **files: Unpack[FileOptions]) -> None:
+        self.path = path
+        self.files = SourceFiles(path, **files)
+
+    def all_files(self) -> list[str]:
+        """The files, in order; raises as `SourceFiles.find`."""
+        return self.files.find(self.suffixes)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        options = {name: getattr(self, name) for name in self.decisive}
+        return {"kind": self.kind, "files": stamps(self.all_files()), **options}
 
 
 def _refuse_logged_above(files: Iterable[str], suffixes: Sequence[str]) -> None:

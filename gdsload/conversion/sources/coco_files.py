@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gdsload.conversion.input_files import digest_of, stamps
 from gdsload.conversion.row_source import filled, row_parts
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxedImage, BoxForm, batch_of_one, image_of
+from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxedImage, Boxes, BoxForm, batch_of_one, image_of
 from gdsload.conversion.sources.coco_annotations import CocoImage, read_annotations
 from gdsload.conversion.sources.many_images import mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
@@ -57,7 +57,7 @@ class CocoSource(ImageSource):
         self,
         path: str,
         *,
-        boxes: str = "xywh",
+        boxes: Boxes = "xywh",
         images: str | None = None,
         upright: bool | None = None,
         **options: Unpack[ImageFileOptions],

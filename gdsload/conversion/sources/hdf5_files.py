@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
     BATCH_BYTES,
@@ -36,12 +36,11 @@ from gdsload.conversion.sources.cf_conventions import (
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 
-_SUFFIXES = (".h5", ".hdf5", ".hdf", ".nc", ".nc4")
 _VARYING_BYTES = 1024
 _NETCDF_3 = b"CDF"
 
 
-class Hdf5Source(FieldChoice):
+class Hdf5Source(FieldChoice, FileSource):
     """HDF5 files, in which the datasets of one group are the fields; their first dimension counts the samples.
 
     Text and lists of numbers of any length are taken, too. Where datasets have dimension scales, as those of netCDF
@@ -58,25 +57,16 @@ class Hdf5Source(FieldChoice):
 
     kind = "HDF5 files"
     threads = False
+    suffixes = (".h5", ".hdf5", ".hdf", ".nc", ".nc4")
+    decisive = ("group", "unpack")
 
     def __init__(self, path: str, *, group: str = "/", unpack: bool = False, **files: Unpack[FileOptions]) -> None:
-        self.path = path
-        self.unpack = unpack
-        self.files = SourceFiles(path, **files)
-        self.group = group
-
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        return {
-            "kind": self.kind,
-            "files": stamps(self.files.find(_SUFFIXES)),
-            "group": self.group,
-            "unpack": self.unpack,
-        }
+        super().__init__(path, **files)
+        self.group, self.unpack = group, unpack
 
     def notes(self) -> list[str]:
         """Notes for users on groups and coordinates that are left out, and on the meaning of stored numbers."""
-        file = self.files.find(_SUFFIXES)[0]
+        file = self.all_files()[0]
         with opened_hdf5(file) as opened:
             fields, children = self._fields(opened, file), self._children(opened, file)
             meanings = _meanings(fields).items()
@@ -91,7 +81,7 @@ class Hdf5Source(FieldChoice):
 
     def metadata(self) -> dict[str, Any]:
         """The source's part of the dataset's metadata: the units that the first file's attributes give."""
-        file = self.files.find(_SUFFIXES)[0]
+        file = self.all_files()[0]
         with opened_hdf5(file) as opened:
             return units_metadata(_meanings(self._fields(opened, file)), unpack=self.unpack)
 
@@ -99,7 +89,7 @@ class Hdf5Source(FieldChoice):
         """See `Source.parts`."""
         found: list[Part] = []
         first: dict[str, tuple[StoredNumbers, str]] = {}
-        for file in self.files.find(_SUFFIXES):
+        for file in self.all_files():
             with opened_hdf5(file) as opened:
                 fields = self._fields(opened, file)
                 for name, one in _meanings(fields).items():

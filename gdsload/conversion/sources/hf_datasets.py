@@ -16,7 +16,7 @@ from gdsload.conversion.sources.arrow_types import Leaf, TableForm, TableSource
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.many_images import USUAL_BYTES
 from gdsload.conversion.sources.parquet_files import TableFileOptions
-from gdsload.conversion.sources.pictures import ImageForm, ImageSource
+from gdsload.conversion.sources.pictures import ImageForm, ImageSource, Mode
 from gdsload.conversion.splits import ALL
 from gdsload.errors import FormatError, OptionError
 
@@ -153,7 +153,7 @@ class HuggingFaceSource(TableSource, ImageSource):
         found = found.with_format("arrow")
         return found.select_columns(list(dict.fromkeys(leaf.path[0] for leaf in self._columns(found))))
 
-    def named_modes(self) -> Mapping[str, str]:
+    def named_modes(self) -> Mapping[str, Mode]:
         """See `ImageSource.named_modes`."""
         return image_modes(self._open().features.arrow_schema)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Unpack
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource, SourceFiles, open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_fields
 from gdsload.conversion.source import Item, Part
@@ -22,7 +22,6 @@ from gdsload.conversion.sources.json_columns import CONSTANTS, column_of, key_ty
 from gdsload.conversion.sources.streams import DAMAGED, read_line, unpacked
 from gdsload.errors import FormatError
 
-_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _TOKENS = "tokens"
 _LOOKED_AT, _LOOK_BYTES = 1000, 16 * 2**20
 _LONG_LINES = "Write such samples as Parquet files, or their parts as several lines."
@@ -41,7 +40,7 @@ class JsonOptions(FileOptions, ColumnOptions, total=False):
     types: Mapping[str, str]
 
 
-class JsonLinesSource(TableSource):
+class JsonLinesSource(TableSource, FileSource):
     """Lines of JSON, each an object: a sample, whose keys are fields.
 
     The first 1000 lines, or as many as have 16 MiB, tell which keys there are, and of what types: whole numbers
@@ -57,6 +56,8 @@ class JsonLinesSource(TableSource):
 
     kind = "JSON lines"
     threads = False
+    suffixes = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+    decisive = ("types",)
     _known: tuple[dict[str, bool], list[Leaf]] | None = None
 
     def __init__(self, path: str, **options: Unpack[JsonOptions]) -> None:
@@ -69,12 +70,12 @@ class JsonLinesSource(TableSource):
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        return {"kind": self.kind, "files": stamps(self._files()), "types": self.types, **self.table_form.to_json()}
+        return {**super().describe(), **self.table_form.to_json()}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of lines; a packed file is one part."""
         found: list[Part] = []
-        for file in self._files():
+        for file in self.all_files():
             name = os.path.basename(file)
             if file.lower().endswith(".gz"):
                 found.append(Part(name, (file, 0, -1, 0), nbytes=os.path.getsize(file)))
@@ -184,7 +185,7 @@ class JsonLinesSource(TableSource):
     def _columns(self) -> tuple[dict[str, bool], list[Leaf]]:
         """The keys of the first lines, True for those of objects; and what fields are made of."""
         if self._known is None:
-            file = self._files()[0]
+            file = self.all_files()[0]
             objects = self._first_objects(file)
             named = {name: named_type(name, kind) for name, kind in self.types.items()}
             # A key that has what stands for it where it is missing need not be in the first lines.
@@ -224,9 +225,6 @@ class JsonLinesSource(TableSource):
         if not found:
             raise trouble or FormatError("there is not one line", file=file)
         return found
-
-    def _files(self) -> list[str]:
-        return self.files.find(_SUFFIXES)
 
 
 def _part(name: str, file: str, edges: tuple[int, int], rows: tuple[int, int]) -> Part:

@@ -159,7 +159,8 @@ class LeRobotSource(ParquetSource):
                 f"split {split!r} is {splits[split]!r:.50}, no range of episodes", file=self.path
             ) from None
 
-    def _tables(self) -> list[str]:
+    def all_files(self) -> list[str]:
+        """The tables."""
         folder = os.path.join(self.path, "data")
         if not os.path.isdir(folder):
             raise FormatError("there is no folder `data`", file=self.path)

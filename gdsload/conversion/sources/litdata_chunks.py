@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import open_file, stamps
+from gdsload.conversion.input_files import open_file
 from gdsload.conversion.reasons import in_words, reading
 from gdsload.conversion.row_source import run_parts
 from gdsload.conversion.source import Item, Part
@@ -69,11 +69,10 @@ class LitDataSource(ImageSource):
     kind = "LitData chunks"
     threads = False
 
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
+    def all_files(self) -> list[str]:
+        """The index and the chunks."""
         folder = self.files.folder(_INDEX)
-        files = [self.files.inside(folder, name) for name in (_INDEX, *(one.name for one in self._index().chunks))]
-        return {"kind": self.kind, "files": stamps(files), **self.form.to_json()}
+        return [self.files.inside(folder, name) for name in (_INDEX, *(one.name for one in self._index().chunks))]
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of chunks."""

@@ -19,7 +19,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import open_file, stamps
+from gdsload.conversion.input_files import open_file
 from gdsload.conversion.reasons import in_words, reading
 from gdsload.conversion.row_source import check_fields, run_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
@@ -67,10 +67,9 @@ class MdsSource(FieldChoice, ImageSource):
     kind = "MDS shards"
     threads = False
 
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        files = [self._index(), *(self._place(shard)[0] for shard in self._shards())]
-        return {"kind": self.kind, "files": stamps(files), **self.form.to_json()}
+    def all_files(self) -> list[str]:
+        """The index and the shards."""
+        return [self._index(), *(self._place(shard)[0] for shard in self._shards())]
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of shards."""

@@ -16,7 +16,7 @@ from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
 from gdsload.conversion.reasons import counted_are, reading
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxForm, batch_of_one, image_of
+from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, Boxes, BoxForm, batch_of_one, image_of
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.many_images import image_parts, mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
@@ -60,7 +60,7 @@ class YoloSource(ImageSource):
         self,
         path: str,
         *,
-        boxes: str = "cxcywh",
+        boxes: Boxes = "cxcywh",
         **options: Unpack[ImageFileOptions],
     ) -> None:
         super().__init__(path, **options)

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.folders import is_passed_over
-from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
     BATCH_BYTES,
@@ -39,7 +39,7 @@ from gdsload.system.paths import absolute
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 
-class ZarrSource(FieldChoice):
+class ZarrSource(FieldChoice, FileSource):
     """A Zarr array, or a group of arrays, which are the fields; their first dimension counts the samples.
 
     A single array is a field called after its folder. Where arrays name their dimensions, as xarray does it, the values
@@ -54,15 +54,11 @@ class ZarrSource(FieldChoice):
 
     kind = "Zarr arrays"
     threads = True
+    decisive = ("unpack",)
 
     def __init__(self, path: str, *, unpack: bool = False, **files: Unpack[FileOptions]) -> None:
-        self.path = path
+        super().__init__(path, **files)
         self.unpack = unpack
-        self.files = SourceFiles(path, **files)
-
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        return {"kind": self.kind, "files": stamps(self._files()), "unpack": self.unpack}
 
     def notes(self) -> list[str]:
         """Notes for users on groups and coordinates that are left out, and on the meaning of stored numbers."""
@@ -83,7 +79,7 @@ class ZarrSource(FieldChoice):
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: whole chunks, which would otherwise be decoded twice."""
-        self._files()  # zarr opens them by itself, without a check of links
+        self.all_files()  # zarr opens them by itself, without a check of links
         arrays = self._open()
         lengths = {name: array.shape[0] if array.shape else -1 for name, array in arrays.items()}
         count = common_length(lengths, "arrays", self.path)
@@ -109,7 +105,8 @@ class ZarrSource(FieldChoice):
             raise FormatError("there is no Zarr array or group", file=self.path)
         return folder
 
-    def _files(self) -> list[str]:
+    def all_files(self) -> list[str]:
+        """All files of the arrays."""
         return list(self.files.walk(self._folder(), ("",), whole=True))
 
     def _listed(self) -> tuple[dict[str, Any], list[str]]:
