@@ -374,7 +374,6 @@ class FileSource:
         return self.files.find(self.suffixes)
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         options = {name: getattr(self, name) for name in self.decisive}
         return {"kind": self.kind, "files": stamps(self.all_files()), **options}
 

@@ -106,7 +106,6 @@ class PackedSource:
         self.threads = inner.threads
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         return {"kind": self.kind, "documents": self.inner.describe(), **asdict(self.packing)}
 
     @property
@@ -166,7 +165,6 @@ class PackedSource:
         return counts, documents
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         run = _PackedRun(**json.loads(str(part.where[0])))
         cutter = _Cutter(self.packing, run)
         for number, (name, where, tokens) in enumerate(run.parts):

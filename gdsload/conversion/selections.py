@@ -48,7 +48,6 @@ class SelectionSource(ExactParts):
         self._count = len(selected)
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         ids = None if self._ids is None else hashlib.sha256(self._ids.data).hexdigest()
         return {"kind": self.kind, "datasets": [dataset.digest for dataset in self.datasets], "ids": ids}
 
@@ -57,7 +56,6 @@ class SelectionSource(ExactParts):
         return [(dataset.path, dataset.metadata) for dataset in self.datasets]
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         if not self._count:
             raise FormatError("there is not one sample", file=self._name)
         fixed = max(self.schema.fixed_bytes, 1)

@@ -97,7 +97,6 @@ class ArraySource(FieldChoice, FileSource):
         return array_parts(self._open(), target_bytes, self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         low, high = (int(edge) for edge in part.where)
         if self.each == "file":
             classes = self._classes

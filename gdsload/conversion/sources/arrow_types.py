@@ -182,7 +182,6 @@ class TableSource(FieldChoice):
     table_form: TableForm
 
     def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
         found = super().only(fields)
         found.table_form = replace(self.table_form, fields=tuple(fields))
         return found

@@ -69,7 +69,6 @@ class AudioFolderSource(FieldChoice, FileSource):
         return run_parts("files", [int(stamp[1]) for stamp in stamps(self._files)], target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         low, high = (int(edge) for edge in part.where)
         for file in self._files[low:high]:
             yield Item(file, partial(self._sample, file), 1)

@@ -118,7 +118,6 @@ class CocoSource(ImageSource):
         return filled(found, "image", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         folder = self._folder(file)
         for image in read_annotations(file).images[low:high]:

@@ -159,7 +159,6 @@ class CsvSource(FieldChoice, ImageSource):
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, offset, line, nbytes = str(part.where[0]), *(int(number) for number in part.where[1:])
         found = self._rows(file) if nbytes < 0 else self.text.rows(file, offset=offset, line=line, nbytes=nbytes)
         names, leaves, paths = self._header(file), self._leaves(), self._paths()
@@ -194,7 +193,6 @@ class CsvSource(FieldChoice, ImageSource):
         }  # fmt: skip
 
     def first_items(self) -> Iterator[Item]:
-        """See `ImageSource.first_items`."""
         if self._paths():
             yield from self.read(Part("the first rows", (self.all_files()[0], 0, 1, -1)))
 

@@ -87,7 +87,6 @@ class H5adSource(FieldChoice, FileSource):
         return {"genes": self.genes, "classes": self.categories}
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         found: list[Part] = []
         genes: dict[int, str] = {}
         for file in self.all_files():

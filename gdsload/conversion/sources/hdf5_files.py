@@ -86,7 +86,6 @@ class Hdf5Source(FieldChoice, FileSource):
             return units_metadata(_meanings(self._fields(opened, file)), unpack=self.unpack)
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         found: list[Part] = []
         first: dict[str, tuple[StoredNumbers, str]] = {}
         for file in self.all_files():

@@ -74,7 +74,6 @@ class HuggingFaceSource(TableSource, ImageSource):
         return [name]
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         found = {"kind": self.kind, "split": self.files.split, **self.form.to_json(), **self.table_form.to_json()}
         if self.dataset is not None:
             return {**found, "fingerprint": self.dataset._fingerprint}  # noqa: SLF001 - what tells one from another
@@ -89,7 +88,6 @@ class HuggingFaceSource(TableSource, ImageSource):
         return ({"classes": classes} if classes else {}) | super().metadata()
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         dataset = self._open()
         if not len(dataset):
             raise FormatError(_EMPTY, file=self.path)
@@ -97,7 +95,6 @@ class HuggingFaceSource(TableSource, ImageSource):
         return row_parts(len(dataset), max(target_bytes // row_bytes, 1), row_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         dataset = self._open()
         schema, leaves = dataset.features.arrow_schema, self._columns(dataset)
         images = ImageColumns(
@@ -154,7 +151,6 @@ class HuggingFaceSource(TableSource, ImageSource):
         return found.select_columns(list(dict.fromkeys(leaf.path[0] for leaf in self._columns(found))))
 
     def named_modes(self) -> Mapping[str, Mode]:
-        """See `ImageSource.named_modes`."""
         return image_modes(self._open().features.arrow_schema)
 
     def _leaves(self) -> list[Leaf]:

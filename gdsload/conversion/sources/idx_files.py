@@ -57,7 +57,6 @@ class IdxSource(FileSource):
         return [file for fields in self._groups().values() for file in fields.values()]
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         found: list[Part] = []
         for group, files in self._groups().items():
             arrays = _arrays(files)
@@ -66,7 +65,6 @@ class IdxSource(FileSource):
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         group, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         return array_items(_arrays(self._groups()[group]), low, high)
 

@@ -69,7 +69,6 @@ class JsonLinesSource(TableSource, FileSource):
         """Names with a dot in the first lines: those of keys, and those of parts of objects."""
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         return {**super().describe(), **self.table_form.to_json()}
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -95,7 +94,6 @@ class JsonLinesSource(TableSource, FileSource):
         return found
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:])
         with _opened(file, low) as opened:
             lines: list[bytes] = []

@@ -64,7 +64,6 @@ class LeRobotSource(ParquetSource):
         return found | ({"classes": {"task_index": names}} if names else {})
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         info = stamps([self.files.inside(self.path, _INFO)])
         return {**super().describe(), "info": info, "split": self.files.split}
 

@@ -83,7 +83,6 @@ class LitDataSource(ImageSource):
         return run_parts("chunks", [chunk.nbytes for chunk in chunks], target_bytes, samples=samples)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         low, high = (int(edge) for edge in part.where)
         index, folder = self._index(self.form), self.files.folder(_INDEX)
         for chunk in index.chunks[low:high]:

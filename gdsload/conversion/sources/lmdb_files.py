@@ -74,7 +74,6 @@ class LmdbSource(ImageSource):
         return filled(found, "key", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, key, left = str(part.where[0]), bytes.fromhex(str(part.where[1])), int(part.where[2])
         while left:
             pairs, key, left = self._read(read_run, file, key, left, AT_ONCE_BYTES)

@@ -62,7 +62,6 @@ class MatSource(FieldChoice, FileSource):
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         return array_items(self._arrays(file, (low, high)), low, high, first=low)
 

@@ -82,7 +82,6 @@ class MdsSource(FieldChoice, ImageSource):
         return run_parts("shards", [shard.raw.nbytes for shard in shards], target_bytes, samples=samples)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         low, high = (int(edge) for edge in part.where)
         for shard in self._shards()[low:high]:
             decoders = self._decoders(shard)

@@ -96,14 +96,12 @@ class TableInMemory(TableSource):
         return [*self._left_out, *self.table_form.index_notes(self.table.schema), *super().notes()]
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         self._leaves()
         if not len(self.table):
             raise FormatError("the table has not one row")
         return row_parts(len(self.table), max(target_bytes // self.row_bytes, 1), self.row_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         leaves = self._leaves()
         table = self.table.select(list(dict.fromkeys(leaf.path[0] for leaf in leaves)))
         low, high = (int(edge) for edge in part.where)
@@ -176,7 +174,6 @@ class ArraysInMemory(FieldChoice):
         return {} if self.table is None else self.table.metadata()
 
     def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
         found = super().only(fields)
         columns = {name: one for name, one in self.columns.items() if any(_is_of(name, field) for field in fields)}
         found.arrays = {name: self.arrays[name] for name in self.arrays if name in fields}
@@ -192,7 +189,6 @@ class ArraysInMemory(FieldChoice):
         return found
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         arrays = self._chosen()
         lengths = {name: len(one) if name in self.columns or _sized(one) else -1 for name, one in self._all().items()}
         count = common_length(lengths, "arrays", _MAPPING)
@@ -203,7 +199,6 @@ class ArraysInMemory(FieldChoice):
         return row_parts(count, max(target_bytes // row_bytes, 1), row_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         arrays = self._chosen()
         low, high = (int(edge) for edge in part.where)
         step = min((self._step(array) for array in arrays.values()), default=high - low)

@@ -60,7 +60,6 @@ class ParquetSource(TableSource, ImageSource):
         return not self._images and not self._sounds
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         return {**super().describe(), **self.table_form.to_json()}
 
     def metadata(self) -> dict[str, Any]:
@@ -81,7 +80,6 @@ class ParquetSource(TableSource, ImageSource):
         return image_columns(schema) & {leaf.name for leaf in leaves}
 
     def named_modes(self) -> Mapping[str, Mode]:
-        """See `ImageSource.named_modes`."""
         return image_modes(self._first()[0])
 
     @property
@@ -95,7 +93,6 @@ class ParquetSource(TableSource, ImageSource):
             return self._schema(table, file), self._columns(table, file, self._partitions()[file])
 
     def first_items(self) -> Iterator[Item]:
-        """See `ImageSource.first_items`."""
         return super().first_items() if self._images else iter(())
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -115,7 +112,6 @@ class ParquetSource(TableSource, ImageSource):
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:])
         partition = self._partitions()[file]
         with opened_table(file) as table:

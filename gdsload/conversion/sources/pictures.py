@@ -208,15 +208,12 @@ class ImageSource(FileSource):
         self.look = ImageForm.of(options)
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         return {**super().describe(), **self.form.to_json()}
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         raise NotImplementedError
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         raise NotImplementedError
 
     @property

@@ -79,7 +79,6 @@ class TextSource(FileSource):
         return filled(found, "line", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         if self.each == "file":
             for file in part.where:
                 yield Item(str(file), partial(self._document, str(file)))

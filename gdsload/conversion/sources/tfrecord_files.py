@@ -103,7 +103,6 @@ class TfRecordSource(FieldChoice, ImageSource):
         return [Part(os.path.basename(file), (file,), nbytes=os.path.getsize(file)) for file in self.all_files()]
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file = str(part.where[0])
         for number, content in enumerate(_records(file)):
             yield Item(f"record {number}", partial(self._sample, content, f"{file}, record {number}"))

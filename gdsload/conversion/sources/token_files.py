@@ -72,7 +72,6 @@ class TokenSource(OfDocuments, FileSource):
             self._check_end(self.dtype)
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         dtype = None if self.dtype is None else self.dtype.name
         indexes = stamps(filter(None, map(self._index, self.all_files())))
         return {**super().describe(), "indexes": indexes, "dtype": dtype}
@@ -181,7 +180,6 @@ class TokenSource(OfDocuments, FileSource):
             raise OptionError(f"is {self.end}, but tokens are {dtype}", option="end")
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         first = str(part.where[0])
         low, high = int(part.where[1]), int(part.where[2])
         with reading("the file cannot be read", first, OSError):

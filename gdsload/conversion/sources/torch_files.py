@@ -66,7 +66,6 @@ class TorchFileSource(FieldChoice, FileSource):
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         if self.each == "file":
             for file in part.where:
                 yield Item(str(file), partial(self._sample, str(file)))

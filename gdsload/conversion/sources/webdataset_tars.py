@@ -83,7 +83,6 @@ class TarSource(FieldChoice, ImageSource):
         return [Part(os.path.basename(file), (file,), nbytes=os.path.getsize(file)) for file in self.all_files()]
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file = str(part.where[0])
         seen: set[int] = set()  # hashes of keys: a file may have millions of samples
         with opened_tar(file) as tar:

@@ -91,11 +91,9 @@ class YoloSource(ImageSource):
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         return image_parts(self.layout.find()[0], mean_bytes(self.first_items()), target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         classes = len(self.layout.classes())
         for image, label in zip(part.where[::2], part.where[1::2], strict=True):
             yield Item(str(image), partial(self._sample, str(image), str(label), classes), 1)

@@ -90,7 +90,6 @@ class ZarrSource(FieldChoice, FileSource):
         return row_parts(count, step, row_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         arrays = self._open()
         low, high = (int(edge) for edge in part.where)
         chunk = _chunk_rows(arrays)
