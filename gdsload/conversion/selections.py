@@ -60,7 +60,7 @@ class SelectionSource(ExactParts):
             raise FormatError("there is not one sample", file=self._name)
         fixed = max(self.schema.fixed_bytes, 1)
         if not any(field.ragged for field in self.schema.values()):
-            return row_parts(self._count, max(target_bytes // fixed, 1), fixed, prefix="samples")
+            return row_parts(self._count, fixed, target_bytes, prefix="samples")
         for found, ids in self._runs(0, self._count):
             RowCheck(found.sources, found.stored)(ids, values=False)  # or a damaged length would decide where parts end
         ends = np.cumsum(np.concatenate([found.sample_bytes(ids) for found, ids in self._runs(0, self._count)]))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal, Unpack
@@ -111,8 +109,7 @@ class ArraySource(FieldChoice, FileSource):
 
     def _sample(self, file: str, classes: list[str]) -> dict[str, Any]:
         label = {"label": classes.index(os.path.basename(os.path.dirname(file)))} if classes else {}
-        errors = OSError, ValueError, EOFError, SyntaxError, zipfile.BadZipFile, zlib.error
-        with reading(_FAILED, file, *errors, remedy=_DAMAGED), open_file(file) as opened:
+        with reading(_FAILED, file, remedy=_DAMAGED), open_file(file) as opened:
             is_array = file.lower().endswith(".npy")
             found = {"array": decode_npy(opened.read())} if is_array else _unpacked(opened.read())
         if label and "label" in found:

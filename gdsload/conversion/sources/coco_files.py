@@ -111,10 +111,10 @@ class CocoSource(ImageSource):
         """See `Source.parts`: runs of images."""
         found: list[Part] = []
         nbytes = mean_bytes(self.first_items())
-        step = max(target_bytes // nbytes, 1)
         for file in self._files():
             prefix = f"{os.path.basename(file)}, images"
-            found += row_parts(len(read_annotations(file).images), step, nbytes, prefix=prefix, where=(file,))
+            count = len(read_annotations(file).images)
+            found += row_parts(count, nbytes, target_bytes, prefix=prefix, where=(file,))
         return filled(found, "image", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, FileSource
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import BATCH_BYTES, check_fields, choice_of, filled, row_parts, spans
+from gdsload.conversion.row_source import batches, check_fields, choice_of, filled, row_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm
@@ -93,8 +93,8 @@ class H5adSource(FieldChoice, FileSource):
             with opened_hdf5(file) as opened:
                 cells = self._cells(opened, file)
                 genes.setdefault(cells.width, file)
-                step, name = max(target_bytes // cells.row_bytes, 1), os.path.basename(file)
-                found += row_parts(cells.count, step, cells.row_bytes, prefix=f"{name}, rows", where=(file,))
+                prefix = f"{os.path.basename(file)}, rows"
+                found += row_parts(cells.count, cells.row_bytes, target_bytes, prefix=prefix, where=(file,))
         if len(genes) > 1:
             listed = ", ".join(f"{count} in {os.path.basename(file)}" for count, file in genes.items())
             raise FormatError(f"the files have different numbers of genes: {listed[:300]}", file=self.path)
@@ -105,7 +105,7 @@ class H5adSource(FieldChoice, FileSource):
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         with opened_hdf5(file) as opened:
             cells = self._cells(opened, file)
-            for begin, end in spans(low, high, max(BATCH_BYTES // cells.row_bytes, 1)):
+            for begin, end in batches(low, high, cells.row_bytes):
                 yield from cells.items(begin, end)
 
     def _names(self, order: list[str], cells: _Cells, file: str) -> list[str]:

@@ -14,14 +14,13 @@ import numpy as np
 from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
-    BATCH_BYTES,
+    batches,
     check_fields,
     common_length,
     filled,
     first_groups,
     groups_left_out,
     row_parts,
-    spans,
 )
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import bytes_notes, plain_rows
@@ -96,8 +95,8 @@ class Hdf5Source(FieldChoice, FileSource):
                     known.check_same(one, name, (where, file), unpack=self.unpack)
                 count = len(next(iter(fields.values())))
                 row_bytes = _row_bytes(fields)
-            step, name = max(target_bytes // row_bytes, 1), os.path.basename(file)
-            found += row_parts(count, step, row_bytes, prefix=f"{name}, rows", where=(file,))
+            prefix = f"{os.path.basename(file)}, rows"
+            found += row_parts(count, row_bytes, target_bytes, prefix=prefix, where=(file,))
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
@@ -105,8 +104,7 @@ class Hdf5Source(FieldChoice, FileSource):
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         with opened_hdf5(file) as opened:
             fields = self._fields(opened, file)
-            step = max(BATCH_BYTES // _row_bytes(fields), 1)
-            for begin, end in spans(low, high, step):
+            for begin, end in batches(low, high, _row_bytes(fields)):
                 make = partial(_rows, fields, begin, end, file, unpack=self.unpack)
                 yield Item(f"rows {begin} to {end - 1}", make, end - begin)
 

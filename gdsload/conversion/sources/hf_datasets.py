@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import BATCH_BYTES, row_parts, spans
+from gdsload.conversion.row_source import batches, row_parts
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_images import ImageColumns, class_names, image_columns, image_modes, sound_columns
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm, TableSource
@@ -17,7 +17,7 @@ from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.many_images import USUAL_BYTES
 from gdsload.conversion.sources.parquet_files import TableFileOptions
 from gdsload.conversion.sources.pictures import ImageForm, ImageSource, Mode
-from gdsload.conversion.splits import ALL
+from gdsload.conversion.splits import ALL, no_such_split
 from gdsload.errors import FormatError, OptionError
 
 _SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
@@ -67,10 +67,7 @@ class HuggingFaceSource(TableSource, ImageSource):
             return names
         name = names[0] if self.files.split is None and len(names) == 1 else self.files.split
         if name is None or name not in names:
-            what = "it holds several splits" if name is None else f"there is no split {name!r}"
-            listed = ", ".join(map(repr, names)) or "none"
-            remedy = f"Pass one of them as `split=`: there are {listed}."
-            raise OptionError(what, file=self.path, remedy=remedy)
+            raise no_such_split(name, names, self.path)
         return [name]
 
     def describe(self) -> dict[str, Any]:
@@ -91,8 +88,7 @@ class HuggingFaceSource(TableSource, ImageSource):
         dataset = self._open()
         if not len(dataset):
             raise FormatError(_EMPTY, file=self.path)
-        row_bytes = _row_bytes(dataset)
-        return row_parts(len(dataset), max(target_bytes // row_bytes, 1), row_bytes)
+        return row_parts(len(dataset), _row_bytes(dataset), target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
         dataset = self._open()
@@ -102,7 +98,7 @@ class HuggingFaceSource(TableSource, ImageSource):
             follow_paths=self.dataset is not None,
         )  # fmt: skip
         low, high = (int(edge) for edge in part.where)
-        for begin, end in spans(low, high, max(BATCH_BYTES // _row_bytes(dataset), 1)):
+        for begin, end in batches(low, high, _row_bytes(dataset)):
             yield from images.items(dataset[begin:end], begin)
 
     def _folders(self) -> list[str]:
@@ -121,8 +117,7 @@ class HuggingFaceSource(TableSource, ImageSource):
 
     def _json(self, folder: str, name: str, key: str) -> list[Any]:
         path = self.files.inside(folder, name)
-        errors = OSError, ValueError, KeyError, TypeError, RecursionError
-        with reading("the file is not as `datasets` writes it", path, *errors), open_file(path) as file:
+        with reading("the file is not as `datasets` writes it", path), open_file(path) as file:
             found = json.load(file)[key]
             if not isinstance(found, list):
                 raise ValueError(f"{key} is no list")

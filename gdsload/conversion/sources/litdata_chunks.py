@@ -100,10 +100,8 @@ class LitDataSource(ImageSource):
 
     def _index(self, look: ImageForm | None = None) -> _Index:
         path = self.files.inside(self.files.folder(_INDEX), _INDEX)
-        errors = ValueError, KeyError, TypeError, AttributeError, RecursionError
-        with reading("the index is none of LitData chunks", path, *errors):
-            with reading("the index cannot be read", path, OSError), open_file(path) as file:
-                tree = json.load(file)
+        with reading("the index is none of LitData chunks", path), open_file(path) as file:
+            tree = json.load(file)
             config = tree["config"]
             for name, known in _KNOWN.items():
                 if config.get(name) not in known:
@@ -132,10 +130,7 @@ class _Index:
 
     def sample(self, content: bytes, where: str) -> dict[str, Any]:
         """A sample of its bytes."""
-        try:
-            values = [content] if self.bare else value_bytes(content, [0] * len(self.decoders))
-        except ValueError as error:
-            raise FormatError(in_words(error), file=where) from None
+        values = [content] if self.bare else value_bytes(content, [0] * len(self.decoders), where)
         return decoded(dict(zip(self.decoders, values, strict=True)), self.decoders, where)
 
 

@@ -20,7 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file
-from gdsload.conversion.reasons import in_words, reading
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_fields, run_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.binary_samples import (
@@ -127,10 +127,8 @@ class MdsSource(FieldChoice, ImageSource):
 
     def _shards(self) -> list[_Shard]:
         path = self._index()
-        errors = ValueError, KeyError, TypeError, AttributeError, RecursionError
-        with reading("the index is none of MDS shards", path, *errors):
-            with reading("the index cannot be read", path, OSError), open_file(path) as file:
-                tree = json.load(file)
+        with reading("the index is none of MDS shards", path), open_file(path) as file:
+            tree = json.load(file)
             if tree["version"] != 2:
                 raise ValueError(f"version {tree['version']!r:.50} is not known, but 2 is")
             return [_Shard.of(shard) for shard in tree["shards"]]
@@ -233,10 +231,7 @@ def _unpacked(shard: _Shard, file: IO[bytes], path: str) -> bytes:
 def _sample(
     content: bytes, columns: tuple[_MdsColumn, ...], decoders: dict[str, Callable[[bytes], Any]], where: str
 ) -> dict[str, Any]:
-    try:
-        values = value_bytes(content, [column.nbytes for column in columns])
-    except ValueError as error:
-        raise FormatError(in_words(error), file=where) from None
+    values = value_bytes(content, [column.nbytes for column in columns], where)
     return decoded({column.name: value for column, value in zip(columns, values, strict=True)}, decoders, where)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gdsload.conversion.folders import names_below, names_in
 from gdsload.conversion.input_files import FileOptions, FileSource, stamps
 from gdsload.conversion.reasons import counted_are, reading
-from gdsload.conversion.row_source import BATCH_BYTES, filled, spans
+from gdsload.conversion.row_source import BATCH_BYTES, batches, filled, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
 from gdsload.conversion.sources.token_formats import (
     ARRAYS,
@@ -131,7 +131,7 @@ class TokenSource(OfDocuments, FileSource):
         size = row.dtype.itemsize
         return [
             Part(f"{name}, tokens {low} to {high - 1}", (file, low, high, "tokens"), high - low, (high - low) * size)
-            for low, high in spans(0, row.count, max(target_bytes // size, 1))
+            for low, high in batches(0, row.count, size, target_bytes)
         ]
 
     def _flat(self, file: str) -> TokenRow:
@@ -185,7 +185,7 @@ class TokenSource(OfDocuments, FileSource):
         with reading("the file cannot be read", first, OSError):
             if part.where[3:]:
                 tokens = self._flat(first).tokens()
-                for begin, end in spans(low, high, BATCH_BYTES // tokens.itemsize):
+                for begin, end in batches(low, high, tokens.itemsize):
                     run = np.asarray(tokens[begin:end])
                     yield Item(f"tokens {begin} to {end - 1}", partial(dict, tokens=run), end - begin)
             elif self._index(first):
@@ -235,8 +235,7 @@ def _next_document(tokens: NDArray[Any], end: int, place: int) -> int:
     """The first place from this one on where a document begins: after the token that ends the one before."""
     if place == 0:
         return 0
-    step = BATCH_BYTES // tokens.itemsize
-    for low, high in spans(place - 1, len(tokens), step):
+    for low, high in batches(place - 1, len(tokens), tokens.itemsize):
         found = np.flatnonzero(tokens[low:high] == end)
         if len(found):
             return low + int(found[0]) + 1

@@ -143,8 +143,7 @@ def _check_records(file: str) -> None:
         FormatError: if one differs.
     """
     check_file(file)
-    errors = OSError, EOFError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError
-    with reading("it is damaged", file, *errors, remedy="Copy it again, whole."):
+    with reading("it is damaged", file, remedy="Copy it again, whole."):
         if not zipfile.is_zipfile(file):
             return
         with open_file(file) as raw, zipfile.ZipFile(raw) as archive:

@@ -14,13 +14,12 @@ from gdsload.conversion.folders import is_passed_over
 from gdsload.conversion.input_files import FileOptions, FileSource
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
-    BATCH_BYTES,
+    batches,
     check_fields,
     common_length,
     first_groups,
     groups_left_out,
     row_parts,
-    spans,
 )
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import bytes_notes, plain_rows
@@ -85,16 +84,12 @@ class ZarrSource(FieldChoice, FileSource):
         count = common_length(lengths, "arrays", self.path)
         if not count:
             raise FormatError("there is not one row", file=self.path)
-        row_bytes, chunk = _row_bytes(arrays), _chunk_rows(arrays)
-        step = max(target_bytes // row_bytes // chunk, 1) * chunk
-        return row_parts(count, step, row_bytes)
+        return row_parts(count, _row_bytes(arrays), target_bytes, chunk=_chunk_rows(arrays))
 
     def read(self, part: Part) -> Iterator[Item]:
         arrays = self._open()
         low, high = (int(edge) for edge in part.where)
-        chunk = _chunk_rows(arrays)
-        step = max(BATCH_BYTES // _row_bytes(arrays) // chunk, 1) * chunk
-        for begin, end in spans(low, high, step):
+        for begin, end in batches(low, high, _row_bytes(arrays), chunk=_chunk_rows(arrays)):
             make = partial(_rows, arrays, begin, end, self.path, unpack=self.unpack)
             yield Item(f"rows {begin} to {end - 1}", make, end - begin)
 
