@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -44,9 +43,10 @@ class JsonLinesSource(TableSource, FileSource):
     """Lines of JSON, each an object: a sample, whose keys are fields.
 
     The first 1000 lines, or as many as have 16 MiB, tell which keys there are, and of what types: whole numbers
-    (int64), floating-point ones (float64), ``true`` and ``false``, texts, lists of numbers (ragged). Of an object in
-    one each part is a field, ``"s.x"``; a line that is a list is the field ``tokens``. A line with another key is an
-    error of that line, unless `fields` says which are taken; one without a key has no value there, as a row of a table.
+    (int64; ``-0`` is 0), floating-point ones (float64), ``true`` and ``false``, texts, lists of numbers (ragged). Of an
+    object in one each part is a field, ``"s.x"``; a line that is a list is the field ``tokens``. A line with another
+    key is an error of that line, unless `fields` says which are taken; one without a key has no value there, as a row
+    of a table.
 
     Args:
         path: a `.jsonl` or `.ndjson` file, maybe with `.gz` after it, or a folder of such files with the same keys.
@@ -134,8 +134,7 @@ class JsonLinesSource(TableSource, FileSource):
     def _object(self, line: bytes, where: str, *, tokens: bool = True) -> dict[str, Any]:
         """The object of a line, with the parts of those in it; a list is one with the key `tokens`, if wanted."""
         with reading("the line is no JSON", where, ValueError, RecursionError):
-            has_minus_zero = b"-0" in line and _MINUS_ZERO.search(line)
-            found = (_SLOW_DECODER if has_minus_zero else _DECODER).decode(line.decode("utf-8-sig"))
+            found = _DECODER.decode(line.decode("utf-8-sig"))
             if isinstance(found, dict):
                 return self._flat(found, where)
         if tokens and isinstance(found, list):
@@ -243,14 +242,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _whole(text: str) -> float:
-    """A whole number; of minus zero, which whole numbers have not, the floating-point one."""
-    return -0.0 if text == "-0" else int(text)
-
-
-_HOW: dict[str, Any] = {"object_pairs_hook": _once, "parse_constant": CONSTANTS.__getitem__}
-_DECODER, _SLOW_DECODER = json.JSONDecoder(**_HOW), json.JSONDecoder(**_HOW, parse_int=_whole)
-_MINUS_ZERO = re.compile(rb"-0(?![0-9.eE])")
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=CONSTANTS.__getitem__)
 
 
 @contextmanager
