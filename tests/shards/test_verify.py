@@ -16,6 +16,7 @@ from gdsload.shards.opening import load_shard
 from gdsload.shards.verify.contents import runs_of, text_faults
 from gdsload.shards.verify.opened import PIECE_BYTES
 from tests.shards.bits import flip
+from tests.shards.format.shard_files import SIGNATURES
 
 
 @pytest.fixture(scope="module")
@@ -157,13 +158,10 @@ def rewritten(path, tensor, at, data):
     return entry.begin
 
 
-PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
-
-
 @pytest.mark.parametrize(("field", "values", "written", "samples", "begins", "says"), [
     (Field("str"), ["abc"] * 9, (7, b"\xff\xff\xff"), (2, 4), 6,
      "2 texts are no valid UTF-8: invalid start byte at byte 1 of the text"),
-    (Field("image", codecs=["jpeg", "png"]), [PNG] + [JPEG] * 8, (18, b"????"), (4, 6), 17, "2 images are none of jpeg, png"),
+    (Field("image", codecs=["jpeg", "png"]), [SIGNATURES["png"]] + [SIGNATURES["jpeg"]] * 8, (18, b"????"), (4, 6), 17, "2 images are none of jpeg, png"),
 ], ids=["texts", "images"])  # fmt: skip
 def test_texts_and_images_that_are_none_are_found_though_their_checksums_are_right(
     tmp_path, field, values, written, samples, begins, says
