@@ -64,6 +64,11 @@ class Catalog:
         """Number of samples."""
         return sum(source.samples for source in self.sources)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shard files."""
+        return sum(source.file_bytes for source in self.sources)
+
 
 def open_catalog(path: str, *, whole: bool = True) -> Catalog:
     """Find out what is at `path`; see `ShardDataset` for what may be there.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-import torch
 
 from gdsload.errors import FormatError
 from gdsload.shards.format.image_header import image_codec, read_image_header
@@ -22,6 +21,8 @@ def facts(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _facts(value: Any) -> dict[str, Any]:
+    import torch
+
     if isinstance(value, str):
         return {"type": "str", "characters": len(value), "text": value}
     if isinstance(value, bytes):
@@ -81,7 +82,7 @@ def _line(found: dict[str, Any]) -> str:
     if "min" in found:
         words.append(f"{_short(found['min'])} to {_short(found['max'])}, mean {_short(found['mean'])}")
     words += [f"{found[key]} {word}" for key, word in (("nan", "NaN"), ("infinite", "infinite")) if found.get(key)]
-    more = " …" if torch.Size(found["shape"]).numel() > _FIRST else ""
+    more = " …" if math.prod(found["shape"]) > _FIRST else ""
     return f"{', '.join(words)}: {' '.join(map(_short, found['first']))}{more}"
 
 

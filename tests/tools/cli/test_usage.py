@@ -198,6 +198,21 @@ main(["convert", ".", "out", "--size", "32", "--with-key"])
     assert done.stderr.splitlines()[-1] == "looking at the source… False"
 
 
+def test_inspect_and_verify_start_without_torch(tmp_path):
+    """Which takes more than a second, and neither needs it."""
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        writer.write({"x": np.ones(3, np.float32), "text": "a"})
+    asked = """
+import sys
+from gdsload.tools.cli import main
+assert [main([*words.split(), "d"]) for words in ("inspect", "inspect --json", "verify --deep")] == [0, 0, 0]
+sys.exit("torch" in sys.modules)
+"""
+    program = [sys.executable, "-B", "-c", asked]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_completion_without_shtab(cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert "hint: pip install 'gdsload[cli]'" in cli("completion", "bash", code=2).err
