@@ -107,12 +107,18 @@ def metadata_lines(metadata: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key}: {_cut(value)}"
 
 
+def class_names(metadata: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The names of the classes of each field of labels, in order of their numbers, as far as a dataset has any."""
+    found = metadata.get("classes")
+    pairs = found.items() if isinstance(found, Mapping) else ()
+    return {field: [str(name) for name in names] for field, names in pairs if isinstance(names, list) and names}
+
+
 def caption(metadata: Mapping[str, Any], sample: Mapping[str, Any], number: int) -> str:
     """The caption of a sample's picture: its number, and its class if the dataset names classes."""
-    classes = metadata.get("classes")
-    for field, names in classes.items() if isinstance(classes, Mapping) else ():
+    for field, names in class_names(metadata).items():
         label = getattr(sample.get(field), "ndim", None) == 0 and int(sample[field])
-        if isinstance(names, list) and label is not False and 0 <= label < len(names):
+        if label is not False and 0 <= label < len(names):
             return f"{number} {names[label]}"
     return str(number)
 
