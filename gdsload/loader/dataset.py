@@ -100,7 +100,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
     @property
     def num_bytes(self) -> int:
         """Bytes of all shard files."""
-        return sum(source.file_bytes for source in self._catalog.sources)
+        return self._catalog.num_bytes
 
     @property
     def digest(self) -> str:

@@ -13,7 +13,8 @@ from gdsload.shards.format.checksum import BLOCK_BYTES, block_digest
 from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.format.shard import OFFSETS_PREFIX, PADDING_PREFIX
 from gdsload.shards.opening import load_shard
-from gdsload.shards.verify.contents import runs_of, text_faults
+from gdsload.shards.values import torch_dtype
+from gdsload.shards.verify.contents import not_finite, runs_of, text_faults
 from gdsload.shards.verify.opened import PIECE_BYTES
 from tests.shards.bits import flip
 from tests.shards.format.shard_files import SIGNATURES
@@ -202,6 +203,14 @@ def test_exactly_the_texts_that_do_not_decode_are_found(texts):
     edges = np.cumsum([0, *map(len, texts)])
     found = [number for low, high, _ in runs_of(text_faults(b"".join(texts), edges)) for number in range(low, high)]
     assert found == [number for number, text in enumerate(texts) if not decodes(text)]
+
+
+@pytest.mark.parametrize("dtype", [one for one in DTYPES.values() if one.itemsize <= 2], ids=lambda one: one.name)
+def test_nan_and_infinity_are_counted_without_torch_as_torch_counts_them(dtype):
+    """Of every number that one or two bytes can hold."""
+    every = np.arange(256**dtype.itemsize, dtype=f"u{dtype.itemsize}").tobytes()
+    numbers = torch.frombuffer(bytearray(every), dtype=torch_dtype(dtype)).float()
+    assert not_finite(memoryview(every), dtype) == (int(numbers.isnan().sum()), int(numbers.isinf().sum()))
 
 
 @pytest.mark.parametrize("name", [dtype.name for dtype in DTYPES.values() if hasattr(torch, dtype.name)])
