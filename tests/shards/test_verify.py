@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload import ChecksumError, Field, FormatError, ShardDataset, ShardWriter
+from gdsload import ChecksumError, Field, FileChangedError, FormatError, ShardDataset, ShardWriter
 from gdsload.shards.format.checksum import BLOCK_BYTES, block_digest
 from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.format.shard import OFFSETS_PREFIX, PADDING_PREFIX
@@ -110,6 +110,14 @@ def test_report_and_progress(sound):
     offsets = sum(2 * 8 * (count + 1) for count in dataset.counts.tolist())
     assert 30 * (50_001 + 8) + rows + text + offsets == report.checked_bytes
     assert (report.shards, report.unchecked_bytes) == (2, 0)
+
+
+def test_a_dataset_that_was_replaced_is_not_called_damaged(sound, tmp_path):
+    dataset = ShardDataset(shutil.copytree(sound, tmp_path / "d"))
+    with ShardWriter(tmp_path / "d", {"x": "int64"}, overwrite=True) as writer:
+        writer.write({"x": 1})
+    with pytest.raises(FileChangedError, match="was replaced by another file .*Open the dataset again"):
+        dataset.verify()
 
 
 def test_error_in_the_progress_report_comes_out(sound):
