@@ -124,6 +124,10 @@ class Prefetcher:
             return self.runner.at_once
         return bool(self._unclaimed) and self._unclaimed[0].landed()
 
+    def batches_ahead(self) -> int:
+        """The number of batches ahead of the consumer, made or being made; any thread may ask."""
+        return sum(self._ahead.copy())
+
     def _refuse_if_closed(self) -> None:
         if self.stopped:
             raise LoaderClosedError("the loader was closed while a batch was being waited for")
@@ -377,6 +381,6 @@ class Prefetcher:
         """Wait for a group's bytes and make its batches."""
         made = False
         try:
-            made = group.make(self.source, lambda: self.stopped)
+            made = group.make(self.source, lambda: self.stopped, self._stats)
         finally:
             self._failed = self._failed or not made

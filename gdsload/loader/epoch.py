@@ -24,6 +24,7 @@ from torch.autograd.profiler import record_function
 
 from gdsload.engine.batch_source import identity
 from gdsload.engine.prefetch import Prefetcher
+from gdsload.engine.spans import follow
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.loader.state import Place
 from gdsload.system.dropped import Closer
@@ -129,13 +130,8 @@ class Epoch(Iterator[Any]):
             self._failed = False
             self.place.step += 1
         finished, size = self._finished(entered)
-        stats = self._owner.stats
         now = time.perf_counter()
-        stats.batches += 1
-        stats.samples += size
-        stats.ready += self._ready
-        stats.host_wait_s += self._waited_s
-        stats.busy_s += now - self._since
+        self._owner.stats.delivered(size, self._ready, self._waited_s, now - entered, now - self._since)
         self._since = now
         self.place.step += 1  # last, after any call: where Ctrl-C strikes, the batch has not been handed out
         return finished
@@ -178,6 +174,7 @@ class Epoch(Iterator[Any]):
         """Get the next group of batches; whether they were there when they were asked for."""
         if self._error is not None:
             self._fail()
+        follow(_profiler_enabled())
         clock = self._owner.clock
         asked = None if clock is None else clock.asked()
         if self._begun:

@@ -11,10 +11,10 @@ from gdsload.engine.stats import LoaderStats
 
 def test_they_can_be_kept():
     stats = LoaderStats(batches=3, host_wait_s=1.0, busy_s=4.0, starved_s=1.0, stream_s=8.0)
-    stats.add(read_s=0.5, gather_s=0.25)
+    stats.made(1, read_s=0.5, gather_s=0.25)
     for kept in (copy.copy(stats), copy.deepcopy(stats), pickle.loads(pickle.dumps(stats))):
         assert kept == stats
-        kept.add(read_s=1.0, gather_s=0.0)
+        kept.made(1, read_s=1.0, gather_s=0.0)
         assert stats.read_s == 0.5
     assert dataclasses.asdict(stats)["gather_s"] == 0.25
     assert (stats.host_wait_share, stats.starved_share) == (0.25, 0.125)
