@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gdsload.conversion.reasons import counted_are
 from gdsload.conversion.source import Part
 from gdsload.conversion.splits import split_words
 from gdsload.errors import FormatError, OptionError
@@ -79,35 +79,25 @@ def filled(parts: list[Part], what: str, path: str) -> list[Part]:
 
 
 def first_groups(groups: Sequence[str]) -> str:
-    """The names of the first of some groups, for an error."""
-    return ", ".join(map(repr, groups[:_GROUPS]))
+    """The names of the first of some groups."""
+    return ", ".join(map(repr, groups[:_GROUPS])) + (f" and {len(groups) - _GROUPS} more" if groups[_GROUPS:] else "")
 
 
-def groups_left_out(groups: Sequence[str], alone: Callable[[str], str]) -> list[str]:
-    """Notes that some groups are left out, and what takes one `alone`; of many groups the first ones are named."""
-    notes = [f"group {name!r} is left out: {alone(name)} takes it alone" for name in groups[:_GROUPS]]
-    if (more := len(groups) - _GROUPS) > 0:
-        notes.append(f"{more} more {'group is' if more == 1 else 'groups are'} left out")
-    return notes
+def groups_left_out(groups: Sequence[str], alone: str) -> list[str]:
+    """A note that some groups are left out, and what takes one `alone`."""
+    return [f"{counted_are(len(groups), 'group')} left out, {first_groups(groups)}: {alone}"] if groups else []
 
 
 def common_length(lengths: Mapping[str, int], what: str, file: str) -> int:
     """The one length that all have; a `FormatError` if they differ, or one has none, for which -1 stands."""
     if len(set(lengths.values())) > 1 or -1 in lengths.values():
         shown = ", ".join(f"{name!r} {'none' if length < 0 else length}" for name, length in lengths.items())
-        raise FormatError(f"the {what} have different lengths, or none: {shown}", file=file, remedy=_choice(lengths))
+        raise FormatError(
+            f"the {what} have different lengths, or none: {shown}",
+            file=file,
+            remedy="The first dimension counts the samples: choose those of one length, `fields=[...]`.",
+        )
     return next(iter(lengths.values()))
-
-
-def _choice(lengths: Mapping[str, int]) -> str | None:
-    """The fields that go together, where there are more of them than of any others."""
-    counts = Counter(length for length in lengths.values() if length >= 0).most_common(2)
-    if not counts:
-        return "They need a first dimension, which counts the samples."
-    if counts[-1][1] == counts[0][1] > 1 == len(counts) - 1:
-        return None
-    names = [name for name, length in lengths.items() if length == counts[0][0]]
-    return f"Choose those that go together: {choice_of(names)}."
 
 
 def choice_of(names: Sequence[str]) -> str:

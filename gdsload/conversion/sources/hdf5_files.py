@@ -75,7 +75,7 @@ class Hdf5Source(FieldChoice, FileSource):
                 found += other_dimension_notes(
                     [name for name in children if _is_variable(children[name]) and name not in fields]
                 )
-                found += groups_left_out(self._inner(children), lambda name: f"`group={name!r}`")
+                found += groups_left_out(self._inner(children), "`group=` takes one alone")
         return found
 
     def metadata(self) -> dict[str, Any]:

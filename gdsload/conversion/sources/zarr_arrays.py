@@ -67,9 +67,8 @@ class ZarrSource(FieldChoice, FileSource):
         found += bytes_notes(arrays)
         if self.fields is None:
             listed, groups = self._listed()
-            folder = self._folder()
             found += other_dimension_notes([name for name in listed if name not in arrays])
-            found += groups_left_out(groups, lambda name: f"the path {os.path.join(folder, name)!r}")
+            found += groups_left_out(groups, "the path of one takes it alone")
         return found
 
     def metadata(self) -> dict[str, Any]:
