@@ -135,7 +135,6 @@ _WAY_OUT = (
 
 
 def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays of an archive."""
     archive = NpzArchive(io.BytesIO(content))
     for member in filter(is_left_out, archive.members()):
         note(_LEFT_OUT, member)

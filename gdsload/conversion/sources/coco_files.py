@@ -148,7 +148,6 @@ class CocoSource(ImageSource):
         return batch_of_one({**found.fields, "image_id": np.int64(image.number)}, ragged)
 
     def _upright_boxes(self, image: CocoImage, found: BoxedImage, file: str) -> NDArray[np.float64]:
-        """The boxes of an image as they are in the turned one."""
         sizes = (found.size, found.upright)
         if image.size is not None and image.size not in sizes:
             what = f"{sizes[0][0]} × {sizes[0][1]} pixels, but {image.size[0]} × {image.size[1]} where its boxes are"

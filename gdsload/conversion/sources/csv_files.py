@@ -216,7 +216,6 @@ class CsvSource(FieldChoice, ImageSource):
         return self.files.find(self.suffixes, below=False)
 
     def _kinds(self) -> dict[str, str]:
-        """The types of the wanted columns."""
         if self._known is None:
             file = self.all_files()[0]
             names = self._header(file)
@@ -226,7 +225,6 @@ class CsvSource(FieldChoice, ImageSource):
         return self._known
 
     def _paths(self) -> list[str]:
-        """The columns of paths."""
         return [name for name, kind in self._kinds().items() if kind == "file"]
 
     def _leaves(self) -> list[Leaf]:
@@ -257,7 +255,6 @@ class CsvSource(FieldChoice, ImageSource):
                 yield table
 
     def _row_bytes(self) -> int:
-        """About how many bytes a sample has."""
         file, found, first = self.all_files()[0], 0, self._first_cells(self.all_files()[0])
         for name, kind in self._kinds().items():
             cells = first[name].to_pylist()
@@ -270,7 +267,6 @@ class CsvSource(FieldChoice, ImageSource):
         return max(found, 1)
 
     def _header(self, file: str) -> list[str]:
-        """The names of the columns."""
         rows = next(self.text.rows(file, _LOOK_BYTES), None)
         if rows is None:
             raise FormatError("it is empty", file=file)

@@ -109,7 +109,6 @@ class Hdf5Source(FieldChoice, FileSource):
                 yield Item(f"rows {begin} to {end - 1}", make, end - begin)
 
     def _children(self, opened: Any, file: str) -> dict[str, Any]:
-        """The members of the group, by name."""
         h5py = need("h5py")
         here = opened
         for name in self.group.strip("/").split("/") if self.group.strip("/") else []:

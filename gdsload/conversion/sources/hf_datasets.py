@@ -62,7 +62,6 @@ class HuggingFaceSource(TableSource, ImageSource):
             return need("datasets").concatenate_datasets(found)
 
     def _splits_of(self, names: list[str]) -> list[str]:
-        """The splits that are meant."""
         if self.files.split == ALL and names:
             return names
         name = names[0] if self.files.split is None and len(names) == 1 else self.files.split

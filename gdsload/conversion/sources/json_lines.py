@@ -115,7 +115,6 @@ class JsonLinesSource(TableSource, FileSource):
         return row_items(row, len(lines), lambda low, high: self._made(lines[low:high], f"{where}{row + low}"))
 
     def _made(self, lines: Sequence[bytes], where: str) -> dict[str, Any]:
-        """The fields of some lines."""
         keys, leaves = self._columns()
         tokens = any(leaf.name == _TOKENS for leaf in leaves)
         objects = [self._object(line, where, tokens=tokens) for line in lines]

@@ -136,8 +136,6 @@ class _Index:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A chunk as the index has it."""
-
     name: str
     nbytes: int
     samples: int

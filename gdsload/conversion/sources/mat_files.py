@@ -73,7 +73,6 @@ class MatSource(FieldChoice, FileSource):
             return self._by_h5py(file, rows) if is_hdf5 else self._by_scipy(file, rows)
 
     def _chosen(self, classes: dict[str, str], file: str) -> list[str]:
-        """The variables to read, of those that a file has."""
         names = check_fields(self.fields, classes, file)
         if not names:
             raise FormatError("there is no variable in it", file=file)

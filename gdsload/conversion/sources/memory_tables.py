@@ -260,7 +260,6 @@ def _as_rows(value: Any) -> Any:
 
 
 def _picture_notes(arrays: Mapping[str, Any]) -> list[str]:
-    """Notes for users on lists of Pillow images."""
     pictures = (
         (name, one)
         for name, rows in arrays.items()

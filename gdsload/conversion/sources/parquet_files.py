@@ -75,7 +75,6 @@ class ParquetSource(TableSource, ImageSource):
 
     @property
     def _images(self) -> frozenset[str]:
-        """The columns of images, of the first file."""
         schema, leaves = self._first()
         return image_columns(schema) & {leaf.name for leaf in leaves}
 
@@ -87,7 +86,6 @@ class ParquetSource(TableSource, ImageSource):
         return frozenset() if self.look.keep_encoded else sound_columns(self._first()[0])
 
     def _first(self) -> tuple[Any, list[Leaf]]:
-        """Schema and fields of the first file."""
         file = self.all_files()[0]
         with opened_table(file) as table:
             return self._schema(table, file), self._columns(table, file, self._partitions()[file])
@@ -140,7 +138,6 @@ class ParquetSource(TableSource, ImageSource):
         return partitions_of(self.path, self.all_files())
 
     def _schema(self, table: Any, file: str) -> Any:
-        """The columns of a file."""
         return table.schema_arrow if _is_parquet(table) else table.schema
 
     def _leaves(self) -> list[Leaf]:

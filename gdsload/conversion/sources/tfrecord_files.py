@@ -117,7 +117,6 @@ class TfRecordSource(FieldChoice, ImageSource):
                 yield from self.read(Part("the first records", (file,)))
 
     def _features(self) -> dict[str, Feature]:
-        """The features, from the first records."""
         if self._known is None:
             files = self.all_files()
             first = list(islice((record for file in files for record in _records(file)), _LOOKED_AT))

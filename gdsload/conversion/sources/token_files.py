@@ -121,7 +121,6 @@ class TokenSource(OfDocuments, FileSource):
             raise
 
     def _one_by_one(self, files: list[str]) -> bool:
-        """Return whether each token is a sample."""
         if self.each is not None:
             return self.each == "token"
         return self.end is None and not any(map(self._index, files))

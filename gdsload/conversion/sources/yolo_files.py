@@ -217,7 +217,6 @@ class YoloLayout:
         return pairs, notes
 
     def _walked(self) -> tuple[list[str], list[str]]:
-        """The names of all images and of all texts below the base."""
         whole = absolute(self.path)
         if not os.path.isdir(whole):
             raise FormatError(
