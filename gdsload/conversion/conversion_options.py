@@ -198,12 +198,12 @@ def find_function(spec: object) -> Callable[[dict[str, Any]], Mapping[str, Any]]
         )
     try:
         found = find_named(spec)
+        if not callable(found):
+            raise ValueError("it cannot be called")
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"is {spec!r}, which cannot be found: {error}",
             option="map",
             remedy='Write it as "package.module:function".',
         ) from error
-    if not callable(found):
-        raise OptionError(f"is {spec!r}, which cannot be called", option="map")
     return typed("Callable[[dict[str, Any]], Mapping[str, Any]]", found)

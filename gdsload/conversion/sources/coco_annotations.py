@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from gdsload.conversion.input_files import open_file, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.errors import FormatError
-from gdsload.system.units import counted
 
 _LARGEST_NUMBER = 1e18
 _LVIS = ("neg_category_ids", "not_exhaustive_category_ids")
@@ -85,24 +84,19 @@ def _checked(tree: Any) -> CocoAnnotations:
                 remedy="List it in the file, or remove the annotation.",
             )
         objects[number].append(one)
-    made: Counter[str] = Counter()
-    images = [_image(one, objects[_whole(one, "id", "image")], labels, made) for one in listed]
+    images = [_image(one, objects[_whole(one, "id", "image")], labels) for one in listed]
     _check_names(images)
     notes = [] if has_objects else ["the file has no annotations: no image has an object"]
-    if count := made["outlines"]:
-        notes.append(f"{counted(count, 'object')} without a box: the box is that of the outline")
     if left := [name for name in _LVIS if any(name in one for one in listed)]:
         notes.append(f"which classes were looked for in an image ({', '.join(left)}) is left out")
     return CocoAnnotations([categories[number] for number in sorted(categories)], images, notes)
 
 
-def _image(
-    one: Mapping[str, Any], objects: list[Mapping[str, Any]], labels: Mapping[int, int], made: Counter[str]
-) -> CocoImage:
+def _image(one: Mapping[str, Any], objects: list[Mapping[str, Any]], labels: Mapping[int, int]) -> CocoImage:
     number, boxes, areas, crowd, fault = _whole(one, "id", "image"), [], [], [], None
     for item in objects:
         try:
-            box = _box(item, made)
+            box = _box(item)
             area = box[2] * box[3] if item.get("area") is None else item["area"]
             if not _are_numbers([area]):
                 raise FormatError(f"has the area {area!r:.50}, no number")
@@ -127,28 +121,16 @@ def _image(
     )
 
 
-def _box(item: Mapping[str, Any], made: Counter[str]) -> list[float]:
-    """Left, top, width and height of an object; of one without a box those of its outline.
+def _box(item: Mapping[str, Any]) -> list[float]:
+    """Left, top, width and height of an object.
 
     Raises:
-        FormatError: if it has neither. The message is what it has, without the object.
+        FormatError: if it has no such box. The message is what it has, without the object.
     """
     box = item.get("bbox")
-    if box is not None and box != []:
-        if not isinstance(box, list) or len(box) != 4 or not _are_numbers(box) or min(box[2:]) < 0:
-            raise FormatError(f"has the bbox {box!r:.100}, not left, top, width and height in pixels")
-        return list(map(float, box))
-    outlines = item.get("segmentation")
-    if not isinstance(outlines, list) or not outlines or not all(map(_is_outline, outlines)):
-        raise FormatError("has no bbox, and no outline, a list of x and y, of which one could be made")
-    points = np.concatenate([np.array(one, np.float64).reshape(-1, 2) for one in outlines])
-    low, high = points.min(0), points.max(0)
-    made["outlines"] += 1
-    return [*low.tolist(), *(high - low).tolist()]
-
-
-def _is_outline(given: Any) -> bool:
-    return isinstance(given, list) and len(given) >= 4 and len(given) % 2 == 0 and _are_numbers(given)
+    if not isinstance(box, list) or len(box) != 4 or not _are_numbers(box) or min(box[2:]) < 0:
+        raise FormatError(f"has the bbox {box!r:.100}, not left, top, width and height in pixels")
+    return list(map(float, box))
 
 
 def _are_numbers(values: list[Any]) -> bool:

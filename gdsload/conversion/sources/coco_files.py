@@ -32,10 +32,9 @@ class CocoSource(ImageSource):
     A sample is an image, in the order of the file, also one without objects. Fields: ``image``, uint8 ``[channels,
     height, width]``; ``boxes``, ragged float32 ``[objects, 4]``; ``labels``, ragged int64 ``[objects]``, positions in
     the list of categories in the order of their ids; ``area``, ragged float32, as it stands there; ``iscrowd``, ragged
-    bool; ``image_id``, int64. An object without a box has that of its outline, and a note counts them; an image with an
-    object that has neither is a bad sample. Outlines, key points and captions are not written. An image is turned as
-    its EXIF data say, and its boxes with it, unless its width and height in the file of annotations say that they are
-    those of the turned image.
+    bool; ``image_id``, int64. An image with an object that has no box is a bad sample. Outlines, key points and
+    captions are not written. An image is turned as its EXIF data say, and its boxes with it, unless its width and
+    height in the file of annotations say that they are those of the turned image.
 
     Args:
         path: the folder.
