@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import islice
 from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
@@ -30,11 +31,13 @@ from gdsload.conversion.sources.csv_cells import (
 )
 from gdsload.conversion.sources.csv_text import CsvForm, Rows
 from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.many_images import mean_bytes
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.errors import FormatError, OptionError
 
 _LOOKED_AT, _LOOK_BYTES = 1000, 2**16
+_FILES_LOOKED_AT = 16
 
 
 class CsvOptions(ImageFileOptions, total=False):
@@ -141,9 +144,10 @@ class CsvSource(FieldChoice, ImageSource):
         """See `Source.parts`: runs of rows, which are found again by their place in the file, or whole files."""
         self._leaves()  # refuses what cannot fill
         files, found = self.all_files(), list[Part]()
-        names, row_bytes = self._header(files[0]), self._row_bytes()
-        first = next(self._rows(files[0], _LOOK_BYTES), None)
-        text_bytes = 1 if first is None else len(first.content) // len(first.begins)
+        names, first = self._header(files[0]), next(self._rows(files[0], _LOOK_BYTES), None)
+        row_bytes = text_bytes = 1 if first is None else len(first.content) // len(first.begins)
+        if self._paths():
+            row_bytes = mean_bytes(islice(self.first_items(), _FILES_LOOKED_AT))
         step = max(target_bytes * text_bytes // row_bytes, 1)
         for file in files:
             if (header := self._header(file)) != names:
@@ -253,18 +257,6 @@ class CsvSource(FieldChoice, ImageSource):
         for _, _, table in halved(0, len(rows.begins), made):
             if not isinstance(table, FormatError):
                 yield table
-
-    def _row_bytes(self) -> int:
-        file, found, first = self.all_files()[0], 0, self._first_cells(self.all_files()[0])
-        for name, kind in self._kinds().items():
-            cells = first[name].to_pylist()
-            if kind == "file" and cells and not cells[0].lower().endswith(".npy"):
-                found += (self.look.size or 224) ** 2 * 3
-            elif kind == "file" and cells:
-                found += (_stamp(file, cells[0]) or [0])[0]
-            else:
-                found += sum(map(len, cells)) // max(len(cells), 1) if kind == "str" else 8
-        return max(found, 1)
 
     def _header(self, file: str) -> list[str]:
         rows = next(self.text.rows(file, _LOOK_BYTES), None)
