@@ -41,7 +41,6 @@ class ArraySource(FieldChoice, FileSource):
         path: a `.npy` file, a folder of such files, or an `.npz` file.
         each: what a sample is: ``"row"`` or ``"file"``. None: a row, but it must be said of a folder whose files have
             names that differ in numbers alone, or are in other folders.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "NumPy arrays"

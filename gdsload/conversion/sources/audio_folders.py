@@ -30,7 +30,6 @@ class AudioFolderSource(FieldChoice, FileSource):
         keep_encoded: keep the bytes of the files; then there is no ``audio.sampling_rate``.
         with_key: add a text field ``key``, the path of the file from that folder.
         dtype: ``"float32"`` or ``"float64"``: samples of that type from -1 to 1, whatever the type in the file.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "audio files"

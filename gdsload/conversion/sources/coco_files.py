@@ -44,8 +44,6 @@ class CocoSource(ImageSource):
         images: the folder of the images, below `path`. None: looked for under the names that it usually has.
         upright: of images that EXIF data turn, whether boxes are those of the turned image, where width and height do
             not say it. None: such an image is an error.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "COCO annotations"

@@ -71,8 +71,6 @@ class CsvSource(FieldChoice, ImageSource):
     Args:
         path: a `.csv` or `.tsv` file, maybe with `.gz` after it, or a folder of such files with the same columns. A
             packed one, and one that is not UTF-8, is read by one worker.
-        **options: see `CsvOptions`. `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them:
-            see `ImageForm`. `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "CSV files"

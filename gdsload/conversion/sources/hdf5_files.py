@@ -51,7 +51,6 @@ class Hdf5Source(FieldChoice, FileSource):
         group: the group, ``"/"`` if the datasets are at the top. Groups in it are passed over.
         unpack: make the values that attributes tell of (``scale_factor``, ``add_offset``, ``_FillValue``,
             ``missing_value``, ``_Unsigned``), with NaN for missing ones; else numbers are taken as they are stored.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "HDF5 files"

@@ -33,9 +33,6 @@ class HuggingFaceSource(TableSource, ImageSource):
 
     Args:
         path: the folder; or a `datasets.Dataset`, or a `DatasetDict` of them.
-        **options: `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`. `size`, `resize`,
-            `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`. `split`, which split of a
-            `DatasetDict`, and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "Hugging Face dataset"

@@ -41,7 +41,6 @@ class IdxSource(FileSource):
     Args:
         path: a file, also packed by gzip, or a folder of them. A file that is there packed and unpacked is taken once.
         prefix: how the names of the files begin, if there are several datasets: ``"emnist-letters"``.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "IDX files"

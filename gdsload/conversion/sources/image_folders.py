@@ -36,8 +36,6 @@ class ImageFolderSource(ImageSource):
     Args:
         path: the folder of class folders, or of images.
         with_key: add a text field ``key``, the path of the image's file from that folder.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "image folder"

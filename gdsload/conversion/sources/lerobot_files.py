@@ -39,7 +39,6 @@ class LeRobotSource(ParquetSource):
 
     Args:
         path: the folder, which has `meta/info.json` and `data`.
-        **options: those of Parquet files: see `ParquetSource`.
     """
 
     kind = "LeRobot dataset"

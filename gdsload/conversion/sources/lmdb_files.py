@@ -40,8 +40,6 @@ class LmdbSource(ImageSource):
         decode: what values are: ``"bytes"``, ``"text"`` (UTF-8), ``"npy"``, or ``"image"`` (uint8 ``[channels,
             height, width]``, turned as its EXIF data say).
         with_key: whether the field ``key`` is made.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "LMDB environment"

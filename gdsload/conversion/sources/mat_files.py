@@ -40,7 +40,6 @@ class MatSource(FieldChoice, FileSource):
         path: a `.mat` file, or a folder of them, whose samples follow each other.
         last: those whose last dimension counts the samples instead, as MATLAB's own examples have it; it becomes the
             first one. ``["X"]`` for SVHN.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "MATLAB files"

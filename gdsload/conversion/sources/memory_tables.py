@@ -48,7 +48,6 @@ class TableInMemory(TableSource):
 
     Args:
         table: what Arrow can take as a table: of pandas, polars, DuckDB or Arrow itself.
-        **options: `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`.
 
     Raises:
         OptionError: if it is no table, or an option has no such value.

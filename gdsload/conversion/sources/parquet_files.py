@@ -41,9 +41,6 @@ class ParquetSource(TableSource, ImageSource):
 
     Args:
         path: a `.parquet`, `.arrow` or `.feather` file, or a folder of them.
-        **options: `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`. `size`, `resize`,
-            `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`. `split` and `follow_links`,
-            as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "Parquet and Arrow files"

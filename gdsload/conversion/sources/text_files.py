@@ -33,7 +33,6 @@ class TextSource(FileSource):
         each: what a sample is: ``"line"`` or ``"file"``. None: a line of a file; of a folder it must be said.
         encoding: how it is encoded, as Python calls it; with lines one of those in which a byte of a line's end is
             nothing else: UTF-8, Latin-1, and their like.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "text files"

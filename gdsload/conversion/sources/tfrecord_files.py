@@ -78,8 +78,6 @@ class TfRecordSource(FieldChoice, ImageSource):
         types: what features are, by name: ``"bytes"``, ``"text"`` (UTF-8), ``"npy"``, ``"image"``; an element type
             (``"uint8"``) for bytes that are an array of such; ``"list"`` for numbers that are lists although the first
             ones have one value each.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "TFRecord files"

@@ -40,7 +40,6 @@ class TokenSource(OfDocuments, FileSource):
         dtype: the element type of the tokens of files that do not say it.
         end: the token that ends a document of a row, and belongs to it.
         each: what a sample is: ``"token"`` or ``"document"``. None: a token, if no file has documents.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "token files"

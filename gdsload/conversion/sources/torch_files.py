@@ -34,7 +34,6 @@ class TorchFileSource(FieldChoice, FileSource):
         each: what a sample is: ``"row"``, where the first dimension of all tensors counts the samples, and files
             follow each other; ``"file"``, where numbers and texts beside the tensors are fields, too. None: rows of a
             file; of a folder it must be said.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "torch.save files"

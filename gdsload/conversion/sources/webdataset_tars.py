@@ -52,8 +52,6 @@ class TarSource(FieldChoice, ImageSource):
     Args:
         path: a tar file (`.tar`, `.tar.gz`, `.tgz`), or a folder of them.
         with_key: add a text field ``key``, the name that the members share.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "WebDataset tar files"

@@ -48,8 +48,6 @@ class YoloSource(ImageSource):
         path: the folder, or its folder ``images``, or one in that.
         boxes: their form: ``"cxcywh"`` as in the files, or in pixels of the image as it is made ``"xyxy"`` (left, top,
             right, bottom) or ``"xywh"`` (left, top, width, height).
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "YOLO dataset"
