@@ -49,7 +49,11 @@ class Item:
 
 
 class Source(Protocol):
-    """A source of samples. It is picklable: other processes read its parts."""
+    """A source of samples. It is picklable: other processes read its parts.
+
+    It may have the methods `metadata`, which returns its part of the dataset's metadata, and `notes`, which returns
+    sentences on it that no error says: for `gdsload convert`, and for `ConvertReport.notes`.
+    """
 
     kind: str
     """Its name for people: "image folder", "WebDataset tar files"."""

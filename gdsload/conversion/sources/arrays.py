@@ -68,7 +68,6 @@ class ArraySource(FieldChoice, FileSource):
         return self.files.find((".npy",), below=False)
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, if it has labels."""
         return {"classes": {"label": self._classes}} if self._classes else {}
 
     def notes(self) -> list[str]:

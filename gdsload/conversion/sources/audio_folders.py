@@ -60,7 +60,6 @@ class AudioFolderSource(FieldChoice, FileSource):
         return self._files
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, if it has labels."""
         return {"classes": {"label": self._classes}} if self._classes else {}
 
     def parts(self, target_bytes: int) -> list[Part]:

@@ -76,11 +76,9 @@ class CocoSource(ImageSource):
         return list(found.pop())
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, and the form of boxes."""
         return {"classes": {"labels": self.classes}, "boxes": self.boxes.wanted}
 
     def notes(self) -> list[str]:
-        """Notes for users on the source."""
         return list(dict.fromkeys(note for file in self._files() for note in read_annotations(file).notes))
 
     def describe(self) -> dict[str, Any]:

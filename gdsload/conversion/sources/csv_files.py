@@ -116,7 +116,6 @@ class CsvSource(FieldChoice, ImageSource):
                     yield [_stamp(file, cell) for cell in row]
 
     def notes(self) -> list[str]:
-        """Sentences that users should know of it."""
         file, found = self.all_files()[0], list[str]()
         names, first = self._header(file), self._first_cells(file)
         if other := other_delimiter(names):

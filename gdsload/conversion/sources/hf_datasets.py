@@ -76,7 +76,6 @@ class HuggingFaceSource(TableSource, ImageSource):
         return {**found, "files": stamps(files)}
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, and units."""
         classes = class_names(self._open().features.arrow_schema)
         return ({"classes": classes} if classes else {}) | super().metadata()
 
@@ -152,7 +151,6 @@ class HuggingFaceSource(TableSource, ImageSource):
         return self.table_form.leaves(schema, self.path, sorted(image_columns(schema) | sound_columns(schema)))
 
     def notes(self) -> list[str]:
-        """Notes for users on the source."""
         dataset = self._open()
         schema = dataset.features.arrow_schema
         decoded = image_columns(schema) | (frozenset() if self.look.keep_encoded else sound_columns(schema))

@@ -56,7 +56,6 @@ class ImageFolderSource(ImageSource):
         return sorted(self._folders())
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, and the field of keys, if it has them."""
         classes = self.classes
         return ({"classes": {"label": classes}} if classes else {}) | ({"key": "key"} if self.with_key else {})
 

@@ -99,7 +99,6 @@ class TableInMemory(TableSource):
         return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "rows": len(self.table), **form}
 
     def notes(self) -> list[str]:
-        """Notes for users on the table."""
         return [*self._left_out, *self.table_form.index_notes(self.table.schema), *super().notes()]
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -156,7 +155,6 @@ class ArraysInMemory(FieldChoice):
         return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "order": self.order}
 
     def notes(self) -> list[str]:
-        """Notes for users on the arrays."""
         return [*bytes_notes(self._chosen()), *_picture_notes(self._chosen())]
 
     def only(self, fields: Sequence[str]) -> Self:

@@ -60,12 +60,10 @@ class ParquetSource(TableSource, ImageSource):
         return {**super().describe(), **self.table_form.to_json()}
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, where they are noted, and units."""
         classes = class_names(self._first()[0])
         return ({"classes": classes} if classes else {}) | super().metadata()
 
     def notes(self) -> list[str]:
-        """Notes for users on the source."""
         schema, leaves = self._first()
         shown = [leaf for leaf in leaves if leaf.name not in self._images | self._sounds]
         return [*self.table_form.index_notes(schema), *self.table_form.notes(shown)]

@@ -64,7 +64,6 @@ class TarSource(FieldChoice, ImageSource):
         self.with_key = with_key
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the field that names samples."""
         return {"key": "key"} if self.with_key else {}
 
     def bytes_in_files(self) -> float | None:

@@ -66,12 +66,10 @@ class YoloSource(ImageSource):
         self.boxes = BoxForm(boxes, self.look)
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, and the form of boxes."""
         names = self.layout.classes()
         return {"boxes": self.boxes.wanted} | ({"classes": {"labels": names}} if names else {})
 
     def notes(self) -> list[str]:
-        """Notes for users on the source."""
         return self.layout.find()[1]
 
     def describe(self) -> dict[str, Any]:

@@ -71,7 +71,6 @@ class ZarrSource(FieldChoice, FileSource):
         return found
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the units that attributes give."""
         return units_metadata(_meanings(self._open()), unpack=self.unpack)
 
     def parts(self, target_bytes: int) -> list[Part]:
