@@ -13,11 +13,17 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import FileOptions, FileSource, check_file, open_file
-from gdsload.conversion.reading_notes import note, noted_in_reading
-from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_fields, classes_of, run_parts, sample_fields
+from gdsload.conversion.reasons import note, noted_in_reading, reading
+from gdsload.conversion.row_source import (
+    array_items,
+    array_parts,
+    bytes_notes,
+    check_fields,
+    classes_of,
+    run_parts,
+    sample_fields,
+)
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import array_items, array_parts, bytes_notes
 from gdsload.conversion.sources.npy import NpzArchive, decode_npy, is_left_out, map_npy
 from gdsload.errors import FormatError, OptionError
 

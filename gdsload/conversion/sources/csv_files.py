@@ -13,13 +13,14 @@ from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_columns, check_fields, filled
+from gdsload.conversion.row_source import check_columns, check_fields, filled, given, halved, mean_bytes
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_columns import column_values
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm
-from gdsload.conversion.sources.bad_rows import given, halved
 from gdsload.conversion.sources.csv_cells import (
     CELL_TYPES,
+    CsvForm,
+    Rows,
     cells_of,
     is_path,
     missing_among_numbers,
@@ -29,9 +30,7 @@ from gdsload.conversion.sources.csv_cells import (
     type_of,
     values_of,
 )
-from gdsload.conversion.sources.csv_text import CsvForm, Rows
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.many_images import mean_bytes
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.errors import FormatError, OptionError

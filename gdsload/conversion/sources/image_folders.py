@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Unpack
 
+from gdsload.conversion.folders import PICTURES
 from gdsload.conversion.input_files import digest_of, open_file, stamps
 from gdsload.conversion.reasons import counted_are, reading
+from gdsload.conversion.row_source import image_parts, mean_bytes, some
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.many_images import image_parts, mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import ALL, level_splits, split_words
-from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError
 
 _NO_CLASS = -1

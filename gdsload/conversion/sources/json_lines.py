@@ -11,11 +11,10 @@ from typing import Any, Unpack
 
 from gdsload.conversion.input_files import FileOptions, FileSource, SourceFiles, open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_fields
+from gdsload.conversion.row_source import check_fields, row_items
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import column_values
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource
-from gdsload.conversion.sources.bad_rows import row_items
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.json_columns import CONSTANTS, column_of, key_type, late_key, mixed, named_type
 from gdsload.conversion.sources.streams import DAMAGED, read_line, unpacked

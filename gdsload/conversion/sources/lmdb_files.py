@@ -12,7 +12,7 @@ from gdsload.conversion.input_files import check_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import filled
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.encoded_values import Encoding, decoded_fields
+from gdsload.conversion.sources.binary_samples import Encoding, decoded_fields
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource, put
 from gdsload.conversion.sources.reading_process import read_apart

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_fields, filled
+from gdsload.conversion.row_source import array_items, array_parts, check_fields, filled
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hdf5_files import own_child
 from gdsload.conversion.sources.reading_process import read_apart

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 import xxhash
 
-from gdsload.conversion.row_source import batches, check_fields, common_length, row_parts
+from gdsload.conversion.row_source import batches, bytes_notes, check_fields, common_length, row_parts, rows_of
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import bytes_notes, rows_of
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource, is_text
 from gdsload.conversion.sources.extras import need

@@ -10,9 +10,8 @@ from typing import IO, Any, Literal, Unpack
 
 from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import filled, run_parts, spans
+from gdsload.conversion.row_source import filled, given, halved, run_parts, spans
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.bad_rows import given, halved
 from gdsload.conversion.sources.streams import go_to_line, read_line
 from gdsload.errors import FormatError, OptionError
 

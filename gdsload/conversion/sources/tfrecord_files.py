@@ -17,7 +17,7 @@ from gdsload.conversion.input_files import open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_columns, check_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.encoded_values import decoded_fields
+from gdsload.conversion.sources.binary_samples import decoded_fields
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked

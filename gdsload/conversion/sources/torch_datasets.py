@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gdsload.conversion.named_objects import find_named
+from gdsload.conversion.conversion_options import find_named
 from gdsload.conversion.reasons import of_user
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.first_pictures import notes_on_opened

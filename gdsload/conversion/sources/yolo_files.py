@@ -11,17 +11,16 @@ from typing import Any, NoReturn, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.box_texts import base_of, has_boxes
-from gdsload.conversion.folders import names_in
+from gdsload.conversion.folders import PICTURES, names_in
 from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
 from gdsload.conversion.reasons import counted_are, reading
+from gdsload.conversion.recognise import base_of, has_boxes
+from gdsload.conversion.row_source import image_parts, mean_bytes, some
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, Boxes, BoxForm, batch_of_one, image_of
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.many_images import image_parts, mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
 from gdsload.conversion.splits import ALL, split_words
-from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError
 from gdsload.system.paths import absolute
 from gdsload.system.units import counted

@@ -15,14 +15,15 @@ from gdsload.conversion.input_files import FileOptions, FileSource
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
     batches,
+    bytes_notes,
     check_fields,
     common_length,
     first_groups,
     groups_left_out,
+    plain_rows,
     row_parts,
 )
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import bytes_notes, plain_rows
 from gdsload.conversion.sources.cf_conventions import (
     ATTRIBUTES,
     StoredNumbers,
