@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gdsload.errors import OptionError
+from gdsload.errors import OptionError, WriteError
 from gdsload.system.units import counted, format_bytes
+from gdsload.tools.cli.picks import PICKS, pick_samples
 from gdsload.tools.cli.samples import caption, facts, lines, metadata_lines
-from gdsload.tools.cli.terminal import plain, say, say_wrapped, table
+from gdsload.tools.cli.terminal import Bar, plain, say, say_wrapped, table
 from gdsload.tools.cli.usage import Commands, Parser, as_count
 
 if TYPE_CHECKING:
@@ -22,8 +25,9 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """
 gdsload inspect shards/
+gdsload inspect shards/ --html card.html
 gdsload inspect shards/ --sample -1
-gdsload inspect shards/ --image image --out sheet.png
+gdsload inspect shards/ --image image --pick class --out sheet.png
 """
 
 
@@ -32,7 +36,8 @@ def add_to(commands: Commands[Parser]) -> None:
     parser = commands.add_parser(
         "inspect", help="show a dataset's fields, shards, counts and sizes", example=_EXAMPLES,
         usage="gdsload inspect PATH [options]",
-        description="Show a dataset's fields, shards, counts and sizes; or a sample; or pictures of some samples.",
+        description="Show a dataset's fields, shards, counts and sizes; or a sample; or pictures of some samples;\n"
+        "or write all that there is to say of it as a page.",
     )  # fmt: skip
     or_none = partial(as_count, at_least=0)
     parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
@@ -40,13 +45,19 @@ def add_to(commands: Commands[Parser]) -> None:
     parser.add_argument(
         "--shards", type=or_none, default=10, metavar="N", help="list at most N shards (default: %(default)s)"
     )
-    parser.add_argument("--sample", type=int, metavar="N", help="show this sample; -1 is the last one")
-    parser.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field, from sample N on")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="show this sample; -1 is the last one; with --image: the first"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write a page: fields, classes, lengths, pictures and texts")
+    parser.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field")
+    parser.add_argument(
+        "--pick", choices=PICKS, help="samples on it: at random, the first, or of each class (default: random)"
+    )
+    parser.add_argument("--count", type=or_none, default=16, metavar="N", help="pictures on it (default: %(default)s)")
     parser.add_argument(
         "--out", metavar="FILE", help="where it goes, by its name PNG, JPEG or other (default: sheet.png)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a FILE that is there")
-    parser.add_argument("--count", type=or_none, default=16, metavar="N", help="pictures on it (default: %(default)s)")
     parser.set_defaults(run=_run)
 
 
@@ -55,6 +66,8 @@ def _run(chosen: argparse.Namespace) -> int:
         raise OptionError("--out is for a contact sheet", remedy="Pass --image FIELD, too.")
     if chosen.image is not None:
         return _sheet(chosen)
+    if chosen.html is not None:
+        return _card(chosen)
     if chosen.sample is not None:
         return _sample(chosen)
     from gdsload.shards.catalog import open_catalog
@@ -110,15 +123,15 @@ def _sheet(chosen: argparse.Namespace) -> int:
     from gdsload.tools.cli.sheet import channels_first, pixels, save_sheet
 
     out: str = chosen.out or "sheet.png"
-    if os.path.lexists(out) and not chosen.overwrite:
-        raise OptionError("there is a file already", file=out, remedy="Pass another --out, or --overwrite.")
+    _refuse_what_is_there(out, "--out", chosen)
     dataset = ShardDataset(chosen.path)
     field = dataset.schema.get(chosen.image)
     if field is None:
         names = ", ".join(map(repr, dataset.schema))
         raise OptionError(f"there is no field {chosen.image!r}", remedy=f"There are {names}.")
     first = channels_first(chosen.image, field)
-    numbers = range(len(dataset))[chosen.sample or 0 :][: chosen.count]
+    how = chosen.pick or ("random" if chosen.sample is None else "first")
+    numbers = pick_samples(dataset, how, chosen.count, first=chosen.sample or 0)
     samples = [(number, dataset[number]) for number in numbers]
     images = [
         (number, image, caption(dataset.metadata, sample, number))
@@ -128,8 +141,36 @@ def _sheet(chosen: argparse.Namespace) -> int:
     if not images:
         raise OptionError("there is no picture to show", file=dataset.path)
     save_sheet([image for _, image, _ in images], [said for _, _, said in images], out, first=first)
-    say(f"{out}: {counted(len(images), 'picture')}, samples {images[0][0]} to {images[-1][0]}")
+    which = {
+        "random": "drawn at random", "class": "drawn at random of each class",
+        "first": f"samples {images[0][0]} to {images[-1][0]}",
+    }  # fmt: skip
+    say(f"{out}: {counted(len(images), 'picture')}, {which[how]}")
     return 0
+
+
+def _card(chosen: argparse.Namespace) -> int:
+    out: str = chosen.html
+    _refuse_what_is_there(out, "--html", chosen)
+    with closing(Bar(sys.stderr)) as bar:
+        bar.say("starting…")
+        from gdsload.loader.dataset import ShardDataset
+        from gdsload.tools.cli.card import make_card
+
+        bar.say("looking at the samples…")
+        page = make_card(ShardDataset(chosen.path))
+    try:
+        with open(out, "w", encoding="utf-8") as file:
+            file.write(page)
+    except OSError as error:
+        raise WriteError(f"the page cannot be written: {error.strerror}", file=out) from error
+    say(f"{out}: {format_bytes(len(page.encode()))}, to be opened in a browser")
+    return 0
+
+
+def _refuse_what_is_there(out: str, flag: str, chosen: argparse.Namespace) -> None:
+    if os.path.lexists(out) and not chosen.overwrite:
+        raise OptionError("there is a file already", file=out, remedy=f"Pass another {flag}, or --overwrite.")
 
 
 def _tree(found: Catalog) -> dict[str, object]:
