@@ -318,6 +318,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 and samples; `.samples` are all samples that are spoiled.
             FormatError: if bytes are those that were written, but make no sense; likewise. Or if you may not read a
                 shard, so that nothing is known of its samples.
+            FileChangedError: if a shard was replaced by another file since the dataset was opened.
         """
         return verify_shards(self._catalog.sources, self._catalog.stored, deep=deep, progress=progress)
 

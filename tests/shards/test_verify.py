@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload import ChecksumError, Field, FormatError, ShardDataset, ShardWriter
+from gdsload import ChecksumError, Field, FileChangedError, FormatError, ShardDataset, ShardWriter
 from gdsload.shards.format.checksum import BLOCK_BYTES, block_digest
 from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.format.shard import OFFSETS_PREFIX, PADDING_PREFIX
@@ -17,6 +17,7 @@ from gdsload.shards.values import torch_dtype
 from gdsload.shards.verify.contents import not_finite, runs_of, text_faults
 from gdsload.shards.verify.opened import PIECE_BYTES
 from tests.shards.bits import flip
+from tests.shards.format.shard_files import SIGNATURES
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +112,14 @@ def test_report_and_progress(sound):
     assert (report.shards, report.unchecked_bytes) == (2, 0)
 
 
+def test_a_dataset_that_was_replaced_is_not_called_damaged(sound, tmp_path):
+    dataset = ShardDataset(shutil.copytree(sound, tmp_path / "d"))
+    with ShardWriter(tmp_path / "d", {"x": "int64"}, overwrite=True) as writer:
+        writer.write({"x": 1})
+    with pytest.raises(FileChangedError, match="was replaced by another file .*Open the dataset again"):
+        dataset.verify()
+
+
 def test_error_in_the_progress_report_comes_out(sound):
     def stop(done, total):
         raise KeyError("stop")
@@ -158,13 +167,10 @@ def rewritten(path, tensor, at, data):
     return entry.begin
 
 
-PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
-
-
 @pytest.mark.parametrize(("field", "values", "written", "samples", "begins", "says"), [
     (Field("str"), ["abc"] * 9, (7, b"\xff\xff\xff"), (2, 4), 6,
      "2 texts are no valid UTF-8: invalid start byte at byte 1 of the text"),
-    (Field("image", codecs=["jpeg", "png"]), [PNG] + [JPEG] * 8, (18, b"????"), (4, 6), 17, "2 images are none of jpeg, png"),
+    (Field("image", codecs=["jpeg", "png"]), [SIGNATURES["png"]] + [SIGNATURES["jpeg"]] * 8, (18, b"????"), (4, 6), 17, "2 images are none of jpeg, png"),
 ], ids=["texts", "images"])  # fmt: skip
 def test_texts_and_images_that_are_none_are_found_though_their_checksums_are_right(
     tmp_path, field, values, written, samples, begins, says

@@ -86,7 +86,8 @@ def _takes(annotation: Any, wanted: type) -> bool:
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
-    return typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    return typing.get_args(annotation) if is_union else (annotation,)
 
 
 def _parameters(kind: str) -> dict[str, inspect.Parameter]:
