@@ -17,11 +17,11 @@ import numpy as np
 
 from gdsload.errors import FormatError, GdsloadError
 from gdsload.shards.format.image_header import read_image_header
+from gdsload.shards.format.metadata import class_names
 from gdsload.shards.local_files import open_regular
 from gdsload.shards.page_cache import is_resident
 from gdsload.shards.reads import PAGE_BYTES
 from gdsload.tools.cli.picks import SEED, drawn, label_field, labels_of
-from gdsload.tools.cli.samples import class_names
 
 if TYPE_CHECKING:
     import torch

@@ -102,7 +102,7 @@ def _show(found: Catalog, shards: int) -> None:
     for line in metadata_lines(found.metadata):
         say_wrapped(line, rest="  ")
     say("")
-    rows = [("field", "type", "shape of a sample", "bytes a sample")]
+    rows = [("field", "type", "shape of a sample", "size of a sample")]
     rows += [(plain(name), _kind(field), _shape(field), _size(field)) for name, field in found.schema.items()]
     _print_table(rows)
     say("")
@@ -206,7 +206,7 @@ def _shape(field: Field) -> str:
 def _size(field: Field) -> str:
     if field.is_string:
         return "varies"
-    return f"{field.row_bytes} a row" if field.ragged else str(field.row_bytes)
+    return f"{format_bytes(field.row_bytes)} a row" if field.ragged else format_bytes(field.row_bytes)
 
 
 def _volumes(path: str) -> tuple[Volume, ...]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gdsload.errors import OptionError
-from gdsload.tools.cli.samples import class_names
+from gdsload.shards.format.metadata import class_names
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from gdsload.loader.dataset import ShardDataset
@@ -21,6 +20,8 @@ SEED = 0
 
 def drawn(samples: int, count: int) -> list[int]:
     """The numbers of some samples, drawn at random and sorted."""
+    import numpy as np
+
     found = np.random.default_rng(SEED).choice(samples, min(count, samples), replace=False)
     return sorted(map(int, found))
 
@@ -39,7 +40,7 @@ def _is_number(dataset: ShardDataset, name: str) -> bool:
 
 def labels_of(dataset: ShardDataset, name: str) -> NDArray[np.int64]:
     """The class number of each sample, shape ``[samples]``."""
-    found: NDArray[np.int64] = dataset.column(name).numpy().astype(np.int64)
+    found: NDArray[np.int64] = dataset.column(name).numpy().astype("int64")
     return found
 
 
@@ -66,6 +67,8 @@ def pick_samples(dataset: ShardDataset, how: str, count: int, *, first: int = 0)
             file=dataset.path,
             remedy="Pass --pick random.",
         )
+    import numpy as np
+
     labels = labels_of(dataset, name)
     classes = np.unique(labels)[:count]
     each = count // max(len(classes), 1)

@@ -9,6 +9,7 @@ from typing import Any
 
 from gdsload.errors import FormatError
 from gdsload.shards.format.image_header import image_codec, read_image_header
+from gdsload.shards.format.metadata import class_names
 
 _FIRST = 8
 _TEXT = 200
@@ -106,13 +107,6 @@ def metadata_lines(metadata: Mapping[str, Any]) -> Iterator[str]:
             yield f"written by gdsload {value}"
         else:
             yield f"{key}: {_cut(value)}"
-
-
-def class_names(metadata: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The names of the classes of each field of labels, in order of their numbers, as far as a dataset has any."""
-    found = metadata.get("classes")
-    pairs = found.items() if isinstance(found, Mapping) else ()
-    return {field: [str(name) for name in names] for field, names in pairs if isinstance(names, list) and names}
 
 
 def caption(metadata: Mapping[str, Any], sample: Mapping[str, Any], number: int) -> str:

@@ -31,8 +31,8 @@ def test_inspect_shows_fields_shards_counts_and_sizes(dataset, cli):
     assert lines[0] == str(dataset)
     assert lines[1].startswith(f"20 samples in {len(opened.shards)} shards, ")
     assert lines[2] == f"digest {opened.digest}"
-    assert "image   uint8  [2, 3]             6" in lines
-    assert "tokens  int16  [*]                2 a row" in lines
+    assert "image   uint8  [2, 3]             6 B" in lines
+    assert "tokens  int16  [*]                2 B a row" in lines
     assert "text    str    -                  varies" in lines
     assert sum(line.startswith("shard-") for line in lines) == min(len(opened.shards), 10)
 
