@@ -7,7 +7,10 @@ import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gdsload.errors import FormatError, OptionError
+from gdsload.shards.format.metadata import class_names
 from gdsload.tools.cli.card_facts import cached_share, classes_of, field_facts
 from gdsload.tools.cli.card_page import card_page
 from gdsload.tools.cli.picks import drawn
@@ -60,28 +63,27 @@ def _thumbnails(dataset: ShardDataset, name: str) -> Iterator[tuple[str, str, bo
     except ImportError:
         return
     first = channels_first(name, dataset.schema[name])
-    ids = drawn(len(dataset), _PICTURES)
+    wanted = list(dict.fromkeys([name, *(one for one in class_names(dataset.metadata) if one in dataset.schema)]))
     found = []
-    for number, sample in zip(ids, dataset.__getitems__(ids), strict=True):
+    for number in drawn(len(dataset), _PICTURES):
+        # Not the whole sample, which may be large. Of a ragged field, too, the first item is the values.
+        sample = {one: values[0] for one, values in dataset.read_batch([number], fields=wanted).items()}
         try:
             found.append((pixels(sample[name], dataset.path), caption(dataset.metadata, sample, number)))
         except FormatError:  # a damaged one has no picture; `gdsload verify --deep` names it
             continue
-    limits = value_limits([] if found and found[0][0].dtype.itemsize == 1 else [image for image, _ in found])
+    limits = value_limits([image for image, _ in found if image.dtype != torch.uint8])
     for image, said in found:
         if image.numel():
-            yield (
-                _address(Image, Image.fromarray(as_picture(image, limits, first=first))),
-                said,
-                max(image.shape[-2:]) <= _SMALL,
-            )
+            picture = Image.fromarray(as_picture(image, limits, first=first))
+            yield _address(Image, picture), said, max(picture.size) <= _SMALL
 
 
 def _address(pillow: Any, picture: Any) -> str:
-    """A picture as an address: a JPEG if it is a photo, else a PNG."""
-    if max(picture.size) > _LARGE:
-        picture.thumbnail((_LARGE, _LARGE), pillow.Resampling.BOX)
+    """A picture, reduced, as an address: a JPEG if it is a photo, else a PNG."""
+    reduced = picture.copy()
+    reduced.thumbnail((_LARGE, _LARGE), pillow.Resampling.BOX)
     kind = "jpeg" if picture.mode == "RGB" and max(picture.size) > _SMALL else "png"
     stream = io.BytesIO()
-    picture.save(stream, kind, quality=85)
+    reduced.save(stream, kind, quality=85)
     return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode()}"

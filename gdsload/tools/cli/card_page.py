@@ -88,7 +88,7 @@ def card_page(
     ]  # fmt: skip
     lines += _classes(classes) if classes else []
     for field, found in pictures:
-        drawn = f'<p class="soft">{counted(len(found), "sample")}, drawn at random</p>'
+        drawn = f'<p class="soft">Shown are {_which(len(found), dataset)}.</p>'
         lines += [
             f"<h2>Pictures: {_text(field)}</h2>",
             drawn,
@@ -114,6 +114,11 @@ def _block(text: str) -> str:
     return f"<pre>{escape(chr(10).join(map(plain, text.splitlines())))}</pre>"
 
 
+def _which(count: int, dataset: ShardDataset) -> str:
+    """The samples that something is said of, in words."""
+    return f"all {count} samples" if count == len(dataset) else f"{counted(count, 'sample')}, drawn at random"
+
+
 def _head(dataset: ShardDataset, name: str, cached: float | None) -> Iterator[str]:
     yield f"<h1>{name}</h1>"
     shards = len(dataset.sources)
@@ -134,9 +139,7 @@ def _head(dataset: ShardDataset, name: str, cached: float | None) -> Iterator[st
 def _fields(
     dataset: ShardDataset, fields: Sequence[FieldFacts], classes: Classes | None, looked_at: int
 ) -> Iterator[str]:
-    whole = looked_at == len(dataset)
-    of = f"all {looked_at} samples" if whole else f"{counted(looked_at, 'sample')}, drawn at random"
-    yield f'<p class="soft">Values are those of {of}.</p>'
+    yield f'<p class="soft">Values are those of {_which(looked_at, dataset)}.</p>'
     yield '<div class="fields">'
     for one in fields:
         yield f"<section><h3>{_text(one.name)}</h3>"
@@ -149,8 +152,8 @@ def _fields(
         if one.lengths:
             yield from _lengths(one.lengths, "bytes" if one.field.is_string else "rows")
             if one.lengths.padding_to_longest and not one.field.is_string:
-                yield f'<p class="soft">Padded, {one.lengths.padding:.0%} of a batch of 64 is padding; '
-                yield f"{one.lengths.padding_to_longest:.0%} if each is as long as the longest of all.</p>"
+                yield f'<p class="soft">Padded to the longest of all, {one.lengths.padding_to_longest:.0%} is padding; '
+                yield f"to the longest of a batch of 64, {one.lengths.padding:.0%}.</p>"
         yield "</section>"
     yield "</div>"
 

@@ -86,7 +86,7 @@ def test_the_page_holds_everything_and_nothing_of_a_dataset_is_markup(dataset, p
         "40 samples", f"digest: {gdsload.ShardDataset(dataset).digest}", "Values are those of all 40 samples.",
         "uint8 [16, 20, 3]", "mean 19.82, 1 NaN of 40 values", "1 to 40 rows, median 20, 99 % up to 40",
         "3 classes; imbalance 3 : 1 (30 samples in the largest, 10 in the smallest); 1 without samples: <script>",
-        "24 samples, drawn at random", "DataLoader(",
+        "Shown are 24 samples, drawn at random.", "DataLoader(",
     ):  # fmt: skip
         assert said in found.text
     assert found.text.count(HOSTILE.replace("\x1b", " ")) > 5
