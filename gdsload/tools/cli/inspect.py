@@ -14,7 +14,7 @@ from gdsload.errors import OptionError, WriteError
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.picks import PICKS, pick_samples
 from gdsload.tools.cli.samples import caption, facts, lines, metadata_lines
-from gdsload.tools.cli.terminal import Bar, plain, say, say_wrapped, table
+from gdsload.tools.cli.terminal import Bar, plain, say, say_wrapped, table, terminal_width
 from gdsload.tools.cli.usage import Commands, Parser, as_count
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _show(found: Catalog, shards: int) -> None:
     for line in metadata_lines(found.metadata):
         say_wrapped(line, rest="  ")
     say("")
-    rows = [("field", "type", "shape of a sample", "size of a sample")]
+    rows = [("field", "type", "shape", "a sample takes")]
     rows += [(plain(name), _kind(field), _shape(field), _size(field)) for name, field in found.schema.items()]
     _print_table(rows)
     say("")
@@ -223,5 +223,9 @@ def _drive(volume: Volume) -> tuple[str, str, str, str]:
 
 
 def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
-    for line in table(rows):
+    """Print a table; where a terminal is too narrow for it, each row in two lines."""
+    lines, width = table(rows), terminal_width(sys.stdout)
+    if width is not None and max(map(len, lines)) > width:
+        lines = [line for name, *more in rows[1:] for line in (name, f"  {' · '.join(filter(None, more))}")]
+    for line in lines:
         say(plain(line))
