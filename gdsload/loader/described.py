@@ -34,8 +34,10 @@ def dataset_text(dataset: ShardDataset) -> str:
 
 def dataset_html(dataset: ShardDataset) -> str:
     """The same for notebooks, where text of a dataset is never markup."""
-    head = "".join(f"<th {_LEFT}>{name}</th>" for name in _HEADINGS)
-    rows = ["".join(f"<td {_LEFT}>{escape(cell)}</td>" for cell in row) for row in _rows(dataset)]
+    found = _rows(dataset)
+    columns = 4 if any(row[3] for row in found) else 3  # without classes there is no column of them
+    head = "".join(f"<th {_LEFT}>{name}</th>" for name in _HEADINGS[:columns])
+    rows = ["".join(f"<td {_LEFT}>{escape(cell)}</td>" for cell in row[:columns]) for row in found]
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     said = "<br>".join(map(escape, [_size(dataset), *_more(dataset)]))
     return (

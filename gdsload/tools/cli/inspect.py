@@ -36,20 +36,21 @@ def add_to(commands: Commands[Parser]) -> None:
     parser = commands.add_parser(
         "inspect", help="show a dataset's fields, shards, counts and sizes", example=_EXAMPLES,
         usage="gdsload inspect PATH [options]",
-        description="Show a dataset's fields, shards, counts and sizes; or a sample; or pictures of some samples;\n"
-        "or write all that there is to say of it as a page.",
+        description="Show a dataset's fields, shards, counts and sizes; or a sample; or pictures of some samples; "
+        "or write all of it as a page.",
     )  # fmt: skip
     or_none = partial(as_count, at_least=0)
     parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--shards", type=or_none, default=10, metavar="N", help="list at most N shards (default: %(default)s)"
     )
     parser.add_argument(
         "--sample", type=int, metavar="N", help="show this sample; -1 is the last one; with --image: the first"
     )
-    parser.add_argument("--html", metavar="FILE", help="write a page: fields, classes, lengths, pictures and texts")
-    parser.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field")
+    form.add_argument("--html", metavar="FILE", help="write a page: fields, classes, lengths, pictures and texts")
+    form.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field")
     parser.add_argument(
         "--pick", choices=PICKS, help="samples on it: at random, the first, or of each class (default: random)"
     )
