@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 import torch
 
-from gdsload.backends.base import BackendStatus, CacheStatus
 from gdsload.backends.choices import Auto, Bounce, Gds
 from gdsload.backends.request import BackendRow
 from gdsload.engine.sample_transform import PerSample
-from gdsload.engine.stats import LoaderStats
 from gdsload.loader.batch_fields import Padded
 from gdsload.loader.life import Life
 from gdsload.loader.options import Memory, Options, per_sample
@@ -26,6 +24,7 @@ from gdsload.loader.rank_groups import ranks_of
 from gdsload.loader.shown import shown
 from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView, TorchAttributes
 from gdsload.loader.torch_keywords import TorchKeywords, check_torch_keywords, warn_of_shared_draws
+from gdsload.loader.watched import Watched
 from gdsload.order import BlockShuffle
 from gdsload.order.checks import check_epoch, check_whole
 from gdsload.transforms import DecodeImage
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-class DataLoader(TorchAttributes):
+class DataLoader(TorchAttributes, Watched):
     """Loads batches from shards, ahead of the consumer, in an order that can be repeated.
 
         loader = gdsload.DataLoader("shards/", batch_size=256, shuffle=True)
@@ -290,26 +289,6 @@ class DataLoader(TorchAttributes):
                 sampler, if a step is given.
         """
         self._life.set_epoch(check_epoch(epoch), None if step is None else check_whole(step, "step", 0))
-
-    @property
-    def stats(self) -> LoaderStats:
-        """The counts of this loader since it was made: always the same object, brought up to date."""
-        return self._life.settled()
-
-    @property
-    def epoch_stats(self) -> LoaderStats:
-        """The counts of `stats` since the newest epoch began; of one that is over, until the next begins."""
-        return self._life.epoch_stats
-
-    @property
-    def backend(self) -> BackendStatus:
-        """The backend in use, the reason, and the bytes it has moved, by path."""
-        return self._life.backend
-
-    @property
-    def cache(self) -> CacheStatus:
-        """The caches in VRAM and in the page cache: their budgets, the bytes kept, and the bytes read from them."""
-        return self._life.cache
 
     def state_dict(self) -> dict[str, Any]:
         """The place of the consumer: small, JSON-able, and exact after every batch.
