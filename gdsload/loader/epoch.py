@@ -150,9 +150,16 @@ class Epoch(Iterator[Any]):
 
     def _take(self, entered: float) -> tuple[Any, int]:
         """The pipeline's batch for the next step, on the consumer's stream, and its number of samples."""
-        self._ready = True
-        if not self._batches:
-            self._ready = self._fetch(entered)
+        clock, asked = None, None
+        if not (ready := bool(self._batches)):
+            if (clock := self._owner.clock) is not None:
+                asked = clock.asked()
+            try:
+                ready = self._fetch(entered)
+            except StopIteration:
+                if clock is not None:
+                    clock.given(self._given, asked)
+                raise
         pipeline, hand_over = self.pipeline, self._hand_over  # together: another thread may close us
         try:
             batch, size = self._batches.popleft()
@@ -162,7 +169,9 @@ class Epoch(Iterator[Any]):
             self._owner.check_usable()
             raise StopIteration
         self._waited_s = time.perf_counter() - entered
-        batch = hand_over(batch)
+        batch, self._ready = hand_over(batch), ready
+        if clock is not None:
+            self._given = clock.given(self._given, asked)
         if isinstance(batch, Failed):
             self._failed = self._goes_on
             batch()
@@ -172,8 +181,6 @@ class Epoch(Iterator[Any]):
         """Get the next group of batches; whether they were there when they were asked for."""
         if self._error is not None:
             self._fail()
-        clock = self._owner.clock
-        asked = None if clock is None else clock.asked()
         if self._begun:
             self._owner.check_world(self.place)
         else:
@@ -194,8 +201,6 @@ class Epoch(Iterator[Any]):
             raise
         finally:
             self._fetching = None
-        if clock is not None:
-            self._given = clock.given(self._given, asked)
         if ready is None:
             self._owner.ended(self)
             raise StopIteration
