@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 import torch
 
+from gdsload.backends.base import BackendStatus, CacheStatus
 from gdsload.backends.choices import Auto, Bounce, Gds
 from gdsload.backends.request import BackendRow
 from gdsload.engine.sample_transform import PerSample
+from gdsload.engine.stats import LoaderStats, Observer
 from gdsload.loader.batch_fields import Padded
+from gdsload.loader.diagnosis import Diagnosis
 from gdsload.loader.life import Life
 from gdsload.loader.options import Memory, Options, per_sample
 from gdsload.loader.plan import plan_loader
@@ -24,7 +27,6 @@ from gdsload.loader.rank_groups import ranks_of
 from gdsload.loader.shown import shown
 from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView, TorchAttributes
 from gdsload.loader.torch_keywords import TorchKeywords, check_torch_keywords, warn_of_shared_draws
-from gdsload.loader.watched import Watched
 from gdsload.order import BlockShuffle
 from gdsload.order.checks import check_epoch, check_whole
 from gdsload.transforms import DecodeImage
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-class DataLoader(TorchAttributes, Watched):
+class DataLoader(TorchAttributes):
     """Loads batches from shards, ahead of the consumer, in an order that can be repeated.
 
         loader = gdsload.DataLoader("shards/", batch_size=256, shuffle=True)
@@ -177,31 +179,15 @@ class DataLoader(TorchAttributes, Watched):
             batch_size=check_whole(batch_size, "batch_size", 1),
             shuffle=False if shuffle is None else shuffle,
             seed=None if seed is None else check_whole(seed, "seed", 0, 2**64 - 1),
-            generator=generator,
-            drop_last=drop_last,
-            tail=tail,
-            device=device,
-            fields=fields,
-            with_index=with_index,
-            with_real=with_real,
-            transform=transform,
-            as_tuple=as_tuple,
             sample_transform=per_sample(sample_transform, collated=collate_fn is not None),
-            collate_fn=collate_fn,
             device_transform=callables(device_transform, "device_transform"),
-            decode=decode,
-            ahead=ahead,
-            reuse_buffers=reuse_buffers,
-            ragged=ragged,
-            sampler=sampler,
-            batch_sampler=batch_sampler,
             ranks=ranks_of(ranks),
-            check_peers=check_peers,
             memory=Memory() if memory is None else memory,
-            mmap=mmap,
-            backend=backend,
-            cache=cache,
-        )
+            generator=generator, drop_last=drop_last, tail=tail, device=device, fields=fields, with_index=with_index,
+            with_real=with_real, transform=transform, as_tuple=as_tuple, collate_fn=collate_fn, decode=decode,
+            ahead=ahead, reuse_buffers=reuse_buffers, ragged=ragged, sampler=sampler, batch_sampler=batch_sampler,
+            check_peers=check_peers, mmap=mmap, backend=backend, cache=cache,
+        )  # fmt: skip
         warn_of_shared_draws(options)
         self._set_up(dataset, options)
 
@@ -289,6 +275,40 @@ class DataLoader(TorchAttributes, Watched):
                 sampler, if a step is given.
         """
         self._life.set_epoch(check_epoch(epoch), None if step is None else check_whole(step, "step", 0))
+
+    @property
+    def stats(self) -> LoaderStats:
+        """The counts of this loader since it was made: always the same object, brought up to date."""
+        return self._life.settled()
+
+    @property
+    def epoch_stats(self) -> LoaderStats:
+        """The counts of `stats` since the newest epoch began; of one that is over, until the next begins.
+
+        As text they are one line, which the logger "gdsload" gets at the end of each epoch, at level INFO.
+        """
+        return self._life.epoch_stats
+
+    @property
+    def backend(self) -> BackendStatus:
+        """The backend in use, the reason, and the bytes it has moved, by path."""
+        return self._life.backend
+
+    @property
+    def cache(self) -> CacheStatus:
+        """The caches in VRAM and in the page cache: their budgets, the bytes kept, and the bytes read from them."""
+        return self._life.cache
+
+    def observe(self, observer: Observer) -> None:
+        """Call an observer, too, at each batch, group of batches and retry from now on; a copy of the loader does not.
+
+        One that raises an error is not called again, and the log says so.
+        """
+        self._life.observe(observer)
+
+    def diagnose(self) -> Diagnosis:
+        """Say what limits this loop, by the counts of the newest epoch, or of all if it was short: to be printed."""
+        return self._life.diagnosed()
 
     def state_dict(self) -> dict[str, Any]:
         """The place of the consumer: small, JSON-able, and exact after every batch.
