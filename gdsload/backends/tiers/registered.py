@@ -18,7 +18,9 @@ from gdsload.backends.keep import AFTER_S, keep, resides
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.tiered import Over
 from gdsload.shards.files import Files
+from gdsload.system.mapped_rate import TRIED_BYTES, copy_rates, is_slow
 from gdsload.system.numa import processors_near, stay_on
+from gdsload.system.streams import unregister_host
 
 _LOOK_EVERY_S = 0.25
 """Seconds between checks of shards that were not resident the last time: 32 reads of a byte each."""
@@ -40,6 +42,20 @@ class RegisteredTier(MappedBackend):
         self.at_once = at_once
         self.ready = self.registered
         self._kept = False  # whether the shards that the page cache keeps were read
+        self._measured = False
+
+    def _pin(self, file: int) -> str:
+        """Register a shard; the first one stays only if the GPU copies it about as fast as pinned memory."""
+        trouble = super()._pin(file)
+        if trouble or self._measured:
+            return trouble
+        self._measured = True
+        address, nbytes = int(self.files.base[file]), min(self.files.length(file), TRIED_BYTES)
+        mapped, pinned = copy_rates(self.device, address, nbytes)
+        if not is_slow(mapped, pinned):
+            return ""
+        unregister_host(self.device, address)
+        return f"the GPU copies mapped pages at {mapped / 1e9:.3g} GB/s, and pinned memory at {pinned / 1e9:.3g}"
 
     def fill(self, _far: Backend, wanted: NDArray[np.bool_], over: Over) -> None:
         """See `Near.fill`."""
