@@ -18,7 +18,7 @@ from gdsload.tools.doctor.context import Context, container_signs, trouble
 from gdsload.tools.doctor.finding import Finding, Fix, clip, info, ok, unknown, warning
 
 _FEW = 4
-"""Processors below which a time limit slows the threads that read, of which there are more ."""
+"""Processors below which a time limit slows the threads that read."""
 
 
 def container(context: Context) -> Finding:
