@@ -45,15 +45,19 @@ class RegisteredTier(MappedBackend):
         self._measured = False
 
     def _pin(self, file: int) -> str:
-        """Register a shard; the first one stays only if the GPU copies it about as fast as pinned memory."""
+        """Register a shard. The first one stays so only if the GPU copies it about as fast as pinned memory."""
         trouble = super()._pin(file)
         if trouble or self._measured:
             return trouble
         self._measured = True
         address, nbytes = int(self.files.base[file]), min(self.files.length(file), TRIED_BYTES)
-        mapped, pinned = copy_rates(self.device, address, nbytes)
-        if not is_slow(mapped, pinned):
-            return ""
+        try:
+            mapped, pinned = copy_rates(self.device, address, nbytes)
+            if not is_slow(mapped, pinned):
+                return ""
+        except BaseException:
+            unregister_host(self.device, address)
+            raise
         unregister_host(self.device, address)
         return f"the GPU copies mapped pages at {mapped / 1e9:.3g} GB/s, and pinned memory at {pinned / 1e9:.3g}"
 
