@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -18,7 +19,7 @@ from gdsload.tools.cli.terminal import Bar, paint, plain, say, terminal_width, w
 from gdsload.tools.cli.usage import Commands, Parser, as_seconds
 
 if TYPE_CHECKING:
-    from gdsload.tools.doctor import Finding, Report, Step, Way
+    from gdsload.tools.doctor import Finding, Report, Way
 
 _TITLES = {
     "machine": "Machine", "gpu": "GPU", "cufile": "cuFile", "storage": "Storage", "topology": "Topology",
@@ -98,7 +99,7 @@ def render_json(report: Report) -> str:
         "ways": [
             {
                 **dataclasses.asdict(way),
-                "steps": [{"check": step.check, **dataclasses.asdict(step.fix)} for step in way.steps],
+                "steps": [{"check": step.check, **dataclasses.asdict(step.cure)} for step in way.steps],
             }
             for way in report.ways
         ],
@@ -129,13 +130,13 @@ def render_text(
         painted: gives a text a colour.
     """
     verdict, ways, others = report.verdict, _shown_ways(report), _others(report)
-    path = report.machine["path"]
+    path = shlex.quote(plain(report.machine["path"]))
     sections = [
         ("Data", [_data(report)]),
         ("Machine", [_machine(report)]),
         ("You get", [f"{verdict.backend}: {verdict.why}"]),
         ("Missing", [verdict.missing]),
-        ("Worth it?", [verdict.worth.replace("PATH", path) if " " not in path else verdict.worth]),
+        ("Worth it?", [verdict.worth.replace("PATH", path)]),
     ]
     lines = [line for title, texts in sections for line in _section(title, texts, width, painted)]
     if ways:
@@ -160,10 +161,13 @@ def _others(report: Report) -> list[Finding]:
     """Findings that need attention, but those that the ways have."""
     from gdsload.tools.doctor.ways import CONDITIONS
 
-    ways = _shown_ways(report)
-    said = {step.check for way in ways for step in way.steps}
-    said |= {check for way in ways for check in CONDITIONS[way.name]} | ({"cufile.probe"} if ways else set())
-    return [one for one in report.findings if one.severity not in ("ok", "info") and one.check not in said]
+    steps = [step for way in _shown_ways(report) for step in way.steps]
+    said = {step.check for step in steps} | {"cufile.probe"}
+    said |= {check for way in _shown_ways(report) for check in CONDITIONS[way.name]}
+    found = [one for one in report.findings if one.severity not in ("ok", "info")]
+    if report.verdict.backend == "host":
+        return [one for one in found if not one.check.startswith("cufile.")]
+    return [one for one in found if not (steps and one.check in said) and one.fix not in [step.fix for step in steps]]
 
 
 def _data(report: Report) -> str:
@@ -182,7 +186,7 @@ def _machine(report: Report) -> str:
         f"libcufile {machine['libcufile']}" if machine["libcufile"] and machine["gpu"] else "",
         f"Linux {machine['kernel']}" if machine["kernel"] else "",
         f"torch {machine['torch']}" if machine["torch"] else "no torch",
-        f"container ({machine['container']})" if machine["container"] else "",
+        machine["container"].replace("docker", "container") if machine["container"] else "",
     ]
     return ", ".join(filter(None, words))
 
@@ -229,13 +233,13 @@ def _steps(ways: Sequence[Way], width: int) -> list[str]:
     return lines + [f"{left:<{side}}    {right}".rstrip() for left, right in zip_longest(*columns, fillvalue="")]
 
 
-def _numbered(steps: Sequence[Step], start: int, letter: str, width: int) -> list[str]:
+def _numbered(steps: Sequence[Finding], start: int, letter: str, width: int) -> list[str]:
     lines: list[str] = []
     for number, step in enumerate(steps, start):
-        first = f"{f'{number}{letter}.':<4}{step.fix.who:<10}"
-        takes = f" ({step.fix.takes})" if step.fix.takes else ""
+        first = f"{f'{number}{letter}.':<4}{step.cure.who:<10}"
+        takes = f" ({step.cure.takes})" if step.cure.takes else ""
         lines += wrapped(
-            plain(step.fix.does + takes), width, first=first, rest=" " * (len(first) if width >= 36 else 4)
+            plain(step.cure.does + takes), width, first=first, rest=" " * (len(first) if width >= 36 else 4)
         )
     return lines
 

@@ -9,12 +9,12 @@ report.ways            # to DMA: holds, of, steps, obstacles
 from __future__ import annotations
 
 from gdsload.tools.doctor.checkup import CHECKS, diagnose
-from gdsload.tools.doctor.finding import Finding, Fix, Report, Severity, Step, Verdict, Way
+from gdsload.tools.doctor.finding import Finding, Fix, Report, Severity, Verdict, Way
 from gdsload.tools.doctor.system import Calls, System
 from gdsload.tools.doctor.verdict import judge
 from gdsload.tools.doctor.ways import find_ways, script
 
 __all__ = [
-    "CHECKS", "Calls", "Finding", "Fix", "Report", "Severity", "Step", "System", "Verdict", "Way", "diagnose",
+    "CHECKS", "Calls", "Finding", "Fix", "Report", "Severity", "System", "Verdict", "Way", "diagnose",
     "find_ways", "judge", "script",
 ]  # fmt: skip

@@ -32,8 +32,7 @@ from gdsload.tools.doctor import (
 from gdsload.tools.doctor.context import Context, DataPlace, locate
 from gdsload.tools.doctor.finding import Finding, Report, clip, unknown
 from gdsload.tools.doctor.system import System, TorchBuild
-from gdsload.tools.doctor.trial_file import trial_file
-from gdsload.tools.doctor.trials import FileTrial, GpuTrial
+from gdsload.tools.doctor.trials import FileTrial, GpuTrial, trial_file
 from gdsload.tools.doctor.verdict import judge
 from gdsload.tools.doctor.ways import find_ways
 
@@ -182,7 +181,7 @@ def _machine(context: Context) -> dict[str, Any]:
     """Facts for the head of the report; the same keys on every machine."""
     tree, mount = context.system.tree, context.place.mount
     driver, is_open = driver_version(tree)
-    probe, found = context.probe, context.libraries
+    probe, found, address = context.probe, context.libraries, context.gpu_address()
     return {
         "gdsload": __version__,
         "path": context.place.path,
@@ -195,7 +194,7 @@ def _machine(context: Context) -> dict[str, Any]:
         "cuda": context.torch.cuda or None,
         "driver": driver or None,
         "open_driver": is_open,
-        "gpu": clip(context.gpu_name()) or None,
+        "gpu": clip(context.gpu_name()) or (address and f"NVIDIA GPU at {address}") or None,
         "libcufile": clip(probe.version if probe and probe.version else found[0].version if found else "") or None,
         "filesystem": clip(mount.kind) if mount else None,
         "device_of_data": clip(context.place.volumes[0].device) if context.place.volumes else None,

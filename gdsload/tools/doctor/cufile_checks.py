@@ -77,7 +77,7 @@ def probe(context: Context) -> Finding:
         message = "cuFile reads, but by which path is unknown: its counters cannot be read"
         return trouble(context, message, extra(context), **evidence)
     if found.status == "ok":
-        message = f"cuFile reads through the CPU here ({found.path}: {found.posix_reads} reads), not by DMA"
+        message = f"cuFile reads through the CPU here ({found.path}), not by DMA"
         fix = "Set up one of the two ways. `gdscheck -p` of the CUDA toolkit shows whether the IOMMU prevents DMA"
         return trouble(context, message, fix, **evidence)
     if found.status == "missing":

@@ -62,17 +62,14 @@ class Finding:
         return self.severity in ("warning", "error")
 
     @property
+    def cure(self) -> Fix:
+        """The remedy; an empty one if there is none."""
+        return self.fix or Fix("")
+
+    @property
     def remedy(self) -> str:
         """The remedy in one line; empty if there is none."""
         return str(self.fix or "")
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step on a way to DMA: the check that fails, and its remedy."""
-
-    check: str
-    fix: Fix
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,7 @@ class Way:
         name: ``p2pdma`` or ``nvidia-fs``.
         holds: how many of its conditions are fulfilled.
         of: how many there are.
-        steps: what is to be done, in this order; the first `common` of them are those of the other way, too.
+        steps: findings with the remedies that lead there, in order; the first `common` are those of the other way, too.
         common: see `steps`.
         obstacles: conditions that fail and that no step mends here.
     """
@@ -91,7 +88,7 @@ class Way:
     name: Literal["p2pdma", "nvidia-fs"]
     holds: int
     of: int
-    steps: tuple[Step, ...]
+    steps: tuple[Finding, ...]
     common: int
     obstacles: tuple[str, ...]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gdsload.system.probe.tree import Tree
@@ -16,8 +16,7 @@ _IN_SYSTEM = tuple(
     for root in ("/usr", "")
     for folder in ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")
 )
-_DISTRIBUTION = re.compile(r"nvidia[_-]cufile(?:[_-]cu\d+)?-([0-9][0-9A-Za-z.]*)\.dist-info")
-_SUFFIX = re.compile(r"libcufile\.so\.(\d+\.\d+[0-9.]*)$")
+_VERSION = re.compile(r"(?:libcufile\.so\.|nvidia[_-]cufile(?:[_-]cu\d+)?-)(\d+\.\d+[0-9.]*?)(?:\.dist-info)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +29,21 @@ class Library:
 
 def find_libraries(tree: Tree, environ: Mapping[str, str], site_folders: Sequence[str]) -> list[Library]:
     """Every libcufile in the places that loaders search, in about the order in which cuda-bindings does."""
+    sites = [site for site in site_folders if site.startswith("/")]
+    cudas = [environ.get("CUDA_HOME"), environ.get("CUDA_PATH")]
+    cudas += [f"/usr/local/{name}" for name in tree.names("/usr/local") if name.startswith("cuda")]
+    folders = [f"{site}/{wheel}" for site in sites for wheel in _IN_WHEELS]
+    folders += [f"{prefix}/lib" for prefix in [environ.get("CONDA_PREFIX")] if prefix]
+    folders += [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
+    folders += [f"{cuda}/{lib}" for cuda in cudas if cuda for lib in ("lib64", "targets/x86_64-linux/lib")]
     found = {}
-    for path in [f"{folder.rstrip('/')}/{_NAME}" for folder in _folders(tree, environ, site_folders)] + _cached(
-        tree, _NAME
-    ):
+    for path in [*(f"{folder.rstrip('/')}/{_NAME}" for folder in (*folders, *_IN_SYSTEM)), *_cached(tree, _NAME)]:
         real = tree.resolve(path)
         if real is not None and real not in found:
-            found[real] = Library(path, _version(tree, os.path.dirname(path), real))
+            site = next((path.partition(f"/{wheel}/")[0] for wheel in _IN_WHEELS if f"/{wheel}/" in path), None)
+            named = [os.path.basename(real), *(tree.names(site) if site else ())]
+            versions = [match[1] for name in named if (match := _VERSION.fullmatch(name))]
+            found[real] = Library(path, versions[0] if versions else "")
     return list(found.values())
 
 
@@ -45,41 +52,11 @@ def missing_libraries(tree: Tree, names: Sequence[str]) -> list[str]:
     return [
         name
         for name in names
-        if not any(tree.exists(f"{folder}/{name}") for folder in _IN_SYSTEM)
-        and not any(tree.exists(path) for path in _cached(tree, name))
+        if not any(map(tree.exists, [*(f"{folder}/{name}" for folder in _IN_SYSTEM), *_cached(tree, name)]))
     ]
 
 
 def _cached(tree: Tree, name: str) -> list[str]:
     """The paths that the linker's cache has for a library: a table of strings is all that matters of its format."""
-    cache = tree.data("/etc/ld.so.cache", 16 * 2**20) or b""
-    return [
-        os.fsdecode(path) for path in cache.split(b"\0") if path.startswith(b"/") and path.endswith(f"/{name}".encode())
-    ]
-
-
-def _folders(tree: Tree, environ: Mapping[str, str], site_folders: Sequence[str]) -> Iterator[str]:
-    for site in site_folders:
-        if site.startswith("/"):
-            yield from (f"{site}/{folder}" for folder in _IN_WHEELS)
-    if prefix := environ.get("CONDA_PREFIX"):
-        yield f"{prefix}/lib"
-    yield from (folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/"))
-    for name in ("CUDA_HOME", "CUDA_PATH"):
-        if prefix := environ.get(name):
-            yield f"{prefix}/lib64"
-    cudas = [name for name in tree.names("/usr/local") if name.startswith("cuda")]
-    yield from (f"/usr/local/{name}/lib64" for name in cudas)
-    yield from (f"/usr/local/{name}/targets/x86_64-linux/lib" for name in cudas)
-    yield from _IN_SYSTEM
-
-
-def _version(tree: Tree, folder: str, real: str) -> str:
-    if match := _SUFFIX.search(real):
-        return match[1]
-    for wheel in _IN_WHEELS:
-        if folder.endswith(wheel):
-            for name in tree.names(folder[: -len(wheel)]):
-                if match := _DISTRIBUTION.fullmatch(name):
-                    return match[1]
-    return ""
+    paths = map(os.fsdecode, (tree.data("/etc/ld.so.cache", 16 * 2**20) or b"").split(b"\0"))
+    return [path for path in paths if path.startswith("/") and path.endswith(f"/{name}")]

@@ -72,7 +72,7 @@ def nvme(context: Context) -> Finding:
         message = "the nvme driver has hooks for nvidia-fs, but is not registered with it (DOCA 26.01 misnames them)"
         return condition(context, False, message, _PATCHED, **evidence)
     if modules is not None or patched is False:
-        message = "the nvme driver is Linux' own, without hooks for nvidia-fs: reads go through the CPU"
+        message = "the nvme driver is Linux' own, without hooks for nvidia-fs"
         return condition(context, False, message, _PATCHED, **evidence)
     if patched:
         return condition(context, True, "the nvme driver has hooks for nvidia-fs", **evidence)

@@ -42,8 +42,9 @@ def drive(context: Context) -> Finding:
     """A plain local NVMe drive: no RAID, no NVMe over fabrics."""
     stack, drives = context.place.stack, context.place.drives
     evidence: dict[str, Any] = {"stack": [f"{block.name} ({block.kind})" for block in stack]}
+    local = Fix("Put the data on a local NVMe drive")
     if not stack:
-        return condition(context, False, "the data are on no block device", **evidence)
+        return condition(context, False, "the data are on no block device", local, **evidence)
     raid = next((block for block in stack if block.kind == "md"), None)
     if raid is not None:
         message = f"{raid.name} is md {clip(raid.detail)}, which P2PDMA cannot do"
@@ -52,7 +53,7 @@ def drive(context: Context) -> Finding:
     bad = [block for block in drives if block.kind != "nvme" or block.transport not in ("pcie", "")]
     if bad:
         kind = f"{bad[0].kind} {bad[0].transport}".strip()
-        return condition(context, False, f"{bad[0].name} is {kind}, not a local NVMe drive", **evidence)
+        return condition(context, False, f"{bad[0].name} is {kind}, not a local NVMe drive", local, **evidence)
     return condition(context, True, f"{', '.join(block.name for block in drives)}: NVMe on PCIe", **evidence)
 
 

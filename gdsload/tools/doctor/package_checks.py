@@ -39,7 +39,7 @@ def _package(context: Context, package: str) -> Finding:
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     evidence: dict[str, Any] = {"installed": versions, "works": False, "error": ""}
     if not versions:
-        message = f"{package} is not installed; it is for {needed}"
+        message = f"{package}, for {needed}, is not installed"
         if context.has_gpu and package != "kvikio":
             return warning(message, extra(context), **evidence)
         return info(message, **evidence)

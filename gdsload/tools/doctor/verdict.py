@@ -27,9 +27,10 @@ def judge(findings: Iterable[Finding]) -> Verdict:
     known = {finding.check: finding for finding in findings}
     backend, why = _choose(known)
     cuda = backend != "host" and _evidence(known, "gpu.device").get("kind") == "cuda"
-    missing = _missing(known) if cuda and backend != "gds" else ""
+    ways = find_ways(known.values())
+    missing = _missing(known, ways) if cuda and backend != "gds" else ""
     worth = _worth(known) if cuda else ""
-    return Verdict(backend, why, missing, worth, _improvements(known, backend, find_ways(known.values())))
+    return Verdict(backend, why, missing, worth, _improvements(known, backend, ways))
 
 
 def _evidence(known: dict[str, Finding], check: str) -> dict[str, Any]:
@@ -58,10 +59,12 @@ def _choose(known: dict[str, Finding]) -> tuple[BackendName, str]:
     return "mapped", "the GPU reads resident shards from the page cache; until they are resident, bounce reads them"
 
 
-def _missing(known: dict[str, Finding]) -> str:
-    """Why there is no DMA: the first cause that is known, or else what cuFile did."""
+def _missing(known: dict[str, Finding], ways: Sequence[Way]) -> str:
+    """Why there is no DMA: a cause that is known, or else what cuFile did, and the first thing that the way lacks."""
     causes = [one.message for name in _CAUSES if (one := known.get(name)) and one.bad]
-    return [*causes, known["cufile.probe"].message if "cufile.probe" in known else "cuFile was not asked"][0]
+    asked = [known["cufile.probe"].message if "cufile.probe" in known else "cuFile was not asked"]
+    lacks = [step.message for way in nearest_first(ways)[:1] for step in way.steps if step.check != "cufile.probe"]
+    return causes[0] if causes else "; ".join(asked + lacks[:1])
 
 
 def _worth(known: dict[str, Finding]) -> str:
@@ -69,7 +72,7 @@ def _worth(known: dict[str, Finding]) -> str:
     if _evidence(known, "storage.filesystem").get("in_memory"):
         return "no: the data are in memory already"
     if _evidence(known, "gpu.mapping").get("coherent"):
-        return f"hardly: this GPU reads the CPU's memory about as fast as its own; {_MEASURE}"
+        return f"hardly: the memories of CPU and GPU are coherent here, and a copy costs little; {_MEASURE}"
     if _evidence(known, "memory.page-cache").get("fits"):
         return f"for first epochs alone: the data fit into memory, from which later ones are read; {_MEASURE}"
     return f"not known before it is measured: {_MEASURE}"

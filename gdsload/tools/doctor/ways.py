@@ -6,13 +6,15 @@ There are two: Linux' own P2PDMA, which takes no kernel module, and nvidia-fs. S
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal
 
-from gdsload.tools.doctor.finding import Finding, Fix, Step, Way
+from gdsload.tools.doctor.finding import Finding, Fix, Way
 
 _COMMON = (
     "machine.wsl", "packages.cuda-bindings", "cufile.library", "cufile.system-libraries", "cufile.config",
-    "cufile.variables", "gpu.slice", "storage.filesystem", "storage.drives", "cufile.udev",
+    "cufile.variables", "gpu.slice", "gpu.bar1", "storage.filesystem",
+    "storage.drives", "storage.extents", "cufile.udev",
 )  # fmt: skip
 CONDITIONS = {
     "p2pdma": tuple(
@@ -22,7 +24,7 @@ CONDITIONS = {
 }
 """The conditions of each way; every one is a check whose evidence says whether it is ``fulfilled``."""
 _NOKASLR = Fix("Boot with the kernel parameter nokaslr: P2PDMA can fail without it on x86-64", "root", "a reboot")
-_LOG = Fix("Read cuFile's own log: `gdsload doctor PATH --json` has its last lines")
+_LOG = Fix("Read cuFile's own log, which --json has with cufile.probe")
 
 
 def find_ways(findings: Iterable[Finding]) -> tuple[Way, ...]:
@@ -30,7 +32,8 @@ def find_ways(findings: Iterable[Finding]) -> tuple[Way, ...]:
     known = {finding.check: finding for finding in findings}
     if "gpu.device" not in known or known["gpu.device"].evidence.get("kind") != "cuda":
         return ()
-    common = [Step(check, one.fix) for check in _COMMON if (one := known.get(check)) and one.bad and one.fix]
+    bad = [one for check in _COMMON if (one := known.get(check)) and one.bad and one.fix]
+    common = list({one.fix: one for one in reversed(bad)}.values())[::-1]  # of equal remedies the first
     names: tuple[Literal["p2pdma", "nvidia-fs"], ...] = ("p2pdma", "nvidia-fs")
     return tuple(_way(name, known, common) for name in names)
 
@@ -40,19 +43,16 @@ def nearest_first(ways: Iterable[Way]) -> list[Way]:
     return sorted(ways, key=lambda way: (len(way.obstacles), len(way.steps)))
 
 
-def _way(name: Literal["p2pdma", "nvidia-fs"], known: dict[str, Finding], common: list[Step]) -> Way:
+def _way(name: Literal["p2pdma", "nvidia-fs"], known: dict[str, Finding], common: list[Finding]) -> Way:
     found = [known[check] for check in CONDITIONS[name] if check in known]
     failing = [one for one in found if one.evidence.get("fulfilled") is False]
     holds = sum(one.evidence.get("fulfilled") is True for one in found)
-    steps = [*common, *(Step(one.check, one.fix) for one in failing if one.fix)]
+    steps = [*common, *(one for one in failing if one.fix)]
     obstacles = tuple(one.message for one in failing if not one.fix)
-    if not steps and not obstacles and holds == len(found) and not _proven(known):
-        steps = [Step("cufile.probe", _NOKASLR if name == "p2pdma" else _LOG)]
+    probe = known.get("cufile.probe")
+    if probe and probe.evidence.get("proven") is False and not steps and not obstacles and holds == len(found):
+        steps = [replace(probe, fix=_NOKASLR if name == "p2pdma" else _LOG)]
     return Way(name, holds, len(found), tuple(steps), len(common), obstacles)
-
-
-def _proven(known: dict[str, Finding]) -> bool:
-    return "cufile.probe" in known and known["cufile.probe"].evidence.get("proven") is not False
 
 
 def script(ways: Iterable[Way], others: Iterable[Finding] = ()) -> list[str]:
@@ -62,7 +62,7 @@ def script(ways: Iterable[Way], others: Iterable[Finding] = ()) -> list[str]:
     """
     parts = [[line for one in others if one.fix and one.fix.commands for line in _lines("besides", [one.fix])]]
     for place, way in enumerate(nearest_first(ways)):
-        fixes = [step.fix for step in (way.steps[way.common :] if place else way.steps) if not way.obstacles]
+        fixes = [step.cure for step in (way.steps[way.common :] if place else way.steps) if not way.obstacles]
         head = [f"# {'or' if place else 'the nearest way'}: {TITLES[way.name]}"]
         head += [f"# not possible here: {obstacle}" for obstacle in way.obstacles]
         lines = [line for number, fix in enumerate(fixes, 1) for line in _lines(str(number), [fix])]
