@@ -10,7 +10,6 @@ import gdsload
 from gdsload.backends import mapped as mapped_module
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
-from gdsload.backends.tiers import registered as registered_module
 from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.engine.assemble import Assembler
@@ -45,7 +44,6 @@ def open_source(dataset, monkeypatch):
     """Makes sources over backends, with nothing in the place of CUDA's registrations, and closes those."""
     monkeypatch.setattr(mapped_module, "register_host", lambda *_, **__: "")
     monkeypatch.setattr(mapped_module, "unregister_host", lambda *_: "")
-    monkeypatch.setattr(registered_module, "copy_rates", lambda *_: (1.0, 1.0))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
     opened = []
 

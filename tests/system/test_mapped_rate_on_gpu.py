@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload.system.mapped_rate import TRIED_BYTES, copy_rates, is_slow
+from gdsload.system.mapped_rate import TRIED_BYTES, copy_rates, is_coherent, slow_pages
 from gdsload.system.streams import register_host, unregister_host
 
 pytestmark = pytest.mark.cuda
 
 
 def test_pages_of_a_file_are_copied_about_as_fast_as_pinned_memory(tmp_path):
-    """Where it is not so, such as on GB10, `mapped` is not used, and this test says so."""
+    """But for GPUs whose memory is coherent with the CPU's, such as GB10."""
     device = torch.device("cuda", torch.cuda.current_device())
     (tmp_path / "file").write_bytes(os.urandom(TRIED_BYTES))
     with open(tmp_path / "file", "rb") as file:
@@ -24,9 +24,9 @@ def test_pages_of_a_file_are_copied_about_as_fast_as_pinned_memory(tmp_path):
         pytest.skip(trouble)
     try:
         rates = copy_rates(device, address, TRIED_BYTES)
+        trouble = slow_pages(device, address, TRIED_BYTES)
     finally:
         unregister_host(device, address)
     assert all(1e8 < rate < 1e12 for rate in rates)
-    if torch.cuda.get_device_properties(device).is_integrated:
-        pytest.skip(f"the GPU has no memory of its own: {rates}")
-    assert not is_slow(*rates)
+    if not is_coherent(device):
+        assert (trouble, rates[0] > rates[1] / 4) == ("", True)

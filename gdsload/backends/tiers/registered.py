@@ -18,7 +18,7 @@ from gdsload.backends.keep import AFTER_S, keep, resides
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.tiered import Over
 from gdsload.shards.files import Files
-from gdsload.system.mapped_rate import TRIED_BYTES, copy_rates, is_slow
+from gdsload.system.mapped_rate import slow_pages
 from gdsload.system.numa import processors_near, stay_on
 from gdsload.system.streams import unregister_host
 
@@ -45,21 +45,19 @@ class RegisteredTier(MappedBackend):
         self._measured = False
 
     def _pin(self, file: int) -> str:
-        """Register a shard. The first one stays so only if the GPU copies it about as fast as pinned memory."""
+        """Register a shard. The first one stays registered only if the GPU copies it fast enough."""
         trouble = super()._pin(file)
         if trouble or self._measured:
             return trouble
-        self._measured = True
-        address, nbytes = int(self.files.base[file]), min(self.files.length(file), TRIED_BYTES)
+        self._measured, address = True, int(self.files.base[file])
         try:
-            mapped, pinned = copy_rates(self.device, address, nbytes)
-            if not is_slow(mapped, pinned):
-                return ""
+            trouble = slow_pages(self.device, address, self.files.length(file))
         except BaseException:
             unregister_host(self.device, address)
             raise
-        unregister_host(self.device, address)
-        return f"the GPU copies mapped pages at {mapped / 1e9:.3g} GB/s, and pinned memory at {pinned / 1e9:.3g}"
+        if trouble:
+            unregister_host(self.device, address)
+        return trouble
 
     def fill(self, _far: Backend, wanted: NDArray[np.bool_], over: Over) -> None:
         """See `Near.fill`."""

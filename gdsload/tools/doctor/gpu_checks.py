@@ -11,7 +11,6 @@ from gdsload.tools.doctor.context import Context, trouble
 from gdsload.tools.doctor.finding import Finding, Fix, clip, error, info, ok, unknown, warning
 from gdsload.tools.doctor.p2p_checks import registry_dwords
 
-_COHERENT = ("GH200", "GB200", "GB300", "GB10")
 _VIRTUAL = re.compile(r"-\d{1,3}[ABCQ]$")
 """The end of a vGPU's name, such as that of ``NVIDIA A100-40C``."""
 _BEFORE_ADA = re.compile(r"\b[AMPTV]\d")
@@ -82,7 +81,7 @@ def mapping(context: Context) -> Finding:
     """The registration of a file's pages with CUDA, which the `mapped` backend needs, and the rate of their copies."""
     gpu = context.gpu
     evidence: dict[str, Any] = {
-        "registered": gpu.registered, "error": gpu.register_error, "slow": gpu.slow, "coherent": _coherent(context),
+        "registered": gpu.registered, "error": gpu.register_error, "slow": gpu.slow, "coherent": gpu.coherent,
         "mapped_rate": gpu.mapped_rate, "pinned_rate": gpu.pinned_rate,
     }  # fmt: skip
     mapped, pinned = f"{gpu.mapped_rate / 1e9:.3g} GB/s", f"{gpu.pinned_rate / 1e9:.3g}"
@@ -101,11 +100,6 @@ def mapping(context: Context) -> Finding:
         "Use local ext4, XFS or tmpfs, and a newer driver and kernel; without it, bytes are copied by the CPU",
         **evidence,
     )
-
-
-def _coherent(context: Context) -> bool:
-    name = context.gpu_name().upper()
-    return any(re.search(rf"\b{word}\b", name) for word in _COHERENT)
 
 
 def bar1(context: Context) -> Finding:

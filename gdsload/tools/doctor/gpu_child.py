@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdsload.system.mapped_rate import TRIED_BYTES, copy_rates, is_slow
+from gdsload.system.mapped_rate import TRIED_BYTES, copy_rates, is_coherent, slow_pages
 from gdsload.system.probe.process import write_answer
 from gdsload.system.streams import register_host, unregister_host
 from gdsload.tools.doctor.trials import GpuTrial
@@ -82,9 +82,12 @@ def _register(file: str) -> dict[str, Any]:
     address, device = int(page.__array_interface__["data"][0]), torch.device("cuda", torch.cuda.current_device())
     if wrong := register_host(device, address, size, read_only=True):
         return {"registered": False, "register_error": wrong}
-    rates = copy_rates(device, address, size) if size == TRIED_BYTES else (0.0, 0.0)
+    found: dict[str, Any] = {"registered": True, "coherent": is_coherent(device)}
+    if size == TRIED_BYTES:
+        found["mapped_rate"], found["pinned_rate"] = copy_rates(device, address, size)
+        found["slow"] = bool(slow_pages(device, address, size))
     unregister_host(device, address)
-    return {"registered": True, "mapped_rate": rates[0], "pinned_rate": rates[1], "slow": is_slow(*rates)}
+    return found
 
 
 def main(arguments: list[str]) -> None:

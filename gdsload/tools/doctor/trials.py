@@ -39,7 +39,8 @@ class GpuTrial:
         register_error: CUDA's error, where it could not.
         mapped_rate: bytes a second at which the GPU copies pages of a file; 0 if that was not measured.
         pinned_rate: the same of pinned memory.
-        slow: whether the first is too much less than the second for `mapped` to be of use.
+        coherent: whether its memory and the CPU's are coherent.
+        slow: whether they are, and the first rate is too low for `mapped` to be of use.
         bar1_bytes: the size of BAR1 by NVML; 0 if it is not known.
         bar1_free: what is free of it.
         mig: whether MIG is switched on.
@@ -56,6 +57,7 @@ class GpuTrial:
     register_error: str = ""
     mapped_rate: float = 0.0
     pinned_rate: float = 0.0
+    coherent: bool = False
     slow: bool = False
     bar1_bytes: int = 0
     bar1_free: int = 0

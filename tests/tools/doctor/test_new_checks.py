@@ -196,7 +196,9 @@ def test_mig_is_known_by_its_instances_too(nvfs: Made):
 
 
 def test_pages_of_files_that_a_gpu_reads_too_slowly_are_not_used(nvfs: Made):
-    nvfs.gpu = dataclasses.replace(nvfs.gpu, name="NVIDIA GB10", mapped_rate=0.25e9, pinned_rate=22e9, slow=True)
+    nvfs.gpu = dataclasses.replace(
+        nvfs.gpu, name="NVIDIA GB10", mapped_rate=0.25e9, pinned_rate=22e9, slow=True, coherent=True
+    )
     nvfs.probe = dataclasses.replace(nvfs.probe, nvfs_reads=0, posix_reads=1)
     report = nvfs.diagnose()
     finding = next(one for one in report.findings if one.check == "gpu.mapping")
