@@ -9,7 +9,7 @@ from gdsload.system.probe.known_bugs import driver_version
 from gdsload.system.units import format_bytes
 from gdsload.tools.doctor.context import Context, trouble
 from gdsload.tools.doctor.finding import Finding, Fix, clip, error, info, ok, unknown, warning
-from gdsload.tools.doctor.p2p_checks import registry_dwords
+from gdsload.tools.doctor.p2p_checks import OPEN_DRIVER, registry_dwords
 
 _VIRTUAL = re.compile(r"-\d{1,3}[ABCQ]$")
 """The end of a vGPU's name, such as that of ``NVIDIA A100-40C``."""
@@ -33,16 +33,12 @@ def driver(context: Context) -> Finding:
     if context.gpu.kind == "cuda" and not context.gpu.error:
         return info("torch uses a GPU, but /proc/driver/nvidia is hidden (a sandbox, perhaps)", **evidence)
     if context.gpu_address() and not context.wants_host:
-        return error(
-            f"there is an NVIDIA GPU at {context.gpu_address()}, but its driver is not loaded",
-            Fix(
-                "Install the NVIDIA driver, or start the container with GPUs",
-                "container",
-                "",
-                ("# docker run --gpus all ...",),
-            ),
-            **evidence,
-        )
+        fix = Fix("Install the NVIDIA driver", "root", "", OPEN_DRIVER.commands[:1])
+        if context.container:
+            line = "# docker run --gpus all ...   or Kubernetes: resources: {limits: {nvidia.com/gpu: 1}}"
+            fix = Fix("Start the container with GPUs", "container", "a restart of it", (line,))
+        message = f"there is an NVIDIA GPU at {context.gpu_address()}, but its driver is not loaded"
+        return error(message, fix, **evidence)
     return info("no NVIDIA driver and no NVIDIA GPU", **evidence)
 
 

@@ -83,7 +83,8 @@ def bugs(context: Context) -> Finding:
     """Known bugs of this nvidia-fs with this driver, by their versions alone."""
     bug = context.bug
     if bug is None:
-        return condition(context, True, "no known bug of nvidia-fs with this driver", hangs=False)
+        hidden = "; DKMS's log, which a container does not see, has more" if context.nvfs and context.container else ""
+        return condition(context, True, f"no known bug of nvidia-fs with this driver{hidden}", hangs=False)
     fix = Fix(bug.remedy, "root", "a reboot if nvidia-fs is in use" if bug.hangs else "", bug.commands)
     if not bug.hangs:
         return condition(context, False, bug.what, fix, hangs=False)

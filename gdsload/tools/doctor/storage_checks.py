@@ -80,14 +80,17 @@ def _ext4(context: Context, name: str, evidence: dict[str, Any]) -> Finding:
         fix = Fix("Mount it with data=ordered", "root", "unmounting it")
         return trouble(context, f"{name}, {clip(mode)}: cuFile wants data=ordered", fix, **evidence)
     point, message = str(evidence["point"]), f"{name}: data=ordered is not in the mount table, so cuFile refuses DMA"
-    if point == "/":
-        lines: tuple[str, ...] = ("# kernel's command line: rootflags=data=ordered", "sudo update-grub", REBOOT)
-        fix = Fix("Mount the root file system with data=ordered", "root", "a reboot", lines)
-    else:
-        source, where = quoted(evidence["source"]), quoted(point)
-        lines = (f"sudo umount {where}", f"sudo mount -o data=ordered {source} {where}", "# for good: /etc/fstab")
-        price = "unmounting it, but no reboot"
-        fix = Fix(f"Mount {clip(point)} with data=ordered", "root", price, lines)
+    source, where, price = quoted(evidence["source"]), quoted(point), "unmounting it, but no reboot"
+    mounted = f"mount -o data=ordered {source}"
+    lines: tuple[str, ...] = (f"sudo umount {where}", f"sudo {mounted} {where}", "# for good: /etc/fstab")
+    does = f"Mount {clip(point)} with data=ordered"
+    if context.container or evidence["bind"]:
+        does = f"Mount {source} with data=ordered{', on the host' * bool(context.container)}"
+        lines = (f"# where it is mounted: umount, then {mounted} (for good: /etc/fstab)",)
+    elif point == "/":
+        grub = "sudo update-grub || sudo grub2-mkconfig -o /boot/grub2/grub.cfg"
+        lines, price = ("# in /etc/default/grub, GRUB_CMDLINE_LINUX: rootflags=data=ordered", grub, REBOOT), "a reboot"
+    fix = Fix(does, "root", price, lines)
     return trouble(context, message, fix, **evidence)
 
 

@@ -12,7 +12,6 @@ from gdsload.tools.doctor.ways import CONDITIONS, find_ways, nearest_first
 _NEEDED = ("gpu.", "packages.", "storage.path")
 """Checks that any GPU backend needs; others decide between bounce and gds, or about speed."""
 _CAUSES = ("cufile.nvfs-bugs", "cufile.udev", "storage.filesystem")
-_MEASURE = "`gdsload bench PATH` measures it in two minutes"
 
 
 def judge(findings: Iterable[Finding]) -> Verdict:
@@ -69,13 +68,15 @@ def _missing(known: dict[str, Finding], ways: Sequence[Way]) -> str:
 
 def _worth(known: dict[str, Finding]) -> str:
     """The worth of DMA as far as it is known without measuring it."""
+    made = "" if _evidence(known, "storage.path").get("shards", 1) else "--make 8GiB "
+    measure = f"`gdsload bench {made}PATH` measures it in two minutes"
     if _evidence(known, "storage.filesystem").get("in_memory"):
         return "no: the data are in memory already"
     if _evidence(known, "gpu.mapping").get("coherent"):
-        return f"hardly: the memories of CPU and GPU are coherent here, and a copy costs little; {_MEASURE}"
+        return f"hardly: the memories of CPU and GPU are coherent here, and a copy costs little; {measure}"
     if _evidence(known, "memory.page-cache").get("fits"):
-        return f"for first epochs alone: the data fit into memory, from which later ones are read; {_MEASURE}"
-    return f"not known before it is measured: {_MEASURE}"
+        return f"for first epochs alone: the data fit into memory, from which later ones are read; {measure}"
+    return f"not known before it is measured: {measure}"
 
 
 def _improvements(known: dict[str, Finding], backend: str, ways: Sequence[Way]) -> list[str]:

@@ -271,3 +271,21 @@ def test_no_mount_table(nvfs: Made):
     nvfs.remove("/proc/self/mountinfo")
     assert nvfs.findings()["storage.filesystem"].severity == "unknown"
     assert dataclasses.asdict(nvfs.diagnose().verdict)
+
+
+@pytest.mark.parametrize(
+    ("environ", "root", "point", "line"),
+    [
+        ({}, "/", "/data", "sudo mount -o data=ordered /dev/nvme0n1p1 /data"),
+        ({}, "/export", "/data", "where it is mounted: umount, then mount -o data=ordered /dev/nvme0n1p1"),
+        ({"container": "x"}, "/", "/data", "Mount /dev/nvme0n1p1 with data=ordered, on the host"),
+        ({}, "/", "/", "rootflags=data=ordered"),
+    ],
+)
+def test_the_lines_that_mount_ext4_so_that_it_shows_its_mode(nvfs: Made, environ, root: str, point: str, line: str):
+    nvfs.environ |= environ
+    nvfs.mounts(f"40 27 259:1 {root} {point} rw,relatime - ext4 /dev/nvme0n1p1 rw")
+    finding = nvfs.findings()["storage.filesystem"]
+    assert line in finding.remedy
+    commands = [command for command in finding.fix.commands if not command.startswith("#")]
+    assert bool(commands) == (root == "/" and not environ)
