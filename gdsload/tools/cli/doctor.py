@@ -99,7 +99,7 @@ def render_json(report: Report) -> str:
         "ways": [
             {
                 **dataclasses.asdict(way),
-                "steps": [{"check": step.check, **dataclasses.asdict(step.cure)} for step in way.steps],
+                "steps": [{"check": step.check, **dataclasses.asdict(step.fix)} for step in way.steps],
             }
             for way in report.ways
         ],
@@ -236,10 +236,10 @@ def _steps(ways: Sequence[Way], width: int) -> list[str]:
 def _numbered(steps: Sequence[Finding], start: int, letter: str, width: int) -> list[str]:
     lines: list[str] = []
     for number, step in enumerate(steps, start):
-        first = f"{f'{number}{letter}.':<4}{step.cure.who:<10}"
-        takes = f" ({step.cure.takes})" if step.cure.takes else ""
+        first = f"{f'{number}{letter}.':<4}{step.fix.who:<10}"
+        takes = f" ({step.fix.takes})" if step.fix.takes else ""
         lines += wrapped(
-            plain(step.cure.does + takes), width, first=first, rest=" " * (len(first) if width >= 36 else 4)
+            plain(step.fix.does + takes), width, first=first, rest=" " * (len(first) if width >= 36 else 4)
         )
     return lines
 

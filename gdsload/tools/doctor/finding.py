@@ -17,7 +17,7 @@ REBOOT = "sudo reboot"
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """The remedy of a finding.
+    """The remedy of a finding; false if there is none.
 
     Attributes:
         does: what to do, as an order.
@@ -31,9 +31,15 @@ class Fix:
     takes: str = ""
     commands: tuple[str, ...] = ()
 
+    def __bool__(self) -> bool:
+        return bool(self.does)
+
     def __str__(self) -> str:
         lines = "; ".join(command.removeprefix("# ") for command in self.commands)
         return f"{self.does}: {lines}" if lines else self.does
+
+
+NO_FIX = Fix("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +52,14 @@ class Finding:
             ``warning``, it costs speed or a better backend; ``error``, a part that should work does not; ``unknown``,
             it could not be found out.
         message: what was found, in one sentence.
-        fix: what to do about it, if something can be done.
+        fix: what to do about it.
         evidence: the facts of the finding: JSON types only, keys stable. Of a condition of a way to DMA, ``fulfilled``.
     """
 
     check: str
     severity: Severity
     message: str
-    fix: Fix | None = None
+    fix: Fix = NO_FIX
     evidence: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -62,14 +68,9 @@ class Finding:
         return self.severity in ("warning", "error")
 
     @property
-    def cure(self) -> Fix:
-        """The remedy; an empty one if there is none."""
-        return self.fix or Fix("")
-
-    @property
     def remedy(self) -> str:
         """The remedy in one line; empty if there is none."""
-        return str(self.fix or "")
+        return str(self.fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def _of(severity: Severity) -> Callable[..., Finding]:
     """A function that makes findings of a severity: ``warning(message, fix, key=value)``; the runner names them."""
 
     def make(message: str, fix: Fix | str = "", **evidence: Any) -> Finding:
-        return Finding("", severity, message, Fix(fix) if isinstance(fix, str) and fix else fix or None, evidence)
+        return Finding("", severity, message, Fix(fix) if isinstance(fix, str) else fix, evidence)
 
     return make
 

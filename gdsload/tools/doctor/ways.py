@@ -62,7 +62,7 @@ def script(ways: Iterable[Way], others: Iterable[Finding] = ()) -> list[str]:
     """
     parts = [[line for one in others if one.fix and one.fix.commands for line in _lines("besides", [one.fix])]]
     for place, way in enumerate(nearest_first(ways)):
-        fixes = [step.cure for step in (way.steps[way.common :] if place else way.steps) if not way.obstacles]
+        fixes = [step.fix for step in (way.steps[way.common :] if place else way.steps) if not way.obstacles]
         head = [f"# {'or' if place else 'the nearest way'}: {TITLES[way.name]}"]
         head += [f"# not possible here: {obstacle}" for obstacle in way.obstacles]
         lines = [line for number, fix in enumerate(fixes, 1) for line in _lines(str(number), [fix])]

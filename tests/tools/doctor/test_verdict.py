@@ -20,7 +20,7 @@ def findings(**changes):
     }
     for name, change in changes.items():
         evidence[name.replace("__", ".").replace("page_cache", "page-cache").replace("a_b", "a-b")] |= change
-    return [Finding(check, "ok", f"about {check}", None, values) for check, values in evidence.items()]
+    return [Finding(check, "ok", f"about {check}", evidence=values) for check, values in evidence.items()]
 
 
 POSIX = {"proven": False, "path": "cufile-posix"}
