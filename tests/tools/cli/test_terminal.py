@@ -12,7 +12,7 @@ import gdsload
 from gdsload.tools.cli import main
 from gdsload.tools.cli.terminal import Bar, plain
 from tests.shards.bits import flip
-from tests.tools.cli.terminals import Terminal
+from tests.tools.cli.terminals import Shown, Terminal
 
 
 class Clock:
@@ -107,6 +107,14 @@ def test_a_short_run_leaves_nothing_in_a_log_and_a_quiet_one_neither(clock):
         bar.show(1, 1, nbytes=1)
         bar.close()
     assert log.getvalue() == ""
+
+
+def test_help_in_a_pipe_fits_the_terminal_that_shows_it():
+    """As under `less`, whose terminal has the width."""
+    help_of = "s.run([sys.executable, '-m', 'gdsload', 'help'], stdout=s.PIPE, text=True).stdout.splitlines()"
+    terminal = Shown(["-c", f"import subprocess as s, sys; print(max(map(len, {help_of})))"], columns=50)
+    assert terminal.end() == 0
+    assert 40 < int(terminal.text) <= 50
 
 
 def test_what_comes_from_files_does_not_move_the_cursor():
