@@ -24,7 +24,7 @@ from gdsload.loader.options import Memory, Options, per_sample
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.progress import Progress
 from gdsload.loader.rank_groups import ranks_of
-from gdsload.loader.shown import shown
+from gdsload.loader.shown import loader_html, loader_text
 from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView, TorchAttributes
 from gdsload.loader.torch_keywords import TorchKeywords, check_torch_keywords, warn_of_shared_draws
 from gdsload.order import BlockShuffle
@@ -174,7 +174,7 @@ class DataLoader(TorchAttributes):
         cache: Literal["pagecache", "none", "auto", "vram", "ram"] = "pagecache",
         **unneeded: Unpack[TorchKeywords],
     ) -> None:
-        check_torch_keywords(unneeded, self._keywords)
+        check_torch_keywords(unneeded, self._defaults)
         options = Options(
             batch_size=check_whole(batch_size, "batch_size", 1),
             shuffle=False if shuffle is None else shuffle,
@@ -385,11 +385,11 @@ class DataLoader(TorchAttributes):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return shown(self._plan, self.batch_size)
+    __repr__, _repr_html_ = loader_text, loader_html
 
 
-DataLoader._keywords = frozenset(signature(DataLoader).parameters) - {"unneeded"}  # noqa: SLF001
+_all = signature(DataLoader).parameters
+DataLoader._defaults = {name: one.default for name, one in _all.items() if name != "unneeded"}  # noqa: SLF001
 
 
 def _remade(kind: type[DataLoader], dataset: object, options: Options) -> DataLoader:
