@@ -19,11 +19,10 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C._autograd import _profiler_enabled
-from torch.autograd.profiler import record_function
 
 from gdsload.engine.batch_source import identity
 from gdsload.engine.prefetch import Prefetcher
+from gdsload.engine.spans import profiled, span
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.loader.state import Place
 from gdsload.system.dropped import Closer
@@ -75,8 +74,8 @@ class Epoch(Iterator[Any]):
     def __next__(self) -> Any:
         if torch.compiler.is_compiling():  # a loop that is compiled with the loader in it: there is nothing to compile
             return torch.compiler.disable(self._advance)()
-        if _profiler_enabled():
-            with record_function(_SPAN):
+        if profiled():
+            with span(_SPAN):
                 return self._advance()
         return self._advance()
 
@@ -129,13 +128,8 @@ class Epoch(Iterator[Any]):
             self._failed = False
             self.place.step += 1
         finished, size = self._finished(entered)
-        stats = self._owner.stats
         now = time.perf_counter()
-        stats.batches += 1
-        stats.samples += size
-        stats.ready += self._ready
-        stats.host_wait_s += self._waited_s
-        stats.busy_s += now - self._since
+        self._owner.stats.delivered(size, self._ready, self._waited_s, now - entered, now - self._since)
         self._since = now
         self.place.step += 1  # last, after any call: where Ctrl-C strikes, the batch has not been handed out
         return finished
@@ -156,9 +150,16 @@ class Epoch(Iterator[Any]):
 
     def _take(self, entered: float) -> tuple[Any, int]:
         """The pipeline's batch for the next step, on the consumer's stream, and its number of samples."""
-        self._ready = True
-        if not self._batches:
-            self._ready = self._fetch(entered)
+        clock, asked = None, None
+        if not (ready := bool(self._batches)):
+            if (clock := self._owner.clock) is not None:
+                asked = clock.asked()
+            try:
+                ready = self._fetch(entered)
+            except StopIteration:
+                if clock is not None:
+                    clock.given(self._given, asked)
+                raise
         pipeline, hand_over = self.pipeline, self._hand_over  # together: another thread may close us
         try:
             batch, size = self._batches.popleft()
@@ -168,7 +169,9 @@ class Epoch(Iterator[Any]):
             self._owner.check_usable()
             raise StopIteration
         self._waited_s = time.perf_counter() - entered
-        batch = hand_over(batch)
+        batch, self._ready = hand_over(batch), ready
+        if clock is not None:
+            self._given = clock.given(self._given, asked)
         if isinstance(batch, Failed):
             self._failed = self._goes_on
             batch()
@@ -178,8 +181,6 @@ class Epoch(Iterator[Any]):
         """Get the next group of batches; whether they were there when they were asked for."""
         if self._error is not None:
             self._fail()
-        clock = self._owner.clock
-        asked = None if clock is None else clock.asked()
         if self._begun:
             self._owner.check_world(self.place)
         else:
@@ -200,8 +201,6 @@ class Epoch(Iterator[Any]):
             raise
         finally:
             self._fetching = None
-        if clock is not None:
-            self._given = clock.given(self._given, asked)
         if ready is None:
             self._owner.ended(self)
             raise StopIteration
