@@ -46,16 +46,14 @@ class Comparison:
 
 
 def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
-    """Compare the rates of two rows, turn by turn; turns that one row has more are left out.
+    """Compare the rates of two rows, turn by turn.
 
-    Raises:
-        ValueError: if a row has no turn, or a rate is not positive.
+    Turns that one row has more are left out, and those in which a row had no batch. If no pair is left, the rows are
+    called equal.
     """
-    pairs = min(len(ours), len(theirs))
-    rates = np.array([ours[:pairs], theirs[:pairs]], float)
-    if not pairs or not (rates > 0).all():
-        raise ValueError("a row to compare needs a turn, and rates above 0")
-    found = np.log(rates[0] / rates[1])
+    found = np.log([one / other for one, other in zip(ours, theirs, strict=False) if one > 0 and other > 0])
+    if not (pairs := len(found)):
+        return Comparison(0.0, 0.0, 0.0, 1.0, 0)
     first, second = np.triu_indices(pairs)
     means = np.sort((found[first] + found[second]) / 2)
     # The ends of the 95 % interval are the k-th smallest and largest mean of two differences.

@@ -8,7 +8,7 @@ from typing import Any
 
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.bench.compare import EQUAL
-from gdsload.tools.bench.facts import Facts, Row, State, rate
+from gdsload.tools.bench.facts import STATES, Facts, Row, State, rate
 from gdsload.tools.bench.figures import figure, percent, thousands
 
 Record = dict[str, Any]
@@ -35,7 +35,10 @@ def conditions(record: Record) -> dict[str, str]:
     size = f"{dataset['samples']:,}".replace(",", " ") + f" samples, {format_bytes(dataset['bytes'])}"
     drive = f" on {dataset['drive']}" if dataset.get("drive") else ""
     cores = f"{counted(machine['cores'], 'core')}, {format_bytes(machine['ram_bytes'])}, Linux {machine['kernel']}"
+    taken = [len(row["turns"]) for state in STATES for row in shown_rows(record, state)]
     turns = f"{counted(given['turns'], 'turn')} of {figure(given['turn_s'])} s for each row, interleaved"
+    if taken and min(taken) < given["turns"]:
+        turns = f"{min(taken)} of {turns}"
     batch = f"batches of {given['batch_size']} ({format_bytes(given['batch_bytes'])}), shuffle {given['shuffle']}"
     found = {
         "dataset": f"{dataset['path']}: {size}, {counted(dataset['shards'], 'shard')}, {dataset['file_system']}{drive}",
@@ -69,7 +72,7 @@ def limits(record: Record) -> list[tuple[str, str, str]]:
     if link:
         found.append(("link, pinned memory to GPU", f"{figure(link['gb_per_s'])} GB/s", ""))
     if memory:
-        found.append(("memory, one copy", f"{figure(memory['gb_per_s'])} GB/s", ""))
+        found.append(("memory, one copy, all cores", f"{figure(memory['gb_per_s'])} GB/s", ""))
     noise = {state: share for state, share in (known.get("noise") or {}).items() if share is not None}
     if noise:
         worst = max(noise.values())
@@ -117,8 +120,8 @@ def columns(record: Record, state: State) -> list[Column]:
         found.append(column(f"of {ceiling[0]}", 1, lambda row: percent(row["share_of_limit"])))
     found += [
         column("samples/s", 6, lambda row: thousands(row["samples_per_s"])),
-        column("p50 ms", 5, lambda row: figure(row["batch_ms"]["p50"])),
-        column("p99 ms", 2, lambda row: figure(row["batch_ms"]["p99"])),
+        column("p50 ms", 5, lambda row: figure((row["batch_ms"] or {}).get("p50"))),
+        column("p99 ms", 2, lambda row: figure((row["batch_ms"] or {}).get("p99"))),
         column("CPU-s/GB", 3, lambda row: figure(row["cpu_s_per_gb"])),
         column("from drive", 4, lambda row: percent(row["drive_share"])),
     ]
@@ -152,7 +155,7 @@ def answers(record: Record) -> list[tuple[str, str]]:
     loading = " ".join(filter(None, (found["loading"]["sentence"], found["loading"]["do"])))
     labelled = [
         ("Why", found["why"]), ("Saves", found["saves"]), ("Do", found["do"]), ("Else", found["otherwise"]),
-        ("Step", loading),
+        ("Loading", loading),
     ]  # fmt: skip
     return [(label, text) for label, text in labelled if text]
 

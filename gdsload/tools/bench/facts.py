@@ -30,7 +30,14 @@ class Facts:
     @property
     def on_gpu(self) -> bool:
         """True if batches went to a GPU of CUDA's, the only ones that cuFile can read into."""
-        return str(self.record["conditions"]["device"]).startswith("cuda") and bool(self.record["machine"]["gpu"])
+        cuda = self.record["versions"].get("cuda", "none") != "none"  # else it is ROCm that calls its devices so
+        return cuda and str(self.record["conditions"]["device"]).startswith("cuda")
+
+    def left_out(self, backend: str) -> str:
+        """The reason why a backend was not measured; empty if it was not tried."""
+        begin = f"{backend} is left out: "
+        notes: list[str] = self.record["conditions"]["notes"]
+        return next((note.removeprefix(begin) for note in notes if note.startswith(begin)), "")
 
     @property
     def fits_memory(self) -> bool:
@@ -50,15 +57,15 @@ class Facts:
     def rows(self, state: State) -> list[Row]:
         """The loader's own rows, without the control."""
         found = (self.record[state] or {}).get("rows", ())
-        return [row for row in found if row["kind"] == "gdsload" and row["turns"]]
+        return [row for row in found if row["kind"] == "gdsload" and row["turns"] and rate(row) > 0]
 
     def row(self, state: State, backend: str) -> Row | None:
         """The row of a backend, if it was measured."""
-        return next((row for row in self.rows(state) if row["backend"] == backend), None)
+        return next((row for row in self.rows(state) if row["name"] == backend), None)
 
     def best(self, state: State, *, but: str = "") -> Row | None:
         """The fastest row of the loader's, leaving out one backend's."""
-        return max((row for row in self.rows(state) if row["backend"] != but), key=rate, default=None)
+        return max((row for row in self.rows(state) if row["name"] != but), key=rate, default=None)
 
     def chosen(self, state: State) -> Row | None:
         """The row that `backend="auto"` uses, or the fastest one if that was not measured."""
@@ -80,12 +87,19 @@ class Facts:
         return float(found["gb_per_s"]) if found else None
 
     def ceiling(self, state: State) -> tuple[str, float] | None:
-        """The lowest of the known limits that batches of a state meet, by name, and its rate in GB/s."""
-        names: tuple[Literal["drive", "link", "memory"], ...] = ("link",) if self.on_gpu else ("memory",)
+        """The limit of a state's rows, by name, and its rate in GB/s; None if it is not known.
+
+        That is the drive or the link, the lower of them, if the page cache is cold, and otherwise the link, or memory
+        where batches stay in it.
+        """
+        drive, link, memory = self.limit("drive"), self.limit("link"), self.limit("memory")
         if state == "cold":
-            names = ("drive", "link") if self.on_gpu else ("drive",)
-        found = [(known, name) for name in names if (known := self.limit(name)) is not None]
-        return (min(found)[1], min(found)[0]) if found else None
+            if drive is None:
+                return None
+            return ("link", link) if link is not None and link < drive else ("drive", drive)
+        if link is not None:
+            return "link", link
+        return None if memory is None else ("memory", memory)
 
     def limited_by(self, state: State) -> str | None:
         """The name of what limits the row that `auto` uses: "drive", "link", "memory", or "loader" if none does."""

@@ -19,7 +19,7 @@ def percent(share: float | None) -> str:
     """``"97 %"``; one digit more below 2 %."""
     if share is None or not math.isfinite(share):
         return "–"
-    return f"{100 * share:.1f} %" if 0 < abs(share) < 0.0195 else f"{100 * share:.0f} %"
+    return f"{100 * share:.1f} %" if 0.0005 <= abs(share) < 0.0195 else f"{100 * share:.0f} %"
 
 
 def gain_text(gain: float) -> str:

@@ -35,13 +35,13 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; mar
 dt { color: var(--dim) } dd { margin: 0; overflow-wrap: anywhere }
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
-th { color: var(--dim); font-weight: normal; text-align: right }
+th { color: var(--dim); font-weight: normal; text-align: right; white-space: nowrap }
 td { border-top: 1px solid var(--line); text-align: right; white-space: nowrap }
 th, td { padding: .25rem .4rem } td:first-child, th:first-child, td.text { text-align: left }
 td.text { white-space: normal; color: var(--dim) }
 td.bar { width: 35% } td.bar i { display: block; height: .8rem; background: var(--other); min-width: 1px }
 tr.ours td.bar i { background: var(--ours) } tr.ours td:first-child { font-weight: 600 }
-p, small { color: var(--dim); overflow-wrap: anywhere } code { overflow-wrap: anywhere }
+p { margin: .3rem 0 } p, small { color: var(--dim); overflow-wrap: anywhere } code { overflow-wrap: anywhere }
 @media (max-width: 40rem) { .spare { display: none } dl { grid-template-columns: 1fr } dd { margin-bottom: .4rem } }
 """
 _TITLES = {"cold": "Cold: first epochs, or data larger than memory", "hot": "Hot: epochs from the page cache"}

@@ -135,15 +135,21 @@ def _bar(share: float, cells: int, blocks: bool) -> str:
 
 
 def _verdict(record: dict[str, Any], width: int, painted: Paint) -> Iterator[str]:
-    found = record["verdict"]
+    found, wide = record["verdict"], width >= _NARROW
     colour = {"yes": "green", "no": "green", "worse": "red"}.get(found["gds"], "yellow")
-    lines = wrapped(plain(found["sentence"]), width, first="VERDICT  ", rest=" " * 9 if width >= _NARROW else "  ")
+    lines = wrapped(
+        plain(found["sentence"]),
+        width,
+        first=f"{'VERDICT':<{_LABEL}}" if wide else "VERDICT  ",
+        rest=" " * _LABEL if wide else "  ",
+    )
     yield ""
     yield from [painted("VERDICT", colour) + lines[0][len("VERDICT") :], *lines[1:]]
     for label, text in answers(record):
-        yield from _labelled(label, text, width, indent="  ", label=7)
+        yield from _labelled(label, text, width, indent="  ", label=_LABEL - 2)
     for number, command in enumerate(found["next"]):
-        yield f"  {'' if number else 'Next':<7}{plain(command)}" if width >= _NARROW else f"  {plain(command)}"
+        label = "" if number else "Next"
+        yield f"  {label:<{_LABEL - 2}}{plain(command)}" if wide else f"  {plain(command)}"
 
 
 def _notes(record: dict[str, Any], width: int) -> Iterator[str]:

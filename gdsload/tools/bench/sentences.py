@@ -24,7 +24,8 @@ def later_epochs(facts: Facts) -> str:
     drive = facts.limit("drive")
     if hot is None or drive is None or rate(hot) <= drive:
         return f"Your {size} fit into memory, so this is about the first epoch."
-    faster = f"from the second epoch on {hot['name']} is {figure(rate(hot) / drive)} times as fast as the drive"
+    name = "the loader" if hot["name"] == "auto" else hot["name"]
+    faster = f"from the second epoch on {name} is {figure(rate(hot) / drive)} times as fast as the drive"
     return f"Your {size} fit into memory, so {faster}."
 
 
@@ -54,7 +55,7 @@ def spending(other: Row) -> str:
 def chosen_by_itself(facts: Facts) -> str:
     """That nothing is to be done, with the backends that a loader chooses by itself."""
     cold, hot = facts.chosen("cold"), facts.chosen("hot")
-    names = [row["name"] for row in (cold, hot) if row is not None and "auto" in row["asked"]]
+    names = [row["name"] for row in (cold, hot) if row is not None and "auto" in row["asked"] and row["name"] != "auto"]
     if not names:
         return "nothing."
     return f"nothing: `DataLoader(...)` chooses {', then '.join(dict.fromkeys(names))} by itself."

@@ -90,10 +90,12 @@ def verdict(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _next(facts: Facts, answer: Answer) -> list[str]:
-    path = shlex.quote(facts.record["dataset"]["path"])
+    path, made_in = shlex.quote(facts.record["dataset"]["path"]), facts.record["dataset"].get("made_in")
     found = []
+    if made_in is not None:  # the dataset is gone
+        path = f"--make 8GiB {shlex.quote(made_in)}"
     if answer.gds == "unavailable":
-        found.append(f"gdsload doctor {path}")
+        found.append(f"gdsload doctor {path if made_in is None else shlex.quote(made_in)}")
     if answer.case in ("noisy", "undecided", "few turns"):
         found.append(f"gdsload bench {path} --turns {MORE_TURNS if answer.case != 'few turns' else FEWEST_PAIRS + 1}")
     if answer.case in ("alone", "not asked"):
@@ -137,7 +139,9 @@ def _no_gpu(facts: Facts) -> Answer | None:
     if facts.on_gpu:
         return None
     device = str(facts.record["conditions"]["device"])
-    where = "No GPU takes the batches here" if device == "cpu" else f"The batches go to {device}, not to an NVIDIA GPU"
+    where = "No GPU takes the batches here, so this says nothing about VRAM"
+    if device != "cpu":
+        where = f"GDS is of no use here: cuFile reads into NVIDIA GPUs alone, and the batches go to {device}"
     parts = []
     cold, hot, drive = facts.chosen("cold"), facts.chosen("hot"), facts.limit("drive")
     if cold and drive:
@@ -151,9 +155,20 @@ def _no_gpu(facts: Facts) -> Answer | None:
     why = facts.refusal("cold")
     slow = bool(cold and drive and rate(cold) < 0.7 * drive) and facts.record["conditions"]["shuffle"] == "full"
     return Answer(
-        "unknown", "no gpu", ". ".join([f"{where}, so this says nothing about VRAM", *parts]) + ".",
+        "unknown" if device == "cpu" else "no", "no gpu", ". ".join([where, *parts]) + ".",
         why=f"Cold reads were not measured: {why}." if why else "",
-        do="Run it where the GPU is." + (' `shuffle="block"` reads the drive in longer runs.' if slow else ""),
+        do="Run it where the NVIDIA GPU is." + (' `shuffle="block"` reads the drive in longer runs.' if slow else ""),
+    )  # fmt: skip
+
+
+def _too_short(facts: Facts) -> Answer | None:
+    rows = facts.rows(facts.decisive)
+    found = next((row for row in rows if str(row["warning"] or "").startswith("too short")), None)
+    if found is None:
+        return None
+    return Answer(
+        "unknown", "too short", f"No verdict: the turns of {found['name']} are too short for a rate.",
+        why=f"{found['warning']}.", do="Give it more time (--budget 10min), or smaller batches (--batch-size).",
     )  # fmt: skip
 
 
@@ -179,8 +194,8 @@ def _absent(facts: Facts) -> Answer | None:
         return None
     if state == "hot":
         return _absent_in_memory(facts, other)
-    unavailable = facts.record["conditions"].get("unavailable") or {}
-    if "gds" not in unavailable and not any("auto" in row["asked"] for row in facts.rows(state)):
+    lacks = facts.left_out("gds")
+    if not lacks and not any("auto" in row["asked"] for row in facts.rows(state)):
         return Answer(
             "unknown", "not asked", "No verdict on GDS: it was not measured.", do="Add it: --backends auto,gds,bounce."
         )
@@ -192,9 +207,7 @@ def _absent(facts: Facts) -> Answer | None:
             "GDS is not available here, and nothing shows how much it could give: the drive's own rate is not known.",
             why=f"The drive: {why}.", do="gdsload doctor says what GDS lacks.",
         )  # fmt: skip
-    return _unavailable(
-        facts, other, ceiling, str(unavailable.get("gds", "")) or f"auto uses {name}: {other['reason']}"
-    )
+    return _unavailable(facts, other, ceiling, lacks or f"auto uses {name}: {other['reason']}")
 
 
 def _absent_in_memory(facts: Facts, other: Row) -> Answer:
@@ -295,13 +308,13 @@ def _worse(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
     small = f"; a read has {format_bytes(size)} alone" if size < 64 * 2**10 else ""
     auto = facts.chosen(state)
     asked = auto is not None and "auto" in auto["asked"]
-    used = f" `auto` uses {auto['name']}." if asked and auto and auto["backend"] != "gds" else ""
+    used = f" `auto` uses {auto['name']}." if asked and auto and auto["name"] != "gds" else ""
     return Answer(
         "worse", "worse",
         f"Do not use GDS here: {figure(rate(gds))} instead of {figure(rate(other))} GB/s{small}.{used}",
         why=shares_taken(facts, gds, other), saves=saving(facts, gds, other), comparison=found,
         cpu_s_per_gb_saved=saved(gds, other),
-        do=f"Pass `backend=\"{other['backend']}\"`." if asked and not used else chosen_by_itself(facts),
+        do=f"Pass `backend=\"{other['name']}\"`." if asked and not used else chosen_by_itself(facts),
         otherwise='Larger reads (`shuffle="block"`), or a drive at the GPU\'s own switch, may change that.',
     )  # fmt: skip
 
@@ -327,6 +340,6 @@ def _equal(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
 
 
 _CASES: tuple[Callable[[Facts], Answer | None], ...] = (
-    _nothing, _noisy, _no_gpu, _not_cold, _absent, _beside,
+    _nothing, _noisy, _no_gpu, _too_short, _not_cold, _absent, _beside,
 )  # fmt: skip
 """The first that answers counts."""

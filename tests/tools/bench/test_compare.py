@@ -66,9 +66,8 @@ def test_fewer_turns_cannot_tell_rows_apart():
         assert compare([100.0] * pairs, [1.0] * pairs).different(0) == (pairs >= FEWEST_PAIRS)
 
 
-def test_noise_is_a_share_and_rows_need_turns():
+def test_noise_is_a_share_and_turns_without_a_batch_do_not_count():
     assert noise_floor([1.0] * 9, [0.8] * 9) == pytest.approx(0.2)
     assert noise_floor([1.0, 2.0], [1.0, 2.0, 7.0]) == 0
-    for wrong in ([], [0.0], [-1.0]):
-        with pytest.raises(ValueError, match="needs a turn, and rates above 0"):
-            compare(wrong, [1.0])
+    assert compare([], [1.0]).pairs == compare([0.0], [1.0]).pairs == 0
+    assert compare([0.0, 3.0], [1.0, 1.5]).gain == pytest.approx(1)
