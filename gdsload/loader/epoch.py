@@ -58,7 +58,9 @@ class Epoch(Iterator[Any]):
         self._ended_by: Exception | None = None
         self._fetching: int | None = None  # the thread that waits for a group, and may be making it
         self._begun = self._over = False
-        self._since = 0.0
+        self._since = self._waited_s = 0.0
+        self._ready = False  # whether the batch was there when it was asked for
+        self._given: Any = None  # the event of the clock when the last group was given
         self.place: Place
         """After the last batch handed out; from `begin` on. The loader holds it, and not the epoch: that must end when
         it is dropped."""
@@ -131,6 +133,8 @@ class Epoch(Iterator[Any]):
         now = time.perf_counter()
         stats.batches += 1
         stats.samples += size
+        stats.ready += self._ready
+        stats.host_wait_s += self._waited_s
         stats.busy_s += now - self._since
         self._since = now
         self.place.step += 1  # last, after any call: where Ctrl-C strikes, the batch has not been handed out
@@ -152,8 +156,9 @@ class Epoch(Iterator[Any]):
 
     def _take(self, entered: float) -> tuple[Any, int]:
         """The pipeline's batch for the next step, on the consumer's stream, and its number of samples."""
+        self._ready = True
         if not self._batches:
-            self._fetch(entered)
+            self._ready = self._fetch(entered)
         pipeline, hand_over = self.pipeline, self._hand_over  # together: another thread may close us
         try:
             batch, size = self._batches.popleft()
@@ -162,16 +167,19 @@ class Epoch(Iterator[Any]):
         if pipeline is None:  # another thread has closed this epoch, and nothing can hand the batch over
             self._owner.check_usable()
             raise StopIteration
-        self._owner.stats.wait_s += time.perf_counter() - entered
+        self._waited_s = time.perf_counter() - entered
         batch = hand_over(batch)
         if isinstance(batch, Failed):
             self._failed = self._goes_on
             batch()
         return batch, size
 
-    def _fetch(self, entered: float) -> None:
+    def _fetch(self, entered: float) -> bool:
+        """Get the next group of batches; whether they were there when they were asked for."""
         if self._error is not None:
             self._fail()
+        clock = self._owner.clock
+        asked = None if clock is None else clock.asked()
         if self._begun:
             self._owner.check_world(self.place)
         else:
@@ -192,6 +200,8 @@ class Epoch(Iterator[Any]):
             raise
         finally:
             self._fetching = None
+        if clock is not None:
+            self._given = clock.given(self._given, asked)
         if ready is None:
             self._owner.ended(self)
             raise StopIteration
@@ -205,6 +215,7 @@ class Epoch(Iterator[Any]):
         del ready
         if self._error is not None and not self._batches:
             self._fail()
+        return pipeline.there
 
     def _fail(self) -> None:
         """Raise the error whose turn it is."""

@@ -16,6 +16,7 @@ from gdsload.engine.assemble import BatchForm, BatchMaker
 from gdsload.engine.epochs import prefetch
 from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.engine.gpu.kernels import prepare_import
+from gdsload.engine.gpu.stream_clock import StreamClock
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.sample_transform import SampleTransform
 from gdsload.engine.stats import LoaderStats
@@ -40,8 +41,8 @@ class Life:
 
     def __init__(self, plan: LoaderPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
-        self.stats = LoaderStats()
-        self._before = LoaderStats()
+        self.stats, self._before = LoaderStats(), LoaderStats()
+        self.clock = StreamClock.of(plan.device, self.stats)
         self.limits = limits_of(plan, progress.schedules.newest)
         self._transform = None
         options = plan.options
@@ -80,10 +81,16 @@ class Life:
             return PeerCheckedEpoch(self, self._finish, groups.peers)
         return Epoch(self, self._finish)
 
+    def settled(self) -> LoaderStats:
+        """As `DataLoader.stats`."""
+        if self.clock is not None:
+            self.clock.settle()
+        return self.stats
+
     @property
     def epoch_stats(self) -> LoaderStats:
         """As `DataLoader.epoch_stats`."""
-        return self.stats.since(self._before)
+        return self.settled().since(self._before)
 
     @property
     def backend(self) -> BackendStatus:
@@ -239,7 +246,7 @@ class Life:
                 self._made = pipeline.runner.reason
                 self.check_usable()  # a signal's handler may have closed us
                 self._progress.begun(epoch.place)
-                self._before = self.stats.since(LoaderStats())
+                self._before = self.settled().since(LoaderStats())
             except BaseException:  # Ctrl-C
                 pipeline.close()
                 if self.closed:
