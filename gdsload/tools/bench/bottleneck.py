@@ -76,5 +76,5 @@ def _remedy(facts: Facts, need: float, state: State) -> str:
         return "`loader.diagnose()` in your training shows what holds it up."
     if ceiling[0] == "drive":
         drives = -(-need // ceiling[1])
-        return f'No loader can do better. {drives:.0f} such drives, encoded images or `cache="vram"` can.'
-    return f'No loader can do better: the {ceiling[0]} is the limit. Encoded images or `cache="vram"` can.'
+        return f'No loader can give that. {drives:.0f} such drives, encoded images or `cache="vram"` can.'
+    return f'No loader can give that: the {ceiling[0]} is the limit. Encoded images or `cache="vram"` can.'

@@ -112,7 +112,8 @@ def _table(record: dict[str, Any], state: State) -> Iterator[str]:
         yield f"<tr{ours}><td>{escape(names.cells[number])}</td><td>{escape(rates.cells[number])}</td>{bar}{cells}</tr>"
     yield "</table></div>"
     yield "".join(
-        f"<p><small>{escape(text)}</small></p>" for text in [record[state]["checked"], *remarks(record, state)]
+        f"<p><small>{escape(text)}</small></p>"
+        for text in filter(None, [record[state]["checked"], *remarks(record, state)])
     )
 
 

@@ -89,7 +89,8 @@ def _table(record: dict[str, Any], state: State, width: int, blocks: bool, paint
     if not shown_rows(record, state):
         yield from _painted_first(wrapped(plain(f"{name}  {missing(record, state)}"), width, rest="  "), name, painted)
         return
-    title = f"{name} {words.rstrip()}   ({record[state]['checked']})"
+    checked = record[state]["checked"]  # empty if it was stopped
+    title = f"{name} {words.rstrip()}" + (f"   ({checked})" if checked else "")
     yield from _painted_first(wrapped(plain(title), width, rest="  "), name, painted)
     for line in _laid_out(columns(record, state), bar_shares(record, state), width - 2, blocks):
         yield f"  {line}".rstrip()

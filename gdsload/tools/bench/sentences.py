@@ -6,6 +6,9 @@ from gdsload.system.units import format_bytes
 from gdsload.tools.bench.facts import Facts, Row, rate, saved
 from gdsload.tools.bench.figures import figure, percent
 
+_NO_CPU_S = 0.001
+"""CPU seconds a GB that nobody notices: a hundredth of a core at 10 GB/s."""
+
 
 def shares_taken(facts: Facts, gds: Row, other: Row) -> str:
     """How much of the limit the two rows take."""
@@ -35,9 +38,9 @@ def memory_text(facts: Facts) -> str:
 
 
 def saving(facts: Facts, gds: Row, other: Row) -> str:
-    """The processors that gds saves beside another row; empty if that is not known."""
+    """The processors that gds saves beside another row; empty if they are none, or not known."""
     less = saved(gds, other)
-    if less is None:
+    if less is None or abs(less) < _NO_CPU_S:
         return ""
     word, cores = ("saves", less) if less >= 0 else ("costs", -less)
     spent = f"{figure(cores * rate(gds))} of {facts.cores} cores while it reads"
@@ -45,7 +48,7 @@ def saving(facts: Facts, gds: Row, other: Row) -> str:
 
 
 def spending(other: Row) -> str:
-    """The processors that a row keeps busy; empty if that is not known."""
+    """The processors that a row keeps busy; empty if they are none, or not known."""
     cores = other.get("cpu_s_per_gb")
     if cores is None:
         return ""

@@ -168,7 +168,7 @@ def _too_short(facts: Facts) -> Answer | None:
         return None
     return Answer(
         "unknown", "too short", f"No verdict: the turns of {found['name']} are too short for a rate.",
-        why=f"{found['warning']}.", do="Give it more time (--budget 10min), or smaller batches (--batch-size).",
+        why=f"{found['warning'].partition(': ')[2].capitalize()}.", do="Give it more time (--budget 10min), or smaller batches (--batch-size).",
     )  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def _unavailable(facts: Facts, other: Row, ceiling: tuple[str, float], lacks: st
     possible, share = ceiling[1] / rate(other), rate(other) / ceiling[1]
     cores, name = other.get("cpu_s_per_gb"), other["name"]
     takes = "all of it" if share >= 0.95 else f"{percent(share)} of it"
-    if possible > _WORTH:
+    if possible > max(_WORTH, 1 + (facts.noise(facts.decisive) or 0.0)):
         return Answer(
             "unavailable", "unavailable, could help",
             f"GDS is not available here; it could give at most {figure(possible)} times as much: {name} takes "

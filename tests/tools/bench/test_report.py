@@ -16,7 +16,7 @@ from gdsload.tools.bench.page import render_page
 from gdsload.tools.bench.report import render_text
 from gdsload.tools.bench.same_pattern import commands, pasteable
 from gdsload.tools.bench.verdict import verdict
-from tests.tools.bench.records import CPU_MACHINE, made_record, row, table
+from tests.tools.bench.records import COLD, CPU_MACHINE, made_record, row, table
 from tests.tools.bench.test_verdict import TABLE
 from tests.tools.golden import golden
 
@@ -70,7 +70,9 @@ def test_bars_are_shares_of_the_limit():
 
 
 def test_what_was_measured_until_it_was_stopped():
-    text = render_text(judged({"stopped": "after 4 of 20 turns", "hot": table(state="hot")}), 80)
+    record = judged({"stopped": "after 4 of 20 turns", "hot": table(state="hot"), "cold": COLD | {"checked": ""}})
+    text = render_text(record, 80)
+    assert "\nCOLD  first epochs, or data larger than memory\n" in text
     assert "stopped    after 4 of 20 turns" in text
     assert "HOT  after 4 of 20 turns" in text
 

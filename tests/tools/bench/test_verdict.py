@@ -107,6 +107,11 @@ MORE = [
         "No GPU takes the batches here, so this says nothing about VRAM. From memory the loader takes 2.8 GB/s.",
     ),
     (
+        "unavailable, useless", "unavailable",
+        [{"cold": table(row("bounce", 10.5, asked="auto", cpu=None)), "limits": {"noise": {"cold": 0.14}}}],
+        "GDS would not help: your drive gives 11.9 GB/s, and bounce takes 88 % of it.",
+    ),
+    (
         "worse", "worse", [{"cold": table(row("gds", 9.0, asked="auto gds"), row("bounce", 11.4))}],
         "Do not use GDS here: 9.0 instead of 11.4 GB/s.",
     ),
@@ -220,9 +225,9 @@ def test_a_step_and_loading(name):
 
 def test_more_drives_are_counted():
     found = verdict(made_record({"conditions": {"step_ms": 0.5}}))["loading"]
-    assert found["do"] == 'No loader can do better. 3 such drives, encoded images or `cache="vram"` can.'
+    assert found["do"] == 'No loader can give that. 3 such drives, encoded images or `cache="vram"` can.'
     found = verdict(made_record({"conditions": {"step_ms": 0.2}, "cold": None}))["loading"]
-    assert found["do"].startswith("No loader can do better: the link is the limit.")
+    assert found["do"].startswith("No loader can give that: the link is the limit.")
 
 
 def test_a_step_that_was_not_given():
