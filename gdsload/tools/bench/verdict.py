@@ -168,7 +168,8 @@ def _too_short(facts: Facts) -> Answer | None:
         return None
     return Answer(
         "unknown", "too short", f"No verdict: the turns of {found['name']} are too short for a rate.",
-        why=f"{found['warning'].partition(': ')[2].capitalize()}.", do="Give it more time (--budget 10min), or smaller batches (--batch-size).",
+        why=f"{found['warning'].partition(': ')[2].capitalize()}.",
+        do="Give it more time (--budget 10min), or smaller batches (--batch-size).",
     )  # fmt: skip
 
 
