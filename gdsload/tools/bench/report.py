@@ -55,7 +55,7 @@ def render_text(
 def _labelled(name: str, text: str, width: int, indent: str = "", label: int = _LABEL) -> list[str]:
     first, rest = f"{indent}{name:<{label}}", indent + " " * label
     if width < _NARROW:
-        first, rest = f"{indent}{name} ".replace("  ", " ", not indent), indent + "  "
+        first, rest = f"{indent}{name}: ", indent + "  "
     return wrapped(plain(text), width, first=first, rest=rest)
 
 
