@@ -137,7 +137,7 @@ COMMANDS = [
     ("convert {1}/none {1}/o", 1), ("convert {1}/x.csv {1}/o --json", 0), ("convert {1}/x.csv {1}/o --dry-run", 0),
     ("reshard {0} {1}/o", 0), ("split {0} {1}/o {1}/p --sizes 1", 2), ("merge {0} {0} --out {1}/o", 2),
     ("verify {0}", 0), ("verify {0} --json", 0), ("verify {1}/none", 1), ("inspect {0}", 0), ("inspect {0} --json", 0),
-    ("doctor {0} --no-probe", 0), ("bench {0} --trials 1 --seconds 0.01 --hot-only", 0), ("completion bash", 0),
+    ("doctor {0} --no-probe", 0), ("bench {0} --turns 1 --seconds 0.01 --hot-only", 0), ("completion bash", 0),
     ("--help", 0), ("--version", 0), ("verify --no-such", 2), ("none", 2),
 ]  # fmt: skip
 
