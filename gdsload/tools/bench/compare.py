@@ -63,11 +63,6 @@ def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
     return Comparison(gain, low, high, _chance(found), pairs)
 
 
-def noise_floor(first: Sequence[float], again: Sequence[float]) -> float:
-    """The share by which the rates of one row, measured twice in turns, differ."""
-    return abs(compare(again, first).gain)
-
-
 def _chance(differences: NDArray[np.float64]) -> float:
     """The share of all patterns of signs for which the ranks' sum is as far from its middle, on either side."""
     found = np.round(differences, 12)  # so that a ratio and its inverse are a tie

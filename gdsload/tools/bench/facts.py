@@ -35,9 +35,7 @@ class Facts:
 
     def left_out(self, backend: str) -> str:
         """The reason why a backend was not measured; empty if it was not tried."""
-        begin = f"{backend} is left out: "
-        notes: list[str] = self.record["conditions"]["notes"]
-        return next((note.removeprefix(begin) for note in notes if note.startswith(begin)), "")
+        return str((self.record["conditions"].get("unavailable") or {}).get(backend, ""))
 
     @property
     def fits_memory(self) -> bool:
