@@ -44,7 +44,7 @@ def run_bench(plan: BenchPlan, *, progress: Progress | None = None) -> dict[str,
     Returns:
         The record: plain dicts, lists, numbers and texts. ``cold`` and ``hot`` are None if not asked for, or if they
         were not begun; if that state of the cache was not possible, they have no rows, and ``state`` has the reason.
-        ``stopped`` tells after how many turns Ctrl-C came.
+        ``stopped`` tells after how many turns Ctrl-C or SIGTERM came.
 
     Raises:
         ReadError: if a row hands out wrong bytes, or a file cannot be read.
@@ -54,8 +54,9 @@ def run_bench(plan: BenchPlan, *, progress: Progress | None = None) -> dict[str,
         bench = _Bench(plan, progress, stack)
         try:
             bench.run()
-        except KeyboardInterrupt:
-            bench.record["stopped"] = f"after {bench.done} of {bench.of} turns"
+        except KeyboardInterrupt as error:
+            by = "Ctrl-C" if type(error) is KeyboardInterrupt else "SIGTERM"
+            bench.record["stopped"] = f"by {by} after {bench.done} of {bench.of} turns"
         return bench.finished()
 
 
