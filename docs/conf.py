@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from sphinx.ext.napoleon.docstring import GoogleDocstring  # noqa: E402
+
 from gdsload.system.version import __version__  # noqa: E402
 from tools.site import with_help, write_llms, write_start  # noqa: E402
 
@@ -35,6 +37,12 @@ suppress_warnings = [
     "misc.highlighting_failure",  # dumps of bytes have remarks at the ends of their lines
     "myst.header",  # tables that programs put into a page have their own levels
     "ref.python",  # a name in a docstring may be that of several attributes; it is left without a link
+]
+
+# In properties, and in what is returned, the text before a colon is no type.
+GoogleDocstring._parse_attribute_docstring = GoogleDocstring._consume_to_end  # noqa: SLF001
+GoogleDocstring._consume_returns_section = lambda self, _=False: [
+    ("", "", self._dedent(self._consume_to_next_section()))
 ]
 
 html_theme = "furo"
