@@ -41,12 +41,12 @@ suppress_warnings = [
 
 # In properties, and in what is returned, the text before a colon is no type.
 GoogleDocstring._parse_attribute_docstring = GoogleDocstring._consume_to_end  # noqa: SLF001
-GoogleDocstring._consume_returns_section = lambda self, _=False: [
-    ("", "", self._dedent(self._consume_to_next_section()))
-]
+GoogleDocstring._consume_returns_section = lambda self, _=False: [("", "", self._consume_to_next_section())]  # noqa: SLF001
 
 html_theme = "furo"
 html_title = f"gdsload {__version__}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = True
 html_sourcelink_suffix = ""  # a page is also there as its Markdown, for programs that read
 html_theme_options = {"top_of_page_buttons": ["view"]}
