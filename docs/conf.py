@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT))
 from sphinx.ext.napoleon.docstring import GoogleDocstring  # noqa: E402
 
 from gdsload.system.version import __version__  # noqa: E402
-from tools.site import with_help, write_llms, write_start  # noqa: E402
+from tools.site import copy_pictures, with_help, write_llms, write_start  # noqa: E402
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -68,5 +68,6 @@ def show_code(lines: list[str]) -> None:
 def finish(app: Sphinx) -> None:
     """Write llms.txt, and the page that leads to the first one."""
     if app.builder.name == "html":
+        copy_pictures(ROOT, Path(app.outdir))
         write_llms(ROOT, Path(app.outdir))
         write_start(Path(app.outdir))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 from gdsload.tools.cli import make_parser
@@ -13,21 +14,21 @@ START = "docs/index"
 LEAD = '<!doctype html><meta charset="utf-8"><title>gdsload</title><meta http-equiv="refresh" content="0; url={0}">'
 
 
-def pages(root: Path) -> list[str]:
-    """The pages of the site by their names without the suffix, in the order of the start page's tables of contents."""
+def pages(root: Path) -> list[Path]:
+    """The pages of the site, in the order of the start page's tables of contents."""
     text = (root / f"{START}.md").read_text(encoding="utf-8")
-    found = []
+    found = [root / f"{START}.md"]
     for block in re.findall(r"^```\{toctree\}\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        found += [line for line in block.splitlines() if line and not line.startswith(":")]
-    return [START, *((Path("docs") / name).as_posix() for name in found)]
+        for line in block.splitlines():
+            found += sorted((root / "docs").glob(f"{line}.md")) if line and line[0] != ":" else []
+    return found
 
 
 def write_llms(root: Path, out: Path) -> None:
     """Write llms.txt, the index of all pages for programs that read, and llms-full.txt, the user's pages in one."""
     lines, whole = ["# gdsload", "", f"> {_first(root / f'{START}.md')}", "", "## Pages", ""], []
-    for page in pages(root):
-        file = (root / f"{page}.md").resolve()
-        name = file.relative_to(root.resolve()).as_posix()
+    for file in pages(root):
+        name = file.resolve().relative_to(root.resolve()).as_posix()
         text = file.read_text(encoding="utf-8")
         title = text.partition("\n")[0].removeprefix("# ")
         lines.append(f"- [{title}](_sources/{name}): {_first(file)}")
@@ -42,6 +43,14 @@ def with_help(page: str) -> str:
     _, commands = make_parser()
     said = (f"### gdsload {name}\n```text\n{parser.format_help()}```\n" for name, parser in commands.items())
     return page.replace(HELP_MARK, "\n".join(said))
+
+
+def copy_pictures(root: Path, out: Path) -> None:
+    """Copy the pictures that pages show by HTML, which Sphinx does not see."""
+    folder = out / "benchmarks/results"
+    folder.mkdir(parents=True, exist_ok=True)
+    for picture in (root / "benchmarks/results").glob("*.svg"):
+        shutil.copy(picture, folder)
 
 
 def write_start(out: Path) -> None:
