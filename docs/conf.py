@@ -22,7 +22,7 @@ author = copyright = "The gdsload authors"  # noqa: A001
 version = release = __version__
 root_doc = "docs/index"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
-include_patterns = ["docs/**", "benchmarks/**.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+include_patterns = ["docs/**", "benchmarks/**.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 exclude_patterns = [".*", "dist", "gdsload", "tests", "tools", "examples", "benchmarks/**.py", "benchmarks/results"]
 
 myst_enable_extensions = ["colon_fence"]
