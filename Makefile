@@ -45,7 +45,8 @@ vision: .venv/vision/.stamp
 cluster: .venv/cluster/.stamp
 	GDSLOAD_SUITE=cluster .venv/cluster/bin/python -m pytest -W default tests/cluster $(ARGS)
 
-# The site, in dist/site. A warning is a failure: a link that leads nowhere, a name that is gone.
+# The site, in dist/site. A warning is a failure: a link that leads nowhere, a name that is gone. Links to other sites
+# are tried by make docs ARGS="-b linkcheck", which needs the network.
 docs: .venv/docs/.stamp
 	.venv/docs/bin/python -m sphinx -W --keep-going -q -c docs -b html . dist/site $(ARGS)
 

@@ -75,6 +75,13 @@ def test_commands_have_the_options_that_a_page_gives_them(page):
             assert given <= set(flags(parser)), f"{page.name}:{block.line}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_configuration_in_a_page_parses(page):
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.language in ("json", "yaml"):  # JSON is YAML, too
+            assert isinstance(pytest.importorskip("yaml").safe_load(block.text), dict)
+
+
 def exit_code(words: list[str]) -> int:
     try:
         return main([*words, *["--overwrite"] * (words[0] in REPLACES)])
