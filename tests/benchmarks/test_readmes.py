@@ -12,6 +12,7 @@ from benchmarks.convert import table as convert
 from benchmarks.gpu import tables
 from benchmarks.gpu.suite import table as suite
 from benchmarks.gpu.suite.chart import chart
+from benchmarks.published import table as published
 
 FOLDER = Path(benchmarks.__file__).parent
 RECORDS = [
@@ -19,6 +20,7 @@ RECORDS = [
     ("convert/README.md", "convert", convert.render, "table"),
     ("convert/README.md", "convert-csv", convert.render, "csv"),
     ("gpu/README.md", "gpu-loaders", suite.render, suite.MARK),
+    ("published/README.md", "published-gpu", published.render, "published-gpu"),
 ]
 
 
