@@ -13,16 +13,19 @@ from gdsload.errors import FormatError, OptionError
 
 BATCH_BYTES = 32 * 2**20
 """About how many bytes are read at once."""
+Spans = Iterator[tuple[int, int]]
 _LISTED = 50
+_MOST_OF_NO_BYTES = 2**24
+"""Rows of no bytes that a source may have: a file of a hundred bytes could promise any number of them."""
 _GROUPS = 8
 
 
-def spans(low: int, high: int, step: int) -> Iterator[tuple[int, int]]:
+def spans(low: int, high: int, step: int) -> Spans:
     """The rows from `low` to `high` - 1 in runs of `step`, as (first, after the last)."""
     return ((begin, min(begin + step, high)) for begin in range(low, high, step))
 
 
-def runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
+def runs(sizes: Sequence[int], target_bytes: int) -> Spans:
     """Files that follow each other, as (first, after the last), each run of `target_bytes` or a little more."""
     low, nbytes = 0, 0
     for high, size in enumerate(sizes, 1):
@@ -55,13 +58,25 @@ def run_parts(
     ]
 
 
+def batches(low: int, high: int, row_bytes: int, target_bytes: int = BATCH_BYTES, chunk: int = 1) -> Spans:
+    """Rows of about `row_bytes` each in runs of about `target_bytes`, as `spans`; edges are multiples of `chunk`."""
+    return spans(low, high, max(target_bytes // max(row_bytes, 1) // chunk, 1) * chunk)
+
+
 def row_parts(
-    count: int, step: int, row_bytes: int, *, prefix: str = "rows", where: tuple[str, ...] = ()
+    count: int, row_bytes: int, target_bytes: int, *, prefix: str = "rows", where: tuple[str, ...] = (), chunk: int = 1
 ) -> list[Part]:
-    """Parts of `step` rows of about `row_bytes` each; `where` is before the edges in `Part.where`."""
+    """Parts of rows as `batches` has them; `where` is before the edges in `Part.where`.
+
+    Raises:
+        FormatError: if a file promises millions of rows of no bytes.
+    """
+    if not row_bytes and count > _MOST_OF_NO_BYTES:
+        remedy = "Choose fields that have values: `fields=[...]`."
+        raise FormatError(f"there are {count} {prefix} of no bytes, and nothing to convert", remedy=remedy)
     return [
         Part(f"{prefix} {low} to {high - 1}", (*where, low, high), high - low, (high - low) * row_bytes)
-        for low, high in spans(0, count, step)
+        for low, high in batches(0, count, row_bytes, target_bytes, chunk)
     ]
 
 

@@ -247,16 +247,27 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
         "schema": None if schema is None else _as_schema(schema).to_json(),
     }
     stage = StagingFolder(path, wanted, restart=given.get("restart", False))
-    done = False
+    done, before = False, _folder_at(path)
     try:
         report = _run(found, look, chosen, stage, path, given, workers)
         done = True
     except KeyboardInterrupt as error:
-        error.add_note(stage.progress())
+        done = _folder_at(path) != before  # it struck when the dataset was in its place
+        if not done:
+            error.add_note(stage.progress())
         raise
     finally:
         stage.close(remove=done)
     return report
+
+
+def _folder_at(path: str) -> tuple[int, int] | None:
+    """The file system and inode of a folder, which a dataset does not share with what it replaces; None: no folder."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _checked(source: Any, options: Mapping[str, Any]) -> tuple[ConvertKeywords, ConvertOptions, Source]:

@@ -48,7 +48,6 @@ class SelectionSource(ExactParts):
         self._count = len(selected)
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         ids = None if self._ids is None else hashlib.sha256(self._ids.data).hexdigest()
         return {"kind": self.kind, "datasets": [dataset.digest for dataset in self.datasets], "ids": ids}
 
@@ -57,12 +56,11 @@ class SelectionSource(ExactParts):
         return [(dataset.path, dataset.metadata) for dataset in self.datasets]
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         if not self._count:
             raise FormatError("there is not one sample", file=self._name)
-        fixed = max(self.schema.fixed_bytes, 1)
+        fixed = self.schema.fixed_bytes
         if not any(field.ragged for field in self.schema.values()):
-            return row_parts(self._count, max(target_bytes // fixed, 1), fixed, prefix="samples")
+            return row_parts(self._count, fixed, target_bytes, prefix="samples")
         for found, ids in self._runs(0, self._count):
             RowCheck(found.sources, found.stored)(ids, values=False)  # or a damaged length would decide where parts end
         ends = np.cumsum(np.concatenate([found.sample_bytes(ids) for found, ids in self._runs(0, self._count)]))

@@ -113,7 +113,6 @@ class FieldChoice:
     _known: Any = None
 
     def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
         found = copy.copy(self)
         found.fields = tuple(fields)
         for name in [name for name in found.__dict__ if name.startswith("_known")]:

@@ -100,6 +100,9 @@ class StagingFolder:
         if os.path.islink(self.folder) or not os.path.isdir(self.folder):
             what = "what is where the conversion would grow is a symbolic link, or no folder. Nothing there was touched"
             raise OptionError(what, file=self.folder, remedy=remedy)
+        if os.stat(self.folder).st_uid != os.geteuid():
+            what = "the folder in which the conversion would grow is another user's, who could exchange its parts"
+            raise OptionError(what, file=self.folder, remedy=remedy)
         with _looking(self.folder):
             names, foreign = self._names_and_foreign()
         if foreign or (names and _LOCK not in names):
@@ -270,6 +273,6 @@ def _read_json(path: str) -> dict[str, Any] | None:
     try:
         with _looking(path), open(path, encoding="utf-8", opener=_open_itself) as file:
             found = json.load(file)
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

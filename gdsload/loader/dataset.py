@@ -100,7 +100,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
     @property
     def num_bytes(self) -> int:
         """Bytes of all shard files."""
-        return sum(source.file_bytes for source in self._catalog.sources)
+        return self._catalog.num_bytes
 
     @property
     def digest(self) -> str:
@@ -318,6 +318,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 and samples; `.samples` are all samples that are spoiled.
             FormatError: if bytes are those that were written, but make no sense; likewise. Or if you may not read a
                 shard, so that nothing is known of its samples.
+            FileChangedError: if a shard was replaced by another file since the dataset was opened.
         """
         return verify_shards(self._catalog.sources, self._catalog.stored, deep=deep, progress=progress)
 

@@ -215,13 +215,12 @@ class DataLoader(TorchAttributes):
         self.tail, self.drop_last = plan.schedule.tail, plan.schedule.tail == "drop"
         self._progress = Progress(plan)
         self._life = Life(plan, self._progress)
-        self.stats = self._life.stats
         view = (SequentialView if plan.order.shuffle == "sequential" else OrderView)(self._life, len(plan.selected))
         self.sampler: Any = view if options.sampler is None or options.function is not None else options.sampler
         self.batch_sampler: Any = options.batch_sampler
         if options.batch_sampler is None:
             self.batch_sampler = BatchView(self._life, view, plan.schedule.batch_size, self.drop_last)
-        self._own = vars(self).keys() - before | {"_own", "_made"}  # not a subclass's, or any other's
+        self._own = vars(self).keys() - before | {"_own", "_made", "stats"}  # not a subclass's, or any other's
         self._made = True
 
     __class_getitem__: Any = classmethod(GenericAlias)  # `DataLoader[dict]` is an annotation, as of torch's
@@ -291,6 +290,11 @@ class DataLoader(TorchAttributes):
                 sampler, if a step is given.
         """
         self._life.set_epoch(check_epoch(epoch), None if step is None else check_whole(step, "step", 0))
+
+    @property
+    def stats(self) -> LoaderStats:
+        """The counts of this loader since it was made: always the same object, brought up to date."""
+        return self._life.settled()
 
     @property
     def epoch_stats(self) -> LoaderStats:

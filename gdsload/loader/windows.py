@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.windows import Offsets, evenly_spaced
+from gdsload.engine.clips import Offsets, evenly_spaced
 from gdsload.errors import OptionError, SampleIndexError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.wanted import Indices, known_field, whole_numbers

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.shards.reads import within
-from gdsload.system.memory import dense_view, row_view
+from gdsload.system.memory_views import dense_view, row_view
 from gdsload.system.piece_copies import concatenate, usable
 
 IntArray = NDArray[np.int64]

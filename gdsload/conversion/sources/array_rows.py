@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gdsload.conversion.row_source import BATCH_BYTES, common_length, row_parts, spans
+from gdsload.conversion.row_source import batches, common_length, row_parts
 from gdsload.conversion.source import Item, Part
 
 _SHORT = 2  # bytes: the number types that NumPy lacks are not longer
@@ -25,14 +25,13 @@ def array_parts(
     lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
     count = common_length(lengths, "arrays", file)
     row_bytes = sum(array.nbytes for array in arrays.values()) // max(count, 1)
-    return row_parts(count, max(target_bytes // max(row_bytes, 1), 1), row_bytes, prefix=prefix, where=where)
+    return row_parts(count, row_bytes, target_bytes, prefix=prefix, where=where)
 
 
 def array_items(arrays: Mapping[str, Any], low: int, high: int, *, first: int = 0) -> Iterator[Item]:
     """The rows from `low` to `high` - 1, many at once; `first` is the number of the row that the arrays begin with."""
     row_bytes = sum(array.nbytes // max(len(array), 1) for array in arrays.values())
-    step = max(BATCH_BYTES // max(row_bytes, 1), 1)
-    for begin, end in spans(low, high, step):
+    for begin, end in batches(low, high, row_bytes):
         yield Item(f"rows {begin} to {end - 1}", partial(rows_of, arrays, begin - first, end - first), end - begin)
 
 

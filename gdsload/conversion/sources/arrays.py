@@ -5,16 +5,14 @@ from __future__ import annotations
 import io
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from numpy.typing import NDArray
 
 from gdsload.conversion.folders import names_in
-from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource, check_file, open_file
 from gdsload.conversion.reading_notes import note, noted_in_reading
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_fields, classes_of, run_parts, sample_fields
@@ -23,14 +21,13 @@ from gdsload.conversion.sources.array_rows import array_items, array_parts, byte
 from gdsload.conversion.sources.npy import NpzArchive, decode_npy, is_left_out, map_npy
 from gdsload.errors import FormatError, OptionError
 
-_EACH = ("row", "file")
 _LEFT_OUT = "members of archives that other programs keep beside arrays are left out"
 _DIGITS = re.compile(r"\d+")
 _FAILED = "the arrays cannot be read"
 _DAMAGED = "What is damaged, copy again. Arrays of objects are pickles, which are never loaded: save numbers."
 
 
-class ArraySource(FieldChoice):
+class ArraySource(FieldChoice, FileSource):
     """Arrays whose first dimension counts the samples, or of which each is a sample.
 
     A `.npy` file is one field, called after the file, and the files of a folder are the fields of one dataset. An
@@ -49,30 +46,27 @@ class ArraySource(FieldChoice):
 
     kind = "NumPy arrays"
     threads = True
+    suffixes = (".npy", ".npz")
+    decisive = ("each",)
 
-    def __init__(self, path: str, *, each: str | None = None, **files: Unpack[FileOptions]) -> None:
-        if each not in (None, *_EACH):
-            raise OptionError(f"is {each!r:.200}", option="each", remedy='Supported are "row" and "file".')
-        self.path = path
+    def __init__(self, path: str, *, each: Literal["row", "file"] | None = None, **files: Unpack[FileOptions]) -> None:
+        super().__init__(path, **files)
         self.each = each
         self._archive = NpzArchive(path) if path.lower().endswith(".npz") else None
-        self.files = SourceFiles(path, **files)
-        self._files = self._find(self.files)
+        self._files = self._find()
 
-    def _find(self, files: SourceFiles) -> list[str]:
+    def all_files(self) -> list[str]:
+        """The files as they were found first."""
+        return self._files
+
+    def _find(self) -> list[str]:
         if self.each == "file":
-            return files.find((".npy", ".npz"))
+            return super().all_files()
         folder = os.path.isdir(self.path)
         if folder and not any(name.endswith(".npy") for name in names_in(self.path)):
-            found = files.find((".npy", ".npz"))
-            raise OptionError(
-                f"its {len(found)} arrays are archives, or are in folders", file=self.path, remedy=_WAY_OUT
-            )
-        return files.find((".npy",), below=False)
-
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        return {"kind": self.kind, "files": stamps(self._files), "each": self.each}
+            what = f"its {len(super().all_files())} arrays are archives, or are in folders"
+            raise OptionError(what, file=self.path, remedy=_WAY_OUT)
+        return self.files.find((".npy",), below=False)
 
     def metadata(self) -> dict[str, Any]:
         """The source's part of the dataset's metadata: the names of classes, if it has labels."""
@@ -101,7 +95,6 @@ class ArraySource(FieldChoice):
         return array_parts(self._open(), target_bytes, self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         low, high = (int(edge) for edge in part.where)
         if self.each == "file":
             classes = self._classes
@@ -116,8 +109,7 @@ class ArraySource(FieldChoice):
 
     def _sample(self, file: str, classes: list[str]) -> dict[str, Any]:
         label = {"label": classes.index(os.path.basename(os.path.dirname(file)))} if classes else {}
-        errors = OSError, ValueError, EOFError, SyntaxError, zipfile.BadZipFile, zlib.error
-        with reading(_FAILED, file, *errors, remedy=_DAMAGED), open_file(file) as opened:
+        with reading(_FAILED, file, remedy=_DAMAGED), open_file(file) as opened:
             is_array = file.lower().endswith(".npy")
             found = {"array": decode_npy(opened.read())} if is_array else _unpacked(opened.read())
         if label and "label" in found:

@@ -13,7 +13,7 @@ from gdsload.conversion.source import Item
 from gdsload.conversion.sources.arrow_columns import column_values, leaf_array, table_items, validate
 from gdsload.conversion.sources.arrow_types import Leaf, is_encoded
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageForm, put
+from gdsload.conversion.sources.pictures import ImageForm, Mode, put
 from gdsload.conversion.sources.sounds import sound_fields
 from gdsload.errors import FormatError
 
@@ -103,7 +103,7 @@ def image_columns(schema: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def image_modes(schema: Any) -> dict[str, str]:
+def image_modes(schema: Any) -> dict[str, Mode]:
     """The mode of each column of images for which `datasets` has noted one that a field can have."""
     noted = _features(schema)
     modes = {name: noted[name].get("mode") for name in sorted(image_columns(schema)) if name in noted}

@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource, open_file, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import classes_of, run_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
 from gdsload.errors import OptionError
 
-_DTYPES = ("float32", "float64")
 
-
-class AudioFolderSource(FieldChoice):
+class AudioFolderSource(FieldChoice, FileSource):
     """Files of sounds, each a sample.
 
     Fields: ``audio``, ragged, the samples as the file has them: int16, int32, float32 or float64, ``[frames]`` or
@@ -37,6 +35,8 @@ class AudioFolderSource(FieldChoice):
 
     kind = "audio files"
     threads = True
+    suffixes = SOUNDS
+    decisive = ("keep_encoded", "with_key", "dtype")
 
     def __init__(
         self,
@@ -44,27 +44,21 @@ class AudioFolderSource(FieldChoice):
         *,
         keep_encoded: bool = False,
         with_key: bool = False,
-        dtype: str | None = None,
+        dtype: Literal["float32", "float64"] | None = None,
         **files: Unpack[FileOptions],
     ) -> None:
-        if dtype not in (None, *_DTYPES):
-            raise OptionError(f"is {dtype!r:.200}", option="dtype", remedy='Supported are "float32" and "float64".')
         if dtype is not None and keep_encoded:
             raise OptionError(
                 f"is {dtype!r}, but `keep_encoded` keeps the files' bytes", option="dtype", remedy="Pass one of them."
             )
-        self.path = path
-        self.keep_encoded = keep_encoded
-        self.with_key = with_key
-        self.dtype = dtype
-        self.files = SourceFiles(path, **files)
+        super().__init__(path, **files)
+        self.keep_encoded, self.with_key, self.dtype = keep_encoded, with_key, dtype
         self._files = self.files.find(SOUNDS, bad=True)
         self._classes = classes_of(self._files)
 
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        options = {"keep_encoded": self.keep_encoded, "with_key": self.with_key, "dtype": self.dtype}
-        return {"kind": self.kind, "files": stamps(self._files), **options}
+    def all_files(self) -> list[str]:
+        """The files as they were found first."""
+        return self._files
 
     def metadata(self) -> dict[str, Any]:
         """The source's part of the dataset's metadata: the names of classes, if it has labels."""
@@ -75,7 +69,6 @@ class AudioFolderSource(FieldChoice):
         return run_parts("files", [int(stamp[1]) for stamp in stamps(self._files)], target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         low, high = (int(edge) for edge in part.where)
         for file in self._files[low:high]:
             yield Item(file, partial(self._sample, file), 1)

@@ -1,6 +1,6 @@
 """Samples of MDS shards and LitData chunks: their places, then for each one the lengths of its values, and the values.
 
-None of it is trusted. Faults are `ValueError`s, to which callers add the file's name.
+None of it is trusted. Faults are `ValueError`s, to which callers add the file's name, where that is not asked for.
 """
 
 from __future__ import annotations
@@ -37,12 +37,16 @@ def sample_bytes(file: IO[bytes], samples: int, nbytes: int) -> Iterator[bytes]:
     return (exactly(file, size) for size in np.diff(edges).tolist())
 
 
-def value_bytes(content: bytes, sizes: Sequence[int]) -> list[bytes]:
+def value_bytes(content: bytes, sizes: Sequence[int], where: str) -> list[bytes]:
     """The bytes of each value of a sample.
 
     Args:
         content: the sample: lengths, uint32, of the values that have no fixed one, then all values.
         sizes: the length of each value; 0 if it is in the sample.
+        where: where it comes from, for the error.
+
+    Raises:
+        FormatError: if its values are not as long as it is.
     """
     place = 4 * sum(not size for size in sizes)
     lengths = iter(np.frombuffer(content[:place], "<u4").tolist() if len(content) >= place else [])
@@ -52,7 +56,7 @@ def value_bytes(content: bytes, sizes: Sequence[int]) -> list[bytes]:
         found.append(content[place:end])
         place = end
     if place != len(content):
-        raise ValueError(f"the sample has {len(content)} bytes, but its values {place}")
+        raise FormatError(f"the sample has {len(content)} bytes, but its values {place}", file=where)
     return found
 
 

@@ -61,12 +61,7 @@ def read_annotations(file: str) -> CocoAnnotations:
 
 @lru_cache(2)
 def _read(file: str, stamp: tuple[str | int, ...]) -> CocoAnnotations:  # noqa: ARG001 - of another state is another result
-    errors = ValueError, KeyError, TypeError, AttributeError, RecursionError
-    with (
-        reading("the file is no annotations as COCO has them", file, *errors),
-        reading("the file cannot be read", file, OSError),
-        open_file(file) as opened,
-    ):
+    with reading("the file is no annotations as COCO has them", file), open_file(file) as opened:
         try:
             return _checked(json.load(opened))
         except FormatError as error:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gdsload.conversion.input_files import digest_of, stamps
 from gdsload.conversion.row_source import filled, row_parts
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxedImage, BoxForm, batch_of_one, image_of
+from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxedImage, Boxes, BoxForm, batch_of_one, image_of
 from gdsload.conversion.sources.coco_annotations import CocoImage, read_annotations
 from gdsload.conversion.sources.many_images import mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
@@ -57,7 +57,7 @@ class CocoSource(ImageSource):
         self,
         path: str,
         *,
-        boxes: str = "xywh",
+        boxes: Boxes = "xywh",
         images: str | None = None,
         upright: bool | None = None,
         **options: Unpack[ImageFileOptions],
@@ -111,14 +111,13 @@ class CocoSource(ImageSource):
         """See `Source.parts`: runs of images."""
         found: list[Part] = []
         nbytes = mean_bytes(self.first_items())
-        step = max(target_bytes // nbytes, 1)
         for file in self._files():
             prefix = f"{os.path.basename(file)}, images"
-            found += row_parts(len(read_annotations(file).images), step, nbytes, prefix=prefix, where=(file,))
+            count = len(read_annotations(file).images)
+            found += row_parts(count, nbytes, target_bytes, prefix=prefix, where=(file,))
         return filled(found, "image", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         folder = self._folder(file)
         for image in read_annotations(file).images[low:high]:

@@ -6,7 +6,7 @@ import codecs
 import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Unpack
 
@@ -34,7 +34,6 @@ from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.errors import FormatError, OptionError
 
-_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _LOOKED_AT, _LOOK_BYTES = 1000, 2**16
 
 
@@ -75,6 +74,8 @@ class CsvSource(FieldChoice, ImageSource):
 
     kind = "CSV files"
     threads = False
+    suffixes = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+    decisive = ("fill",)
     _known: dict[str, str] | None = None
 
     def __init__(self, path: str, **options: Unpack[CsvOptions]) -> None:
@@ -99,27 +100,23 @@ class CsvSource(FieldChoice, ImageSource):
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. Files that cells name are known by a checksum of names, lengths and times."""
         return {
-            "kind": self.kind,
-            "files": stamps(self._files()),
+            **super().describe(),
             "columns": self._kinds(),
             "sha256": digest_of(self._stamps_in_cells()),
-            "delimiter": self.text.delimiter,
-            "encoding": self.text.encoding,
-            "fill": self.fill,
-            **self.form.to_json(),
+            "text": asdict(self.text),
         }
 
     def _stamps_in_cells(self) -> Iterator[list[list[int] | None]]:
         """The stamps of the files that the cells of each row name."""
         paths = self._paths()
-        for file in self._files() if paths else []:
+        for file in self.all_files() if paths else []:
             for table in (table for rows in self._rows(file) for table in self._tables(rows, paths, file)):
                 for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
                     yield [_stamp(file, cell) for cell in row]
 
     def notes(self) -> list[str]:
         """Sentences that users should know of it."""
-        file, found = self._files()[0], list[str]()
+        file, found = self.all_files()[0], list[str]()
         names, first = self._header(file), self._first_cells(file)
         if other := other_delimiter(names):
             found.append(
@@ -143,7 +140,7 @@ class CsvSource(FieldChoice, ImageSource):
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of rows, which are found again by their place in the file, or whole files."""
         self._leaves()  # refuses what cannot fill
-        files, found = self._files(), list[Part]()
+        files, found = self.all_files(), list[Part]()
         names, row_bytes = self._header(files[0]), self._row_bytes()
         first = next(self._rows(files[0], _LOOK_BYTES), None)
         text_bytes = 1 if first is None else len(first.content) // len(first.begins)
@@ -162,7 +159,6 @@ class CsvSource(FieldChoice, ImageSource):
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, offset, line, nbytes = str(part.where[0]), *(int(number) for number in part.where[1:])
         found = self._rows(file) if nbytes < 0 else self.text.rows(file, offset=offset, line=line, nbytes=nbytes)
         names, leaves, paths = self._header(file), self._leaves(), self._paths()
@@ -197,9 +193,8 @@ class CsvSource(FieldChoice, ImageSource):
         }  # fmt: skip
 
     def first_items(self) -> Iterator[Item]:
-        """See `ImageSource.first_items`."""
         if self._paths():
-            yield from self.read(Part("the first rows", (self._files()[0], 0, 1, -1)))
+            yield from self.read(Part("the first rows", (self.all_files()[0], 0, 1, -1)))
 
     def _sample(self, cells: Mapping[str, Any], paths: Sequence[str], file: str, where: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -216,13 +211,14 @@ class CsvSource(FieldChoice, ImageSource):
                 return {name: decode_npy(opened.read())}
             return self.form.fields(name, opened, path)
 
-    def _files(self) -> list[str]:
-        return self.files.find(_SUFFIXES, below=False)
+    def all_files(self) -> list[str]:
+        """The files, those in folders below left out."""
+        return self.files.find(self.suffixes, below=False)
 
     def _kinds(self) -> dict[str, str]:
         """The types of the wanted columns."""
         if self._known is None:
-            file = self._files()[0]
+            file = self.all_files()[0]
             names = self._header(file)
             check_fields([*self.types, *self.fill], names, file)
             first = self._first_cells(file)
@@ -237,7 +233,7 @@ class CsvSource(FieldChoice, ImageSource):
         arrow, kinds = need("pyarrow"), self._kinds()
         schema = arrow.schema([(name, arrow.type_for_alias(CELL_TYPES[kind])) for name, kind in kinds.items()])
         fill = {name: value for name, value in self.fill.items() if name in kinds}
-        return TableForm(None, fill).leaves(schema, self._files()[0])
+        return TableForm(None, fill).leaves(schema, self.all_files()[0])
 
     def _first_cells(self, file: str) -> dict[str, Any]:
         """The first cells of each wanted column that are not empty, as texts."""
@@ -262,7 +258,7 @@ class CsvSource(FieldChoice, ImageSource):
 
     def _row_bytes(self) -> int:
         """About how many bytes a sample has."""
-        file, found, first = self._files()[0], 0, self._first_cells(self._files()[0])
+        file, found, first = self.all_files()[0], 0, self._first_cells(self.all_files()[0])
         for name, kind in self._kinds().items():
             cells = first[name].to_pylist()
             if kind == "file" and cells and not cells[0].lower().endswith(".npy"):

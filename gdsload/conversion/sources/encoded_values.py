@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageForm
 
-ENCODINGS = ("bytes", "text", "npy", "image")
+Encoding = Literal["bytes", "text", "npy", "image"]
 """The forms of values: bytes as they are, UTF-8, a `.npy` file, an image file."""
 
 

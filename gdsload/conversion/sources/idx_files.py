@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import filled
 from gdsload.conversion.source import Item, Part
@@ -31,7 +31,7 @@ _ENDING = re.compile(r"[-._]?idx\d-[a-z]+(\.gz)?$", re.IGNORECASE)
 _FIELDS = {"images": "image", "labels": "label"}
 
 
-class IdxSource:
+class IdxSource(FileSource):
     """Arrays of IDX files, as MNIST, Fashion-MNIST, EMNIST and QMNIST are published.
 
     Files that are called alike up to the last word are the fields of one dataset: of ``train-images-idx3-ubyte`` and
@@ -46,19 +46,17 @@ class IdxSource:
 
     kind = "IDX files"
     threads = True
+    decisive = ("prefix",)
 
     def __init__(self, path: str, *, prefix: str = "", **files: Unpack[FileOptions]) -> None:
-        self.path = path
-        self.files = SourceFiles(path, **files)
+        super().__init__(path, **files)
         self.prefix = prefix
 
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        files = [file for fields in self._groups().values() for file in fields.values()]
-        return {"kind": self.kind, "files": stamps(files), "prefix": self.prefix}
+    def all_files(self) -> list[str]:
+        """The files of all fields."""
+        return [file for fields in self._groups().values() for file in fields.values()]
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         found: list[Part] = []
         for group, files in self._groups().items():
             arrays = _arrays(files)
@@ -67,7 +65,6 @@ class IdxSource:
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         group, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         return array_items(_arrays(self._groups()[group]), low, high)
 

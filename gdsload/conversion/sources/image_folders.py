@@ -107,12 +107,10 @@ class ImageFolderSource(ImageSource):
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         files = self._files()
         return image_parts(files, mean_bytes(self.first_items(), but=("label", "key")), target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         for label, name in zip(part.where[::2], part.where[1::2], strict=True):
             yield self._item(int(label), str(name))
 

@@ -20,8 +20,8 @@ from gdsload.conversion.sources.arrow_images import image_columns
 from gdsload.conversion.sources.arrow_types import inner_type, is_list, is_text
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.parquet_files import ParquetSource, TableFileOptions, opened_table
-from gdsload.conversion.splits import ALL
-from gdsload.errors import FormatError, OptionError
+from gdsload.conversion.splits import ALL, no_such_split
+from gdsload.errors import FormatError
 
 _INFO, _TASKS = os.path.join("meta", "info.json"), os.path.join("meta", "tasks")
 _MAX_INFO_BYTES = 2**24
@@ -64,7 +64,6 @@ class LeRobotSource(ParquetSource):
         return found | ({"classes": {"task_index": names}} if names else {})
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         info = stamps([self.files.inside(self.path, _INFO)])
         return {**super().describe(), "info": info, "split": self.files.split}
 
@@ -113,9 +112,8 @@ class LeRobotSource(ParquetSource):
 
     def _described(self) -> dict[str, Any]:
         path = self.files.inside(self.path, _INFO)
-        with reading("the file is not as LeRobot writes it", path, OSError, ValueError, RecursionError):
-            with open_file(path) as opened:
-                found = json.loads(opened.read(_MAX_INFO_BYTES))
+        with reading("the file is not as LeRobot writes it", path), open_file(path) as opened:
+            found = json.loads(opened.read(_MAX_INFO_BYTES))
             if not isinstance(found, dict) or not isinstance(found.get("features"), dict) or not found["features"]:
                 raise ValueError("it has no features")
             if not str(found.get("codebase_version")).startswith(("v2.", "v3.")):
@@ -144,13 +142,7 @@ class LeRobotSource(ParquetSource):
         if split == ALL or (split is None and len(names) < 2):
             return None
         if split not in names:
-            what = (
-                f"it holds several splits: {', '.join(map(repr, names))}"
-                if split is None
-                else f"there is no split {split!r}"
-            )
-            listed = f"There are {', '.join(map(repr, names))}." if names else "There are no splits: leave it out."
-            raise OptionError(what, file=self.path, remedy=f"Pass one as `split=`. {listed}")
+            raise no_such_split(split, names, self.path)
         low, colon, high = str(splits[split]).partition(":")
         try:
             return int(low or 0), int(high) if high or not colon else 2**63 - 1
@@ -159,7 +151,8 @@ class LeRobotSource(ParquetSource):
                 f"split {split!r} is {splits[split]!r:.50}, no range of episodes", file=self.path
             ) from None
 
-    def _tables(self) -> list[str]:
+    def all_files(self) -> list[str]:
+        """The tables."""
         folder = os.path.join(self.path, "data")
         if not os.path.isdir(folder):
             raise FormatError("there is no folder `data`", file=self.path)
@@ -213,8 +206,7 @@ def _among(episodes: Any, wanted: tuple[int, int]) -> NDArray[np.bool_]:
 
 def _tasks(file: str) -> list[str]:
     """The texts of tasks in the order of their numbers."""
-    errors = OSError, ValueError, KeyError, TypeError, RecursionError
-    with reading("the tasks are not as LeRobot writes them", file, *errors):
+    with reading("the tasks are not as LeRobot writes them", file):
         if file.endswith(".parquet"):
             with opened_table(file) as table:
                 columns = table.read().to_pydict()

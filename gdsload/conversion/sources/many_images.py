@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from gdsload.conversion.row_source import spans
+from gdsload.conversion.row_source import batches
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import FormatError
 
@@ -33,7 +33,7 @@ def image_parts(pairs: Sequence[tuple[str | int, str]], nbytes: int, target_byte
             high - low,
             (high - low) * nbytes,
         )
-        for low, high in spans(0, len(pairs), max(target_bytes // nbytes, 1))
+        for low, high in batches(0, len(pairs), nbytes, target_bytes)
     ]
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_fields, filled
 from gdsload.conversion.source import FieldChoice, Item, Part
@@ -20,7 +20,6 @@ from gdsload.conversion.sources.hdf5_files import own_child
 from gdsload.conversion.sources.reading_process import read_apart
 from gdsload.errors import FormatError
 
-_SUFFIXES = (".mat",)
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 NUMBERS = {
     "double": "float64", "single": "float32", "logical": "bool",
@@ -31,7 +30,7 @@ NUMBERS = {
 _VERSION_5 = (b"\0\1IM", b"\1\0MI")  # the lowest byte of a number first, or the highest
 
 
-class MatSource(FieldChoice):
+class MatSource(FieldChoice, FileSource):
     """The variables of MATLAB files that are arrays of numbers; their first dimension counts the samples.
 
     They keep the shape that MATLAB gives them, so a column is ``[samples, 1]``. Structures, cells, objects and texts
@@ -46,28 +45,23 @@ class MatSource(FieldChoice):
 
     kind = "MATLAB files"
     threads = False
+    suffixes = (".mat",)
+    decisive = ("last",)
 
     def __init__(self, path: str, *, last: Sequence[str] = (), **files: Unpack[FileOptions]) -> None:
-        self.path = path
-        self.files = SourceFiles(path, **files)
+        super().__init__(path, **files)
         self.last = list(last)
-
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        files = stamps(self.files.find(_SUFFIXES))
-        return {"kind": self.kind, "files": files, "last": self.last}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: rows of a file."""
         found: list[Part] = []
-        for file in self.files.find(_SUFFIXES):
+        for file in self.all_files():
             prefix, arrays = f"{os.path.basename(file)}, rows", self._arrays(file, None)
             _refuse_row_vectors(arrays, file)
             found += array_parts(arrays, target_bytes, file, prefix=prefix, where=(file,))
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         return array_items(self._arrays(file, (low, high)), low, high, first=low)
 

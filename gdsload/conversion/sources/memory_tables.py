@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import xxhash
 
-from gdsload.conversion.row_source import BATCH_BYTES, check_fields, common_length, row_parts, spans
+from gdsload.conversion.row_source import batches, check_fields, common_length, row_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import bytes_notes, rows_of
 from gdsload.conversion.sources.arrow_columns import table_items
@@ -96,18 +96,16 @@ class TableInMemory(TableSource):
         return [*self._left_out, *self.table_form.index_notes(self.table.schema), *super().notes()]
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         self._leaves()
         if not len(self.table):
             raise FormatError("the table has not one row")
-        return row_parts(len(self.table), max(target_bytes // self.row_bytes, 1), self.row_bytes)
+        return row_parts(len(self.table), self.row_bytes, target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         leaves = self._leaves()
         table = self.table.select(list(dict.fromkeys(leaf.path[0] for leaf in leaves)))
         low, high = (int(edge) for edge in part.where)
-        for begin, end in spans(low, high, max(BATCH_BYTES // self.row_bytes, 1)):
+        for begin, end in batches(low, high, self.row_bytes):
             yield from table_items(table.slice(begin, end - begin), leaves, begin, _NAME)
 
     def _leaves(self) -> list[Leaf]:
@@ -161,7 +159,7 @@ class ArraysInMemory(FieldChoice):
         digest = xxhash.xxh3_128()
         for name, array in self._chosen().items():
             digest.update(f"{name} {_shown(array)}".encode())
-            for begin, end in spans(0, len(array), self._step(array)) if _sized(array) else ():
+            for begin, end in batches(0, len(array), _row_bytes(array)) if _sized(array) else ():
                 _digest(digest, array[begin:end])
         table = None if self.table is None else self.table.describe()
         return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "table": table, "order": self.order}
@@ -176,7 +174,6 @@ class ArraysInMemory(FieldChoice):
         return {} if self.table is None else self.table.metadata()
 
     def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
         found = super().only(fields)
         columns = {name: one for name, one in self.columns.items() if any(_is_of(name, field) for field in fields)}
         found.arrays = {name: self.arrays[name] for name in self.arrays if name in fields}
@@ -192,7 +189,6 @@ class ArraysInMemory(FieldChoice):
         return found
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         arrays = self._chosen()
         lengths = {name: len(one) if name in self.columns or _sized(one) else -1 for name, one in self._all().items()}
         count = common_length(lengths, "arrays", _MAPPING)
@@ -200,14 +196,12 @@ class ArraysInMemory(FieldChoice):
             raise FormatError("the arrays have not one row")
         row_bytes = sum(_row_bytes(array) for array in arrays.values())
         row_bytes += 0 if self.table is None else self.table.row_bytes
-        return row_parts(count, max(target_bytes // row_bytes, 1), row_bytes)
+        return row_parts(count, row_bytes, target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         arrays = self._chosen()
         low, high = (int(edge) for edge in part.where)
-        step = min((self._step(array) for array in arrays.values()), default=high - low)
-        for begin, end in spans(low, high, step):
+        for begin, end in batches(low, high, max(map(_row_bytes, arrays.values()), default=1)):
             rows = [Item(f"rows {begin} to {end - 1}", dict, end - begin)]
             first = begin
             for item in rows if self.table is None else self.table.read(Part("", (begin, end))):
@@ -231,9 +225,6 @@ class ArraysInMemory(FieldChoice):
             _check(name, array)
         wanted = [name for name in self.fields or self.order if name in self.arrays]
         return {name: self.arrays[name] for name in wanted}
-
-    def _step(self, array: Any) -> int:
-        return max(BATCH_BYTES // _row_bytes(array), 1)
 
 
 def _is_column(found: object) -> bool:

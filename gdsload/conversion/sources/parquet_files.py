@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Unpack
 
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import BATCH_BYTES, filled
 from gdsload.conversion.source import Item, Part
@@ -21,10 +21,8 @@ from gdsload.conversion.sources.arrow_images import (
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource, units_of
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hive import partitioned_schema, partitions_of, with_partition
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, Mode
 from gdsload.errors import FormatError
-
-_SUFFIXES = (".parquet", ".arrow", ".feather")
 
 
 class TableFileOptions(ImageFileOptions, ColumnOptions, total=False):
@@ -49,6 +47,7 @@ class ParquetSource(TableSource, ImageSource):
     """
 
     kind = "Parquet and Arrow files"
+    suffixes = (".parquet", ".arrow", ".feather")
 
     def __init__(self, path: str, **options: Unpack[TableFileOptions]) -> None:
         self.path = path
@@ -61,10 +60,7 @@ class ParquetSource(TableSource, ImageSource):
         return not self._images and not self._sounds
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        form = self.form.to_json() if self._images else {}
-        files = stamps(self._tables())
-        return {"kind": self.kind, "files": files, **self.table_form.to_json(), **form}
+        return {**super().describe(), **self.table_form.to_json()}
 
     def metadata(self) -> dict[str, Any]:
         """The source's part of the dataset's metadata: the names of classes, where they are noted, and units."""
@@ -83,8 +79,7 @@ class ParquetSource(TableSource, ImageSource):
         schema, leaves = self._first()
         return image_columns(schema) & {leaf.name for leaf in leaves}
 
-    def named_modes(self) -> Mapping[str, str]:
-        """See `ImageSource.named_modes`."""
+    def named_modes(self) -> Mapping[str, Mode]:
         return image_modes(self._first()[0])
 
     @property
@@ -93,12 +88,11 @@ class ParquetSource(TableSource, ImageSource):
 
     def _first(self) -> tuple[Any, list[Leaf]]:
         """Schema and fields of the first file."""
-        file = self._tables()[0]
+        file = self.all_files()[0]
         with opened_table(file) as table:
             return self._schema(table, file), self._columns(table, file, self._partitions()[file])
 
     def first_items(self) -> Iterator[Item]:
-        """See `ImageSource.first_items`."""
         return super().first_items() if self._images else iter(())
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -118,7 +112,6 @@ class ParquetSource(TableSource, ImageSource):
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:])
         partition = self._partitions()[file]
         with opened_table(file) as table:
@@ -135,10 +128,6 @@ class ParquetSource(TableSource, ImageSource):
                         )
                 row += batch.num_rows
 
-    def _tables(self) -> list[str]:
-        """The files."""
-        return self.files.find(_SUFFIXES)
-
     def _read_columns(self, columns: list[str]) -> list[str]:
         """The columns to read for those that fields are made of."""
         return columns
@@ -148,7 +137,7 @@ class ParquetSource(TableSource, ImageSource):
         yield 0, batch
 
     def _partitions(self) -> dict[str, Mapping[str, int | str]]:
-        return partitions_of(self.path, self._tables())
+        return partitions_of(self.path, self.all_files())
 
     def _schema(self, table: Any, file: str) -> Any:
         """The columns of a file."""

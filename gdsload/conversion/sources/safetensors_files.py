@@ -42,7 +42,6 @@ class SafetensorsSource(SelectionSource):
         super().__init__(ConcatDataset(datasets), path)
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         files = stamps(shard.file for dataset in self.datasets for shard in dataset.shards)
         return {"kind": self.kind, "files": files, "digests": [dataset.digest for dataset in self.datasets]}
 

@@ -58,7 +58,6 @@ class TorchSource:
         return self.spec if isinstance(self.spec, str) else f"{kind.__module__}:{kind.__qualname__}"
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         dataset = self._open()
         return {
             "kind": self.kind,
@@ -80,7 +79,6 @@ class TorchSource:
         return [Part(f"samples {low} to {high - 1}", (low, high), high - low) for low, high in edges]
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         dataset = self._open()
         if part.where:
             low, high = (int(edge) for edge in part.where)

@@ -12,7 +12,6 @@ from itertools import groupby, islice
 from typing import Any, Unpack, cast
 
 from gdsload.conversion.folders import is_passed_over, is_path_passed_over
-from gdsload.conversion.input_files import stamps
 from gdsload.conversion.reading_notes import note
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import sample_fields
@@ -24,7 +23,6 @@ from gdsload.conversion.sources.tar_archives import TarReader, opened_tar, repac
 from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError
 
-_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 _NUMBERS = frozenset({"cls", "id", "index"})
 _WHOLE = re.compile(rb"\s*[+-]?[0-9]{1,20}\s*")
 _TEXTS = frozenset({"txt", "json"})
@@ -60,19 +58,12 @@ class TarSource(FieldChoice, ImageSource):
 
     kind = "WebDataset tar files"
     threads = False
+    suffixes = (".tar", ".tar.gz", ".tgz")
+    decisive = ("with_key",)
 
     def __init__(self, path: str, *, with_key: bool = True, **options: Unpack[ImageFileOptions]) -> None:
         super().__init__(path, **options)
         self.with_key = with_key
-
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        return {
-            "kind": self.kind,
-            "files": stamps(self.files.find(_SUFFIXES)),
-            "with_key": self.with_key,
-            **self.form.to_json(),
-        }
 
     def metadata(self) -> dict[str, Any]:
         """The source's part of the dataset's metadata: the field that names samples."""
@@ -80,7 +71,7 @@ class TarSource(FieldChoice, ImageSource):
 
     def bytes_in_files(self) -> float | None:
         """See `ImageSource.bytes_in_files`. In packed files headers are next to nothing, and images what they were."""
-        packed, sizes = not self.files.find(_SUFFIXES)[0].lower().endswith(".tar"), []
+        packed, sizes = not self.all_files()[0].lower().endswith(".tar"), []
         for item in islice(self.first_items(), _LOOKED_AT):
             sample = cast("partial[Any]", item.make).args[0]
             beside = 0 if packed else _BYTES_BESIDE * len(sample.members)
@@ -89,12 +80,9 @@ class TarSource(FieldChoice, ImageSource):
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: one for each file, for they can only be read from their beginning."""
-        return [
-            Part(os.path.basename(file), (file,), nbytes=os.path.getsize(file)) for file in self.files.find(_SUFFIXES)
-        ]
+        return [Part(os.path.basename(file), (file,), nbytes=os.path.getsize(file)) for file in self.all_files()]
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file = str(part.where[0])
         seen: set[int] = set()  # hashes of keys: a file may have millions of samples
         with opened_tar(file) as tar:

@@ -16,7 +16,7 @@ from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
 from gdsload.conversion.reasons import counted_are, reading
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxForm, batch_of_one, image_of
+from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, Boxes, BoxForm, batch_of_one, image_of
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.many_images import image_parts, mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
@@ -60,7 +60,7 @@ class YoloSource(ImageSource):
         self,
         path: str,
         *,
-        boxes: str = "cxcywh",
+        boxes: Boxes = "cxcywh",
         **options: Unpack[ImageFileOptions],
     ) -> None:
         super().__init__(path, **options)
@@ -91,11 +91,9 @@ class YoloSource(ImageSource):
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         return image_parts(self.layout.find()[0], mean_bytes(self.first_items()), target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         classes = len(self.layout.classes())
         for image, label in zip(part.where[::2], part.where[1::2], strict=True):
             yield Item(str(image), partial(self._sample, str(image), str(label), classes), 1)

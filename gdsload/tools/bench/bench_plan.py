@@ -87,8 +87,8 @@ def make_plan(
     """
     dataset = ShardDataset(path, mmap=False)
     samples = len(dataset)
-    if not samples:
-        raise OptionError("the dataset has no samples: there is nothing to measure", file=dataset.path)
+    if not (samples and any(field.ragged or field.row_bytes for field in dataset.schema.values())):
+        raise OptionError("the dataset has no samples with bytes: there is nothing to measure", file=dataset.path)
     if batch_size is None:
         batch_size = min(max(_BATCH_BYTES * samples // max(dataset.num_bytes, 1), 1), samples)
     check_whole(bounds.get("trials", 1), "trials", 1)

@@ -32,7 +32,7 @@ def run_trial(route: Route, loader: DataLoader, plan: BenchPlan, epoch: int, *, 
     """
     loader.set_epoch(epoch)
     moved, stats = loader.backend.bytes_by_path, loader.stats
-    before = (stats.wait_s, stats.samples, stats.batches)
+    before = (stats.host_wait_s, stats.samples, stats.batches)
     limit_s = float("inf") if whole or plan.seconds is None else plan.seconds
     first_s, nbytes, complete = 0.0, 0, False
     synchronise(plan.device)
@@ -60,7 +60,7 @@ def run_trial(route: Route, loader: DataLoader, plan: BenchPlan, epoch: int, *, 
         "seconds": seconds,
         "gb_per_s": nbytes / seconds / 1e9,
         "first_batch_s": first_s,
-        "wait_share": min((stats.wait_s - before[0]) / seconds, 1.0),
+        "wait_share": min((stats.host_wait_s - before[0]) / seconds, 1.0),
         "bytes_by_path": _difference(loader.backend.bytes_by_path, moved),
         "copied_bytes": nbytes if route.copies(plan) else 0,
         "backend": loader.backend.chosen,

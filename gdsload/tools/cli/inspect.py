@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from gdsload.errors import OptionError
 from gdsload.system.units import counted, format_bytes
+from gdsload.tools.cli.samples import caption, facts, lines, metadata_lines
 from gdsload.tools.cli.terminal import plain, say, say_wrapped, table
 from gdsload.tools.cli.usage import Commands, Parser, as_count
 
 if TYPE_CHECKING:
-    from gdsload.loader.dataset import ShardDataset
+    from gdsload.shards.catalog import Catalog
     from gdsload.shards.format.schema import Field
     from gdsload.tools.doctor.volumes import Volume
 
@@ -50,55 +51,68 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    from gdsload.loader.dataset import ShardDataset
-    from gdsload.tools.cli.samples import facts, lines, metadata_lines
-
     if chosen.out is not None and chosen.image is None:
         raise OptionError("--out is for a contact sheet", remedy="Pass --image FIELD, too.")
-    dataset = ShardDataset(chosen.path)
     if chosen.image is not None:
-        return _sheet(dataset, chosen)
+        return _sheet(chosen)
     if chosen.sample is not None:
-        sample = dataset[chosen.sample]
-        if chosen.json:
-            say(json.dumps(facts(sample), indent=1))
-        for line in [] if chosen.json else lines(sample):
-            say_wrapped(line, rest="    ")
-        return 0
+        return _sample(chosen)
+    from gdsload.shards.catalog import open_catalog
+
+    found = open_catalog(chosen.path)
     if chosen.json:
-        say(json.dumps(_tree(dataset), indent=1, ensure_ascii=False))
-        return 0
-    say(plain(dataset.path))
-    count = f"{counted(len(dataset), 'sample')} in {counted(len(dataset.shards), 'shard')}"
-    say(f"{count}, {format_bytes(dataset.num_bytes)}")
-    say(f"digest {dataset.digest}")
-    for names in dataset.stored.packed:
-        say_wrapped(f"stored together: {', '.join(names)}", rest="  ")
-    for line in metadata_lines(dataset.metadata):
-        say_wrapped(line, rest="  ")
-    say("")
-    rows = [("field", "type", "shape of a sample", "bytes a sample")]
-    rows += [(plain(name), _kind(field), _shape(field), _size(field)) for name, field in dataset.schema.items()]
-    _print_table(rows)
-    say("")
-    _print_table([("drive", "shards", "size", ""), *map(_drive, _volumes(dataset))])
-    say("")
-    shown = dataset.shards[: chosen.shards]
-    rows = [("shard", "samples", "size", "")]
-    rows += [(os.path.basename(shard.file), str(shard.samples), format_bytes(shard.bytes), "") for shard in shown]
-    _print_table(rows)
-    if len(shown) < len(dataset.shards):
-        say(f"and {len(dataset.shards) - len(shown)} more")
+        say(json.dumps(_tree(found), indent=1, ensure_ascii=False))
+    else:
+        _show(found, chosen.shards)
     return 0
 
 
-def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
-    from gdsload.tools.cli.samples import caption
+def _sample(chosen: argparse.Namespace) -> int:
+    from gdsload.loader.dataset import ShardDataset
+
+    sample = ShardDataset(chosen.path)[chosen.sample]
+    if chosen.json:
+        say(json.dumps(facts(sample), indent=1))
+    for line in [] if chosen.json else lines(sample):
+        say_wrapped(line, rest="    ")
+    return 0
+
+
+def _show(found: Catalog, shards: int) -> None:
+    """Show the dataset, with at most so many shards by name."""
+    say(plain(found.path))
+    count = f"{counted(found.samples, 'sample')} in {counted(len(found.sources), 'shard')}"
+    say(f"{count}, {format_bytes(found.num_bytes)}")
+    say(f"digest {found.digest}")
+    for names in found.stored.packed:
+        say_wrapped(f"stored together: {', '.join(names)}", rest="  ")
+    for line in metadata_lines(found.metadata):
+        say_wrapped(line, rest="  ")
+    say("")
+    rows = [("field", "type", "shape of a sample", "bytes a sample")]
+    rows += [(plain(name), _kind(field), _shape(field), _size(field)) for name, field in found.schema.items()]
+    _print_table(rows)
+    say("")
+    _print_table([("drive", "shards", "size", ""), *map(_drive, _volumes(found.path))])
+    say("")
+    rows = [("shard", "samples", "size", "")]
+    rows += [
+        (os.path.basename(source.path), str(source.samples), format_bytes(source.file_bytes), "")
+        for source in found.sources[:shards]
+    ]
+    _print_table(rows)
+    if shards < len(found.sources):
+        say(f"and {len(found.sources) - shards} more")
+
+
+def _sheet(chosen: argparse.Namespace) -> int:
+    from gdsload.loader.dataset import ShardDataset
     from gdsload.tools.cli.sheet import channels_first, pixels, save_sheet
 
     out: str = chosen.out or "sheet.png"
     if os.path.lexists(out) and not chosen.overwrite:
         raise OptionError("there is a file already", file=out, remedy="Pass another --out, or --overwrite.")
+    dataset = ShardDataset(chosen.path)
     field = dataset.schema.get(chosen.image)
     if field is None:
         names = ", ".join(map(repr, dataset.schema))
@@ -118,22 +132,22 @@ def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _tree(dataset: ShardDataset) -> dict[str, object]:
+def _tree(found: Catalog) -> dict[str, object]:
     return {
-        "path": dataset.path,
-        "samples": len(dataset),
-        "bytes": dataset.num_bytes,
-        "digest": dataset.digest,
-        "metadata": dataset.metadata,
-        "schema": dataset.schema.to_json(),
-        "packed": [list(names) for names in dataset.stored.packed],
+        "path": found.path,
+        "samples": found.samples,
+        "bytes": found.num_bytes,
+        "digest": found.digest,
+        "metadata": found.metadata,
+        "schema": found.schema.to_json(),
+        "packed": [list(names) for names in found.stored.packed],
         "drives": [
             {"mount": volume.point, "device": volume.device, "shards": volume.shards, "bytes": volume.nbytes}
-            for volume in _volumes(dataset)
+            for volume in _volumes(found.path)
         ],
         "shards": [
-            {"file": os.path.basename(shard.file), "samples": shard.samples, "bytes": shard.bytes}
-            for shard in dataset.shards
+            {"file": os.path.basename(source.path), "samples": source.samples, "bytes": source.file_bytes}
+            for source in found.sources
         ],
     }
 
@@ -154,12 +168,12 @@ def _size(field: Field) -> str:
     return f"{field.row_bytes} a row" if field.ragged else str(field.row_bytes)
 
 
-def _volumes(dataset: ShardDataset) -> tuple[Volume, ...]:
+def _volumes(path: str) -> tuple[Volume, ...]:
     """The mounts that the shards are on."""
     from gdsload.tools.doctor.context import locate
     from gdsload.tools.doctor.system import System
 
-    return locate(System(), dataset.path).volumes
+    return locate(System(), path).volumes
 
 
 def _drive(volume: Volume) -> tuple[str, str, str, str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-import torch
 
 from gdsload.errors import FormatError
 from gdsload.shards.format.image_header import image_codec, read_image_header
@@ -22,6 +21,8 @@ def facts(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _facts(value: Any) -> dict[str, Any]:
+    import torch
+
     if isinstance(value, str):
         return {"type": "str", "characters": len(value), "text": value}
     if isinstance(value, bytes):
@@ -81,7 +82,7 @@ def _line(found: dict[str, Any]) -> str:
     if "min" in found:
         words.append(f"{_short(found['min'])} to {_short(found['max'])}, mean {_short(found['mean'])}")
     words += [f"{found[key]} {word}" for key, word in (("nan", "NaN"), ("infinite", "infinite")) if found.get(key)]
-    more = " …" if torch.Size(found["shape"]).numel() > _FIRST else ""
+    more = " …" if math.prod(found["shape"]) > _FIRST else ""
     return f"{', '.join(words)}: {' '.join(map(_short, found['first']))}{more}"
 
 
@@ -106,12 +107,18 @@ def metadata_lines(metadata: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key}: {_cut(value)}"
 
 
+def class_names(metadata: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The names of the classes of each field of labels, in order of their numbers, as far as a dataset has any."""
+    found = metadata.get("classes")
+    pairs = found.items() if isinstance(found, Mapping) else ()
+    return {field: [str(name) for name in names] for field, names in pairs if isinstance(names, list) and names}
+
+
 def caption(metadata: Mapping[str, Any], sample: Mapping[str, Any], number: int) -> str:
     """The caption of a sample's picture: its number, and its class if the dataset names classes."""
-    classes = metadata.get("classes")
-    for field, names in classes.items() if isinstance(classes, Mapping) else ():
+    for field, names in class_names(metadata).items():
         label = getattr(sample.get(field), "ndim", None) == 0 and int(sample[field])
-        if isinstance(names, list) and label is not False and 0 <= label < len(names):
+        if label is not False and 0 <= label < len(names):
             return f"{number} {names[label]}"
     return str(number)
 

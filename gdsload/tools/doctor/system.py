@@ -12,8 +12,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import torch
-
 from gdsload.system.probe import CufileProbe, ask_cufile
 from gdsload.system.probe.process import END_WITH_PARENT, answer_of, module_command, module_environment, run_bounded
 from gdsload.system.probe.tree import Tree
@@ -35,6 +33,8 @@ class TorchBuild:
 
 
 def _torch_build() -> TorchBuild:
+    import torch  # here, since `gdsload inspect` finds drives without it
+
     accelerator = torch.accelerator.current_accelerator(check_available=False)
     kind = "hip" if torch.version.hip else "" if accelerator is None else accelerator.type
     return TorchBuild(str(torch.__version__), kind, torch.version.cuda or "")

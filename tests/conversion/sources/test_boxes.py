@@ -1,10 +1,12 @@
 """Boxes in the form in which a file has them, and in the form that is asked for."""
 
+from typing import get_args
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdsload.conversion.sources.boxes import BOX_FORMS, BoxForm
+from gdsload.conversion.sources.boxes import Boxes, BoxForm
 from gdsload.conversion.sources.pictures import ImageForm
 
 CORNERS = st.tuples(*[st.integers(0, 50)] * 4)
@@ -19,7 +21,7 @@ def written(low, high, form, width, height):
 @given(
     st.lists(CORNERS, max_size=5),
     st.sampled_from(["xywh", "cxcywh"]),
-    st.sampled_from(BOX_FORMS),
+    st.sampled_from(get_args(Boxes)),
     st.sampled_from([None, 1, 24, 500]),
 )
 def test_every_form_is_made_of_every_other_for_the_image_as_it_is_made(corners, has, wanted, size):

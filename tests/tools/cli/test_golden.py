@@ -25,6 +25,7 @@ HELP = ["", "--version", *(
         "convert", "merge", "split", "reshard", "inspect", "verify", "doctor", "bench", "demo", "completion"
     )
 ), "convert --help-source", "convert --help-source images", "convert --help-source parquet"]  # fmt: skip
+NARROW = ["help", "help convert", "help inspect", "convert --help-source numpy"]
 WORK = [
     "convert x.npy a --dry-run",
     "convert x.npy a --workers 1",
@@ -41,6 +42,7 @@ WORK = [
 ]
 FAULTS = [
     "conver x.npy a",
+    "inspect aa",
     "convert x.npy a --field x",
     "convert x.npy",
     "convert x.npy a b",
@@ -66,7 +68,7 @@ FAULTS = [
     "inspect a --image x",
     "verify damaged",
 ]
-SHOWN = {"help": HELP, "work": WORK, "faults": FAULTS}
+SHOWN = {"help": HELP, "narrow": NARROW, "work": WORK, "faults": FAULTS}
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +128,8 @@ def masked(text, folder):
     text = text.replace(str(folder), "FOLDER").replace(gdsload.__version__, "VERSION")
     text = re.sub(r"digest [0-9a-f]+", "digest DIGEST", text)
     text = re.sub(r'"digest": "[^"]+"', '"digest": "DIGEST"', text)
+    text = re.sub(r"\d[\d.]* m?s, [\d.]+ samples/s", "TIME", text)
+    text = re.sub(r"\(\d[\d.]* m?s, [\d.]+ .?i?B/s\)", "(TIME)", text)
     text = re.sub(r"^/\S* \(?\S*\)? {2,}(\d)", r"MOUNT  \1", text, flags=re.MULTILINE)
     text = re.sub(r'"(mount|device)": "[^"]*"', r'"\1": "MOUNT"', text)
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
@@ -136,7 +140,9 @@ def lines_of(text):
     return [line for line in lines if not line.startswith("$ ")]
 
 
-@pytest.mark.parametrize(("what", "columns"), [("help", 80), ("work", 80), ("work", 120), ("faults", 80)])
+@pytest.mark.parametrize(
+    ("what", "columns"), [("help", 80), ("narrow", 40), ("work", 80), ("work", 120), ("faults", 80)]
+)
 def test_in_a_terminal(monkeypatch, folder, what, columns):
     if what == "faults":
         gdsload.convert(folder / "x.npy", folder / "a", workers=1)

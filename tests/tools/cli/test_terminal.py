@@ -84,12 +84,29 @@ def test_it_fits_the_terminal(clock, monkeypatch):
     ]
 
 
-def test_elsewhere_nothing_is_shown():
-    stream = io.StringIO()
-    bar = Bar(stream)
-    bar.show(1, 1, nbytes=1)
+def test_a_log_gets_a_line_each_half_minute(clock):
+    log = io.StringIO()
+    bar = Bar(log, clock)
+    bar.say("looking…")
+    for second in range(100):
+        bar.show(second, 200, samples=second)
+        clock.now += 1
     bar.close()
-    assert stream.getvalue() == ""
+    assert log.getvalue().splitlines() == [
+        "after 30 s: 2:50 min left, 15 %, 30 samples",
+        "after 1:00 min: 2:20 min left, 30 %, 60 samples",
+        "after 1:30 min: 1:50 min left, 45 %, 90 samples",
+    ]
+
+
+def test_a_short_run_leaves_nothing_in_a_log_and_a_quiet_one_neither(clock):
+    log = io.StringIO()
+    for hidden, seconds in ((False, 29), (True, 300)):
+        bar = Bar(log, clock, hidden=hidden)
+        clock.now += seconds
+        bar.show(1, 1, nbytes=1)
+        bar.close()
+    assert log.getvalue() == ""
 
 
 def test_what_comes_from_files_does_not_move_the_cursor():

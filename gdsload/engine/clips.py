@@ -1,4 +1,7 @@
-"""Windows in batches: what codecs make of the rows of all their samples, in the shape of windows."""
+"""Clips in batches: the values that codecs make of the rows of all their samples, in the shape of clips.
+
+A clip is a sample of `loader.windows.Windows`: consecutive samples of the dataset as one.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from gdsload.engine.codecs import FieldCodec, PackedFields
 from gdsload.engine.group_lengths import GroupLengths
 
 Offsets = range | tuple[int, ...]
-"""Where a window's samples are, counted from its own sample on; a range if they rise evenly."""
+"""Where a clip's samples are, counted from its first sample on; a range if they rise evenly."""
 
 
-class WindowCodec(FieldCodec):
-    """Fields of windows of samples: tensors ``[batch, offsets, *shape]``, without a copy where that is possible.
+class ClipCodec(FieldCodec):
+    """Fields of clips: tensors ``[batch, offsets, *shape]``, without a copy where that is possible.
 
     A packed column is read at the offsets of all its fields, and each field takes its own of them.
 
@@ -34,7 +37,7 @@ class WindowCodec(FieldCodec):
     def put(
         self, batch: dict[str, Any], values: torch.Tensor, group: GroupLengths | None = None, number: int = 0
     ) -> None:
-        """See `FieldCodec.put`; the rows may have the shape of windows, ``[samples, offsets, *row_shape]``, already."""
+        """See `FieldCodec.put`; the rows may have the shape of clips, ``[samples, offsets, *row_shape]``, already."""
         shaped = values.dim() > len(self.stored.row_shape) + 1
         if shaped and not isinstance(self._codec, PackedFields):
             # Without a call: each takes a tenth of a small batch's time.
@@ -43,8 +46,8 @@ class WindowCodec(FieldCodec):
         rows: dict[str, Any] = {}
         self._codec.put(rows, values.flatten(0, 1) if shaped else values, group, number)
         for name, tensor in rows.items():
-            windows = tensor.unflatten(0, (len(tensor) // len(self.offsets), len(self.offsets)))
-            batch[name] = _taken(windows, self._chosen[name]) if name in self._chosen else windows
+            clips = tensor.unflatten(0, (len(tensor) // len(self.offsets), len(self.offsets)))
+            batch[name] = _taken(clips, self._chosen[name]) if name in self._chosen else clips
 
 
 def united(every: Iterable[Offsets]) -> Offsets:
@@ -63,8 +66,8 @@ def evenly_spaced(numbers: Iterable[int]) -> Offsets:
     return even if tuple(even) == found else found
 
 
-def _taken(windows: torch.Tensor, places: Offsets) -> torch.Tensor:
-    """Some samples of windows."""
+def _taken(clips: torch.Tensor, places: Offsets) -> torch.Tensor:
+    """Some samples of clips."""
     if isinstance(places, range):
-        return windows[:, places.start : places.stop : places.step]
-    return torch.stack([windows[:, place] for place in places], 1)  # an index of several would have to get to a GPU
+        return clips[:, places.start : places.stop : places.step]
+    return torch.stack([clips[:, place] for place in places], 1)  # an index of several would have to get to a GPU
