@@ -57,7 +57,7 @@ def pictures() -> dict[str, str]:
     footer = (
         f"Images of 150 KB (3×224×224 uint8), full shuffle, batches of 256 in GPU memory. "
         f"{', '.join(gpus)}, {run['machine']['cores']} cores, virtual drive; "
-        f"cold {start['date'][:10]}, hot {run['date'][:10]}. Medians; torch with {run['workers']} workers."
+        f"cold {start['date'][:10]}, hot {run['date'][:10]}. Medians; torch in its best form, with {run['workers']} workers."
     )
     found: dict[str, str] = {}
     for suffix, width, columns in (("", 860, 2), ("-narrow", 400, 1)):

@@ -34,24 +34,13 @@ def example(monkeypatch):
 
 
 def test_examples_are_short_and_have_a_test():
-    """Those of frameworks are tested in tests/integration, each by its name."""
+    """Those of frameworks are tested in tests/integration, each by its name; train and images in tests/docs."""
     lines = {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in FOLDER.glob("*.py")}
     frameworks = {name for name in lines if name.startswith("train_")}
     assert set(lines) - frameworks == {"activations", "digits_model", "images", "latents", "tokens", "train", "volumes"}
     tested = (FOLDER.parent / "tests/integration/test_examples.py").read_text(encoding="utf-8")
     assert [name for name in frameworks if f'"{name.removeprefix("train_")}"' not in tested] == []
     assert [name for name, count in lines.items() if count > (40 if name in frameworks else 80)] == []
-
-
-@pytest.mark.slow
-def test_a_line_is_learnt_and_resumed(example, tmp_path, capsys):
-    example("train").main(str(tmp_path))
-    assert capsys.readouterr().out == "y = 3.00 x + 1.00, epoch 6\n"
-
-
-@pytest.mark.slow
-def test_a_folder_of_images_is_learnt(example, tmp_path):
-    assert example("images").main(str(tmp_path), 320) > 0.6
 
 
 @pytest.mark.slow
