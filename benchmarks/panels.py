@@ -38,13 +38,13 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Bars with one axis. `limit` is a name and a rate; `note` says under which condition the bars were measured."""
+    """Bars with one axis. `note` says under which condition they were measured; `limit` is a name and a rate."""
 
     title: str
     note: str
     unit: str
     bars: Sequence[Bar]
-    limit: tuple[str, float]
+    limit: tuple[str, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +90,22 @@ def draw(picture: Picture, theme: str) -> str:
 
 
 def _panel(panel: Panel, width: float, step: int) -> Iterator[str]:
-    name, limit = panel.limit
+    name, limit = panel.limit or ("", math.inf)
     beaten = any(bar.median > limit for bar in panel.bars)
     left = max(len(bar.label) for bar in panel.bars) * _LETTER * 1.1 + 8
     bottom = _HEAD + len(panel.bars) * step
-    top = max(limit, *(max(bar.median, bar.q3) for bar in panel.bars))
+    top = max(*(max(bar.median, bar.q3) for bar in panel.bars), limit if panel.limit else 0)
     scale = (width - left - _VALUE) / top
     yield _text(0, 16, panel.title, "text head")
-    yield _text(0, 33, panel.note, "muted")
+    yield _text(0, 33, f"{panel.note}, {panel.unit}", "muted")
     for tick in _ticks(top, 3 if width < 380 else 5):
         x = left + tick * scale
         yield f"<path class='grid' d='M{x:.1f} {_HEAD - 4}V{bottom}'/>"
-        shown = f"{tick:g} {panel.unit}" if tick == 0 else f"{tick:g}"
-        yield _text(x, bottom + 14, shown, "muted", "middle")
+        yield _text(x, bottom + 14, f"{tick:g}", "muted", "middle")
     for number, bar in enumerate(panel.bars):
         yield from _bar(bar, left, (_HEAD + number * step, step - 6), (scale, limit * scale))
+    if not panel.limit:
+        return
     x = left + limit * scale
     yield f"<path class='limit' stroke-width='2' stroke-dasharray='5 3' d='M{x:.1f} {_HEAD - 8}V{bottom}'/>"
     said = f"{name} {_digits(limit)}" + (", beaten: no limit" if beaten else "")
@@ -122,7 +123,8 @@ def _bar(bar: Bar, left: float, place: tuple[int, int], scales: tuple[float, flo
         q1, q3 = left + bar.q1 * scale, left + bar.q3 * scale
         yield f"<path class='spread' d='M{q1:.1f} {middle}H{q3:.1f}'/>"
         end = max(end, bar.q3 * scale)
-    if end < limit + 4 < end + 10 + len(value) * _LETTER:  # the line of the limit would cross it
+    wide = len(value) * _LETTER + 10
+    if end < limit + 4 < end + wide and wide < length:  # the line of the limit would cross it
         yield _text(left + min(length, bar.q1 * scale) - 6, middle + 4, value, "inside", "end", "font-weight='600'")
     else:
         yield _text(left + end + 6, middle + 4, value, "text")
@@ -141,7 +143,8 @@ def _text(x: float, y: float, text: str, kind: str, anchor: str = "start", style
 
 def _spoken(panel: Panel) -> str:
     rates = ", ".join(f"{bar.label} {_digits(bar.median)}" for bar in panel.bars)
-    return f"{panel.title}, {panel.note}, in {panel.unit}: {rates}; {panel.limit[0]} {_digits(panel.limit[1])}."
+    limit = f"; {panel.limit[0]} {_digits(panel.limit[1])}" if panel.limit else ""
+    return f"{panel.title}, {panel.note}, in {panel.unit}: {rates}{limit}."
 
 
 def _digits(rate: float) -> str:
