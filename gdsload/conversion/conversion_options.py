@@ -1,7 +1,12 @@
-"""Options of a conversion: the fields, the changes to samples, and the treatment of bad samples."""
+"""Options of a conversion: the fields, the changes to samples, and how many bad samples may be skipped."""
 
 from __future__ import annotations
 
+import importlib
+import math
+import os
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,15 +14,52 @@ from typing import cast as typed
 
 import numpy as np
 
-from gdsload.conversion.named_objects import find_named
 from gdsload.conversion.reasons import of_user
-from gdsload.errors import OptionError, SchemaError
+from gdsload.errors import ConversionError, OptionError, SchemaError, Skipped
 from gdsload.order.checks import check_whole
 from gdsload.shards.casts import cast, clip
 from gdsload.shards.format.dtypes import DTYPES, dtype_of
 from gdsload.shards.format.stored import PackRule, pack_rule
 from gdsload.shards.values import is_array, unrounded
 from gdsload.system.units import parse_bytes
+
+_MOST = 200
+
+
+def find_named(spec: str) -> Any:
+    """The object called ``package.module:name``; modules of the working folder are looked at last.
+
+    The installed command does not have that folder on its path, as `python -m gdsload` does. It is added last, so that
+    it hides no other module, and stays, so that workers find the module, too.
+
+    Raises:
+        ImportError, AttributeError, ValueError: if there is no such object.
+    """
+    module, _, name = spec.partition(":")
+    if not module or not name:
+        raise ValueError("it has no module, or no name in it")
+    try:
+        found: Any = _imported(module)
+    except ModuleNotFoundError as error:
+        here = os.getcwd()
+        if error.name != module.partition(".")[0] or here in sys.path:
+            raise
+        sys.path.append(here)
+        importlib.invalidate_caches()
+        found = _imported(module)
+    for piece in name.split("."):
+        found = getattr(found, piece)
+    return found
+
+
+def _imported(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise
+    except Exception as error:  # of the user's code
+        raise ImportError(f"its import ends in {type(error).__name__}: {str(error)[:_MOST]}") from error
+
 
 ONE_SCALE = (
     "A cast leaves each in its scale; `dtype='float32'` makes all samples of files floats from -1 to 1; else pass a "
@@ -198,12 +240,60 @@ def find_function(spec: object) -> Callable[[dict[str, Any]], Mapping[str, Any]]
         )
     try:
         found = find_named(spec)
+        if not callable(found):
+            raise ValueError("it cannot be called")
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"is {spec!r}, which cannot be found: {error}",
             option="map",
             remedy='Write it as "package.module:function".',
         ) from error
-    if not callable(found):
-        raise OptionError(f"is {spec!r}, which cannot be called", option="map")
     return typed("Callable[[dict[str, Any]], Mapping[str, Any]]", found)
+
+
+DEFAULT_ALLOWANCE = "1%"
+_NAMED = 3
+_PATTERN = re.compile(r"\s*(\d{1,18})(\.\d{1,18})?\s*(%?)\s*", re.ASCII)
+
+
+class Allowance:
+    """The largest number, or share, of the samples that may be skipped.
+
+    Args:
+        given: a share of all samples, as ``"5%"`` or 0.05; or a number of them, as 20.
+
+    Raises:
+        OptionError: if it is neither.
+    """
+
+    def __init__(self, given: float | str) -> None:
+        self._given = given
+        text = f"{given:.18f}" if isinstance(given, float) else str(given)  # not "1e-05"
+        whole, fraction, percent = found.groups() if (found := _PATTERN.fullmatch(text)) else ("2", "", "%")
+        self._count = int(whole)
+        self._share = float(whole + (fraction or "")) / (100 if percent else 1) if fraction or percent else None
+        if found is None or isinstance(given, bool) or (self._share is not None and self._share > 1):
+            raise OptionError(
+                f"is {given!r:.200}, no share or number of samples",
+                option="max_skipped",
+                remedy='Pass a share as "5%" or 0.05, at most 1.0; or a number, as 20.',
+            )
+
+    def check(self, skipped: Sequence[Skipped], samples: int) -> None:
+        """Refuse to skip more than are allowed of all samples.
+
+        Raises:
+            ConversionError: if they are too many, with the reasons of the first few.
+        """
+        # A number that is nearly whole counts as whole: 0.07 of 100 is seven.
+        most = self._count if self._share is None else math.floor(self._share * samples * (1 + 1e-12))
+        if len(skipped) > most:
+            reasons = "; ".join(f"{one.key}: {one.reason}" for one in skipped[:_NAMED])
+            raise ConversionError(
+                f"{len(skipped)} of {samples} samples cannot be converted, more than the {most} that "
+                f"`max_skipped={self._given!r}` allows",
+                skipped=skipped,
+                cause=reasons,
+                remedy="Mend them or the options; or pass more, `max_skipped=20` or `max_skipped='5%'`: "
+                "then it goes on with the parts that are finished, which are kept.",
+            )

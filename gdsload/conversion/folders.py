@@ -11,6 +11,10 @@ from itertools import islice
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.paths import natural
 
+PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".pgm", ".pbm", ".pnm", ".bmp", ".tif", ".tiff")
+"""Endings of the pictures that are read, as files or as members of tar files."""
+
+
 _NAMES = frozenset({
     "__macosx", "__pycache__", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "temporary items",
     "network trash folder", "system volume information", "$recycle.bin", "lost+found", "~snapshot",

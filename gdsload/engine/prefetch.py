@@ -85,7 +85,7 @@ class Prefetcher:
         self._working = False  # whether it does
         self._ended = self._failed = False
         self.there = False
-        """Whether the batches that `get` returned last were there when it was called."""
+        """True if the batches that `get` returned last were there when it was called."""
         self._owner = os.getpid()
         self._pool: Pool | None = None
 
@@ -119,7 +119,7 @@ class Prefetcher:
         return ready
 
     def _queued_ahead(self) -> bool:
-        """Whether the next batches are there, where the consumer queues them for a GPU."""
+        """Return whether the next batches are there, where the consumer queues them for a GPU."""
         if self.runner.at_once or self.runner.threads or self.source.takes_processor:
             return self.runner.at_once
         return bool(self._unclaimed) and self._unclaimed[0].landed()

@@ -16,12 +16,12 @@ _adding = threading.Lock()
 _SHORT_S = 1e-5
 """Seconds of a `next` that count as the shortest: those of the other batches of a group, for which no more is done."""
 _PER_OCTAVE, _OCTAVES = 8, 24
-_NOW = ("reads_ahead", "batches_ahead", "arena_bytes", "vram_bytes", "pinned_bytes", "registered_bytes", "epoch")
-"""What is of this moment, and no sum."""
+_OF_NOW = ("reads_ahead", "batches_ahead", "arena_bytes", "vram_bytes", "pinned_bytes", "registered_bytes", "epoch")
+"""Fields that are of a moment, and no sums."""
 
 
 class Observer:
-    """What a loader calls while it runs; override what is wanted, and pass it to `loader.observe`.
+    """Methods that a loader calls while it runs; override those that are wanted, and pass it to `loader.observe`.
 
     A call should return soon: it is made where the work is done.
     """
@@ -71,6 +71,7 @@ class LoaderStats(Observer):
         retries: groups that could not be made at once, and were tried batch by batch.
         host_wait_s: seconds that the consumer's thread waited for a batch. A GPU may have had work meanwhile: whether
             loading cost anything is what `starved_s` says.
+        late_s: seconds of these for batches that were not there when they were asked for.
         busy_s: seconds from the first `next` of each epoch to its last.
         starved_s: seconds that the GPU had nothing to do while batches were waited for, by events on the stream that
             the consumer gets them on; None where there are no such events, as on the CPU. It is up to date when it is
@@ -83,6 +84,8 @@ class LoaderStats(Observer):
         transform_s: seconds that threads spent on transforms ahead of the consumer, likewise.
         bytes_by_path: bytes read or gathered, by the path they took, as in `loader.backend`.
         cache_hit_bytes: of these, bytes that came from a cache, by its name as in `loader.cache`.
+        drive_bytes: bytes that the kernel has read from drives meanwhile, for this whole process; None if it does not
+            say. Of what is in the page cache there are none.
         reads_ahead: groups of batches whose reads may be under way before one is gathered, at this moment. It grows
             when the consumer has to wait for reads, within the budgets, and slowly shrinks when it does not.
         batches_ahead: batches that are ahead of the consumer at this moment, made or being made.
@@ -101,6 +104,7 @@ class LoaderStats(Observer):
     groups: int = 0
     retries: int = 0
     host_wait_s: float = 0.0
+    late_s: float = 0.0
     busy_s: float = 0.0
     starved_s: float | None = None
     stream_s: float = 0.0
@@ -110,6 +114,7 @@ class LoaderStats(Observer):
     transform_s: float = 0.0
     bytes_by_path: dict[str, int] = field(default_factory=dict)
     cache_hit_bytes: dict[str, int] = field(default_factory=dict)
+    drive_bytes: int | None = None
     reads_ahead: int = LEAST
     batches_ahead: int = 0
     arena_bytes: int = 0
@@ -130,8 +135,11 @@ class LoaderStats(Observer):
         """See `Observer`."""
         self.batches += 1
         self.samples += samples
-        self.ready += ready
         self.host_wait_s += waited_s
+        if ready:
+            self.ready += 1
+        else:
+            self.late_s += waited_s
         self.busy_s += step_s
         if next_s > _SHORT_S:
             self.next_counts[_bucket(next_s)] += 1
@@ -173,7 +181,7 @@ class LoaderStats(Observer):
         with _adding:
             found: Any = {
                 one.name: getattr(self, one.name)
-                if one.name in _NOW
+                if one.name in _OF_NOW
                 else _less(getattr(self, one.name), getattr(before, one.name))
                 for one in fields(self)[:-1]
             }
@@ -229,24 +237,24 @@ class LoaderStats(Observer):
         return {name: value for name, value in found.items() if value is not None}
 
     def __str__(self) -> str:
-        nbytes, seconds = sum(self.bytes_by_path.values()), max(self.busy_s, 1e-9)
+        nbytes, lost = sum(self.bytes_by_path.values()), self.starved_share
         paths = sorted(self.bytes_by_path.items(), key=lambda one: -one[1])
         shares = ", ".join(f"{path} {count / nbytes:.0%}" for path, count in paths if count)
-        lost = self.starved_share
         return (
             f"{'all epochs' if self.epoch is None else f'epoch {self.epoch}'}: {short(self.samples)} samples, "
-            f"{short(nbytes)}B in {self.busy_s:.3g} s, {short(nbytes / seconds)}B/s{f' ({shares})' if shares else ''}, "
-            + (f"waited {self.host_wait_share:.1%}" if lost is None else f"starved {lost:.1%}")
+            f"{short(nbytes, 'B')} in {self.busy_s:.3g} s, {short(nbytes / max(self.busy_s, 1e-9), 'B/s')}"
+            f"{f' ({shares})' if shares else ''}, "
+            f"{f'waited {self.host_wait_share:.1%}' if lost is None else f'starved {lost:.1%}'}"
         )
 
 
-def short(number: float) -> str:
-    """A number in three digits and a decimal prefix, to be followed by its unit: ``1.28 M``."""
+def short(number: float, unit: str = "") -> str:
+    """A number in three digits and a decimal prefix, with its unit: ``1.28 M``, ``3.16 GB``."""
     for prefix in ("", "k", "M", "G", "T"):
         if number < 999.5 or prefix == "T":
             break
         number /= 1000
-    return f"{number:.3g} {prefix}" if prefix or number % 1 else f"{number:.0f} "
+    return f"{number:.3g} {prefix}{unit}".rstrip()
 
 
 def _bucket(seconds: float) -> int:

@@ -19,12 +19,10 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C._autograd import _profiler_enabled
-from torch.autograd.profiler import record_function
 
 from gdsload.engine.batch_source import identity
 from gdsload.engine.prefetch import Prefetcher
-from gdsload.engine.spans import follow
+from gdsload.engine.spans import profiled, span
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.loader.state import Place
 from gdsload.system.dropped import Closer
@@ -76,8 +74,8 @@ class Epoch(Iterator[Any]):
     def __next__(self) -> Any:
         if torch.compiler.is_compiling():  # a loop that is compiled with the loader in it: there is nothing to compile
             return torch.compiler.disable(self._advance)()
-        if _profiler_enabled():
-            with record_function(_SPAN):
+        if profiled():
+            with span(_SPAN):
                 return self._advance()
         return self._advance()
 
@@ -183,7 +181,6 @@ class Epoch(Iterator[Any]):
         """Get the next group of batches; whether they were there when they were asked for."""
         if self._error is not None:
             self._fail()
-        follow(_profiler_enabled())
         if self._begun:
             self._owner.check_world(self.place)
         else:

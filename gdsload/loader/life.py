@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from gdsload.backends.base import Backend, BackendStatus, CacheStatus
+from gdsload.backends.mapped import registered_in_process
 from gdsload.backends.select import expected
 from gdsload.engine.assemble import BatchForm, BatchMaker
 from gdsload.engine.epochs import prefetch
@@ -26,6 +27,7 @@ from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import LoaderClosedError
 from gdsload.loader.batch_fields import image_draws
 from gdsload.loader.budgets import limits_of
+from gdsload.loader.diagnosis import ENOUGH_BATCHES, Diagnosis, diagnosed
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.hand_over import hand_over_steps, on_device
 from gdsload.loader.peer_check import PeerCheckedEpoch
@@ -33,6 +35,7 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.progress import Progress
 from gdsload.loader.resources import OpenResources, open_resources
 from gdsload.loader.state import Place
+from gdsload.system.drive_bytes import bytes_from_drives
 from gdsload.system.dropped import Closer, settle_dropped
 from gdsload.system.pool import WeakList, own_thread
 from gdsload.system.streams import held_bytes
@@ -50,6 +53,8 @@ class Life:
         self._plan, self._progress = plan, progress
         self.stats, self._before = LoaderStats(), LoaderStats()
         self._number: int | None = None  # of the newest epoch
+        self._threads = 0  # likewise
+        self._drive_bytes = bytes_from_drives()
         self.clock = StreamClock.of(plan.device, self.stats)
         self.limits = limits_of(plan, progress.schedules.newest)
         self._transform = None
@@ -103,7 +108,10 @@ class Life:
         running = [one for one in self.pipelines if not one.stopped]
         stats.batches_ahead = sum(one.batches_ahead() for one in running)
         stats.arena_bytes = sum(one.source.held_bytes() for one in running)
-        plain, stats.pinned_bytes, stats.registered_bytes = held_bytes()
+        plain, stats.pinned_bytes = held_bytes()
+        stats.registered_bytes = registered_in_process()
+        if (read := bytes_from_drives()) is not None and self._drive_bytes is not None:
+            stats.drive_bytes = read - self._drive_bytes
         if self._plan.placement == "gpu":
             stats.vram_bytes = kept + max(plain, stats.arena_bytes)  # an arena may be torch's memory, or plain
         return stats
@@ -112,6 +120,13 @@ class Life:
     def epoch_stats(self) -> LoaderStats:
         """As `DataLoader.epoch_stats`."""
         return replace(self.settled().since(self._before), epoch=self._number)
+
+    def diagnosed(self) -> Diagnosis:
+        """As `DataLoader.diagnose`."""
+        stats = self.epoch_stats
+        if stats.batches < ENOUGH_BATCHES:
+            stats = self.settled().since(LoaderStats())
+        return diagnosed(self._plan, stats, self._threads)
 
     def observe(self, observer: Observer) -> None:
         """As `DataLoader.observe`."""
@@ -270,7 +285,7 @@ class Life:
                 self._left.append(epoch.reads_from(pipeline))
                 self._before, self._number = self.settled().since(LoaderStats()), epoch.place.epoch
                 pipeline.start()
-                self._made = pipeline.runner.reason
+                self._made, self._threads = pipeline.runner.reason, pipeline.runner.threads
                 self.check_usable()  # a signal's handler may have closed us
                 self._progress.begun(epoch.place)
             except BaseException:  # Ctrl-C

@@ -112,7 +112,8 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
         raise DatasetNotFoundError(
             f"the folder holds neither {INDEX_NAME} nor {SHARD_SUFFIX} files",
             file=path,
-            remedy=_to_convert(given) if names else "Pass the folder that ShardWriter wrote.",
+            remedy=_datasets_in(path, "")
+            or (_to_convert(given) if names else "Pass the folder that ShardWriter wrote."),
         )
     return _from_files(
         path, [os.path.join(path, name) for name in sorted(files, key=natural)], alone=False, whole=whole
@@ -134,8 +135,13 @@ def _looking(path: str) -> Iterator[None]:
 
 
 def _beside(path: str) -> str:
-    """The remedy for a path where nothing is: the datasets in its folder, those of similar names first."""
+    """The remedy for a path where nothing is: the datasets in its folder."""
     folder, name = os.path.split(absolute(path).rstrip("/"))
+    return _datasets_in(folder, name) or "Pass a folder that `gdsload convert` or ShardWriter wrote."
+
+
+def _datasets_in(folder: str, name: str) -> str:
+    """The datasets in a folder as a sentence, those of names like `name` first; empty if there are none."""
     found: list[str] = []
     with suppress(OSError):
         names = sorted(os.listdir(folder))[:_LOOKED_AT]
@@ -144,7 +150,7 @@ def _beside(path: str) -> str:
             if one.endswith(SHARD_SUFFIX) or os.path.lexists(os.path.join(folder, one, INDEX_NAME))
         ]  # fmt: skip
     if not found:
-        return "Pass a folder that `gdsload convert` or ShardWriter wrote."
+        return ""
     found.sort(key=lambda one: -SequenceMatcher(None, name, one).ratio())
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     are = "is the dataset" if len(found) == 1 else "are the datasets"

@@ -13,11 +13,17 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import FileOptions, FileSource, check_file, open_file
-from gdsload.conversion.reading_notes import note, noted_in_reading
-from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_fields, classes_of, run_parts, sample_fields
+from gdsload.conversion.reasons import note, noted_in_reading, reading
+from gdsload.conversion.row_source import (
+    array_items,
+    array_parts,
+    bytes_notes,
+    check_fields,
+    classes_of,
+    run_parts,
+    sample_fields,
+)
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import array_items, array_parts, bytes_notes
 from gdsload.conversion.sources.npy import NpzArchive, decode_npy, is_left_out, map_npy
 from gdsload.errors import FormatError, OptionError
 
@@ -41,7 +47,6 @@ class ArraySource(FieldChoice, FileSource):
         path: a `.npy` file, a folder of such files, or an `.npz` file.
         each: what a sample is: ``"row"`` or ``"file"``. None: a row, but it must be said of a folder whose files have
             names that differ in numbers alone, or are in other folders.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "NumPy arrays"
@@ -69,7 +74,6 @@ class ArraySource(FieldChoice, FileSource):
         return self.files.find((".npy",), below=False)
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, if it has labels."""
         return {"classes": {"label": self._classes}} if self._classes else {}
 
     def notes(self) -> list[str]:
@@ -135,7 +139,6 @@ _WAY_OUT = (
 
 
 def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays of an archive."""
     archive = NpzArchive(io.BytesIO(content))
     for member in filter(is_left_out, archive.members()):
         note(_LEFT_OUT, member)

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.reasons import reading
+from gdsload.conversion.row_source import row_items
 from gdsload.conversion.source import Item
 from gdsload.conversion.sources.arrow_types import Leaf, extended, inner_type, is_encoded, is_list, is_text
-from gdsload.conversion.sources.bad_rows import row_items
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 

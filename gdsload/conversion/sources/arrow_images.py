@@ -71,7 +71,6 @@ class ImageColumns:
         return found
 
     def _content(self, table: Any, name: str, row: int, what: str) -> bytes:
-        """The bytes of the file that a cell has."""
         cell = table.column(name)[0].as_py() or {}
         content, path = cell.get("bytes"), cell.get("path")
         if not content and path and self.follow_paths:

@@ -187,7 +187,6 @@ class TableSource(FieldChoice):
         return found
 
     def notes(self) -> list[str]:
-        """Notes for users on the source."""
         return self.table_form.notes(self._leaves())
 
     def metadata(self) -> dict[str, Any]:

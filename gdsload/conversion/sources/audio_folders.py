@@ -30,7 +30,6 @@ class AudioFolderSource(FieldChoice, FileSource):
         keep_encoded: keep the bytes of the files; then there is no ``audio.sampling_rate``.
         with_key: add a text field ``key``, the path of the file from that folder.
         dtype: ``"float32"`` or ``"float64"``: samples of that type from -1 to 1, whatever the type in the file.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "audio files"
@@ -61,7 +60,6 @@ class AudioFolderSource(FieldChoice, FileSource):
         return self._files
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, if it has labels."""
         return {"classes": {"label": self._classes}} if self._classes else {}
 
     def parts(self, target_bytes: int) -> list[Part]:

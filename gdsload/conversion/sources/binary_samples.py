@@ -9,13 +9,15 @@ import io
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any, NoReturn
+from functools import partial
+from typing import IO, Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import in_words, reading
 from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageForm, put
 from gdsload.conversion.sources.streams import exactly
 from gdsload.errors import FormatError, GdsloadError
@@ -107,3 +109,23 @@ def raw_image(content: bytes, look: ImageForm, field: str, file: str) -> dict[st
     if width * height * _PIXEL_BYTES[mode] != len(pixels) or not pixels:
         raise ValueError(f"an image of {height} × {width} pixels cannot have {len(pixels)} bytes")
     return look.picture(field, need("PIL.Image").frombytes(mode, (width, height), pixels), where)
+
+
+Encoding = Literal["bytes", "text", "npy", "image"]
+"""The forms of values: bytes as they are, UTF-8, a `.npy` file, an image file."""
+
+
+def decoded_fields(name: str, content: bytes, encoding: str, look: ImageForm, where: str) -> dict[str, Any]:
+    """The fields that a value becomes in a sample.
+
+    Raises:
+        FormatError: if it is damaged, or something else.
+    """
+    if encoding == "image":
+        return look.fields(name, content, where)
+    decoders: Mapping[str, Callable[[bytes], Any]] = {
+        "bytes": bytes, "text": partial(str, encoding="utf-8"), "npy": decode_npy,
+    }  # fmt: skip
+    # numpy parses headers as Python does
+    with reading(f"it cannot be decoded as {encoding}", where, ValueError, SyntaxError, EOFError):
+        return {name: decoders[encoding](content)}

@@ -8,17 +8,19 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import islice
 from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_columns, check_fields, filled
+from gdsload.conversion.row_source import check_columns, check_fields, filled, given, halved, mean_bytes
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_columns import column_values
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm
-from gdsload.conversion.sources.bad_rows import given, halved
 from gdsload.conversion.sources.csv_cells import (
     CELL_TYPES,
+    CsvForm,
+    Rows,
     cells_of,
     is_path,
     missing_among_numbers,
@@ -28,13 +30,13 @@ from gdsload.conversion.sources.csv_cells import (
     type_of,
     values_of,
 )
-from gdsload.conversion.sources.csv_text import CsvForm, Rows
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.errors import FormatError, OptionError
 
 _LOOKED_AT, _LOOK_BYTES = 1000, 2**16
+_FILES_LOOKED_AT = 16
 
 
 class CsvOptions(ImageFileOptions, total=False):
@@ -68,8 +70,6 @@ class CsvSource(FieldChoice, ImageSource):
     Args:
         path: a `.csv` or `.tsv` file, maybe with `.gz` after it, or a folder of such files with the same columns. A
             packed one, and one that is not UTF-8, is read by one worker.
-        **options: see `CsvOptions`. `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them:
-            see `ImageForm`. `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "CSV files"
@@ -115,7 +115,6 @@ class CsvSource(FieldChoice, ImageSource):
                     yield [_stamp(file, cell) for cell in row]
 
     def notes(self) -> list[str]:
-        """Sentences that users should know of it."""
         file, found = self.all_files()[0], list[str]()
         names, first = self._header(file), self._first_cells(file)
         if other := other_delimiter(names):
@@ -141,9 +140,10 @@ class CsvSource(FieldChoice, ImageSource):
         """See `Source.parts`: runs of rows, which are found again by their place in the file, or whole files."""
         self._leaves()  # refuses what cannot fill
         files, found = self.all_files(), list[Part]()
-        names, row_bytes = self._header(files[0]), self._row_bytes()
-        first = next(self._rows(files[0], _LOOK_BYTES), None)
-        text_bytes = 1 if first is None else len(first.content) // len(first.begins)
+        names, first = self._header(files[0]), next(self._rows(files[0], _LOOK_BYTES), None)
+        row_bytes = text_bytes = 1 if first is None else len(first.content) // len(first.begins)
+        if self._paths():
+            row_bytes = mean_bytes(islice(self.first_items(), _FILES_LOOKED_AT))
         step = max(target_bytes * text_bytes // row_bytes, 1)
         for file in files:
             if (header := self._header(file)) != names:
@@ -216,7 +216,6 @@ class CsvSource(FieldChoice, ImageSource):
         return self.files.find(self.suffixes, below=False)
 
     def _kinds(self) -> dict[str, str]:
-        """The types of the wanted columns."""
         if self._known is None:
             file = self.all_files()[0]
             names = self._header(file)
@@ -226,7 +225,6 @@ class CsvSource(FieldChoice, ImageSource):
         return self._known
 
     def _paths(self) -> list[str]:
-        """The columns of paths."""
         return [name for name, kind in self._kinds().items() if kind == "file"]
 
     def _leaves(self) -> list[Leaf]:
@@ -256,21 +254,7 @@ class CsvSource(FieldChoice, ImageSource):
             if not isinstance(table, FormatError):
                 yield table
 
-    def _row_bytes(self) -> int:
-        """About how many bytes a sample has."""
-        file, found, first = self.all_files()[0], 0, self._first_cells(self.all_files()[0])
-        for name, kind in self._kinds().items():
-            cells = first[name].to_pylist()
-            if kind == "file" and cells and not cells[0].lower().endswith(".npy"):
-                found += (self.look.size or 224) ** 2 * 3
-            elif kind == "file" and cells:
-                found += (_stamp(file, cells[0]) or [0])[0]
-            else:
-                found += sum(map(len, cells)) // max(len(cells), 1) if kind == "str" else 8
-        return max(found, 1)
-
     def _header(self, file: str) -> list[str]:
-        """The names of the columns."""
         rows = next(self.text.rows(file, _LOOK_BYTES), None)
         if rows is None:
             raise FormatError("it is empty", file=file)

@@ -40,7 +40,6 @@ class H5adSource(FieldChoice, FileSource):
         dense: whether sparse rows become dense ones.
         with_key: add a text field ``key``, the name that the cell has in ``obs``.
         fill: what stands for a missing value, by field; of categories a code: ``{"kind": -1}``.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "AnnData files"

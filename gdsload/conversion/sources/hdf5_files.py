@@ -15,15 +15,16 @@ from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
     batches,
+    bytes_notes,
     check_fields,
     common_length,
     filled,
     first_groups,
     groups_left_out,
+    plain_rows,
     row_parts,
 )
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import bytes_notes, plain_rows
 from gdsload.conversion.sources.cf_conventions import (
     ATTRIBUTES,
     StoredNumbers,
@@ -51,7 +52,6 @@ class Hdf5Source(FieldChoice, FileSource):
         group: the group, ``"/"`` if the datasets are at the top. Groups in it are passed over.
         unpack: make the values that attributes tell of (``scale_factor``, ``add_offset``, ``_FillValue``,
             ``missing_value``, ``_Unsigned``), with NaN for missing ones; else numbers are taken as they are stored.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "HDF5 files"
@@ -75,7 +75,7 @@ class Hdf5Source(FieldChoice, FileSource):
                 found += other_dimension_notes(
                     [name for name in children if _is_variable(children[name]) and name not in fields]
                 )
-                found += groups_left_out(self._inner(children), lambda name: f"`group={name!r}`")
+                found += groups_left_out(self._inner(children), "`group=` takes one alone")
         return found
 
     def metadata(self) -> dict[str, Any]:
@@ -109,7 +109,6 @@ class Hdf5Source(FieldChoice, FileSource):
                 yield Item(f"rows {begin} to {end - 1}", make, end - begin)
 
     def _children(self, opened: Any, file: str) -> dict[str, Any]:
-        """The members of the group, by name."""
         h5py = need("h5py")
         here = opened
         for name in self.group.strip("/").split("/") if self.group.strip("/") else []:

@@ -9,12 +9,11 @@ from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import batches, row_parts
+from gdsload.conversion.row_source import USUAL_BYTES, batches, row_parts
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_images import ImageColumns, class_names, image_columns, image_modes, sound_columns
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm, TableSource
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.many_images import USUAL_BYTES
 from gdsload.conversion.sources.parquet_files import TableFileOptions
 from gdsload.conversion.sources.pictures import ImageForm, ImageSource, Mode
 from gdsload.conversion.splits import ALL, no_such_split
@@ -33,9 +32,6 @@ class HuggingFaceSource(TableSource, ImageSource):
 
     Args:
         path: the folder; or a `datasets.Dataset`, or a `DatasetDict` of them.
-        **options: `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`. `size`, `resize`,
-            `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`. `split`, which split of a
-            `DatasetDict`, and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "Hugging Face dataset"
@@ -62,7 +58,6 @@ class HuggingFaceSource(TableSource, ImageSource):
             return need("datasets").concatenate_datasets(found)
 
     def _splits_of(self, names: list[str]) -> list[str]:
-        """The splits that are meant."""
         if self.files.split == ALL and names:
             return names
         name = names[0] if self.files.split is None and len(names) == 1 else self.files.split
@@ -80,7 +75,6 @@ class HuggingFaceSource(TableSource, ImageSource):
         return {**found, "files": stamps(files)}
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, and units."""
         classes = class_names(self._open().features.arrow_schema)
         return ({"classes": classes} if classes else {}) | super().metadata()
 
@@ -156,7 +150,6 @@ class HuggingFaceSource(TableSource, ImageSource):
         return self.table_form.leaves(schema, self.path, sorted(image_columns(schema) | sound_columns(schema)))
 
     def notes(self) -> list[str]:
-        """Notes for users on the source."""
         dataset = self._open()
         schema = dataset.features.arrow_schema
         decoded = image_columns(schema) | (frozenset() if self.look.keep_encoded else sound_columns(schema))

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import filled
+from gdsload.conversion.row_source import array_items, array_parts, filled
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked_by_magic
 from gdsload.conversion.splits import split_words
 from gdsload.errors import FormatError, OptionError
@@ -41,7 +40,6 @@ class IdxSource(FileSource):
     Args:
         path: a file, also packed by gzip, or a folder of them. A file that is there packed and unpacked is taken once.
         prefix: how the names of the files begin, if there are several datasets: ``"emnist-letters"``.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "IDX files"

@@ -11,11 +11,10 @@ from typing import Any, Unpack
 
 from gdsload.conversion.input_files import FileOptions, FileSource, SourceFiles, open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_fields
+from gdsload.conversion.row_source import check_fields, row_items
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import column_values
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource
-from gdsload.conversion.sources.bad_rows import row_items
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.json_columns import CONSTANTS, column_of, key_type, late_key, mixed, named_type
 from gdsload.conversion.sources.streams import DAMAGED, read_line, unpacked
@@ -50,8 +49,6 @@ class JsonLinesSource(TableSource, FileSource):
 
     Args:
         path: a `.jsonl` or `.ndjson` file, maybe with `.gz` after it, or a folder of such files with the same keys.
-        **options: see `JsonOptions`. `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "JSON lines"
@@ -115,7 +112,6 @@ class JsonLinesSource(TableSource, FileSource):
         return row_items(row, len(lines), lambda low, high: self._made(lines[low:high], f"{where}{row + low}"))
 
     def _made(self, lines: Sequence[bytes], where: str) -> dict[str, Any]:
-        """The fields of some lines."""
         keys, leaves = self._columns()
         tokens = any(leaf.name == _TOKENS for leaf in leaves)
         objects = [self._object(line, where, tokens=tokens) for line in lines]

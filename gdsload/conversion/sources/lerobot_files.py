@@ -39,7 +39,6 @@ class LeRobotSource(ParquetSource):
 
     Args:
         path: the folder, which has `meta/info.json` and `data`.
-        **options: those of Parquet files: see `ParquetSource`.
     """
 
     kind = "LeRobot dataset"
@@ -81,7 +80,6 @@ class LeRobotSource(ParquetSource):
         return filled(chosen, "frame", self.path)
 
     def _count(self, part: Part, episodes: tuple[int, int]) -> int:
-        """The number of rows of a part that are of these episodes."""
         with opened_table(str(part.where[0])) as table:
             return int(_among(table.read_row_group(int(part.where[1]), [_EPISODE]).column(0), episodes).sum())
 
@@ -89,7 +87,6 @@ class LeRobotSource(ParquetSource):
         return columns if self._episodes() is None else list(dict.fromkeys([*columns, _EPISODE]))
 
     def _taken(self, batch: Any, file: str) -> Iterator[tuple[int, Any]]:
-        """The rows of the split's episodes."""
         if (episodes := self._episodes()) is None:
             yield 0, batch
             return
@@ -205,7 +202,6 @@ def _among(episodes: Any, wanted: tuple[int, int]) -> NDArray[np.bool_]:
 
 
 def _tasks(file: str) -> list[str]:
-    """The texts of tasks in the order of their numbers."""
     with reading("the tasks are not as LeRobot writes them", file):
         if file.endswith(".parquet"):
             with opened_table(file) as table:

@@ -62,8 +62,6 @@ class LitDataSource(ImageSource):
 
     Args:
         path: the folder with `index.json`.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "LitData chunks"
@@ -136,8 +134,6 @@ class _Index:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A chunk as the index has it."""
-
     name: str
     nbytes: int
     samples: int

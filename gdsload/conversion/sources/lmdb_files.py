@@ -12,7 +12,7 @@ from gdsload.conversion.input_files import check_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import filled
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.encoded_values import Encoding, decoded_fields
+from gdsload.conversion.sources.binary_samples import Encoding, decoded_fields
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource, put
 from gdsload.conversion.sources.reading_process import read_apart
@@ -40,8 +40,6 @@ class LmdbSource(ImageSource):
         decode: what values are: ``"bytes"``, ``"text"`` (UTF-8), ``"npy"``, or ``"image"`` (uint8 ``[channels,
             height, width]``, turned as its EXIF data say).
         with_key: whether the field ``key`` is made.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "LMDB environment"

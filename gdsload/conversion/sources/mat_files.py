@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_fields, filled
+from gdsload.conversion.row_source import array_items, array_parts, check_fields, filled
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hdf5_files import own_child
 from gdsload.conversion.sources.reading_process import read_apart
@@ -40,7 +39,6 @@ class MatSource(FieldChoice, FileSource):
         path: a `.mat` file, or a folder of them, whose samples follow each other.
         last: those whose last dimension counts the samples instead, as MATLAB's own examples have it; it becomes the
             first one. ``["X"]`` for SVHN.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "MATLAB files"
@@ -73,7 +71,6 @@ class MatSource(FieldChoice, FileSource):
             return self._by_h5py(file, rows) if is_hdf5 else self._by_scipy(file, rows)
 
     def _chosen(self, classes: dict[str, str], file: str) -> list[str]:
-        """The variables to read, of those that a file has."""
         names = check_fields(self.fields, classes, file)
         if not names:
             raise FormatError("there is no variable in it", file=file)

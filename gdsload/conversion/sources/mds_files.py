@@ -60,8 +60,6 @@ class MdsSource(FieldChoice, ImageSource):
 
     Args:
         path: the folder with `index.json`.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "MDS shards"

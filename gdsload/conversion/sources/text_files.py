@@ -10,9 +10,8 @@ from typing import IO, Any, Literal, Unpack
 
 from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import filled, run_parts, spans
+from gdsload.conversion.row_source import filled, given, halved, run_parts, spans
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.bad_rows import given, halved
 from gdsload.conversion.sources.streams import go_to_line, read_line
 from gdsload.errors import FormatError, OptionError
 
@@ -33,7 +32,6 @@ class TextSource(FileSource):
         each: what a sample is: ``"line"`` or ``"file"``. None: a line of a file; of a folder it must be said.
         encoding: how it is encoded, as Python calls it; with lines one of those in which a byte of a line's end is
             nothing else: UTF-8, Latin-1, and their like.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "text files"

@@ -17,7 +17,7 @@ from gdsload.conversion.input_files import open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_columns, check_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.encoded_values import decoded_fields
+from gdsload.conversion.sources.binary_samples import decoded_fields
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked
@@ -78,8 +78,6 @@ class TfRecordSource(FieldChoice, ImageSource):
         types: what features are, by name: ``"bytes"``, ``"text"`` (UTF-8), ``"npy"``, ``"image"``; an element type
             (``"uint8"``) for bytes that are an array of such; ``"list"`` for numbers that are lists although the first
             ones have one value each.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "TFRecord files"
@@ -117,7 +115,6 @@ class TfRecordSource(FieldChoice, ImageSource):
                 yield from self.read(Part("the first records", (file,)))
 
     def _features(self) -> dict[str, Feature]:
-        """The features, from the first records."""
         if self._known is None:
             files = self.all_files()
             first = list(islice((record for file in files for record in _records(file)), _LOOKED_AT))

@@ -5,29 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.folders import names_below, names_in
+from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import FileOptions, FileSource, stamps
 from gdsload.conversion.reasons import counted_are, reading
 from gdsload.conversion.row_source import BATCH_BYTES, batches, filled, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
 from gdsload.conversion.sources.token_formats import (
-    ARRAYS,
     IndexedTokens,
     TokenRow,
     indexed_tokens,
     is_index,
-    refuse_other_kind,
     token_row,
 )
-from gdsload.errors import FormatError, OptionError
-
-_LOOKED_AT = 1000
+from gdsload.errors import OptionError
 
 
 class TokenSource(OfDocuments, FileSource):
@@ -45,7 +40,6 @@ class TokenSource(OfDocuments, FileSource):
         dtype: the element type of the tokens of files that do not say it.
         end: the token that ends a document of a row, and belongs to it.
         each: what a sample is: ``"token"`` or ``"document"``. None: a token, if no file has documents.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "token files"
@@ -108,20 +102,7 @@ class TokenSource(OfDocuments, FileSource):
                 found += self._documents(file, target_bytes) if self._index(file) else self._ranges(file, target_bytes)
         return filled(found, "token", self.path)
 
-    def all_files(self) -> list[str]:
-        """The files; what is there instead is refused with the kind that takes it."""
-        try:
-            return super().all_files()
-        except FormatError:
-            found = islice(names_below(self.path) if os.path.isdir(self.path) else (), _LOOKED_AT)
-            others = [os.path.join(folder, name) for folder, name in found]
-            if not any(other.lower().endswith(self.suffixes) for other in others):
-                for other in sorted(others, key=lambda other: not other.lower().endswith(ARRAYS)):  # texts may be notes
-                    refuse_other_kind(other)
-            raise
-
     def _one_by_one(self, files: list[str]) -> bool:
-        """Return whether each token is a sample."""
         if self.each is not None:
             return self.each == "token"
         return self.end is None and not any(map(self._index, files))

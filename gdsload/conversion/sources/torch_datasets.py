@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gdsload.conversion.named_objects import find_named
+from gdsload.conversion.conversion_options import find_named
 from gdsload.conversion.reasons import of_user
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.first_pictures import notes_on_opened
@@ -130,20 +130,11 @@ class TorchSource:
             found = _find(self.spec) if isinstance(self.spec, str) else self.spec
             if not _is_dataset(found) and callable(found):
                 found = _called(found, self.name)
-            if isinstance(found, torch.utils.data.DataLoader | DataLoader):
-                raise OptionError(
-                    f"{self.name} is a loader, which gives batches, not samples",
-                    remedy="Pass its dataset: loader.dataset.",
-                )
-            if isinstance(found, Iterator):
-                raise OptionError(
-                    f"{self.name} is {type(found).__name__}, which can be gone through once only",
-                    remedy="Pass the function that makes it: it is called again whenever samples are read again.",
-                )
-            if not _is_dataset(found):
+            if isinstance(found, torch.utils.data.DataLoader | DataLoader) or not _is_dataset(found):
                 raise OptionError(
                     f"{self.name} is {type(found).__name__}, no dataset",
-                    remedy="A dataset has __getitem__ and __len__, or is an IterableDataset.",
+                    remedy="A dataset has __getitem__ and __len__, or can be iterated again and again. Of a loader "
+                    "pass its dataset, loader.dataset; of an iterator the function that makes it.",
                 )
             self._dataset = found
         return self._dataset

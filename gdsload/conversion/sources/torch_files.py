@@ -12,9 +12,8 @@ import torch
 
 from gdsload.conversion.input_files import FileOptions, FileSource, check_file, open_file
 from gdsload.conversion.reasons import in_words, reading
-from gdsload.conversion.row_source import check_fields, filled, run_parts, sample_fields
+from gdsload.conversion.row_source import array_items, array_parts, check_fields, filled, run_parts, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.errors import FormatError, OptionError
 
 _MAX_FIELDS = 64
@@ -34,7 +33,6 @@ class TorchFileSource(FieldChoice, FileSource):
         each: what a sample is: ``"row"``, where the first dimension of all tensors counts the samples, and files
             follow each other; ``"file"``, where numbers and texts beside the tensors are fields, too. None: rows of a
             file; of a folder it must be said.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "torch.save files"

@@ -15,14 +15,15 @@ from gdsload.conversion.input_files import FileOptions, FileSource
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
     batches,
+    bytes_notes,
     check_fields,
     common_length,
     first_groups,
     groups_left_out,
+    plain_rows,
     row_parts,
 )
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import bytes_notes, plain_rows
 from gdsload.conversion.sources.cf_conventions import (
     ATTRIBUTES,
     StoredNumbers,
@@ -48,7 +49,6 @@ class ZarrSource(FieldChoice, FileSource):
         path: the folder.
         unpack: make the values that attributes tell of (``scale_factor``, ``add_offset``, ``_FillValue``,
             ``missing_value``, ``_Unsigned``), with NaN for missing ones; else numbers are taken as they are stored.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "Zarr arrays"
@@ -67,13 +67,11 @@ class ZarrSource(FieldChoice, FileSource):
         found += bytes_notes(arrays)
         if self.fields is None:
             listed, groups = self._listed()
-            folder = self._folder()
             found += other_dimension_notes([name for name in listed if name not in arrays])
-            found += groups_left_out(groups, lambda name: f"the path {os.path.join(folder, name)!r}")
+            found += groups_left_out(groups, "the path of one takes it alone")
         return found
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the units that attributes give."""
         return units_metadata(_meanings(self._open()), unpack=self.unpack)
 
     def parts(self, target_bytes: int) -> list[Part]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gdsload.errors import OptionError
+from gdsload.errors import OptionError, WriteError
 from gdsload.system.units import counted, format_bytes
+from gdsload.tools.cli.picks import PICKS, pick_samples
 from gdsload.tools.cli.samples import caption, facts, lines, metadata_lines
-from gdsload.tools.cli.terminal import plain, say, say_wrapped, table
+from gdsload.tools.cli.terminal import Bar, plain, say, say_wrapped, table, terminal_width
 from gdsload.tools.cli.usage import Commands, Parser, as_count
 
 if TYPE_CHECKING:
@@ -22,8 +25,9 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """
 gdsload inspect shards/
+gdsload inspect shards/ --html card.html
 gdsload inspect shards/ --sample -1
-gdsload inspect shards/ --image image --out sheet.png
+gdsload inspect shards/ --image image --pick class --out sheet.png
 """
 
 
@@ -32,21 +36,29 @@ def add_to(commands: Commands[Parser]) -> None:
     parser = commands.add_parser(
         "inspect", help="show a dataset's fields, shards, counts and sizes", example=_EXAMPLES,
         usage="gdsload inspect PATH [options]",
-        description="Show a dataset's fields, shards, counts and sizes; or a sample; or pictures of some samples.",
+        description="Show a dataset's fields, shards, counts and sizes; or a sample; or pictures of some samples; "
+        "or write all of it as a page.",
     )  # fmt: skip
     or_none = partial(as_count, at_least=0)
     parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--shards", type=or_none, default=10, metavar="N", help="list at most N shards (default: %(default)s)"
     )
-    parser.add_argument("--sample", type=int, metavar="N", help="show this sample; -1 is the last one")
-    parser.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field, from sample N on")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="show this sample; -1 is the last one; with --image: the first"
+    )
+    form.add_argument("--html", metavar="FILE", help="write a page: fields, classes, lengths, pictures and texts")
+    form.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field")
+    parser.add_argument(
+        "--pick", choices=PICKS, help="samples on it: at random, the first, or of each class (default: random)"
+    )
+    parser.add_argument("--count", type=or_none, default=16, metavar="N", help="pictures on it (default: %(default)s)")
     parser.add_argument(
         "--out", metavar="FILE", help="where it goes, by its name PNG, JPEG or other (default: sheet.png)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a FILE that is there")
-    parser.add_argument("--count", type=or_none, default=16, metavar="N", help="pictures on it (default: %(default)s)")
     parser.set_defaults(run=_run)
 
 
@@ -55,6 +67,8 @@ def _run(chosen: argparse.Namespace) -> int:
         raise OptionError("--out is for a contact sheet", remedy="Pass --image FIELD, too.")
     if chosen.image is not None:
         return _sheet(chosen)
+    if chosen.html is not None:
+        return _card(chosen)
     if chosen.sample is not None:
         return _sample(chosen)
     from gdsload.shards.catalog import open_catalog
@@ -89,7 +103,7 @@ def _show(found: Catalog, shards: int) -> None:
     for line in metadata_lines(found.metadata):
         say_wrapped(line, rest="  ")
     say("")
-    rows = [("field", "type", "shape of a sample", "bytes a sample")]
+    rows = [("field", "type", "shape", "a sample takes")]
     rows += [(plain(name), _kind(field), _shape(field), _size(field)) for name, field in found.schema.items()]
     _print_table(rows)
     say("")
@@ -110,15 +124,15 @@ def _sheet(chosen: argparse.Namespace) -> int:
     from gdsload.tools.cli.sheet import channels_first, pixels, save_sheet
 
     out: str = chosen.out or "sheet.png"
-    if os.path.lexists(out) and not chosen.overwrite:
-        raise OptionError("there is a file already", file=out, remedy="Pass another --out, or --overwrite.")
+    _refuse_what_is_there(out, "--out", chosen)
     dataset = ShardDataset(chosen.path)
     field = dataset.schema.get(chosen.image)
     if field is None:
         names = ", ".join(map(repr, dataset.schema))
         raise OptionError(f"there is no field {chosen.image!r}", remedy=f"There are {names}.")
     first = channels_first(chosen.image, field)
-    numbers = range(len(dataset))[chosen.sample or 0 :][: chosen.count]
+    how = chosen.pick or ("random" if chosen.sample is None else "first")
+    numbers = pick_samples(dataset, how, chosen.count, first=chosen.sample or 0)
     samples = [(number, dataset[number]) for number in numbers]
     images = [
         (number, image, caption(dataset.metadata, sample, number))
@@ -128,8 +142,36 @@ def _sheet(chosen: argparse.Namespace) -> int:
     if not images:
         raise OptionError("there is no picture to show", file=dataset.path)
     save_sheet([image for _, image, _ in images], [said for _, _, said in images], out, first=first)
-    say(f"{out}: {counted(len(images), 'picture')}, samples {images[0][0]} to {images[-1][0]}")
+    which = {
+        "random": "drawn at random", "class": "drawn at random of each class",
+        "first": f"samples {images[0][0]} to {images[-1][0]}",
+    }  # fmt: skip
+    say(f"{out}: {counted(len(images), 'picture')}, {which[how]}")
     return 0
+
+
+def _card(chosen: argparse.Namespace) -> int:
+    out: str = chosen.html
+    _refuse_what_is_there(out, "--html", chosen)
+    with closing(Bar(sys.stderr)) as bar:
+        bar.say("starting…")
+        from gdsload.loader.dataset import ShardDataset
+        from gdsload.tools.cli.card import make_card
+
+        bar.say("looking at the samples…")
+        page = make_card(ShardDataset(chosen.path))
+    try:
+        with open(out, "w", encoding="utf-8") as file:
+            file.write(page)
+    except OSError as error:
+        raise WriteError(f"the page cannot be written: {error.strerror}", file=out) from error
+    say(f"{out}: {format_bytes(len(page.encode()))}, to be opened in a browser")
+    return 0
+
+
+def _refuse_what_is_there(out: str, flag: str, chosen: argparse.Namespace) -> None:
+    if os.path.lexists(out) and not chosen.overwrite:
+        raise OptionError("there is a file already", file=out, remedy=f"Pass another {flag}, or --overwrite.")
 
 
 def _tree(found: Catalog) -> dict[str, object]:
@@ -165,7 +207,7 @@ def _shape(field: Field) -> str:
 def _size(field: Field) -> str:
     if field.is_string:
         return "varies"
-    return f"{field.row_bytes} a row" if field.ragged else str(field.row_bytes)
+    return f"{format_bytes(field.row_bytes)} a row" if field.ragged else format_bytes(field.row_bytes)
 
 
 def _volumes(path: str) -> tuple[Volume, ...]:
@@ -182,5 +224,9 @@ def _drive(volume: Volume) -> tuple[str, str, str, str]:
 
 
 def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
-    for line in table(rows):
+    """Print a table; where a terminal is too narrow for it, each row in two lines."""
+    lines, width = table(rows), terminal_width(sys.stdout)
+    if width is not None and max(map(len, lines)) > width:
+        lines = [line for name, *more in rows[1:] for line in (name, f"  {' · '.join(filter(None, more))}")]
+    for line in lines:
         say(plain(line))

@@ -9,6 +9,7 @@ from typing import Any
 
 from gdsload.errors import FormatError
 from gdsload.shards.format.image_header import image_codec, read_image_header
+from gdsload.shards.format.metadata import class_names
 
 _FIRST = 8
 _TEXT = 200
@@ -77,16 +78,17 @@ def _line(found: dict[str, Any]) -> str:
         what = f" ({image['codec']}, {image['width']} × {image['height']})" if image else ""
         return f"bytes, {found['bytes']}{what}: {found['first']}{' …' if found['bytes'] > _FIRST else ''}"
     if not found["shape"]:
-        return f"{found['type']}, {_short(found['first'][0])}"
+        return f"{found['type']}, {short(found['first'][0])}"
     words = [f"{found['type']} [{', '.join(map(str, found['shape']))}]"]
     if "min" in found:
-        words.append(f"{_short(found['min'])} to {_short(found['max'])}, mean {_short(found['mean'])}")
+        words.append(f"{short(found['min'])} to {short(found['max'])}, mean {short(found['mean'])}")
     words += [f"{found[key]} {word}" for key, word in (("nan", "NaN"), ("infinite", "infinite")) if found.get(key)]
     more = " …" if math.prod(found["shape"]) > _FIRST else ""
-    return f"{', '.join(words)}: {' '.join(map(_short, found['first']))}{more}"
+    return f"{', '.join(words)}: {' '.join(map(short, found['first']))}{more}"
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A number with four digits at most, if it is no whole one."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -105,13 +107,6 @@ def metadata_lines(metadata: Mapping[str, Any]) -> Iterator[str]:
             yield f"written by gdsload {value}"
         else:
             yield f"{key}: {_cut(value)}"
-
-
-def class_names(metadata: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The names of the classes of each field of labels, in order of their numbers, as far as a dataset has any."""
-    found = metadata.get("classes")
-    pairs = found.items() if isinstance(found, Mapping) else ()
-    return {field: [str(name) for name in names] for field, names in pairs if isinstance(names, list) and names}
 
 
 def caption(metadata: Mapping[str, Any], sample: Mapping[str, Any], number: int) -> str:

@@ -100,6 +100,13 @@ class Parser(argparse.ArgumentParser):
         """Print argparse's own messages, such as the version, like all others."""
         say(message.rstrip(), file)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a word that is not among those that an option takes, and name similar ones."""
+        if action.choices is not None and value not in action.choices:
+            known = list(map(str, action.choices))
+            listed = f"there is no {value!r}. {meant(str(value), known)}There are {', '.join(known)}"
+            raise argparse.ArgumentError(action, listed)
+
     def error(self, message: str) -> NoReturn:
         """Show the error, and the command that lists the options; exit code 2."""
         show_usage(message.removeprefix("argument "), f"`{self.prog} --help` shows what it takes.")

@@ -13,7 +13,7 @@ from typing import Any
 from gdsload.errors import FormatError, GdsloadError
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.faults import show_fault
-from gdsload.tools.cli.terminal import Bar, elapsed, paint, plain, say, say_wrapped
+from gdsload.tools.cli.terminal import Bar, elapsed, paint, say, say_wrapped, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser
 
 _SHOWN = 20
@@ -67,14 +67,15 @@ def _run(chosen: argparse.Namespace) -> int:
     if report.checked_bytes:
         pace = f"{elapsed(seconds)}, {format_bytes(report.checked_bytes / max(seconds, 1e-3))}/s"
         said += f": {format_bytes(report.checked_bytes)} match their checksums ({pace})"
-    say(f"{paint('ok', 'green', sys.stdout)}  {said}")
+    first, *rest = wrapped(said, terminal_width(sys.stdout), first="ok  ", rest="    ")
+    say("\n".join([paint("ok", "green", sys.stdout) + first[2:], *rest]))
     if report.unchecked_bytes:
         say(f"{format_bytes(report.unchecked_bytes)} have no checksums: gdsload did not write them")
     if chosen.deep:
         say(f"all {counted(found.samples, 'sample')} can be made")
         for name in dict.fromkeys([*report.nan, *report.infinite]):
             nan, infinite = report.nan.get(name, 0), report.infinite.get(name, 0)
-            say(f"  field {plain(name)}: {counted(nan, 'value')} NaN, {infinite} infinite")
+            say_wrapped(f"field {name}: {counted(nan, 'value')} NaN, {infinite} infinite", first="  ", rest="    ")
     return 0
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from gdsload.shards.format.metadata import class_names
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.samples import class_names
 from gdsload.tools.cli.terminal import Bar, elapsed, plain, say, say_wrapped
 from gdsload.tools.cli.usage import add_list
 

@@ -25,7 +25,7 @@ def test_fields_are_chosen_before_lengths_are_compared(tmp_path, converted, arch
     assert dataset.read_batch([0, 1, 2])["x"].tolist() == arrays["x"].tolist()
     with pytest.raises(OptionError, match="there is no field 'means'. Did you mean 'mean'"):
         gdsload.convert(place, tmp_path / "no", fields=["means"])
-    with pytest.raises(FormatError, match=r"different lengths.*`fields=\['x', 'y'\]`"):
+    with pytest.raises(FormatError, match="different lengths.*choose those of one length, `fields="):
         gdsload.convert(place, tmp_path / "no", fields=["x", "y", "mean"])
     with pytest.raises(FormatError, match="never loaded"):
         gdsload.convert(place, tmp_path / "no")

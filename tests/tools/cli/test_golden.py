@@ -25,7 +25,15 @@ HELP = ["", "--version", *(
         "convert", "merge", "split", "reshard", "inspect", "verify", "doctor", "bench", "demo", "completion"
     )
 ), "convert --help-source", "convert --help-source images", "convert --help-source parquet"]  # fmt: skip
-NARROW = ["help", "help convert", "help inspect", "convert --help-source numpy"]
+NARROW = [
+    "help",
+    "help convert",
+    "help inspect",
+    "convert --help-source numpy",
+    "inspect words --sample 1",
+    "convert x.npy b --kind nump",
+    "inspect aa",
+]
 WORK = [
     "convert x.npy a --dry-run",
     "convert x.npy a --workers 1",
@@ -148,5 +156,7 @@ def test_in_a_terminal(monkeypatch, folder, what, columns):
         gdsload.convert(folder / "x.npy", folder / "a", workers=1)
     said = show(monkeypatch, folder, columns, SHOWN[what])
     wide = [line for line in lines_of(said) if len(line) > columns]
-    assert [line for line in wide if not line.startswith(("  gdsload ", '"digest', ' "'))] == []  # what is to be pasted
+    assert [
+        line for line in wide if not line.startswith(("  gdsload ", "digest ", '"digest', ' "'))
+    ] == []  # what is to be pasted
     golden(GOLDEN / f"{what}-{columns}.txt", masked(settled(said), folder))

@@ -186,6 +186,7 @@ def test_datasets_beside_a_path_without_one_are_named(dataset, cli):
     (dataset.parent / "other").mkdir()
     said = cli("verify", dataset.parent / "dd", code=1).err
     assert said.endswith(f"hint: In {dataset.parent} is the dataset d.\n")
+    assert cli("verify", dataset.parent, code=1).err.endswith(f"hint: In {dataset.parent} is the dataset d.\n")
 
 
 def test_nothing_there(tmp_path, cli):

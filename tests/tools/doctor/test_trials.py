@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsload.system.probe.trial_file import trial_file
+from gdsload.tools.doctor.trials import trial_file
 
 
 @pytest.fixture

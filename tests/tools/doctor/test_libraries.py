@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdsload.system.probe.library import find_libraries
+from gdsload.tools.doctor.libraries import find_libraries
 from tests.machines import Made
 
 
