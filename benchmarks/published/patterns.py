@@ -180,7 +180,7 @@ class _Files(torch.utils.data.Dataset[Any]):
 def _check_volumes(folder: Path, device: torch.device) -> None:
     files = _Files(folder / "torch")
     with _volumes(folder / "gdsload", device, with_index=True) as loader:
-        for batch in itertools.islice(loader, _CHECKED):
+        for batch in itertools.islice(loader, 2):
             values, offsets = batch["volume"]
             for place, index in enumerate(batch["index"].tolist()):
                 volume = values[offsets[place] : offsets[place + 1]]
