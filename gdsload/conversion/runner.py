@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Unpack, get_type_hints
 
+from gdsload.conversion.allowance import DEFAULT_ALLOWANCE, Allowance
 from gdsload.conversion.combine import publish, put_in_order, shuffle_into
-from gdsload.conversion.conversion_options import DEFAULT_ALLOWANCE, Allowance, ConvertOptions
+from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.infer import schema_of
 from gdsload.conversion.keywords import AllKeywords, ConvertKeywords, Progress, choose, divided
 from gdsload.conversion.option_types import check_types, shows_options
