@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gdsload import DataLoader
-from gdsload.engine import spans
+from gdsload.system import spans
 
 pytestmark = pytest.mark.cuda
 
