@@ -109,12 +109,12 @@ class Diagnosis:
         if stats.late_s < stats.host_wait_s / 2 or sum(self.times.values()) < _IDLE:
             return "host"
         most = max(self.times, key=self.times.__getitem__)
+        path = max(stats.bytes_by_path, key=stats.bytes_by_path.__getitem__, default="")
         if most == "read":
-            from_drive = self.from_drive_share
-            return "link" if self.on_gpu and from_drive is not None and from_drive < _FEW else "drive"
+            cached = self.from_drive_share is not None and self.from_drive_share < _FEW
+            return "link" if self.on_gpu and cached and not path.startswith("gds") else "drive"
         if most == "gather":
-            paths = stats.bytes_by_path
-            return "link" if self.on_gpu and max(paths, key=paths.__getitem__, default="") in _LINK_PATHS else "gather"
+            return "link" if self.on_gpu and path in _LINK_PATHS else "gather"
         return "decode" if most == "decode" else "transform"
 
     @property

@@ -16,6 +16,7 @@ STATS = LoaderStats(
 )
 READS = replace(STATS, read_s=70, gather_s=10)
 GPU = {"stats": replace(READS, starved_s=10.6, stream_s=76, bytes_by_path={"gds-p2p": 880 * 10**9}), "on_gpu": True}
+BOUNCED = replace(GPU["stats"], bytes_by_path={"bounce": 880 * 10**9})
 MAPPED = {"stats": replace(GPU["stats"], read_s=0, gather_s=70, bytes_by_path={"mapped": 1}), "on_gpu": True}
 SIZES = {"dataset_bytes": 193 * 10**9, "vram_room": 61 * 10**9, "memory_room": 10**12, "sample_bytes": 150_000}
 SMALL = {"shuffle": "full", "sample_bytes": 4096}
@@ -35,8 +36,9 @@ SMALL = {"shuffle": "full", "sample_bytes": 4096}
         ("drive", "spread the shards", {**GPU, "drive_rate": 12e9, **SMALL}),
         ("drive", 'shuffle="block": the drive can do more', {**GPU, "drive_rate": 30e9}),
         ("drive", 'shuffle="block": it reads', {"stats": READS, **SMALL}),
-        ("drive", "spread", {"stats": replace(GPU["stats"], drive_bytes=700 * 10**9), "on_gpu": True}),
-        ("link", "store smaller types", {"stats": replace(GPU["stats"], drive_bytes=0), "on_gpu": True}),
+        ("drive", "spread", {"stats": replace(BOUNCED, drive_bytes=700 * 10**9), "on_gpu": True}),
+        ("drive", "spread", {"stats": replace(GPU["stats"], drive_bytes=0), "on_gpu": True}),
+        ("link", "store smaller types", {"stats": replace(BOUNCED, drive_bytes=0), "on_gpu": True}),
         ("link", "store smaller types", MAPPED),
         ("link", 'cache="vram": 61 GB', {**MAPPED, **SIZES}),
         ("gather", "name the `fields`", {"stats": replace(READS, gather_s=80)}),
