@@ -105,7 +105,7 @@ def shown_rows(record: Record, state: State) -> list[Row]:
 def missing(record: Record, state: State) -> str:
     """The reason why a table has no rows."""
     found = str(record[state]["state"])
-    return found if found != state else str(record.get("stopped") or "no row had a turn")
+    return found if found != state else f"stopped {record['stopped']}" if record["stopped"] else "no row had a turn"
 
 
 def columns(record: Record, state: State) -> list[Column]:
