@@ -109,21 +109,22 @@ def missing(record: Record, state: State) -> str:
 
 
 def columns(record: Record, state: State) -> list[Column]:
-    """The columns of a table of a state of the page cache; the first two have the names and the rates."""
+    """The columns of a table of a state of the page cache; the first three have names, rates and their spread."""
     rows, ceiling = shown_rows(record, state), Facts(record).ceiling(state)
 
     def column(title: str, spare: int, cell: Callable[[Row], str]) -> Column:
         return Column(title, tuple(map(cell, rows)), spare)
 
     found = [column("", 0, lambda row: str(row["name"])), column("GB/s", 0, lambda row: figure(rate(row)))]
+    found.append(column("spread", 2, lambda row: percent(_spread(row))))
     if ceiling:
         found.append(column(f"of {ceiling[0]}", 1, lambda row: percent(row["share_of_limit"])))
     found += [
-        column("samples/s", 6, lambda row: thousands(row["samples_per_s"])),
-        column("p50 ms", 5, lambda row: figure((row["batch_ms"] or {}).get("p50"))),
-        column("p99 ms", 2, lambda row: figure((row["batch_ms"] or {}).get("p99"))),
-        column("CPU-s/GB", 3, lambda row: figure(row["cpu_s_per_gb"])),
-        column("from drive", 4, lambda row: percent(row["drive_share"])),
+        column("samples/s", 7, lambda row: thousands(row["samples_per_s"])),
+        column("p50 ms", 6, lambda row: figure((row["batch_ms"] or {}).get("p50"))),
+        column("p99 ms", 3, lambda row: figure((row["batch_ms"] or {}).get("p99"))),
+        column("CPU-s/GB", 4, lambda row: figure(row["cpu_s_per_gb"])),
+        column("from drive", 5, lambda row: percent(row["drive_share"])),
     ]
     return found
 
@@ -158,6 +159,12 @@ def answers(record: Record) -> list[tuple[str, str]]:
         ("Loading", loading),
     ]  # fmt: skip
     return [(label, text) for label, text in labelled if text]
+
+
+def _spread(row: Row) -> float | None:
+    """Half of what is between the quartiles of the turns' rates, as a share of the median; None for one turn."""
+    quartiles = row["gb_per_s"]
+    return (quartiles["q3"] - quartiles["q1"]) / 2 / rate(row) if len(row["turns"]) > 1 and rate(row) else None
 
 
 def _paths(row: Row) -> str:

@@ -39,13 +39,13 @@ th { color: var(--dim); font-weight: normal; text-align: right; white-space: now
 td { border-top: 1px solid var(--line); text-align: right; white-space: nowrap }
 th, td { padding: .25rem .4rem } td:first-child, th:first-child, td.text { text-align: left }
 td.text { white-space: normal; color: var(--dim) }
-td.bar { width: 35% } td.bar i { display: block; height: .8rem; background: var(--other); min-width: 1px }
+td.bar { width: 30% } td.bar i { display: block; height: .8rem; background: var(--other); min-width: 1px }
 tr.ours td.bar i { background: var(--ours) } tr.ours td:first-child { font-weight: 600 }
 p { margin: .3rem 0 } p, small { color: var(--dim); overflow-wrap: anywhere } code { overflow-wrap: anywhere }
 @media (max-width: 40rem) { .spare { display: none } dl { grid-template-columns: 1fr } dd { margin-bottom: .4rem } }
 """
 _TITLES = {"cold": "Cold: first epochs, or data larger than memory", "hot": "Hot: epochs from the page cache"}
-_SPARE = 3
+_SPARE = 4
 """Columns with this number or more are left out on a phone."""
 
 
@@ -101,15 +101,15 @@ def _table(record: dict[str, Any], state: State) -> Iterator[str]:
     if not rows:
         yield f"<p>{escape(missing(record, state))}</p>"
         return
-    names, rates, *others = columns(record, state)
+    found = columns(record, state)
     yield '<div class="scroll"><table>'
-    titles = "".join(_cell("th", one.spare, one.title) for one in others)
-    yield f"<tr><th></th><th>{escape(rates.title)}</th><th></th>{titles}</tr>"
-    for number, (row, share) in enumerate(zip(rows, bar_shares(record, state), strict=True)):
-        cells = "".join(_cell("td", one.spare, one.cells[number]) for one in others)
-        ours = ' class="ours"' if row["kind"] == "gdsload" else ""
-        bar = f'<td class="bar"><i style="width:{100 * share:.1f}%"></i></td>'
-        yield f"<tr{ours}><td>{escape(names.cells[number])}</td><td>{escape(rates.cells[number])}</td>{bar}{cells}</tr>"
+    for number, share in enumerate([None, *bar_shares(record, state)], -1):  # -1: the headings
+        tag = "th" if share is None else "td"
+        cells = [_cell(tag, one.spare, one.title if share is None else one.cells[number]) for one in found]
+        bar = f'<td class="bar"><i style="width:{100 * (share or 0):.1f}%"></i></td>'
+        cells.insert(3, "<th></th>" if share is None else bar)
+        kind = ' class="ours"' if share is not None and rows[number]["kind"] == "gdsload" else ""
+        yield f"<tr{kind}>{''.join(cells)}</tr>"
     yield "</table></div>"
     yield "".join(
         f"<p><small>{escape(text)}</small></p>"
