@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html import escape
 from typing import Any
@@ -39,13 +40,15 @@ th { color: var(--dim); font-weight: normal; text-align: right; white-space: now
 td { border-top: 1px solid var(--line); text-align: right; white-space: nowrap }
 th, td { padding: .25rem .4rem } td:first-child, th:first-child, td.text { text-align: left }
 td.text { white-space: normal; color: var(--dim) }
-td.bar { width: 30% } td.bar i { display: block; height: .8rem; background: var(--other); min-width: 1px }
+td.bar { width: 30%; min-width: 3.5rem }
+td.bar i { display: block; height: .8rem; background: var(--other); min-width: 1px }
 tr.ours td.bar i { background: var(--ours) } tr.ours td:first-child { font-weight: 600 }
 p { margin: .3rem 0 } p, small { color: var(--dim); overflow-wrap: anywhere } code { overflow-wrap: anywhere }
-@media (max-width: 40rem) { .spare { display: none } dl { grid-template-columns: 1fr } dd { margin-bottom: .4rem } }
+@media (max-width: 40rem) { .spare { display: none } th, td { padding: .25rem }
+  dl { grid-template-columns: 1fr } dd { margin-bottom: .4rem } }
 """
 _TITLES = {"cold": "Cold: first epochs, or data larger than memory", "hot": "Hot: epochs from the page cache"}
-_SPARE = 4
+_SPARE = 2
 """Columns with this number or more are left out on a phone."""
 
 
@@ -74,13 +77,18 @@ def render_page(record: dict[str, Any]) -> str:
 
 def _verdict(record: dict[str, Any]) -> Iterator[str]:
     found = record["verdict"]
-    yield f'<div class="verdict {escape(found["gds"])}"><b>{escape(found["sentence"])}</b>'
+    yield f'<div class="verdict {escape(found["gds"])}"><b>{_prose(found["sentence"])}</b>'
     commands = [("Next", command) for command in found["next"]]
     yield f"{_pairs([*answers(record), *commands])}</div>"
 
 
 def _pairs(entries: Any) -> str:
-    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(text)}</dd>' for name, text in entries)}</dl>"
+    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{_prose(text)}</dd>' for name, text in entries)}</dl>"
+
+
+def _prose(text: str) -> str:
+    """A sentence, with what is in backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _facts(title: str, entries: list[tuple[str, str, str]]) -> Iterator[str]:
