@@ -73,13 +73,13 @@ def limits(record: Record) -> list[tuple[str, str, str]]:
         found.append(("link, pinned memory to GPU", f"{figure(link['gb_per_s'])} GB/s", ""))
     if memory:
         found.append(("memory, one copy, all cores", f"{figure(memory['gb_per_s'])} GB/s", ""))
-    noise = {state: share for state, share in (known.get("noise") or {}).items() if share is not None}
-    if noise:
-        worst = max(noise.values())
-        remark = f"differences below {percent(max(EQUAL, 2 * worst))} are called equal"
-        if worst > EQUAL and record["machine"].get("load") is not None:
+    state = Facts(record).decisive
+    noise = Facts(record).noise(state)
+    if noise is not None:
+        remark = f"differences below {percent(max(EQUAL, 2 * noise))} are called equal"
+        if noise > EQUAL and record["machine"].get("load") is not None:
             remark = f"load {figure(record['machine']['load'])} on {counted(record['machine']['cores'], 'core')}"
-        found.append(("noise: the same row twice", f"± {percent(worst)}", remark))
+        found.append((f"noise: the same row twice, {state}", f"± {percent(noise)}", remark))
     return found
 
 

@@ -330,7 +330,7 @@ def _equal(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
     )
     return Answer(
         "no", "saves processors" if many else "fits memory" if facts.fits_memory else "equal",
-        f"GDS is no faster here, but it saves {figure(cores)} of {facts.cores} cores in cold epochs."
+        f"GDS is no faster here, but it saves {figure(cores)} of {facts.cores} cores in {facts.decisive} epochs."
         if many else "GDS does not help you here.",
         why=f"{shares_taken(facts, gds, other)} {apart} {later_epochs(facts)}",
         saves=saving(facts, gds, other), comparison=found, cpu_s_per_gb_saved=less,

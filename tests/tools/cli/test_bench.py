@@ -131,11 +131,12 @@ def test_a_path_or_a_dataset_to_make(dataset, cli, measured, tmp_path):
     assert cli("bench", code=2).err == (
         "error: PATH is missing\nhint: Without a dataset: gdsload bench --make 8GiB DIR\n"
     )
-    assert "two datasets" in cli("bench", dataset, "--make", "1MiB", tmp_path, code=2).err
+    for more in (dataset, "--commands"):
+        assert "--make takes no PATH" in cli("bench", more, "--make", "1MiB", tmp_path, code=2).err
     assert "'lots' is no size" in cli("bench", "--make", "lots", tmp_path, code=2).err
     assert "there is no room" in cli("bench", "--make", "900000TiB", tmp_path, code=1).err
-    for place in (tmp_path, tmp_path / "no" / "x"):
-        assert "cannot be written" in cli("bench", dataset, "--html", place, code=2).err
+    for place, why in ((tmp_path, "is a folder"), (tmp_path / "no" / "x", "is in no folder that exists")):
+        assert why in cli("bench", dataset, "--html", place, code=2).err
     assert not measured
     assert list(tmp_path.iterdir()) == []
 
