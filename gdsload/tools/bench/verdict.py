@@ -201,7 +201,7 @@ def _absent(facts: Facts) -> Answer | None:
             "unknown", "not asked", "No verdict on GDS: it was not measured.", do="Add it: --backends auto,gds,bounce."
         )
     ceiling, name = facts.ceiling(state), other["name"]
-    if ceiling is None or facts.limit("drive") is None:
+    if ceiling is None:
         why = facts.record["limits"].get("drive_why") or "its rate was not measured"
         return Answer(
             "unavailable", "unavailable, no limit",

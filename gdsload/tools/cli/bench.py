@@ -34,7 +34,7 @@ _UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _EXAMPLES = """
 gdsload bench shards/                         whether GDS helps here
 gdsload bench --make 8GiB /mnt/nvme           the same without a dataset
-gdsload bench shards/ --step-ms 38            is such a step limited by loading?
+gdsload bench shards/ --step-ms 38            does such a step wait for data?
 gdsload bench shards/ --expect gds=yes        for acceptance tests
 gdsload bench shards/ --json --html bench.html > record.json
 """
