@@ -105,6 +105,9 @@ class _Bench:
             if row.name not in known and not isinstance(row, ControlRow):
                 self._say(f"comparing bytes: {row.name}")
                 record["verified"].append(check_row(row, plan, reference))
+        for row in every:
+            if row.maps:  # pages that a loader has registered stay in the page cache
+                row.close()
         self._limits()
         if plan.cold:
             self._state("cold", cold, self._cold)
@@ -161,9 +164,6 @@ class _Bench:
             yield turn, row
 
     def _cold(self, rows: Sequence[Row]) -> str:
-        for row in rows:
-            if row.maps:
-                row.close()
         most = self._drop()
         self._cold_start()
 

@@ -19,16 +19,11 @@ from gdsload.tools.bench.contents import (
     shown_rows,
 )  # fmt: skip
 from gdsload.tools.bench.facts import STATES, State
+from gdsload.tools.web_page import web_page
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1d2327; --dim: #5f6b73; --paper: #fff; --line: #dfe3e6; --ours: #0b7a75;
-  --other: #b0793f; --box: #eef6f5 }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e8ea; --dim: #9aa5ac; --paper: #14181b; --line: #2f363b; --ours: #35b5ad; --other: #cf9a5f;
-    --box: #1b2a29 } }
-body { margin: 0 auto; max-width: 60rem; padding: 1rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, sans-serif }
-h1 { font-size: 1.3rem; overflow-wrap: anywhere } h2 { font-size: 1rem; margin: 2rem 0 .3rem }
+body { max-width: 60rem }
+h1 { font-size: 1.3rem } h2 { font-size: 1rem; margin: 2rem 0 .3rem }
 .verdict { background: var(--box); border-left: 4px solid var(--ours); padding: .8rem 1rem; margin: 1rem 0 }
 .verdict.unknown, .verdict.unavailable, .verdict.worse { border-color: var(--other) }
 .verdict b { font-size: 1.1rem }
@@ -58,8 +53,8 @@ def render_page(record: dict[str, Any]) -> str:
     Args:
         record: what `run_bench` returns, with its verdict.
     """
-    title = escape(f"gdsload bench {record['dataset']['path']}")
-    parts = [f"<h1>{title}</h1>", *_verdict(record)]
+    title = f"gdsload bench {record['dataset']['path']}"
+    parts = [f"<h1>{escape(title)}</h1>", *_verdict(record)]
     parts += _facts("Limits", limits(record))
     parts += _facts("Cold start: a new loader", cold_start(record))
     for state in STATES:
@@ -67,12 +62,7 @@ def render_page(record: dict[str, Any]) -> str:
     parts += ["<h2>How it was measured</h2>", _pairs(conditions(record).items())]
     parts += [f"<p><small>{escape(note)}</small></p>" for note in record["conditions"]["notes"]]
     parts.append(f"<p><small>{escape(record['when'])} · <code>{escape(record['command'])}</code></small></p>")
-    body = "\n".join(parts)
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
-        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
+    return web_page(title, _STYLE, "\n".join(parts))
 
 
 def _verdict(record: dict[str, Any]) -> Iterator[str]:

@@ -22,13 +22,12 @@ from gdsload.backends.names import BACKEND_CHOICES, SUMMARIES
 from gdsload.errors import OptionError, WriteError
 from gdsload.system.units import parse_bytes
 from gdsload.tools.cli.faults import show_note
-from gdsload.tools.cli.terminal import Bar, paint, say, terminal_width, wrapped
+from gdsload.tools.cli.terminal import Bar, page_width, paint, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, as_count, as_seconds, meant
 
 if TYPE_CHECKING:
     from gdsload.tools.bench import BenchPlan
 
-_WIDTH = 80
 _GDS = ("no", "yes", "unavailable", "worse", "unknown")
 _UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _EXAMPLES = """
@@ -233,7 +232,7 @@ def _plan(chosen: argparse.Namespace, path: str) -> BenchPlan:
 def _print_commands(plan: BenchPlan) -> None:
     from gdsload.tools.bench.same_pattern import commands, pasteable
 
-    width = terminal_width(sys.stdout) or _WIDTH
+    width = page_width()
     found = commands(plan.files, plan.read_bytes, shuffle=plan.shuffle, device=str(plan.device))
     notes = {
         "fio": "O_DIRECT reads into CPU memory; without io_uring: --ioengine=libaio",
@@ -265,7 +264,7 @@ def _show(record: dict[str, Any], chosen: argparse.Namespace) -> int:
     else:
         blocks = "utf" in (sys.stdout.encoding or "utf-8").lower()
         painted = partial(paint, stream=sys.stdout)
-        say(render_text(record, terminal_width(sys.stdout) or _WIDTH, blocks=blocks, painted=painted))
+        say(render_text(record, page_width(), blocks=blocks, painted=painted))
     if chosen.html is not None:
         try:
             Path(chosen.html).write_text(render_page(record), encoding="utf-8")
