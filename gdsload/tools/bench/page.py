@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html import escape
 from typing import Any
@@ -34,13 +35,15 @@ th { color: var(--dim); font-weight: normal; text-align: right; white-space: now
 td { border-top: 1px solid var(--line); text-align: right; white-space: nowrap }
 th, td { padding: .25rem .4rem } td:first-child, th:first-child, td.text { text-align: left }
 td.text { white-space: normal; color: var(--dim) }
-td.bar { width: 35% } td.bar i { display: block; height: .8rem; background: var(--other); min-width: 1px }
+td.bar { width: 30%; min-width: 3.5rem }
+td.bar i { display: block; height: .8rem; background: var(--other); min-width: 1px }
 tr.ours td.bar i { background: var(--ours) } tr.ours td:first-child { font-weight: 600 }
 p { margin: .3rem 0 } p, small { color: var(--dim); overflow-wrap: anywhere } code { overflow-wrap: anywhere }
-@media (max-width: 40rem) { .spare { display: none } dl { grid-template-columns: 1fr } dd { margin-bottom: .4rem } }
+@media (max-width: 40rem) { .spare { display: none } th, td { padding: .25rem }
+  dl { grid-template-columns: 1fr } dd { margin-bottom: .4rem } }
 """
 _TITLES = {"cold": "Cold: first epochs, or data larger than memory", "hot": "Hot: epochs from the page cache"}
-_SPARE = 3
+_SPARE = 2
 """Columns with this number or more are left out on a phone."""
 
 
@@ -64,13 +67,18 @@ def render_page(record: dict[str, Any]) -> str:
 
 def _verdict(record: dict[str, Any]) -> Iterator[str]:
     found = record["verdict"]
-    yield f'<div class="verdict {escape(found["gds"])}"><b>{escape(found["sentence"])}</b>'
+    yield f'<div class="verdict {escape(found["gds"])}"><b>{_prose(found["sentence"])}</b>'
     commands = [("Next", command) for command in found["next"]]
     yield f"{_pairs([*answers(record), *commands])}</div>"
 
 
 def _pairs(entries: Any) -> str:
-    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(text)}</dd>' for name, text in entries)}</dl>"
+    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{_prose(text)}</dd>' for name, text in entries)}</dl>"
+
+
+def _prose(text: str) -> str:
+    """A sentence, with what is in backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _facts(title: str, entries: list[tuple[str, str, str]]) -> Iterator[str]:
@@ -91,15 +99,15 @@ def _table(record: dict[str, Any], state: State) -> Iterator[str]:
     if not rows:
         yield f"<p>{escape(missing(record, state))}</p>"
         return
-    names, rates, *others = columns(record, state)
+    found = columns(record, state)
     yield '<div class="scroll"><table>'
-    titles = "".join(_cell("th", one.spare, one.title) for one in others)
-    yield f"<tr><th></th><th>{escape(rates.title)}</th><th></th>{titles}</tr>"
-    for number, (row, share) in enumerate(zip(rows, bar_shares(record, state), strict=True)):
-        cells = "".join(_cell("td", one.spare, one.cells[number]) for one in others)
-        ours = ' class="ours"' if row["kind"] == "gdsload" else ""
-        bar = f'<td class="bar"><i style="width:{100 * share:.1f}%"></i></td>'
-        yield f"<tr{ours}><td>{escape(names.cells[number])}</td><td>{escape(rates.cells[number])}</td>{bar}{cells}</tr>"
+    for number, share in enumerate([None, *bar_shares(record, state)], -1):  # -1: the headings
+        tag = "th" if share is None else "td"
+        cells = [_cell(tag, one.spare, one.title if share is None else one.cells[number]) for one in found]
+        bar = f'<td class="bar"><i style="width:{100 * (share or 0):.1f}%"></i></td>'
+        cells.insert(3, "<th></th>" if share is None else bar)
+        kind = ' class="ours"' if share is not None and rows[number]["kind"] == "gdsload" else ""
+        yield f"<tr{kind}>{''.join(cells)}</tr>"
     yield "</table></div>"
     yield "".join(
         f"<p><small>{escape(text)}</small></p>"
