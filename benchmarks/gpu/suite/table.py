@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.contenders import CONTENDERS
 from benchmarks.gpu.suite.chart import draw
 from benchmarks.table import embed, short
-from gdsload.tools.bench.trial import spread
+from gdsload.tools.bench.turns import spread
 
 __all__ = ["MARK", "main", "render"]
 
