@@ -164,7 +164,7 @@ class Diagnosis:
             return 'shuffle="block": it reads neighbouring samples together, in long reads.'
         if found := self._fits():
             return found
-        return "spread the shards over more drives (`gdsload convert --spread-over`), or keep images encoded."
+        return "spread the shards over more drives (`spread_over` of `gdsload.convert`), or keep images encoded."
 
     def _do_about_link(self) -> str:
         smaller = "store smaller types, such as uint8, and widen them by a `device_transform`; or keep images encoded."
@@ -179,7 +179,7 @@ class Diagnosis:
         if self.cache not in ("ram", "vram", "auto"):
             kept = "vram" if self.on_gpu else "ram"
             return f'cache="{kept}", if `decode` makes the same of an image in every epoch: it is decoded once.'
-        return "convert with a smaller --size, or give the process more processors."
+        return "convert with a smaller `size`, or give the process more processors."
 
     def _do_about_transform(self) -> str:
         return "more workers, `PerSample(..., workers=, processes=True)`, or a `device_transform` of whole batches."

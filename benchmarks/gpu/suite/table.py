@@ -17,7 +17,7 @@ from benchmarks.contenders import CONTENDERS
 from benchmarks.gpu.suite.chart import chart
 from benchmarks.panels import THEMES
 from benchmarks.table import embed, short
-from gdsload.tools.bench.trial import spread
+from gdsload.tools.bench.turns import spread
 
 __all__ = ["MARK", "main", "render"]
 
