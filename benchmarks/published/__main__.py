@@ -38,7 +38,7 @@ from benchmarks.record import head, save, spread
 from benchmarks.worker import busy_cpu_s
 from gdsload.system.units import parse_bytes
 from gdsload.tools.bench.cache_state import drop, fill
-from gdsload.tools.bench.routes import synchronise
+from gdsload.tools.bench.rows import synchronise
 
 __all__ = ["main", "render"]
 
