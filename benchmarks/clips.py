@@ -32,7 +32,7 @@ import torch
 
 import gdsload
 from benchmarks.record import head, keep, ratio, spread
-from gdsload.tools.bench.routes import synchronise
+from gdsload.tools.bench.rows import synchronise
 
 __all__ = ["main"]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gdsload.tools.bench.trial import spread
+from gdsload.tools.bench.turns import spread
 
 __all__ = [
     "faults",

@@ -33,7 +33,7 @@ from torch.utils.data import BatchSampler, RandomSampler, Subset, WeightedRandom
 import gdsload
 from benchmarks.record import public, ratio, spread
 from gdsload.tools.bench.bench_plan import machine, versions
-from gdsload.tools.bench.routes import synchronise
+from gdsload.tools.bench.rows import synchronise
 
 __all__ = ["main"]
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,9 +38,8 @@ from gdsload.loader.options import default_budgets
 from gdsload.system.units import format_bytes, parse_bytes
 from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, make_plan, versions
 from gdsload.tools.bench.cache_state import drop, fill
-from gdsload.tools.bench.measure import settle
-from gdsload.tools.bench.routes import Route
-from gdsload.tools.bench.trial import run_trial
+from gdsload.tools.bench.rows import LoaderRow
+from gdsload.tools.bench.turns import run_turn, settle
 
 __all__ = ["main"]
 
@@ -128,30 +127,31 @@ def _sweep(
 ) -> list[dict[str, Any]]:
     """Trials of each value of a setting, in turns."""
     more = {"mmap": False} if not plan.on_device and not mapped else {}
-    entries: list[dict[str, Any]] = [
-        {"value": value.shown, "gb_s": [], "wait_share": [], "depth": 0} for value in values
-    ]
-    for number in range(plan.trials):
+    entries: list[dict[str, Any]] = [{"value": value.shown, "gb_s": [], "depth": 0} for value in values]
+    for number in range(plan.turns):
         for index in ((number + shift) % len(values) for shift in range(len(values))):
             value, entry = values[index], entries[index]
-            trial, depth = _trial(plan, Route(value.shown, "", backend, more | value.options), value, state, number)
+            trial, depth = _trial(plan, LoaderRow(plan, backend, more | value.options), value, state, number)
             entry["gb_s"].append(trial["gb_per_s"])
-            entry["wait_share"].append(trial["wait_share"])
             entry["depth"] = depth
     return [entry | spread(entry["gb_s"]) for entry in entries]
 
 
-def _trial(plan: BenchPlan, route: Route, value: Value, state: str, number: int) -> tuple[dict[str, Any], int]:
-    with ExitStack() as stack:
-        for module, name, wanted in value.patches:
-            stack.enter_context(mock.patch.object(module, name, wanted))
-        loader = stack.enter_context(route.open(plan, shuffle=plan.shuffle))
+def _trial(plan: BenchPlan, row: LoaderRow, value: Value, state: str, number: int) -> tuple[dict[str, Any], int]:
+    def prepare() -> None:
         found = drop(plan.files) if state == "cold" else fill(plan.files)
         if not (found.cold if state == "cold" else found.hot):
             raise RuntimeError(f"the files cannot be made {state}: {found}")
+
+    with ExitStack() as stack:
+        for module, name, wanted in value.patches:
+            stack.enter_context(mock.patch.object(module, name, wanted))
+        stack.callback(row.close)
         if state == "hot":
-            settle(route, loader, plan)
-        return run_trial(route, loader, plan, number), loader.stats.reads_ahead
+            prepare()
+            settle(row, plan, plan.limit_s)
+        turn, _ = run_turn(row, plan, number, prepare if state == "cold" else None)
+        return turn, row.loader.stats.reads_ahead
 
 
 def _write(folder: Path, nbytes: int, row_bytes: int) -> str:
@@ -168,8 +168,7 @@ def _tables(record: dict[str, Any]) -> Iterator[str]:
         yield f"\n{found['setting']}, {found['backend']}, {found['state']}"
         for entry in found["values"]:
             rate = f"{entry['median']:6.2f} GB/s ({entry['q1']:.2f} to {entry['q3']:.2f})"
-            waited = sorted(entry["wait_share"])[len(entry["wait_share"]) // 2]
-            yield f"  {entry['value']:14}{rate:32}waited {waited:4.0%}  reads ahead {entry['depth']}"
+            yield f"  {entry['value']:14}{rate:32}reads ahead {entry['depth']}"
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -184,7 +183,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--row-bytes", type=int, default=65536)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="a trial ends after as many")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each trial, after its ramp")
     parser.add_argument("--work-dir", type=existing_folder, help="where the data go (default: the temporary folder)")
     parser.add_argument("--mapped", action="store_true", help="leave shards mapped on the CPU")
     parser.add_argument("--small", action="store_true", help="a smoke test, whose numbers mean nothing")
@@ -197,8 +196,10 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="gdsload-bench-", dir=options.work_dir) as folder:
         path = _write(Path(folder, "shards"), parse_bytes(options.bytes, "--bytes"), options.row_bytes)
         shuffle = False if options.shuffle == "none" else options.shuffle
-        plan = make_plan(path, batch_size=options.batch_size, shuffle=shuffle, device=options.device)
-        plan = replace(plan, trials=options.rounds, seconds=options.seconds)
+        plan = make_plan(
+            path, batch_size=options.batch_size, shuffle=shuffle, device=options.device, turns=options.rounds,
+            seconds=options.seconds,
+        )  # fmt: skip
         record: dict[str, Any] = {
             "format": 1,
             "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -207,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
             "versions": versions(),
             "data": {name: value for name, value in describe(plan).items() if name not in ("path", "schema")},
             "conditions": {"batch_size": plan.batch_size, "row_bytes": options.row_bytes, "shuffle": options.shuffle,
-                           "rounds": plan.trials, "seconds": plan.seconds, "device": str(plan.device),
+                           "rounds": plan.turns, "seconds": plan.turn_s, "device": str(plan.device),
                            "mapped": options.mapped},
             "sweeps": [],
         }  # fmt: skip

@@ -23,7 +23,7 @@ from benchmarks.contenders.torch_loader import as_is
 from benchmarks.gpu.suite.arrival import copied
 from benchmarks.images import OPTIONS
 from gdsload.tools.bench.cache_state import drop, fill, look
-from gdsload.tools.bench.routes import synchronise
+from gdsload.tools.bench.rows import synchronise
 from gdsload.transforms import DecodeImage
 
 __all__ = ["DIFFERENT", "EPOCHS", "FORMS", "GDSLOAD", "check"]

@@ -22,9 +22,10 @@ from gdsload.conversion.folders import (
     is_passed_over,
     leads_back,
     names_in,
+    refuse_logged,
+    refuse_logged_above,
 )
 from gdsload.conversion.splits import ALL, level_splits, no_such_split, split_words, splits_of
-from gdsload.conversion.table_logs import refuse_logged, refuse_logged_above
 from gdsload.errors import FormatError
 from gdsload.system.paths import absolute
 

@@ -11,12 +11,11 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, cast
 
-from gdsload.conversion.folders import PICTURES, entries_in, expanded, names_below, names_in
+from gdsload.conversion.folders import PICTURES, entries_in, expanded, names_below, names_in, refuse_logged
 from gdsload.conversion.input_files import check_file, open_file
 from gdsload.conversion.option_types import check_values, source_parameters
 from gdsload.conversion.source import Source
 from gdsload.conversion.splits import split_words
-from gdsload.conversion.table_logs import refuse_logged
 from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
 from gdsload.system.names import check_names
 from gdsload.system.paths import absolute, refuse_no_path
@@ -67,7 +66,7 @@ KINDS = {
     "coco": ("coco_files", "CocoSource"),
     "yolo": ("yolo_files", "YoloSource"),
     "h5ad": ("h5ad_files", "H5adSource"),
-    "audio": ("audio_folders", "AudioFolderSource"),
+    "audio": ("sounds", "AudioFolderSource"),
     "lerobot": ("lerobot_files", "LeRobotSource"),
     "huggingface": ("hf_datasets", "HuggingFaceSource"),
     "torch": ("torch_datasets", "TorchSource"),

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from gdsload.shards.format.metadata import class_names
+from gdsload.shards.format.metadata import Metadata, class_names
+from gdsload.shards.format.schema import Schema
 from gdsload.system.units import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _WIDTH = 100
 _FIELDS = 40
 _LEFT = 'style="text-align: left"'
-_HEADINGS = ("field", "type", "size of a sample", "classes")
+HEADINGS = ("field", "type", "a sample takes", "classes")
 
 
 def brief(dataset: ShardDataset) -> str:
@@ -24,44 +25,17 @@ def brief(dataset: ShardDataset) -> str:
     return f"{type(dataset).__name__}({dataset.path!r}, {counted(len(dataset), 'sample')})"
 
 
-def dataset_text(dataset: ShardDataset) -> str:
-    """The dataset in lines: its size, and a table of its fields."""
-    rows = [(name, kind, f"{size} a sample" if size else "", classes) for name, kind, size, classes in _rows(dataset)]
-    widths = [max((len(row[place]) for row in rows), default=0) for place in range(4)]
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n  ".join([f"{type(dataset).__name__}({dataset.path!r})", _size(dataset), *table, *_more(dataset)])
-
-
-def dataset_html(dataset: ShardDataset) -> str:
-    """The same for notebooks, where text of a dataset is never markup."""
-    found = _rows(dataset)
-    columns = 4 if any(row[3] for row in found) else 3  # without classes there is no column of them
-    head = "".join(f"<th {_LEFT}>{name}</th>" for name in _HEADINGS[:columns])
-    rows = ["".join(f"<td {_LEFT}>{escape(cell)}</td>" for cell in row[:columns]) for row in found]
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    said = "<br>".join(map(escape, [_size(dataset), *_more(dataset)]))
-    return (
-        f"<div><b>{escape(type(dataset).__name__)}</b> <code>{escape(dataset.path)}</code><br>{said}"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def _size(dataset: ShardDataset) -> str:
-    samples, shards = counted(len(dataset), "sample"), counted(len(dataset.sources), "shard")
-    return f"{samples}, {format_bytes(dataset.num_bytes)} in {shards}"
-
-
-def _rows(dataset: ShardDataset) -> list[tuple[str, str, str, str]]:
-    """For each field its name, type, size and classes."""
-    names = class_names(dataset.metadata)
-    rows = []
-    for name, field in list(dataset.schema.items())[:_FIELDS]:
+def field_rows(schema: Schema, metadata: Metadata) -> list[tuple[str, ...]]:
+    """A row for each field: its name, its type, the bytes of a sample, and its classes if any field has some."""
+    names = class_names(metadata)
+    rows: list[tuple[str, ...]] = []
+    for name, field in schema.items():
         known = [_printable(one) for one in names.get(name, [])]
         between = textwrap.shorten(" … ".join(dict.fromkeys((*known[:1], *known[-1:]))), 50, placeholder="…")
         classes = f"{len(known)} {'class' if len(known) == 1 else 'classes'}: {between}" if known else ""
-        size = "" if field.ragged else format_bytes(field.row_bytes)
+        size = "varies" if field.is_string else f"{format_bytes(field.row_bytes)}{' a row' if field.ragged else ''}"
         rows.append((_printable(name), str(field).removesuffix(" []"), size, classes))
-    return rows
+    return rows if any(row[3] for row in rows) else [row[:3] for row in rows]
 
 
 def _printable(text: str) -> str:
@@ -69,9 +43,33 @@ def _printable(text: str) -> str:
     return text if text.isprintable() else repr(text)
 
 
-def _more(dataset: ShardDataset) -> list[str]:
-    left = len(dataset.schema) - _FIELDS
-    return [f"and {counted(left, 'field')} more"] if left > 0 else []
+def dataset_text(dataset: ShardDataset) -> str:
+    """The dataset in lines: its size, and a table of its fields."""
+    size, rows, more = _parts(dataset)
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n  ".join([f"{type(dataset).__name__}({dataset.path!r})", size, *table, *more])
+
+
+def dataset_html(dataset: ShardDataset) -> str:
+    """The same for notebooks, where text of a dataset is never markup."""
+    size, (_, *rows), more = _parts(dataset)
+    head = "".join(f"<th {_LEFT}>{name}</th>" for name in HEADINGS[: len(rows[0])])
+    cells = ("".join(f"<td {_LEFT}>{escape(cell)}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    return (
+        f"<div><b>{escape(type(dataset).__name__)}</b> <code>{escape(dataset.path)}</code><br>{escape(size)}"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{''.join(more)}</div>"
+    )
+
+
+def _parts(dataset: ShardDataset) -> tuple[str, list[tuple[str, ...]], list[str]]:
+    """The size of a dataset, the rows of its fields below headings, and how many more fields there are."""
+    rows = field_rows(dataset.schema, dataset.metadata)
+    samples, shards = counted(len(dataset), "sample"), counted(len(dataset.sources), "shard")
+    size = f"{samples}, {format_bytes(dataset.num_bytes)} in {shards}"
+    more = [f"and {counted(len(rows) - _FIELDS, 'field')} more"] if len(rows) > _FIELDS else []
+    return size, [HEADINGS[: len(rows[0])], *rows[:_FIELDS]], more
 
 
 def entries_text(title: str, entries: Sequence[tuple[str, str]]) -> str:

@@ -25,21 +25,27 @@ class _Wrapper:
         self.addressable = inner.addressable
 
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
+        """See `Backend.read`."""
         return self.inner.read(wanted, to)
 
     def addresses(self) -> ShardAddresses | None:
+        """See `Backend.addresses`."""
         return self.inner.addresses()
 
     def check(self, files: NDArray[np.int64]) -> None:
+        """See `Backend.check`."""
         self.inner.check(files)
 
     def bytes_by_path(self) -> dict[str, int]:
+        """See `Backend.bytes_by_path`."""
         return self.inner.bytes_by_path()
 
     def tiers(self) -> dict[str, TierStatus]:
+        """See `Backend.tiers`."""
         return self.inner.tiers()
 
     def close(self) -> None:
+        """See `Backend.close`."""
         self.inner.close()
 
 
@@ -198,6 +204,7 @@ class RecordingBackend(_Wrapper):
         self._lock = threading.Lock()
 
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
+        """Like that of the inner backend."""
         with self._lock:
             self.brought.append(wanted)
         landing = self.inner.read(wanted, to)
@@ -218,11 +225,13 @@ class RecordingBackend(_Wrapper):
         return replace(landing, release=release)
 
     def check(self, files: NDArray[np.int64]) -> None:
+        """Like that of the inner backend."""
         with self._lock:
             self.checked.append(files.tolist())
         self.inner.check(files)
 
     def close(self) -> None:
+        """Like that of the inner backend."""
         with self._lock:
             self.closed += 1
         self.inner.close()

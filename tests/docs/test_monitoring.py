@@ -42,7 +42,7 @@ def test_an_epoch_is_a_line_in_the_log_too(run, caplog, capsys):
 
 def test_the_diagnosis_and_the_headspace(run, capsys):
     run("What limits it, and what to do")
-    assert re.search(r"^The .* limits this run.*\nDo: ", capsys.readouterr().out)
+    assert re.search(r"^\w.* limits this run.*\nDo: ", capsys.readouterr().out)
     assert len({id(batch) for batch in run("Headspace: training without loading")["noted"]}) == 8
 
 

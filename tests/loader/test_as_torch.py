@@ -115,7 +115,7 @@ class TestText:
                 {"table", "td"} <= elements <= {"div", "b", "code", "br", "table", "thead", "tbody", "tr", "th", "td"}
             )
             assert "\x1b" not in repr(one) + one._repr_html_()
-        assert "('<b>')\n  1 sample, 8 KiB in 1 shard\n" in repr(dataset).replace(str(tmp_path) + "/", "")
+        assert "('<b>')\n  1 sample, 8 KiB in 1 shard\n  field  " in repr(dataset).replace(str(tmp_path) + "/", "")
 
     def test_parts_of_datasets_say_of_what(self, load, plain):
         dataset = gdsload.ShardDataset(plain)

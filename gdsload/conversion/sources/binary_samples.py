@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.reasons import in_words, reading
+from gdsload.conversion.sources.arrays import decode_npy
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageForm, put
 from gdsload.conversion.sources.streams import exactly
 from gdsload.errors import FormatError, GdsloadError

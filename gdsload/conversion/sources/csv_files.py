@@ -15,6 +15,7 @@ from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, st
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_columns, check_fields, filled, given, halved, mean_bytes
 from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.sources.arrays import decode_npy
 from gdsload.conversion.sources.arrow_columns import column_values
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm
 from gdsload.conversion.sources.csv_cells import (
@@ -31,7 +32,6 @@ from gdsload.conversion.sources.csv_cells import (
     values_of,
 )
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.errors import FormatError, OptionError
 

@@ -11,7 +11,13 @@ from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import USUAL_BYTES, batches, row_parts
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_images import ImageColumns, class_names, image_columns, image_modes, sound_columns
+from gdsload.conversion.sources.arrow_columns import (
+    ImageColumns,
+    class_names,
+    image_columns,
+    image_modes,
+    sound_columns,
+)
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm, TableSource
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.parquet_files import TableFileOptions

@@ -16,7 +16,7 @@ from gdsload.conversion.input_files import open_file, stamps
 from gdsload.conversion.reasons import as_pasted, reading
 from gdsload.conversion.row_source import check_columns, filled
 from gdsload.conversion.source import Part
-from gdsload.conversion.sources.arrow_images import image_columns
+from gdsload.conversion.sources.arrow_columns import image_columns
 from gdsload.conversion.sources.arrow_types import inner_type, is_list, is_text
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.parquet_files import ParquetSource, TableFileOptions, opened_table

@@ -16,7 +16,7 @@ from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource, is_text
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.first_pictures import notes_on_opened
+from gdsload.conversion.sources.opened_images import notes_on_opened
 from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.pictures import is_picture
 from gdsload.shards.values import check_dense, memory_of

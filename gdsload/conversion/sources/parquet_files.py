@@ -12,7 +12,13 @@ from gdsload.conversion.input_files import SourceFiles, open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import BATCH_BYTES, filled
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_images import ImageColumns, class_names, image_columns, image_modes, sound_columns
+from gdsload.conversion.sources.arrow_columns import (
+    ImageColumns,
+    class_names,
+    image_columns,
+    image_modes,
+    sound_columns,
+)
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource, units_of
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, Mode

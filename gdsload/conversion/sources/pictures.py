@@ -16,8 +16,14 @@ from numpy.typing import NDArray
 from gdsload.conversion.input_files import FileOptions, FileSource, SourceFiles
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.first_pictures import ONE_CHANNEL, FirstPictures, palettes_agree
-from gdsload.conversion.sources.opened_images import opened_image, upright, what_pillow_says
+from gdsload.conversion.sources.opened_images import (
+    ONE_CHANNEL,
+    FirstPictures,
+    opened_image,
+    palettes_agree,
+    upright,
+    what_pillow_says,
+)
 from gdsload.errors import FormatError, GdsloadError, OptionError
 from gdsload.shards.encode import EncodedImage
 from gdsload.shards.format.image_header import image_codec, read_image_header

@@ -11,7 +11,7 @@ import torch
 from gdsload.conversion.conversion_options import find_named
 from gdsload.conversion.reasons import of_user
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.first_pictures import notes_on_opened
+from gdsload.conversion.sources.opened_images import notes_on_opened
 from gdsload.errors import FormatError, OptionError
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.pictures import is_picture, picture_array

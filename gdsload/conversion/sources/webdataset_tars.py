@@ -22,7 +22,7 @@ from gdsload.conversion.input_files import open_file
 from gdsload.conversion.reasons import note, reading
 from gdsload.conversion.row_source import sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.npy import decode_npy
+from gdsload.conversion.sources.arrays import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
 from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked_by_magic

@@ -1,124 +1,281 @@
-"""The plan of a benchmark: the dataset, the loader's options, the trials, and the machine."""
+"""The plan of a benchmark: the dataset, the loader's options, the turns, and the machine."""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
 
 from gdsload.backends.names import BackendChoice
+from gdsload.backends.select import dma_is_possible
+from gdsload.engine.steps import Ordered
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
+from gdsload.loader.loader import DataLoader
 from gdsload.loader.paths_and_devices import resolve_device
+from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.order.checks import check_whole
-from gdsload.shards.format.schema import Schema
+from gdsload.system.arrays import IntArray
 from gdsload.system.probe.mounts import find_mount, read_mounts
 from gdsload.system.probe.tree import Tree
+from gdsload.system.ram import memory_room
 from gdsload.system.version import __version__
+from gdsload.tools.doctor.block import find_block
 
 _BATCH_BYTES = 16 * 2**20
+_BLOCK_READ_BYTES = 4 * 2**20
+"""Bytes of a read where neighbours are read together: in order, and with the block shuffle."""
+_TURNS = 9
+_TURNS_SHARE = 0.8
+_RAMP_S = 0.3
+_AROUND_HOT_S, _AROUND_COLD_S = 0.4, 0.8
+"""About what a turn takes besides what is measured: ramps, and dropping a dataset from the page cache."""
+_MOST_WORKERS = 16
+SEED = 0
 
 
-@dataclass(frozen=True, slots=True)
+class Wanted(TypedDict, total=False):
+    """Further options of a plan; see `make_plan`."""
+
+    budget_s: float
+    turns: int | None
+    seconds: float | None
+    cold: bool
+    hot: bool
+    workers: int | None
+    step_ms: float | None
+    torch_row: bool
+
+
+@dataclass(frozen=True)
 class BenchPlan:
     """A measurement.
 
     Attributes:
-        path: the dataset.
-        schema: its fields.
-        files: its shards.
-        samples: how many it has.
-        num_bytes: bytes of its shards.
-        digest: the digest of its content.
+        dataset: what is read.
         device: where batches go.
         batch_size: samples of a batch.
         shuffle: as `gdsload.DataLoader` has it.
-        backends: those of the direct contenders, one each.
-        trials: timed runs of each contender, in each state of the cache.
-        seconds: a trial ends with the first batch after so many; None: with the epoch.
+        order: the order that follows from it.
+        backends: names of backends that are tried.
+        turns: how often each row is measured in each state of the page cache.
+        turn_s: seconds of each, without the ramp.
+        ramp_s: seconds, at the least, that are discarded at the beginning of each.
+        budget_s: seconds that all may take; None: as many as the turns need.
+        cold: whether to measure with the shards out of the page cache.
+        hot: whether to measure with the shards in it.
+        workers: processes of torch's loader.
+        step_ms: how long a training step takes; None: not known.
+        torch_row: whether torch's loader is measured, too.
     """
 
-    path: str
-    schema: Schema
-    files: tuple[str, ...]
-    samples: int
-    num_bytes: int
-    digest: str
+    dataset: ShardDataset
     device: torch.device
     batch_size: int
     shuffle: bool | str
+    order: OrderOptions
     backends: tuple[BackendChoice, ...] = ("auto",)
-    trials: int = 5
-    seconds: float | None = None
+    turns: int = _TURNS
+    turn_s: float = 1.0
+    ramp_s: float = _RAMP_S
+    budget_s: float | None = 120.0
+    cold: bool = True
+    hot: bool = True
+    workers: int = 1
+    step_ms: float | None = None
+    torch_row: bool = True
+
+    @property
+    def path(self) -> str:
+        """The dataset's path."""
+        return self.dataset.path
+
+    @cached_property
+    def files(self) -> tuple[str, ...]:
+        """Its shards."""
+        return tuple(shard.file for shard in self.dataset.shards)
 
     @property
     def on_device(self) -> bool:
         """True if batches go to a device other than the CPU."""
         return self.device.type != "cpu"
 
+    @property
+    def sample_bytes(self) -> float:
+        """Bytes of an average sample."""
+        return max(self.dataset.num_bytes / len(self.dataset), 1.0)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of one read of this dataset in this order: of the largest field of a sample, or of many neighbours."""
+        if self.order.shuffle != "full":
+            return _BLOCK_READ_BYTES
+        columns = self.dataset.stored.columns.values()
+        fixed = [column.row_bytes for column in columns if not column.ragged]
+        rest = int(self.sample_bytes) - sum(fixed)
+        ragged = sum(column.ragged for column in columns)
+        return max([*fixed, rest // max(ragged, 1) if ragged else 0, 1])
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds for what is not a turn: a measurement of the drive, say."""
+        return min(max(self.whole_s / 24, 0.1), 5.0)
+
+    @property
+    def whole_s(self) -> float:
+        """Seconds that all of it may take, or about takes."""
+        return self.budget_s or self.turns_s / _TURNS_SHARE
+
+    @property
+    def turns_s(self) -> float:
+        """About how many seconds the turns take, with what is not measured of them."""
+        around = self.cold * _AROUND_COLD_S + self.hot * _AROUND_HOT_S
+        return self.turns * self.rows_expected * ((self.cold + self.hot) * self.turn_s + around)
+
+    @property
+    def rows_expected(self) -> int:
+        """The number of rows of a state, at most: of paths, their control, `read`, and torch's loader."""
+        own = max(len(self.backends) - ("auto" in self.backends), 1) if self.device.type == "cuda" else 1
+        return own + 2 + self.torch_row
+
+    def ids(self, epoch: int) -> Iterator[IntArray]:
+        """The samples of each batch of an epoch, in the order of gdsload's loader."""
+        order = make_order(self.order, self.dataset.counts.tolist(), SEED, epoch)
+        steps = Ordered(order, Schedule(len(self.dataset), self.batch_size, lanes=order.lanes))
+        return (steps.positions(range(step, step + 1)) for step in range(steps.steps))
+
 
 def make_plan(
     path: str,
     *,
     batch_size: int | None = None,
-    shuffle: bool | str = False,
+    shuffle: bool | str = True,
     device: str | None = None,
-    backends: tuple[BackendChoice, ...] = ("auto",),
-    **bounds: Any,
+    backends: tuple[BackendChoice, ...] | None = None,
+    **wanted: Unpack[Wanted],
 ) -> BenchPlan:
     """Look at a dataset and fill in the defaults.
 
     Args:
         path: the dataset.
         batch_size: samples of a batch; None: about 16 MiB of them.
-        shuffle: False, ``"full"`` or ``"block"``.
+        shuffle: True, False, ``"full"`` or ``"block"``, as of the loader.
         device: where batches go; None for the current accelerator, or the CPU if there is none.
-        backends: names of backends; each is a contender.
-        **bounds: `trials` and `seconds` of the plan.
+        backends: names of backends; None: all that could be of use here.
+        **wanted: `budget_s`: seconds in all (default: 120). `turns`: how often each row is measured (default: 9).
+            `seconds`: of each turn, whatever that takes in all; None: as many as the budget has. `cold`, `hot`: whether
+            to measure in that state of the page cache. `workers`: processes of torch's loader; None: one a core, 16 at
+            most. `step_ms`: how long a training step takes, for the record. `torch_row`: whether torch's loader is
+            measured.
 
     Raises:
         OptionError: if an argument cannot be used, or the dataset has no samples.
         DatasetNotFoundError, FormatError: see `ShardDataset`.
     """
     dataset = ShardDataset(path, mmap=False)
-    samples = len(dataset)
-    if not (samples and any(field.ragged or field.row_bytes for field in dataset.schema.values())):
+    if not (len(dataset) and any(field.ragged or field.row_bytes for field in dataset.schema.values())):
         raise OptionError("the dataset has no samples with bytes: there is nothing to measure", file=dataset.path)
     if batch_size is None:
-        batch_size = min(max(_BATCH_BYTES * samples // max(dataset.num_bytes, 1), 1), samples)
-    check_whole(bounds.get("trials", 1), "trials", 1)
-    return BenchPlan(
-        dataset.path,
-        dataset.schema,
-        tuple(shard.file for shard in dataset.shards),
-        samples,
-        dataset.num_bytes,
-        dataset.digest,
-        resolve_device(device),
-        check_whole(batch_size, "batch_size", 1),
-        shuffle,
-        tuple(dict.fromkeys(backends)),
-        **bounds,
+        batch_size = min(max(_BATCH_BYTES * len(dataset) // max(dataset.num_bytes, 1), 1), len(dataset))
+    found = resolve_device(device)
+    batch_size = check_whole(batch_size, "batch_size", 1)
+    order = DataLoader(dataset, batch_size, shuffle, device="cpu").order_options
+    workers = wanted.get("workers")
+    turns, seconds = wanted.get("turns"), wanted.get("seconds")
+    budget_s = wanted.get("budget_s", 120.0)
+    if not (budget_s > 0 and (seconds is None or seconds > 0)):
+        raise OptionError("is not more than 0 seconds", option="budget" if seconds is None else "seconds")
+    plan = BenchPlan(
+        dataset, found, batch_size, shuffle, order,
+        tuple(dict.fromkeys(backends or _useful(found))),
+        check_whole(_TURNS if turns is None else turns, "turns", 1),
+        budget_s=None if seconds is not None else budget_s,
+        cold=wanted.get("cold", True), hot=wanted.get("hot", True),
+        workers=min(_cores(), _MOST_WORKERS) if workers is None else check_whole(workers, "workers", 1),
+        step_ms=wanted.get("step_ms"), torch_row=wanted.get("torch_row", True),
+    )  # fmt: skip
+    return _timed(plan, seconds)
+
+
+def _useful(device: torch.device) -> tuple[BackendChoice, ...]:
+    """The backends that are tried where none is named."""
+    if device.type != "cuda":
+        return ("auto",)
+    return ("auto", "gds", "bounce", "mapped") if dma_is_possible()[0] else ("auto", "bounce", "mapped")
+
+
+def _timed(plan: BenchPlan, seconds: float | None) -> BenchPlan:
+    """The plan, with the length of its turns: as asked for, or what the budget has room for."""
+    if seconds is None:
+        # The rest goes to what is no turn: bytes compared, limits, the cold start, workers that begin.
+        whole = _TURNS_SHARE * (plan.budget_s or 0)
+        states = plan.turns * plan.rows_expected * max(plan.cold + plan.hot, 1)
+        seconds = max(whole - replace(plan, turn_s=0.0).turns_s, whole / 4) / states
+    return replace(plan, turn_s=seconds, ramp_s=min(_RAMP_S, seconds))
+
+
+def plan_text(plan: BenchPlan) -> str:
+    """The plan in one line: turns, batches, order, and how long all of it takes at most."""
+    about = f"{plan.whole_s:.0f} s" if plan.whole_s < 90 else f"{plan.whole_s / 60:.0f} min"
+    order = {"sequential": "in order"}.get(plan.order.shuffle, f"{plan.order.shuffle} shuffle")
+    return (
+        f"{plan.turns} turns of {plan.turn_s:.2g} s for each row, interleaved; batches of {plan.batch_size} "
+        f"({plan.batch_size * plan.sample_bytes / 2**20:.3g} MiB), {order}; about {about}"
     )
 
 
 def describe(plan: BenchPlan) -> dict[str, Any]:
     """The dataset, for the record."""
-    real, status = os.path.realpath(plan.path), os.stat(plan.path)
-    mount = find_mount(read_mounts(Tree()), real, f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}")
+    real, status, tree = os.path.realpath(plan.path), os.stat(plan.path), Tree()
+    mount = find_mount(read_mounts(tree), real, f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}")
+    block = find_block(tree, mount) if mount else None
+    room = memory_room(tree) or 0
     return {
         "path": plan.path,
-        "digest": plan.digest,
-        "samples": plan.samples,
-        "bytes": plan.num_bytes,
+        "digest": plan.dataset.digest,
+        "samples": len(plan.dataset),
+        "bytes": plan.dataset.num_bytes,
         "shards": len(plan.files),
-        "schema": plan.schema.to_json(),
+        "schema": plan.dataset.schema.to_json(),
         "file_system": mount.kind if mount else "unknown",
+        "drive": (block.detail.strip() or block.name) if block else None,
+        "read_bytes": plan.read_bytes,
+        "memory_bytes": room,
+        "fits_memory": plan.dataset.num_bytes <= room,
+    }
+
+
+def conditions(plan: BenchPlan) -> dict[str, Any]:
+    """How it is measured, for the record."""
+    notes = [
+        "cold: not in this kernel's page cache; what caches drives and hosts below it have is not known",
+        "cold: a turn is cut where much has been read ahead that was not asked for; each part has a new loader",
+        "rates are taken after a ramp; the time of a batch is that from the one before it",
+        "bytes from the drive: /proc/PID/io of this process and its workers, during the turns",
+        "the consumer does nothing with the batches",
+    ]
+    if not plan.on_device:
+        notes.insert(0, "no accelerator: batches of all rows end in RAM, and no number here is about VRAM")
+    return {
+        "device": str(plan.device),
+        "batch_size": plan.batch_size,
+        "batch_bytes": int(plan.batch_size * plan.sample_bytes),
+        "shuffle": {"sequential": "none"}.get(plan.order.shuffle, plan.order.shuffle),
+        "turns": plan.turns,
+        "turn_s": plan.turn_s,
+        "ramp_s": plan.ramp_s,
+        "budget_s": plan.budget_s,
+        "step_ms": plan.step_ms,
+        "workers": plan.workers,
+        "unavailable": {},
+        "notes": notes,
     }
 
 
@@ -126,10 +283,11 @@ def machine(device: torch.device) -> dict[str, Any]:
     """The machine, for the record."""
     found = {
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": _cores(),
         "ram_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release(),
         "gpu": None,
+        "load": os.getloadavg()[0],
     }
     if device.type == "cuda":
         driver = (Tree().text("/proc/driver/nvidia/version") or "").partition("\n")[0]
@@ -148,6 +306,10 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "cuda": torch.version.cuda or "none",
     }
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _cpu_model() -> str:

@@ -90,6 +90,21 @@ def drop(files: Sequence[str]) -> Residency:
     return found
 
 
+def who_maps(files: Sequence[str]) -> str:
+    """Another process that maps one of these files, as ``pid 4711 python``; empty if none is seen."""
+    real = {os.path.realpath(file) for file in files}
+    for process in filter(str.isdecimal, os.listdir("/proc")):
+        if int(process) == os.getpid():
+            continue
+        with suppress(OSError):  # it has ended, or is another user's
+            with open(f"/proc/{process}/maps", encoding="utf-8", errors="replace") as maps:
+                mapped = {line[line.index("/") :].rstrip("\n") for line in maps if "/" in line}
+            if mapped & real:
+                with open(f"/proc/{process}/comm", encoding="utf-8", errors="replace") as name:
+                    return f"pid {process} {name.read().strip()}"
+    return ""
+
+
 def fill(files: Sequence[str]) -> Residency:
     """Read whole files, and return which of their pages are in the page cache then."""
     buffer = bytearray(_READ_BYTES)

@@ -1,24 +1,25 @@
-"""The check, before anything is timed, that every contender hands out the dataset's bytes."""
+"""The check, before anything is timed, that every row hands out the dataset's bytes."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from contextlib import closing
+from typing import Any, cast
 
 import numpy as np
 import torch
 import xxhash
-from numpy.typing import NDArray
 
 from gdsload.engine.assemble import Batch
 from gdsload.errors import ReadError
-from gdsload.loader.dataset import ShardDataset
 from gdsload.shards.encode import sample_of
 from gdsload.shards.values import memory_of
 from gdsload.tools.bench.bench_plan import BenchPlan
-from gdsload.tools.bench.routes import Route
+from gdsload.tools.bench.rows import Row
 
-_SAMPLES = 512
+_SAMPLES, _LEAST_SAMPLES, _SAMPLES_OF_A_BATCH = 512, 4, 128
+_BYTES = 64 * 2**20
+_MOST_S = 2.0
 _SEED = 0
 
 _Digest = tuple[bytes, int]
@@ -32,7 +33,7 @@ class Reference:
     """
 
     def __init__(self, plan: BenchPlan) -> None:
-        self._dataset = ShardDataset(plan.path, mmap=False)
+        self._dataset = plan.dataset
         self._known: dict[int, _Digest] = {}
 
     def digest(self, index: int) -> _Digest:
@@ -42,60 +43,43 @@ class Reference:
         return self._known[index]
 
 
-def check_route(route: Route, plan: BenchPlan, reference: Reference) -> dict[str, Any]:
-    """Run an epoch, as far as a trial goes, and compare samples of it with the dataset's.
+def check_row(row: Row, plan: BenchPlan, reference: Reference) -> dict[str, Any]:
+    """Compare samples of the first batches of a row with the dataset's, in the order that the loader is to have.
 
-    Up to 512 samples are compared, drawn with a fixed seed; all are counted: none may come twice or, in a whole epoch,
-    be missing.
+    Up to 512 samples and about 64 MiB of them are compared, drawn with a fixed seed, of what comes within two seconds.
 
     Returns:
         The comparison, for the record.
 
     Raises:
-        ReadError: if a sample is not what the dataset holds, comes twice or is missing.
+        ReadError: if a sample is not what the dataset holds, or a batch has fewer or more.
     """
-    indexed = "index" not in plan.schema  # else the loader could not add indices, but in order they are known
-    chosen = _positions(plan)
-    seen = np.zeros(plan.samples, bool)
+    most = max(min(_SAMPLES, int(_BYTES / plan.sample_bytes)), _LEAST_SAMPLES)
+    random = np.random.default_rng(_SEED)
     found: dict[int, _Digest] = {}
-    position, until = 0, time.monotonic() + (plan.seconds or float("inf"))
-    with route.open(plan, shuffle=plan.shuffle if indexed else False, with_index=indexed) as loader:
-        for batch in loader:
-            arrived = route.arrive(batch, plan)
-            ids = arrived.pop("index").cpu().numpy() if indexed else np.arange(position, position + _size(arrived))
-            _tick(route, seen, ids)
-            for row in chosen[(chosen >= position) & (chosen < position + len(ids))] - position:
-                found[int(ids[row])] = _digest(sample_of(arrived, int(row)))
-            position += len(ids)
-            if found and time.monotonic() > until:
+    row.open()
+    until = time.monotonic() + _MOST_S
+    expected = plan.ids(0)
+    with closing(cast("Any", row.epoch(0))) as batches:
+        for ids in expected:
+            batch = next(batches, None)
+            if batch is None or _size(batch) != len(ids):
+                count = 0 if batch is None else _size(batch)
+                raise _wrong(row, f"a batch has {count} samples, and {len(ids)} were to come")
+            for place in random.permutation(len(ids))[: min(_SAMPLES_OF_A_BATCH, most - len(found))].tolist():
+                found[int(ids[place])] = _digest(sample_of(batch, place))
+            if len(found) >= most or time.monotonic() > until:
                 break
-        else:
-            if not seen.all():
-                raise _wrong(route, f"sample {int(np.argmin(seen))} did not come in a whole epoch")
+    row.rest()
     for index, digest in found.items():
         if digest != reference.digest(index):
-            raise _wrong(route, f"sample {index} has other bytes than ShardDataset reads")
-    compared = sum(nbytes for _, nbytes in found.values())
-    whole = {"epoch_samples": position, "whole_epoch": bool(seen.all())}
-    return {"contender": route.name, "samples": len(found), "bytes": compared} | whole
+            raise _wrong(row, f"sample {index} has other bytes than ShardDataset reads, or comes at another place")
+    return {"row": row.name, "samples": len(found), "bytes": sum(nbytes for _, nbytes in found.values())}
 
 
-def _positions(plan: BenchPlan) -> NDArray[np.int64]:
-    random = np.random.default_rng(_SEED)
-    return np.sort(random.choice(plan.samples, min(_SAMPLES, plan.samples), replace=False)).astype(np.int64)
-
-
-def _tick(route: Route, seen: NDArray[np.bool_], ids: NDArray[np.int64]) -> None:
-    if ids.size and (ids.min() < 0 or ids.max() >= len(seen)):
-        raise _wrong(route, f"it hands out samples from {ids.min()} to {ids.max()}, of {len(seen)}")
-    if seen[ids].any() or len(np.unique(ids)) != len(ids):
-        raise _wrong(route, "a sample came twice in an epoch")
-    seen[ids] = True
-
-
-def _wrong(route: Route, what: str) -> ReadError:
+def _wrong(row: Row, what: str) -> ReadError:
     return ReadError(
-        f"contender {route.name!r} is wrong, and nothing was measured: {what}",
+        f"row {row.name!r} is wrong, and nothing was measured: {what}",
         remedy="Do not train with this backend. ShardDataset.verify() tells whether the files are sound.",
     )
 

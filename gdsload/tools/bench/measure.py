@@ -2,183 +2,270 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from typing import Any
+from contextlib import ExitStack, closing
+from typing import Any, cast
 
 from gdsload.loader.loader import DataLoader
+from gdsload.system.drive_rate import DriveRate, measure_drive
 from gdsload.system.probe.mounts import IN_MEMORY
-from gdsload.system.probe.tree import Tree
-from gdsload.system.ram import memory_room
 from gdsload.system.units import format_bytes
-from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, versions
-from gdsload.tools.bench.cache_state import drop, fill, look, why_blind
-from gdsload.tools.bench.check import Reference, check_route
-from gdsload.tools.bench.routes import Route, make_routes
-from gdsload.tools.bench.trial import run_trial, summarise
+from gdsload.tools.bench.bench_plan import SEED, BenchPlan, conditions, describe, machine, versions
+from gdsload.tools.bench.cache_state import drop, fill, look, who_maps, why_blind
+from gdsload.tools.bench.check import Reference, check_row
+from gdsload.tools.bench.limits import drive_limit, link_limit, memory_limit, shown
+from gdsload.tools.bench.rows import ControlRow, Row, make_rows, sample_bytes, synchronise
+from gdsload.tools.bench.summary import limit_of, noise_of, summary
+from gdsload.tools.bench.turns import run_turn, settle
 
 Progress = Callable[[str, int, int], None]
-"""Called with a text on the present step, the trials that are done, and the number of trials. An error that it raises
-ends the measurement."""
+"""Called with a text on the present step, the turns that are done, and the number of turns. An error that it raises
+ends the measurement, KeyboardInterrupt with a record."""
 
-_MOST_UNTIMED = 4
-_SHORT_S = 0.5
+SCHEMA = 1
+_EPOCHS = 3
+_OVER = 1.1
+"""Share of its time by which a state may be late: a round less is a worse measurement."""
+_AGAIN_S = 0.3
+"""Seconds for which the drive is measured again in each round: what it gives changes on shared machines."""
 
 
-def run_bench(
-    plan: BenchPlan, *, cold: bool = True, hot: bool = True, progress: Progress | None = None
-) -> dict[str, Any]:
-    """Compare bytes, then measure.
+def run_bench(plan: BenchPlan, *, progress: Progress | None = None) -> dict[str, Any]:
+    """Compare bytes, then measure. Ctrl-C ends it with what has been measured by then.
+
+    It starts processes for torch's loader: a script calls it below ``if __name__ == "__main__":``.
 
     Args:
         plan: what is measured.
-        cold: whether to measure with the shards out of the page cache.
-        hot: whether to measure with the shards in it.
         progress: see `Progress`.
 
     Returns:
-        The record: plain dicts, lists, numbers and texts. ``cold`` and ``hot`` are None if not asked for; if that state
-        of the cache was not possible, they have no contenders, and ``state`` has the reason.
+        The record: plain dicts, lists, numbers and texts. ``cold`` and ``hot`` are None if not asked for, or if they
+        were not begun; if that state of the cache was not possible, they have no rows, and ``state`` has the reason.
+        ``stopped`` tells after how many turns Ctrl-C or SIGTERM came.
 
     Raises:
-        ReadError: if a contender hands out wrong bytes, or a file cannot be read.
-        BackendUnavailableError: if a backend cannot be used.
+        ReadError: if a row hands out wrong bytes, or a file cannot be read.
+        BackendUnavailableError: if no backend can be used.
     """
-    routes, dataset = make_routes(plan), describe(plan)
-    trials = plan.trials * len(routes)
-    steps = _Steps(trials * (cold + hot), progress)
-    steps.say("comparing bytes")
-    reference = Reference(plan)
-    record: dict[str, Any] = {
-        "machine": machine(plan.device),
-        "versions": versions(),
-        "dataset": dataset,
-        "conditions": _conditions(plan),
-        "contenders": [
-            {"name": route.name, "way": route.way, "backend": route.backend or "host, then copied"} for route in routes
-        ],
-        "verified": [check_route(route, plan, reference) for route in routes],
-    }
-    states = [("cold", _measure_cold)] * cold + [("hot", _measure_hot)] * hot
-    record |= {"cold": None, "hot": None}
-    for number, (name, measure) in enumerate(states):
-        steps.done = trials * number
-        steps.say(f"{name}, preparing")
+    with ExitStack() as stack:
+        bench = _Bench(plan, progress, stack)
         try:
-            if blind := why_blind(plan.files):
-                raise _RefusedError(blind)
-            record[name] = measure(plan, routes, dataset["file_system"], steps)
-        except _RefusedError as why:
-            record[name] = {"state": f"not {name}: {why}", "contenders": []}
-    return record
+            bench.run()
+        except KeyboardInterrupt as error:
+            by = "Ctrl-C" if type(error) is KeyboardInterrupt else "SIGTERM"
+            bench.record["stopped"] = f"by {by} after {bench.done} of {bench.of} turns"
+        return bench.finished()
 
 
 class _RefusedError(Exception):
-    """The page cache cannot be in the state that trials are to begin in, and why."""
+    """The page cache cannot be in the state that turns are to begin in, and why."""
 
 
-class _Steps:
-    """The trials of a measurement, counted as they begin."""
+class _Bench:
+    """A measurement that runs."""
 
-    def __init__(self, trials: int, progress: Progress | None) -> None:
-        self._of, self._progress, self.done = trials, progress, 0
+    def __init__(self, plan: BenchPlan, progress: Progress | None, stack: ExitStack) -> None:
+        self.plan, self._progress, self._stack = plan, progress, stack
+        self.done, self.of = 0, 1
+        self._drive: DriveRate | None = None
+        self._again: list[float] = []
+        self._begun = time.monotonic()
+        self._taken: dict[str, list[tuple[Row, list[tuple[dict[str, Any], list[float]]]]]] = {}
+        self.record: dict[str, Any] = {
+            "schema": SCHEMA,
+            "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            "command": f"gdsload bench {plan.path}",
+            "machine": machine(plan.device),
+            "versions": versions(),
+            "dataset": describe(plan),
+            "conditions": conditions(plan),
+            "verified": [],
+            "limits": {"drive": None, "drive_why": "it was not measured", "link": None, "memory": None},
+            "cold_start": None,
+            "cold": None,
+            "hot": None,
+            "stopped": None,
+        }
 
-    def say(self, what: str) -> None:
-        """Report a step."""
+    def run(self) -> None:
+        """Measure everything."""
+        plan, record = self.plan, self.record
+        self._say("looking for paths")
+        cold, hot, record["conditions"]["unavailable"] = make_rows(plan)
+        every = list(dict.fromkeys([*cold, *hot]))
+        self.of = plan.turns * (len(cold) * plan.cold + len(hot) * plan.hot)
+        for row in every:
+            self._stack.callback(row.close)
+        reference = Reference(plan)
+        for row in every:
+            known = {checked["row"] for checked in record["verified"]}
+            if row.name not in known and not isinstance(row, ControlRow):
+                self._say(f"comparing bytes: {row.name}")
+                record["verified"].append(check_row(row, plan, reference))
+        self._limits()
+        if plan.cold:
+            self._state("cold", cold, self._cold)
+        if plan.hot:
+            self._state("hot", hot, self._hot)
+
+    def _say(self, what: str) -> None:
         if self._progress is not None:
-            self._progress(what, self.done, self._of)
+            self._progress(what, self.done, self.of)
 
-    def trial(self, state: str) -> None:
-        """Begin a trial."""
-        self.say(f"{state}, trial {self.done + 1} of {self._of}")
+    def _limits(self) -> None:
+        self._say("limits of the machine")
+        limits, plan = self.record["limits"], self.plan
+        limits["link"] = link_limit(plan.device, plan.limit_s / 10)
+        limits["memory"] = memory_limit(plan.limit_s / 10)
+        self._drive, why = drive_limit(plan, plan.limit_s)
+        limits["drive_why"] = why or None
+        if self._drive is not None:
+            limits["drive"] = shown(self._drive, [])
+
+    def _state(self, name: str, rows: list[Row], measure: Callable[[Sequence[Row]], str]) -> None:
+        """The turns of one state of the page cache."""
+        taken = self._taken[name] = [(row, []) for row in rows]
+        self._say(f"{name}, preparing")
+        try:
+            if blind := why_blind(self.plan.files):
+                raise _RefusedError(blind)
+            self.record[name] = {"state": name, "checked": "", "rows": []}
+            self.record[name]["checked"] = measure(rows)
+        except _RefusedError as why:
+            self.record[name] = {"state": f"not {name}: {why}", "checked": "", "rows": []}
+            taken.clear()
+            self.done = self.plan.turns * len(rows)
+
+    def _take(self, name: str, turn: int, row: Row, prepare: Callable[[], None] | None) -> None:
+        self._say(f"{name}, turn {self.done + 1} of {self.of}: {row.name}")
+        found = run_turn(row, self.plan, turn, prepare)
+        next(turns for one, turns in self._taken[name] if one is row).append(found)
         self.done += 1
 
+    def _rounds(self, name: str, rows: Sequence[Row]) -> Iterator[tuple[int, Row]]:
+        """The turns of a state, as many rounds of them as the budget has room for."""
+        plan, left = self.plan, float("inf")
+        if plan.budget_s is not None:
+            left = self._begun + plan.budget_s - time.monotonic()
+            left /= 2 if name == "cold" and plan.hot else 1
+        until = time.monotonic() + left * _OVER
+        for turn, row in rounds(rows, plan.turns):
+            if row is rows[turn % len(rows)] and turn and time.monotonic() > until:
+                note = f"{name}: the budget of {plan.budget_s:.3g} s was over after {turn} of {plan.turns} turns"
+                self.record["conditions"]["notes"].append(note)
+                self.of -= (plan.turns - turn) * len(rows)
+                return
+            yield turn, row
 
-def _conditions(plan: BenchPlan) -> dict[str, Any]:
-    notes = [
-        "cold: not in this kernel's page cache; what caches drives and hosts below it have is not known",
-        "cold: each trial has a new loader, and what it opens for its first batch is in the time",
-        "hot: each contender keeps its loader, and untimed epochs come first",
-        "the consumer does nothing with the batches",
-    ]
-    if not plan.on_device:
-        notes.insert(0, "no accelerator: batches of all contenders end in RAM, and no number here is about VRAM")
-    return {
-        "device": str(plan.device),
-        "batch_size": plan.batch_size,
-        "shuffle": plan.shuffle or "none",
-        "ragged": "offsets",
-        "trials": plan.trials,
-        "seconds": plan.seconds,
-        "notes": notes,
-    }
+    def _cold(self, rows: Sequence[Row]) -> str:
+        for row in rows:
+            if row.maps:
+                row.close()
+        most = self._drop()
+        self._cold_start()
 
+        def prepare() -> None:
+            nonlocal most
+            most = max(most, self._drop())
 
-def turns(routes: Sequence[Route], trials: int) -> Iterator[tuple[int, Route]]:
-    """Every contender once a round, each round beginning with the next one."""
-    for number in range(trials):
-        first = number % len(routes)
-        for route in [*routes[first:], *routes[:first]]:
-            yield number, route
+        for turn, row in self._rounds("cold", rows):
+            if row is rows[turn % len(rows)] and self._drive is not None:
+                self._again += [self._drive_again()]
+            self._take("cold", turn, row, prepare)
+            if row.maps:
+                row.close()
+        return f"at most {most:.2%} of the pages in the page cache, by mincore, before each part of a turn"
 
+    def _drop(self) -> float:
+        """Drop the shards from the page cache; returns the share of their pages that has stayed."""
+        found = drop(self.plan.files)
+        if found.cold:
+            return found.share
+        why = "another process maps, reads or writes them, or the file system keeps them"
+        if who := who_maps(self.plan.files):
+            why = f"another process maps them ({who})"
+        elif (kind := self.record["dataset"]["file_system"]) in IN_MEMORY:
+            why = f"a {kind} has its files in memory alone"
+        raise _RefusedError(f"{found}, after they were dropped: {why}")
 
-def _measure_cold(plan: BenchPlan, routes: Sequence[Route], file_system: str, steps: _Steps) -> dict[str, Any]:
-    """Trials with the shards out of the page cache."""
-    trials: dict[str, list[dict[str, Any]]] = {route.name: [] for route in routes}
-    most = 0.0
-    for number, route in turns(routes, plan.trials):
-        with route.open(plan, shuffle=plan.shuffle) as loader:
-            found = drop(plan.files)
-            if not found.cold:
-                why = "another process maps, reads or writes them, or the file system keeps them"
-                why = f"a {file_system} has its files in memory alone" if file_system in IN_MEMORY else why
-                raise _RefusedError(f"{found}, after they were dropped: {why}")
-            most = max(most, found.share)
-            steps.trial("cold")
-            trial = run_trial(route, loader, plan, number)
-        trials[route.name].append({"resident_share_before": found.share} | trial)
-    state = {"state": "cold", "checked": f"{found}, before the last trial", "most_resident_share": most}
-    return state | _measured(routes, trials)
+    def _drive_again(self) -> float:
+        found = cast("DriveRate", self._drive)
+        depth = found.threads, found.depth // found.threads
+        return measure_drive(
+            self.plan.files, found.read_bytes, min(_AGAIN_S, self.plan.turn_s), (depth,), in_order=()
+        ).gb_per_s
 
+    def _cold_start(self) -> None:
+        """Three epochs of a new loader with default options, if there is time for them."""
+        plan, record = self.plan, self.record
+        most_s = plan.whole_s / 10
+        about_s = plan.dataset.num_bytes / 1e9 / self._drive.gb_per_s if self._drive else 0.0
+        self._say("cold start")
+        epochs = [] if about_s > most_s else list(_epochs(plan, most_s))
+        if len(epochs) < _EPOCHS:
+            note = f"no cold start was measured: three epochs take more than {most_s:.3g} s of the budget"
+            record["conditions"]["notes"].append(note)
+        else:
+            record["cold_start"] = {"state": "cold", "epochs": epochs}
 
-def _measure_hot(plan: BenchPlan, routes: Sequence[Route], file_system: str, steps: _Steps) -> dict[str, Any]:
-    """Trials with the shards in the page cache."""
-    room = memory_room(Tree()) or 0
-    if plan.num_bytes > room and file_system not in IN_MEMORY:
-        size = format_bytes(plan.num_bytes)
-        raise _RefusedError(f"the dataset has {size}, and {format_bytes(room)} of memory are to be had")
-    if not (found := fill(plan.files)).hot:
-        raise _RefusedError(f"{found}, after they were read")
-    trials: dict[str, list[dict[str, Any]]] = {route.name: [] for route in routes}
-    with ExitStack() as stack:
-        loaders = {route.name: stack.enter_context(route.open(plan, shuffle=plan.shuffle)) for route in routes}
-        steps.say("hot, epochs that are not timed")
-        untimed = {route.name: settle(route, loaders[route.name], plan) for route in routes}
-        for number, route in turns(routes, plan.trials):
-            steps.trial("hot")
-            trials[route.name].append(run_trial(route, loaders[route.name], plan, number))
+    def _hot(self, rows: Sequence[Row]) -> str:
+        data, plan = self.record["dataset"], self.plan
+        if not data["fits_memory"] and data["file_system"] not in IN_MEMORY:
+            room = f"{format_bytes(data['memory_bytes'])} of memory are to be had"
+            raise _RefusedError(f"the dataset has {format_bytes(data['bytes'])}, and {room}")
+        if not (found := fill(plan.files)).hot:
+            raise _RefusedError(f"{found}, after they were read")
+        self._say("hot, epochs that are not timed")
+        for row in rows:
+            settle(row, plan, plan.limit_s if plan.on_device else plan.ramp_s)
+        for turn, row in self._rounds("hot", rows):
+            self._take("hot", turn, row, None)
         found = look(plan.files)
-    if not found.hot:
-        raise _RefusedError(f"{found}, after the last trial")
-    state = {"state": "hot", "checked": f"{found}, after the last trial", "untimed_epochs": untimed}
-    return state | _measured(routes, trials)
+        if not found.hot:
+            raise _RefusedError(f"{found}, after the last turn")
+        return f"{found}, after the last turn"
+
+    def finished(self) -> dict[str, Any]:
+        """The record, of the turns that were taken."""
+        limits = self.record["limits"]
+        if self._drive is not None:
+            limits["drive"] = shown(self._drive, self._again)
+        limits["noise"] = {"cold": None, "hot": None}
+        for name, taken in self._taken.items():
+            if (state := self.record[name]) is not None:
+                limit = limit_of(limits, name)
+                state["rows"] = [summary(row, turns, limit, cold=name == "cold") for row, turns in taken if turns]
+                limits["noise"][name] = noise_of(state["rows"])
+        return self.record
 
 
-def _measured(routes: Sequence[Route], trials: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    shortest = min(trial["seconds"] for entries in trials.values() for trial in entries)
-    warning = ""
-    if shortest < _SHORT_S:
-        warning = f"a trial took {shortest * 1000:.3g} ms alone: so short, begin and chance weigh more than the path"
-    return {"warning": warning, "contenders": [summarise(route, trials[route.name]) for route in routes]}
+def _epochs(plan: BenchPlan, most_s: float) -> Iterator[dict[str, float]]:
+    """The first epochs of a new loader, as long as they take no more than so many seconds in all."""
+    begun = time.perf_counter()
+    with DataLoader(
+        plan.path, plan.batch_size, plan.shuffle, device=plan.device, ragged="offsets", seed=SEED
+    ) as loader:
+        for _ in range(_EPOCHS):
+            started, first_s, nbytes = time.perf_counter(), 0.0, 0
+            with closing(cast("Any", iter(loader))) as batches:
+                for batch in batches:
+                    if not first_s:
+                        synchronise(plan.device)
+                        first_s = time.perf_counter() - started
+                    nbytes += sample_bytes(batch)
+                    if time.perf_counter() - begun > most_s:
+                        return
+            synchronise(plan.device)
+            seconds = time.perf_counter() - started
+            yield {"seconds": seconds, "gb_per_s": nbytes / seconds / 1e9, "first_batch_s": first_s}
 
 
-def settle(route: Route, loader: DataLoader, plan: BenchPlan) -> int:
-    """Run epochs until bytes take the same paths as in the epoch before: registering shards takes a while."""
-    before: dict[str, float] = {}
-    for number in range(_MOST_UNTIMED):
-        moved = run_trial(route, loader, plan, number, whole=not number)["bytes_by_path"]
-        shares = {path: round(count / sum(moved.values()), 2) for path, count in moved.items()}
-        if shares == before:
-            return number + 1
-        before = shares
-    return _MOST_UNTIMED
+def rounds(rows: Sequence[Row], turns: int) -> Iterator[tuple[int, Row]]:
+    """Every row once a round, each round beginning with the next one."""
+    for number in range(turns):
+        first = number % len(rows)
+        for row in [*rows[first:], *rows[:first]]:
+            yield number, row

@@ -102,7 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             others = {word.partition("=")[0] for word in words if word.startswith("--")}.difference(flags(parser))
             if late is not None and others:
                 late(parser, others)
-            chosen, extras = whole.parse_known_args(words, argparse.Namespace(typed=partial(_typed, parser)))
+            chosen, extras = whole.parse_known_args(
+                words, argparse.Namespace(words=words, typed=partial(_typed, parser))
+            )
             if parser is whole or extras:
                 parser.refuse(extras)
             code: int = chosen.run(chosen)

@@ -176,7 +176,7 @@ def _spread(wide: NDArray[np.float64], *, whole: bool) -> Spread:
         places, bins = finite - least, int(greatest - least) + 1
     else:
         room = greatest / 2 - least / 2  # halves, since the whole may be no float
-        places = (finite / 2 - least / 2) * (BINS / room) if room else np.zeros_like(finite)
+        places = (finite / 2 - least / 2) / room * BINS if room else np.zeros_like(finite)
         bins = BINS if room else 1
     bars = np.bincount(places.astype(np.int64).clip(0, bins - 1), minlength=bins)
     infinite = wide.size - finite.size - nan

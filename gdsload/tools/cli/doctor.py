@@ -213,21 +213,22 @@ def _section(title: str, texts: Iterable[str], width: int, painted: Paint, *, wh
 
 def _steps(ways: Sequence[Way], width: int) -> list[str]:
     """The steps of the ways: those of both, then those of each, side by side where there is room."""
+    from gdsload.tools.doctor.ways import TITLES, nearest_first
+
     common = ways[0].steps[: ways[0].common]
     lines = wrapped("first, on either way:", width) if common else []
     lines += _numbered(common, 1, "", width)
     side = (width - 4) // 2 if width + _indent(width) >= _TWO_COLUMNS else width
     columns = []
     for letter, way in zip("AB", ways, strict=False):
-        from gdsload.tools.doctor.ways import TITLES
-
-        holds = f"{letter}. {TITLES[way.name]}: {way.holds} of {way.of} conditions hold"
-        column = wrapped(holds, side, rest="   ")
-        for obstacle in way.obstacles:
-            column += wrapped(f"not possible here: {plain(obstacle)}", side, first="   ", rest="   ")
+        near = "; nearest" * (way == nearest_first(ways)[0])
+        column = wrapped(f"{letter}. {TITLES[way.name]} ({way.holds} of {way.of} hold{near})", side, rest="   ")
+        failing = [f"not possible here: {plain(text)}" for text in way.obstacles]
+        for text in (*failing, *(f"not known: {plain(text)}" for text in way.unclear)):
+            column += wrapped(text, side, first="   ", rest="   ")
         own = way.steps[way.common :]
         column += [] if way.obstacles else _numbered(own, len(common) + 1, letter.lower(), side)
-        columns.append(column if own or way.obstacles or common else [*column, "   nothing is left to do"])
+        columns.append(column)
     if side == width:
         return lines + [line for column in columns for line in column]
     return lines + [f"{left:<{side}}    {right}".rstrip() for left, right in zip_longest(*columns, fillvalue="")]

@@ -6,11 +6,13 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gdsload.errors import OptionError, WriteError
+from gdsload.loader.described import HEADINGS, field_rows
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.picks import PICKS, pick_samples
 from gdsload.tools.cli.samples import caption, facts, lines, metadata_lines
@@ -19,7 +21,6 @@ from gdsload.tools.cli.usage import Commands, Parser, as_count
 
 if TYPE_CHECKING:
     from gdsload.shards.catalog import Catalog
-    from gdsload.shards.format.schema import Field
     from gdsload.tools.doctor.volumes import Volume
 
 
@@ -103,15 +104,13 @@ def _show(found: Catalog, shards: int) -> None:
     for line in metadata_lines(found.metadata):
         say_wrapped(line, rest="  ")
     say("")
-    rows = [("field", "type", "shape", "a sample takes")]
-    rows += [(plain(name), _kind(field), _shape(field), _size(field)) for name, field in found.schema.items()]
-    _print_table(rows)
+    _print_table([HEADINGS[:3], *field_rows(found.schema, {})])
     say("")
-    _print_table([("drive", "shards", "size", ""), *map(_drive, _volumes(found.path))])
+    _print_table([("drive", "shards", "size"), *map(_drive, _volumes(found.path))])
     say("")
-    rows = [("shard", "samples", "size", "")]
+    rows = [("shard", "samples", "size")]
     rows += [
-        (os.path.basename(source.path), str(source.samples), format_bytes(source.file_bytes), "")
+        (os.path.basename(source.path), str(source.samples), format_bytes(source.file_bytes))
         for source in found.sources[:shards]
     ]
     _print_table(rows)
@@ -194,22 +193,6 @@ def _tree(found: Catalog) -> dict[str, object]:
     }
 
 
-def _kind(field: Field) -> str:
-    return field.kind if field.is_string else field.dtype.name
-
-
-def _shape(field: Field) -> str:
-    if field.is_string:
-        return "-"
-    return "[" + ", ".join("*" if size is None else str(size) for size in field.shape) + "]"
-
-
-def _size(field: Field) -> str:
-    if field.is_string:
-        return "varies"
-    return f"{format_bytes(field.row_bytes)} a row" if field.ragged else format_bytes(field.row_bytes)
-
-
 def _volumes(path: str) -> tuple[Volume, ...]:
     """The mounts that the shards are on."""
     from gdsload.tools.doctor.context import locate
@@ -218,15 +201,15 @@ def _volumes(path: str) -> tuple[Volume, ...]:
     return locate(System(), path).volumes
 
 
-def _drive(volume: Volume) -> tuple[str, str, str, str]:
+def _drive(volume: Volume) -> tuple[str, str, str]:
     device = f" ({plain(volume.device)})" if volume.device else ""
-    return f"{plain(volume.point)}{device}", str(volume.shards), format_bytes(volume.nbytes), ""
+    return f"{plain(volume.point)}{device}", str(volume.shards), format_bytes(volume.nbytes)
 
 
-def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
     """Print a table; where a terminal is too narrow for it, each row in two lines."""
     lines, width = table(rows), terminal_width(sys.stdout)
     if width is not None and max(map(len, lines)) > width:
-        lines = [line for name, *more in rows[1:] for line in (name, f"  {' · '.join(filter(None, more))}")]
+        lines = [line for name, *more in rows[1:] for line in (name, f"  {' · '.join(more)}")]
     for line in lines:
         say(plain(line))

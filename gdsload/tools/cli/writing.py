@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from gdsload.shards.format.metadata import class_names
+from gdsload.loader.described import field_rows
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.terminal import Bar, elapsed, plain, say, say_wrapped
 from gdsload.tools.cli.usage import add_list
@@ -123,26 +123,17 @@ def _show(report: ConvertReport, seconds: float | None) -> None:
     from gdsload.shards.catalog import open_catalog
 
     found = open_catalog(report.path)
-    names = class_names(found.metadata)
-    first = next(iter(names.values()), [])
-    of = f" of {len(first)} classes" if len(first) > 1 else ""
-    words = [
-        f"{counted(report.samples, 'sample')}{of}",
-        f"{format_bytes(report.nbytes)} in {counted(report.shards, 'shard')}",
-    ]
+    size = f"{format_bytes(report.nbytes)} in {counted(report.shards, 'shard')}"
+    words = [counted(report.samples, "sample"), size]
     if seconds is not None:
         words.append(elapsed(seconds))
         if not report.resumed:
             words.append(f"{_figure(report.samples / max(seconds, 1e-3))} samples/s")
     say_wrapped(f"{_short(report.path)}: {', '.join(words)}", rest="  ")
-    fields = [f"{name} {field}".removesuffix(" []") + _between(names.get(name)) for name, field in found.schema.items()]
+    rows = field_rows(found.schema, found.metadata)
+    fields = [f"{name} {kind}{''.join(f' ({one})' for one in classes if one)}" for name, kind, _, *classes in rows]
     more = [f"{len(fields) - _FIELDS} more"] if len(fields) > _FIELDS else []
     say_wrapped(" · ".join([*fields[:_FIELDS], *more]), first="  ", rest="  ")
-
-
-def _between(names: Sequence[str] | None) -> str:
-    """The first and the last of some classes' names."""
-    return f" ({' … '.join(dict.fromkeys((names[0], names[-1])))})" if names else ""
 
 
 def _figure(number: float) -> str:

@@ -11,7 +11,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
@@ -106,7 +106,7 @@ def diagnose(
     gpu, files, found = _trials(system, place, build, device or "", probe=probe, timeout_s=timeout_s)
     context = Context(system, place, build, gpu, files, found, device or "")
     findings = _check(context)
-    return Report(_machine(context), findings, judge(findings), find_ways(findings))
+    return Report(_machine(context, findings), findings, judge(findings), find_ways(findings))
 
 
 def _trials(
@@ -138,10 +138,7 @@ def _trials(
     def try_all() -> tuple[GpuTrial, tuple[FileTrial, ...], CufileProbe | None]:
         with contextlib.ExitStack() as stack:
             places = [volume.folder if volume.shards else place.real for volume in place.volumes]
-            files = [
-                stack.enter_context(trial_file(system.tree.at(one), may_make=place.exists is True)) or ""
-                for one in places
-            ]
+            files = [stack.enter_context(trial_file(system.tree.at(one))) or "" for one in places]
             gpu = _start(lambda: calls.try_gpu(files[0] if files else "", device, timeout_s) if ask_gpu else no_gpu)
             trials = [_start(partial(calls.try_file, file) if file else FileTrial) for file in files]
             probes = [_start(partial(ask_cufile, file)) for file in files]
@@ -177,11 +174,12 @@ def _attempt(check: Callable[[Context], Finding], context: Context) -> Finding:
         return unknown(f"the check gave no result: {clip(f'{type(error).__name__}: {error}')}")
 
 
-def _machine(context: Context) -> dict[str, Any]:
+def _machine(context: Context, findings: Iterable[Finding]) -> dict[str, Any]:
     """Facts for the head of the report; the same keys on every machine."""
     tree, mount = context.system.tree, context.place.mount
     driver, is_open = driver_version(tree)
-    probe, found, address = context.probe, context.libraries, context.gpu_address()
+    library = next(one.evidence.get("version") for one in findings if one.check == "cufile.library")
+    address = context.gpu_address()
     return {
         "gdsload": __version__,
         "path": context.place.path,
@@ -195,7 +193,7 @@ def _machine(context: Context) -> dict[str, Any]:
         "driver": driver or None,
         "open_driver": is_open,
         "gpu": clip(context.gpu_name()) or (address and f"NVIDIA GPU at {address}") or None,
-        "libcufile": clip(probe.version if probe and probe.version else found[0].version if found else "") or None,
+        "libcufile": library or None,
         "filesystem": clip(mount.kind) if mount else None,
         "device_of_data": clip(context.place.volumes[0].device) if context.place.volumes else None,
         "drives": [block.name for block in context.place.drives],

@@ -34,10 +34,12 @@ _UNREAD_FROM = (1, 17)
 def library(context: Context) -> Finding:
     """The libcufile that is loaded or installed."""
     found, probe = context.libraries, context.probe
-    evidence: dict[str, Any] = {"libraries": [{"path": item.path, "version": item.version} for item in found]}
-    if probe is not None and probe.library:
-        evidence |= {"loaded": probe.library, "version": probe.version}
     path, version = _loaded(context)
+    evidence: dict[str, Any] = {
+        "libraries": [{"path": item.path, "version": item.version} for item in found], "version": clip(version)
+    }  # fmt: skip
+    if probe is not None and probe.library:
+        evidence["loaded"] = probe.library
     if not path:
         return trouble(context, "there is no libcufile", extra(context), **evidence)
     others = [clip(item.path) for item in found if item.path != path]

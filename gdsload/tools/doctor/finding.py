@@ -84,6 +84,7 @@ class Way:
         steps: findings with the remedies that lead there, in order; the first `common` are those of the other way, too.
         common: see `steps`.
         obstacles: conditions that fail and that no step mends here.
+        unclear: conditions that could not be looked at.
     """
 
     name: Literal["p2pdma", "nvidia-fs"]
@@ -92,6 +93,7 @@ class Way:
     steps: tuple[Finding, ...]
     common: int
     obstacles: tuple[str, ...]
+    unclear: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ def _extents(fd: int) -> tuple[int | None, int | None]:
 
 
 @contextlib.contextmanager
-def trial_file(path: str, *, may_make: bool = True) -> Iterator[str | None]:
+def trial_file(path: str) -> Iterator[str | None]:
     """A readable file at a path: the file itself, a shard or any file in the folder, or a temporary one.
 
     None if there is none and none can be made (a read-only folder without files). A temporary file is called
@@ -135,7 +135,7 @@ def trial_file(path: str, *, may_make: bool = True) -> Iterator[str | None]:
     if found is not None:
         yield found
         return
-    made = _make(path) if may_make else None
+    made = _make(path)
     if made is None:
         yield None
         return

@@ -52,7 +52,8 @@ def _way(name: Literal["p2pdma", "nvidia-fs"], known: dict[str, Finding], common
     probe = known.get("cufile.probe")
     if probe and probe.evidence.get("proven") is False and not steps and not obstacles and holds == len(found):
         steps = [replace(probe, fix=_NOKASLR if name == "p2pdma" else _LOG)]
-    return Way(name, holds, len(found), tuple(steps), len(common), obstacles)
+    unclear = tuple(one.message for one in found if one.evidence.get("fulfilled") is None)
+    return Way(name, holds, len(found), tuple(steps), len(common), obstacles, unclear)
 
 
 def script(ways: Iterable[Way], others: Iterable[Finding] = ()) -> list[str]:
@@ -79,5 +80,5 @@ def _lines(title: str, fixes: Iterable[Fix]) -> list[str]:
     ]
 
 
-TITLES = {"p2pdma": "without a kernel module (P2PDMA)", "nvidia-fs": "with the kernel module nvidia-fs"}
+TITLES = {"p2pdma": "P2PDMA, no kernel module", "nvidia-fs": "nvidia-fs, a kernel module"}
 """Each way in a few words."""

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from gdsload.conversion.sources.npy import decode_npy, map_npy
+from gdsload.conversion.sources.arrays import decode_npy, map_npy
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def test_safetensors_opens_a_shard(tmp_path):
 
 
 def load(path, device):
-    """All tensors of a file, by the call that docs/guide.md shows where the installed safetensors has it."""
+    """All tensors of a file, by the call that docs/datasets.md shows where the installed safetensors has it."""
     if device == "cpu" or not hasattr(safetensors.safe_open, "prefetch"):
         return safetensors.torch.load_file(path, device=device)
     with safetensors.safe_open(path, framework="pt") as file, file.prefetch(device=device, threads=16) as loading:

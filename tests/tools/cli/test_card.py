@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gdsload
@@ -132,6 +132,7 @@ numbers = st.floats(width=64) | st.integers(-5, 5).map(float) | st.sampled_from(
 
 
 @given(st.lists(numbers, min_size=1, max_size=60))
+@example([0.0, 2e-311])
 def test_every_finite_number_is_in_one_bar(values):
     found = spread_of(torch.tensor(values, dtype=torch.float64))
     finite = [one for one in values if np.isfinite(one)]

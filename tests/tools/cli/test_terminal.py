@@ -12,7 +12,7 @@ import gdsload
 from gdsload.tools.cli import main
 from gdsload.tools.cli.terminal import Bar, plain
 from tests.shards.bits import flip
-from tests.tools.cli.terminals import Terminal
+from tests.tools.cli.terminals import Shown, Terminal
 
 
 class Clock:
@@ -109,6 +109,14 @@ def test_a_short_run_leaves_nothing_in_a_log_and_a_quiet_one_neither(clock):
     assert log.getvalue() == ""
 
 
+def test_help_in_a_pipe_fits_the_terminal_that_shows_it():
+    """As under `less`, whose terminal has the width."""
+    help_of = "s.run([sys.executable, '-m', 'gdsload', 'help'], stdout=s.PIPE, text=True).stdout.splitlines()"
+    terminal = Shown(["-c", f"import subprocess as s, sys; print(max(map(len, {help_of})))"], columns=50)
+    assert terminal.end() == 0
+    assert 40 < int(terminal.text) <= 50
+
+
 def test_what_comes_from_files_does_not_move_the_cursor():
     assert plain("a\x1b[2Jb\r\nü") == "a [2Jb  ü"
 
@@ -137,7 +145,7 @@ COMMANDS = [
     ("convert {1}/none {1}/o", 1), ("convert {1}/x.csv {1}/o --json", 0), ("convert {1}/x.csv {1}/o --dry-run", 0),
     ("reshard {0} {1}/o", 0), ("split {0} {1}/o {1}/p --sizes 1", 2), ("merge {0} {0} --out {1}/o", 2),
     ("verify {0}", 0), ("verify {0} --json", 0), ("verify {1}/none", 1), ("inspect {0}", 0), ("inspect {0} --json", 0),
-    ("doctor {0} --no-probe", 0), ("bench {0} --trials 1 --seconds 0.01 --hot-only", 0), ("completion bash", 0),
+    ("doctor {0} --no-probe", 0), ("bench {0} --turns 1 --seconds 0.01 --hot-only", 0), ("completion bash", 0),
     ("--help", 0), ("--version", 0), ("verify --no-such", 2), ("none", 2),
 ]  # fmt: skip
 

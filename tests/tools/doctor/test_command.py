@@ -147,11 +147,16 @@ def test_a_terminal_that_cannot_show_everything(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.cuda
 def test_on_a_gpu(tmp_path: Path):
-    (tmp_path / "a.safetensors").write_bytes(os.urandom(2**20))
+    (tmp_path / "a.safetensors").write_bytes(os.urandom(4 * 2**20))
     report = diagnose(tmp_path, timeout_s=60)
     found = {finding.check: finding for finding in report.findings}
     assert found["gpu.device"].severity == "ok"
-    assert found["gpu.mapping"].evidence["registered"] is True
+    mapping = found["gpu.mapping"].evidence
+    assert mapping["registered"] is True
+    assert min(mapping["mapped_rate"], mapping["pinned_rate"]) > 1e8
+    assert mapping["slow"] <= mapping["coherent"]
+    assert found["gpu.bar1"].severity in ("ok", "info", "warning")
+    assert [way.name for way in report.ways] == ["p2pdma", "nvidia-fs"]
     probe = found["cufile.probe"].evidence
     assert probe["status"] in ("ok", "failed", "missing", "timeout")
     assert (report.verdict.backend == "gds") <= probe["proven"]

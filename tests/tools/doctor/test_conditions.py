@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from gdsload.tools.cli.doctor import render_text
 from tests.machines import CLOSED_DRIVER, Made
 
 NAMES = ("gpu", "drive", "kernel", "option", "driver", "bar1", "multipath", "config")
@@ -130,3 +131,11 @@ def test_the_parameter_in_sysfs_is_not_believed(p2p: Made):
 def test_all_fulfilled_and_yet_no_dma_is_said(p2p: Made):
     p2p.probe = dataclasses.replace(p2p.probe, p2p_reads=0, posix_reads=1)
     assert "nokaslr" in p2p.diagnose().ways[0].steps[0].fix.does
+
+
+def test_what_could_not_be_looked_at_is_said_of_its_way(p2p: Made):
+    p2p.probe = dataclasses.replace(p2p.probe, p2p_reads=0, posix_reads=1)
+    p2p.remove("/proc/kallsyms")
+    way = p2p.diagnose().ways[0]
+    assert (way.holds, way.unclear) == (7, ("the kernel's symbols cannot be read",))
+    assert "not known: the kernel's symbols cannot be read" in " ".join(render_text(p2p.diagnose()).split())

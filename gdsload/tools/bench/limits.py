@@ -1,0 +1,91 @@
+"""The limits of a machine: its drive, its link to the device, its memory."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import torch
+
+from gdsload.errors import GdsloadError
+from gdsload.system.drive_rate import DEPTHS, DriveRate, measure_drive
+from gdsload.system.pool import Pool
+from gdsload.system.streams import has_streams, on, side_stream
+from gdsload.tools.bench.bench_plan import BenchPlan
+from gdsload.tools.bench.rows import synchronise
+
+_COPY_BYTES = 128 * 2**20
+
+
+def drive_limit(plan: BenchPlan, seconds: float) -> tuple[DriveRate | None, str]:
+    """The speed of the drive at this dataset's reads, or None and why it is not known."""
+    try:
+        return measure_drive(plan.files, plan.read_bytes, seconds, DEPTHS), ""
+    except GdsloadError as error:
+        return None, str(error)
+
+
+def link_limit(device: torch.device, seconds: float) -> dict[str, float] | None:
+    """The speed of copies from pinned memory to the device; None where there is no link."""
+    if device.type == "cpu":
+        return None
+    pinned = has_streams(device)
+    source = torch.zeros(_COPY_BYTES, dtype=torch.uint8, pin_memory=pinned)
+    target = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=device)
+    stream = side_stream(device) if pinned else None
+
+    def copy() -> None:
+        if stream is None:
+            target.copy_(source)
+            return
+        with on(stream):
+            for _ in range(4):
+                target.copy_(source, non_blocking=True)
+        stream.synchronize()
+
+    synchronise(device)
+    copy()
+    return {"gb_per_s": (4 if pinned else 1) * _COPY_BYTES / _fastest(copy, seconds) / 1e9}
+
+
+def memory_limit(seconds: float) -> dict[str, float]:
+    """The speed of copies from memory to memory, by all processors that this process may use at once."""
+    cores = len(os.sched_getaffinity(0))
+    each = _COPY_BYTES // 2 if cores < 32 else _COPY_BYTES // 8
+    pairs = [
+        (torch.ones(each, dtype=torch.uint8).numpy(), torch.ones(each, dtype=torch.uint8).numpy()) for _ in range(cores)
+    ]
+
+    def copy(into: Any, source: Any) -> None:
+        into[:] = source  # without the interpreter lock
+
+    with closing(Pool(cores, "gdsload-copy")) as pool:
+        works = [partial(copy, *pair) for pair in pairs]
+        return {"gb_per_s": cores * each / _fastest(lambda: pool.run(works).wait(), seconds) / 1e9}
+
+
+def _fastest(call: Any, seconds: float) -> float:
+    """Seconds that the fastest of many calls has taken."""
+    best, until = float("inf"), time.perf_counter() + seconds
+    while (now := time.perf_counter()) < until or best == float("inf"):
+        call()
+        best = min(best, time.perf_counter() - now)
+    return best
+
+
+def shown(found: DriveRate, again: Sequence[float]) -> dict[str, Any]:
+    """The drive's limit for the record: at the best depth of the first look, the median of the looks between turns."""
+    return {
+        "gb_per_s": statistics.median(again or [found.gb_per_s]),
+        "read_bytes": found.read_bytes,
+        "depth": found.depth,
+        "p50_ms": found.p50_ms,
+        "p99_ms": found.p99_ms,
+        "sequential_gb_per_s": found.sequential_gb_per_s,
+        "from": f"O_DIRECT reads of {found.threads} threads",
+    }

@@ -1,0 +1,348 @@
+"""The rows of a table: the ways from a dataset to the device, each of which hands out batches in the loader's order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from typing import Any, ClassVar, cast
+
+import torch
+
+from gdsload.backends.names import SUMMARIES, BackendChoice
+from gdsload.backends.select import dma_is_possible
+from gdsload.engine.assemble import Batch
+from gdsload.errors import BackendUnavailableError
+from gdsload.loader.epoch import Epoch
+from gdsload.loader.loader import DataLoader
+from gdsload.system.arrays import IntArray
+from gdsload.system.streams import has_streams
+from gdsload.tools.bench.bench_plan import BenchPlan
+from gdsload.tools.bench.by_hand import KvikioRows, StoredRows
+
+_PROBE_S = 10.0
+"""Seconds that cuFile's probe may take: until then `auto` reads another way."""
+_PREFETCH = 2
+
+
+class Row:
+    """A row. It is opened before its first epoch, and may be closed and opened again.
+
+    Attributes:
+        name: what it is called.
+        kind: ``gdsload``, ``control``, ``read``, ``kvikio`` or ``torch``.
+        detail: how it reads, in a few words.
+        asked: the names of backends that come to this.
+        maps: whether it maps the shards, which then stay in the page cache until it is closed.
+        ahead: batches that it may have finished before they are asked for.
+    """
+
+    kind: ClassVar[str] = ""
+    maps: bool = False
+    ahead: int = 0
+
+    def __init__(self, plan: BenchPlan, name: str, detail: str) -> None:
+        self.plan, self.name, self.detail = plan, name, detail
+        self.asked: list[str] = []
+        self.backend, self.reason = name, ""
+
+    def open(self) -> None:
+        """Open what epochs need; nothing is done if it is open."""
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of an epoch, on the device or on their way there on its current stream."""
+        raise NotImplementedError
+
+    def paths(self) -> dict[str, int]:
+        """Bytes moved since it was opened, by path; empty if that is not known."""
+        return {}
+
+    def depth(self) -> object:
+        """A mark of its pace, which stays the same once it has found that."""
+        return None
+
+    def rest(self) -> None:
+        """Wait until nothing is read any more, after an epoch was left."""
+
+    def close(self) -> None:
+        """Release everything; may be called twice."""
+
+
+class LoaderRow(Row):
+    """gdsload's loader, with one backend, and options of its own."""
+
+    kind = "gdsload"
+    maps = True
+
+    def __init__(self, plan: BenchPlan, backend: BackendChoice, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(plan, backend, SUMMARIES[backend] if backend != "auto" else "chosen by evidence")
+        self._options = {"backend": backend, **(options or {})}
+        self._loader: DataLoader | None = None
+
+    def open(self) -> None:
+        """See `Row.open`. No shard is mapped before the first batch."""
+        if self._loader is None:
+            plan = self.plan
+            # Pairs (values, offsets), and not nested tensors, which cannot be pinned everywhere.
+            self._loader = DataLoader(
+                plan.path, plan.batch_size, plan.shuffle, device=plan.device, ragged="offsets", **self._options
+            )
+
+    @property
+    def loader(self) -> DataLoader:
+        """The loader; it must be open."""
+        return cast("DataLoader", self._loader)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """See `Row.epoch`."""
+        self.loader.set_epoch(number)
+        with closing(cast("Epoch", iter(self.loader))) as batches:
+            try:
+                yield from batches
+            finally:
+                status = self.loader.backend
+                self.backend, self.reason = status.chosen, status.reason
+
+    def paths(self) -> dict[str, int]:
+        """See `Row.paths`."""
+        return self.loader.backend.bytes_by_path
+
+    def depth(self) -> object:
+        """See `Row.depth`."""
+        return self.loader.stats.reads_ahead
+
+    def close(self) -> None:
+        """See `Row.close`."""
+        loader, self._loader = self._loader, None
+        if loader is not None:
+            loader.close()
+
+
+class ControlRow(LoaderRow):
+    """The same as another row, once more: their difference is chance."""
+
+    kind = "control"
+
+    def __init__(self, of: LoaderRow) -> None:
+        super().__init__(of.plan, cast("BackendChoice", of.name))
+        self.name, self.detail = "control", f"{of.name} a second time: the difference is noise"
+
+
+class ReadRow(Row):
+    """Reads in a loop, and then `to`."""
+
+    kind = "read"
+
+    def __init__(self, plan: BenchPlan) -> None:
+        name, then = ("read + .to", ", then .to(device)") if plan.on_device else ("read", "")
+        super().__init__(plan, name, f"one thread, a preadv for each run of neighbours{then}")
+        self.rows = StoredRows(plan.path)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """See `Row.epoch`."""
+        for ids in self.plan.ids(number):
+            yield _copied(self.rows.batch(ids), self.plan.device)
+
+    def close(self) -> None:
+        """See `Row.close`."""
+        self.rows.close()
+
+
+class KvikioRow(Row):
+    """kvikio, by hand."""
+
+    kind = "kvikio"
+
+    def __init__(self, plan: BenchPlan) -> None:
+        super().__init__(plan, "kvikio", "pread of each run of neighbours, 5 batches at once, 16 threads of 4 MiB")
+        self._hand: KvikioRows | None = None
+
+    def open(self) -> None:
+        """See `Row.open`."""
+        if self._hand is None:
+            self._rows = StoredRows(self.plan.path)
+            self._hand = KvikioRows(self._rows, self.plan.device)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """See `Row.epoch`."""
+        return cast("KvikioRows", self._hand).batches(self.plan.ids(number))
+
+    def close(self) -> None:
+        """See `Row.close`."""
+        hand, self._hand = self._hand, None
+        if hand is not None:
+            hand.close()
+            self._rows.close()
+
+
+class _Batches(torch.utils.data.Sampler[IntArray]):
+    """The batches of an epoch as lists of samples; none follows once `over` is True."""
+
+    def __init__(self, plan: BenchPlan) -> None:
+        self.plan, self.epoch, self.over = plan, 0, True
+
+    def __iter__(self) -> Iterator[IntArray]:
+        for ids in self.plan.ids(self.epoch):
+            if self.over:
+                return
+            yield ids
+
+
+class TorchRow(Row):
+    """torch's loader in its best form: whole batches, pinned, by workers that stay."""
+
+    kind = "torch"
+
+    def __init__(self, plan: BenchPlan) -> None:
+        pinned = has_streams(plan.device)
+        how = f"{plan.workers} workers, {'pinned, ' * pinned}__getitems__ by preadv"
+        super().__init__(plan, "torch DataLoader", how)
+        self.ahead = plan.workers * _PREFETCH
+        self._ids = _Batches(plan)
+        # A fork may copy locks that other threads hold, and CUDA does not survive one.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        self._loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
+            cast("torch.utils.data.Dataset[Any]", StoredRows(plan.path, shared=True)),
+            batch_sampler=self._ids,  # type: ignore[arg-type]
+            num_workers=plan.workers,
+            prefetch_factor=_PREFETCH,
+            persistent_workers=True,
+            pin_memory=pinned,
+            collate_fn=_as_is,
+            worker_init_fn=_ignore_ctrl_c,
+            multiprocessing_context=context,
+        )
+        self._running: Iterator[Any] = iter(())
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """See `Row.epoch`."""
+        self.rest()
+        self._ids.epoch, self._ids.over = number, False
+        self._running = iter(self._loader)
+        for batch in self._running:
+            yield _copied(batch, self.plan.device)
+
+    def rest(self) -> None:
+        """See `Row.rest`."""
+        self._ids.over = True
+        for _ in self._running:
+            pass
+        self._running = iter(())
+
+    def close(self) -> None:
+        """See `Row.close`."""
+        self._running = iter(())
+        self._loader._iterator = None  # noqa: SLF001 - which ends the workers; there is no public way
+
+
+def make_rows(plan: BenchPlan) -> tuple[list[Row], list[Row], dict[str, str]]:
+    """The rows for a cold page cache, those for a hot one, and why others cannot be used, by name.
+
+    Backends that come to the same are one row, and the first row of gdsload's has a control. Rows by hand are the same
+    objects in both lists.
+
+    Raises:
+        BackendUnavailableError: if no backend can be used.
+    """
+    lacking: dict[str, str] = {}
+    if plan.device.type == "cuda" and "gds" not in plan.backends and not (possible := dma_is_possible())[0]:
+        lacking["gds"] = possible[1]
+    chosen = {name: found for name in plan.backends if (found := _resolved(plan, name, lacking))}
+    if not chosen:
+        raise BackendUnavailableError(
+            "; ".join(f"{name}: {why}" for name, why in lacking.items()), remedy="Leave --backends out."
+        )
+    by_state: list[list[Row]] = []
+    for state in (0, 1):
+        names: dict[str, list[str]] = {}
+        for name, parts in chosen.items():
+            names.setdefault(parts[state], []).append(name)
+        if not state and len(names) > 1:
+            names.pop("mapped", None)  # it gathers from the page cache alone
+        own = [LoaderRow(plan, cast("BackendChoice", name)) for name in sorted(names, key=[*SUMMARIES, "auto"].index)]
+        for row in own:
+            row.asked = names[row.name]
+        by_state.append([*own, ControlRow(own[0])])
+    read = ReadRow(plan)
+    others: list[Row] = [read, TorchRow(plan)] if plan.torch_row else [read]
+    by_state[0] += [*_kvikio(plan, lacking), *others]
+    by_state[1] += others
+    return by_state[0], by_state[1], lacking
+
+
+def _resolved(plan: BenchPlan, name: BackendChoice, lacking: dict[str, str]) -> tuple[str, str] | None:
+    """The names of the paths of a backend, cold and hot; None if it cannot be used."""
+    row = LoaderRow(plan, name)
+    try:
+        row.open()
+        until, parts = time.monotonic() + _PROBE_S, [str(name)]
+        may_change = name == "auto" and plan.device.type == "cuda" and dma_is_possible()[0]
+        for _ in row.epoch(0):
+            parts = row.loader.backend.chosen.split("+")
+            if not may_change or parts[-1] == "gds" or time.monotonic() > until:
+                break
+        if name != "auto":
+            return name, name
+        tier = row.loader.cache.tiers.get("pagecache")
+        whole = len(parts) == 1 or (tier is not None and tier.budget_bytes >= plan.dataset.num_bytes)
+        return parts[-1], parts[0] if whole else name
+    except BackendUnavailableError as error:
+        lacking[name] = error.message
+        return None
+    finally:
+        row.close()
+
+
+def _kvikio(plan: BenchPlan, lacking: dict[str, str]) -> list[Row]:
+    if plan.device.type != "cuda":
+        return []
+    row = KvikioRow(plan)
+    try:
+        row.open()
+    except Exception as error:  # a broken installation fails in any way
+        lacking["kvikio"] = str(error)
+        return []
+    return [row]
+
+
+def sample_bytes(batch: Batch) -> int:
+    """Bytes of the samples of a batch, without the offsets of ragged ones."""
+    return sum(_nbytes(value) for value in batch.values())
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has finished all its work."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, tuple):
+        return int(value[0].nbytes)
+    if isinstance(value, list):
+        return sum(len(text) if isinstance(text, bytes) or text.isascii() else len(text.encode()) for text in value)
+    return int(value.nbytes)
+
+
+def _copied(batch: Any, device: torch.device) -> Any:
+    """A batch with its tensors on the device; texts stay in RAM."""
+    if device.type == "cpu" or isinstance(batch, list):
+        return batch
+    if isinstance(batch, dict):
+        return {name: _copied(value, device) for name, value in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_copied(part, device) for part in batch)
+    return batch.to(device, non_blocking=batch.is_pinned())
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
+
+
+def _ignore_ctrl_c(_worker: int) -> None:
+    """Leave Ctrl-C to the main process, which ends the workers."""
+    with suppress(ValueError):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,98 @@
+"""A row of the record, of its turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gdsload.tools.bench.rows import LoaderRow, Row
+from gdsload.tools.bench.turns import LEAST_BATCHES, spread
+
+_COUNTED_SHARE = 0.5
+"""Share of a cold row's bytes that must have been seen coming from the drive, or the system does not count them."""
+_FROM_DRIVE_SHARE = 0.9
+"""Share of the bytes below which the drive's speed limits a row no more."""
+
+
+def limit_of(limits: dict[str, Any], state: str) -> tuple[str, float] | None:
+    """The limit of a table's rows, and what it is of: the drive or the link where it is cold, else link or memory."""
+    names = ("drive", "link") if state == "cold" else ("link",) if limits["link"] else ("memory",)
+    if state == "cold" and limits["drive"] is None:
+        return None
+    found = {name: limits[name]["gb_per_s"] for name in names if limits[name]}
+    return min(found.items(), key=lambda one: one[1], default=None)
+
+
+def noise_of(rows: Sequence[dict[str, Any]]) -> float | None:
+    """The share by which the control differs from the row that it repeats, the first; None without a control."""
+    control = next((row for row in rows if row["kind"] == "control"), None)
+    if control is None or rows[0] is control or not rows[0]["gb_per_s"]["median"]:
+        return None
+    return abs(float(control["gb_per_s"]["median"] / rows[0]["gb_per_s"]["median"]) - 1)
+
+
+def summary(
+    row: Row, taken: Sequence[tuple[dict[str, Any], list[float]]], limit: tuple[str, float] | None, *, cold: bool
+) -> dict[str, Any]:
+    """A row of a table, for the record.
+
+    Args:
+        row: the row.
+        taken: its turns, at least one, and the seconds between the batches of each.
+        limit: the name and GB/s of the limit; None: it is not known.
+        cold: whether the page cache was cold.
+    """
+    turns = [turn for turn, _ in taken]
+    rate = spread([turn["gb_per_s"] for turn in turns])
+    seconds, nbytes = (sum(turn[name] for turn in turns) for name in ("seconds", "bytes"))
+    between = np.concatenate([np.array(times) for _, times in taken]) * 1e3
+    firsts = [turn["first_batch_s"] for turn in turns if turn["first_batch_s"] is not None]
+    from_drive = _drive_share(turns, nbytes)
+    share, warnings = _share_of_limit(rate["median"], limit, from_drive if cold else None)
+    if (least := min(turn["batches"] for turn in turns)) < LEAST_BATCHES:
+        warnings.insert(0, f"too short: a turn had {least} batches, and {LEAST_BATCHES} are needed")
+    paths: dict[str, int] = {}
+    for turn in turns:
+        for path, count in turn["bytes_by_path"].items():
+            paths[path] = paths.get(path, 0) + count
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "detail": row.detail,
+        "asked": row.asked,
+        "backend": row.backend if isinstance(row, LoaderRow) else None,
+        "reason": row.reason,
+        "gb_per_s": rate,
+        "samples_per_s": sum(turn["samples"] for turn in turns) / seconds if seconds else 0.0,
+        "batch_ms": dict(zip(("p50", "p99"), np.percentile(between, [50, 99]).tolist(), strict=True))
+        if len(between)
+        else None,
+        "first_batch_s": float(np.median(firsts)) if firsts else None,
+        "cpu_s_per_gb": sum(turn["cpu_s"] for turn in turns) / (nbytes / 1e9) if nbytes else None,
+        "drive_share": from_drive,
+        "share_of_limit": share,
+        "warning": "; ".join(warnings),
+        "bytes_by_path": paths,
+        "turns": turns,
+    }
+
+
+def _drive_share(turns: Sequence[dict[str, Any]], nbytes: int) -> float | None:
+    read = [turn["drive_bytes"] for turn in turns]
+    return None if None in read or not nbytes else sum(read) / nbytes
+
+
+def _share_of_limit(
+    rate: float, limit: tuple[str, float] | None, from_drive: float | None
+) -> tuple[float | None, list[str]]:
+    """The share of the limit; None, and why, where it is none."""
+    if limit is None:
+        return None, []
+    name, most = limit
+    if name == "drive" and from_drive is not None and from_drive < _FROM_DRIVE_SHARE:
+        return None, [f"{1 - from_drive:.0%} came from the page cache, where the kernel had read ahead"]
+    if rate > most:
+        return None, [f"it is faster than the limit that was found, the {name}'s {most:.3g} GB/s"]
+    return rate / most, []

@@ -1,0 +1,300 @@
+"""One turn of a row: a ramp, which is discarded, and a time in which batches are counted."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from itertools import count
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+
+from gdsload.engine.assemble import Batch
+from gdsload.system.probe.tree import Tree
+from gdsload.system.streams import current_stream, has_streams, record
+from gdsload.tools.bench.bench_plan import BenchPlan
+from gdsload.tools.bench.rows import LoaderRow, Row, sample_bytes, synchronise
+
+LEAST_BATCHES = 20
+"""Batches of a turn below which chance weighs more than the row."""
+_OVERREAD = 0.1
+"""Share of a dataset that may have come into the page cache unasked before a cold part of a turn ends."""
+_LEAST_PART_S = 0.25
+_LOOK_S = 0.1
+_UNDER_WAY = 2
+"""Batches that the device may still be finishing when the next one is asked for."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Usage(NamedTuple):
+    """The use that this process and its workers have made of the machine so far.
+
+    Attributes:
+        cpu_s: seconds of processors.
+        drive_bytes: bytes that were fetched from drives for them; None if the system does not say.
+    """
+
+    cpu_s: float
+    drive_bytes: int | None
+
+    @classmethod
+    def now(cls) -> Usage:
+        """As of this moment."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        cpu_s, drive_bytes = used.ru_utime + used.ru_stime, _drive_bytes("self")
+        for child in multiprocessing.active_children():
+            fields = (Tree().text(f"/proc/{child.pid}/stat") or "").rpartition(")")[2].split()
+            cpu_s += sum(map(int, fields[11:13])) / _TICKS
+            more = _drive_bytes(str(child.pid))
+            drive_bytes = None if drive_bytes is None or more is None else drive_bytes + more
+        return cls(cpu_s, drive_bytes)
+
+
+def _drive_bytes(process: str) -> int | None:
+    """Bytes that a process has had fetched from drives, by its own reads and by what the kernel read ahead for it.
+
+    Those of the volume would count other processes' reads, too.
+    """
+    for line in (Tree().text(f"/proc/{process}/io") or "").splitlines():
+        if line.startswith("read_bytes:"):
+            return int(line.split()[1])
+    return None
+
+
+class _Arrivals:
+    """Waits for batches on the device: for all but the last two, as a training loop would have it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._events: deque[Any] = deque()
+
+    def wait(self) -> None:
+        """Note a batch, and wait for an earlier one."""
+        if has_streams(self._device):
+            self._events.append(record(current_stream(self._device)))
+            if len(self._events) > _UNDER_WAY:
+                self._events.popleft().synchronize()
+        else:
+            synchronise(self._device)
+
+    def all(self) -> float:
+        """Wait for all of them; returns the time then."""
+        self._events.clear()
+        synchronise(self._device)
+        return time.perf_counter()
+
+
+class _Turn:
+    """The counts of a turn, which may have several parts."""
+
+    def __init__(self, row: Row, plan: BenchPlan) -> None:
+        self.row, self.plan, self.arrivals = row, plan, _Arrivals(plan.device)
+        self.seconds = self.cpu_s = 0.0
+        self.nbytes = self.samples = 0
+        self.drive_bytes: int | None = 0
+        self.parts, self.firsts = 0, list[float]()
+        self.between: list[float] = []
+        self.paths: dict[str, int] = {}
+
+    def part(self, batches: Iterator[Batch], *, batches_of_epoch: int | None) -> None:
+        """Take batches until there were enough, or the state of the page cache does not hold any more.
+
+        `batches_of_epoch` is given where the page cache has to stay cold, and `batches` end with the epoch.
+        """
+        started, used, paths = time.perf_counter(), Usage.now(), self.row.paths()
+        ramp, now = Ramp(self.row, self.plan, batches_of_epoch, started), started
+        between, some = list[float](), (0, 0)
+        for batch in batches:
+            if not ramp.count:
+                self.firsts.append(self.arrivals.all() - started)
+            else:
+                self.arrivals.wait()
+            before, now = now, time.perf_counter()
+            between.append(now - before)
+            some = some[0] + _samples(batch), some[1] + (nbytes := sample_bytes(batch))
+            if ramp.over(nbytes) and self._measured(batches, cold=batches_of_epoch is not None):
+                return
+        # The epoch has ended within its ramp, which is then all that there is to be measured.
+        self.between += between
+        self._count(started, used, paths, some)
+
+    def _measured(self, batches: Iterator[Batch], *, cold: bool) -> bool:
+        """Measure the batches that follow; returns False if there are none."""
+        first, used, paths = self.arrivals.all(), Usage.now(), self.row.paths()
+        now = looked = first
+        some = 0, 0
+        for batch in batches:
+            some = some[0] + _samples(batch), some[1] + sample_bytes(batch)
+            self.arrivals.wait()
+            before, now = now, time.perf_counter()
+            self.between.append(now - before)
+            if self.seconds + now - first >= self.plan.turn_s:
+                break
+            if cold and now - looked > _LOOK_S and now - first > _LEAST_PART_S:
+                looked = now
+                if self._warm((Usage.now().drive_bytes or 0) - (used.drive_bytes or 0) - some[1]):
+                    break
+        if now == first:
+            return False
+        self._count(first, used, paths, some)
+        return True
+
+    def _count(self, first: float, used: Usage, paths: dict[str, int], some: tuple[int, int]) -> None:
+        """Add what was measured from a moment on to the turn: samples, and their bytes."""
+        end, ended = self.arrivals.all(), Usage.now()
+        self.parts += 1
+        self.seconds += end - first
+        self.samples += some[0]
+        self.nbytes += some[1]
+        self.cpu_s += ended.cpu_s - used.cpu_s
+        if self.drive_bytes is None or ended.drive_bytes is None or used.drive_bytes is None:
+            self.drive_bytes = None
+        else:
+            self.drive_bytes += max(ended.drive_bytes - used.drive_bytes, 0)
+        for path, moved in _difference(self.row.paths(), paths).items():
+            self.paths[path] = self.paths.get(path, 0) + moved
+
+    def _warm(self, unasked: int) -> bool:
+        """Return whether so many bytes were read that nobody asked for that later reads find theirs among them."""
+        return unasked > _OVERREAD * self.plan.dataset.num_bytes
+
+    def record(self, number: int) -> dict[str, Any]:
+        """The turn, for the record. Times of batches are in milliseconds."""
+        p50, p99 = np.percentile(self.between, [50, 99]).tolist() if self.between else (0.0, 0.0)
+        return {
+            "turn": number,
+            "gb_per_s": self.nbytes / self.seconds / 1e9 if self.seconds else 0.0,
+            "seconds": self.seconds,
+            "batches": len(self.between),
+            "samples": self.samples,
+            "bytes": self.nbytes,
+            "parts": self.parts,
+            "first_batch_s": statistics.median(self.firsts) if self.firsts else None,
+            "batch_ms": {"p50": p50 * 1e3, "p99": p99 * 1e3},
+            "cpu_s": self.cpu_s,
+            "drive_bytes": self.drive_bytes,
+            "bytes_by_path": self.paths,
+        }
+
+
+class Ramp:
+    """The beginning of a part: until as much was handed out as had been read ahead when the row found its pace."""
+
+    def __init__(self, row: Row, plan: BenchPlan, batches_of_epoch: int | None, started: float) -> None:
+        self._row, self._plan, self._started = row, plan, started
+        self._most = None if batches_of_epoch is None else max(batches_of_epoch // 4, 1)
+        self._moved = sum(row.paths().values())
+        self._depth = row.depth()
+        self.count = self._handed = self._since = 0
+
+    def over(self, nbytes: int) -> bool:
+        """Count a batch, and return whether what comes after it is at the row's own pace."""
+        self.count += 1
+        self._handed += nbytes
+        waited = time.perf_counter() - self._started
+        if (depth := self._row.depth()) != self._depth:
+            self._depth, self._since = depth, self._handed
+        if self._most is not None and self.count >= self._most:
+            return True  # a short epoch has to have something left to be measured
+        if waited < self._plan.ramp_s or self.count <= self._row.ahead:
+            return False
+        ahead = sum(self._row.paths().values()) - self._moved - self._handed
+        # Of a slow row there would be nothing but a ramp.
+        return self._handed - self._since >= ahead or waited > self._plan.turn_s + 3 * self._plan.ramp_s
+
+
+def run_turn(
+    row: Row, plan: BenchPlan, number: int, prepare: Callable[[], None] | None = None
+) -> tuple[dict[str, Any], list[float]]:
+    """A turn of a row that is open.
+
+    Without `prepare`, epochs follow one another. With it, a turn has parts: it is called before each, and has the page
+    cache cold, for which rows that map files are closed first.
+
+    Args:
+        row: the row.
+        plan: what is measured.
+        number: of the turn, so that all rows of a round have the same order.
+        prepare: see above.
+
+    Returns:
+        The turn, for the record, and the seconds between its batches.
+    """
+    turn = _Turn(row, plan)
+    until = time.monotonic() + 3 * (plan.turn_s + plan.ramp_s)
+    for part in count():
+        if prepare is not None:
+            if row.maps:
+                row.close()
+            prepare()
+        row.open()
+        epoch = 1 + number + plan.turns * part
+        every = row.epoch(epoch) if prepare is not None else _endless(row, epoch)
+        with closing(cast("Any", every)) as batches:
+            turn.part(batches, batches_of_epoch=-(-len(plan.dataset) // plan.batch_size) if prepare else None)
+        row.rest()
+        if prepare is None or turn.seconds >= plan.turn_s or time.monotonic() > until:
+            return turn.record(number), turn.between
+    raise AssertionError
+
+
+def _endless(row: Row, epoch: int) -> Iterator[Batch]:
+    for number in count(epoch):
+        yield from row.epoch(number)
+
+
+def settle(row: Row, plan: BenchPlan, most_s: float) -> None:
+    """Run epochs until bytes take the same paths as before: registering shards takes a while. Nothing is measured."""
+    row.open()
+    before: object = None
+    started = looked = time.monotonic()
+    for number in count():
+        with closing(cast("Any", row.epoch(number))) as batches:
+            for _ in batches:
+                if (now := time.monotonic()) - started > most_s:
+                    row.rest()
+                    return
+                if now - looked > 2 * _LEAST_PART_S and number:
+                    break
+        synchronise(plan.device)
+        looked, state = time.monotonic(), _paths_of(row)
+        if state == before:
+            return
+        before = state
+
+
+def _paths_of(row: Row) -> object:
+    """The state that changes while shards are being registered: the shares of paths, and the bytes that are kept."""
+    moved = row.paths()
+    shares = {path: round(nbytes / max(sum(moved.values()), 1), 1) for path, nbytes in moved.items()}
+    tiers = row.loader.cache.tiers.values() if isinstance(row, LoaderRow) else ()
+    return shares, [tier.held_bytes for tier in tiers]
+
+
+def _samples(batch: Batch) -> int:
+    value = next(iter(batch.values()))
+    return len(value[1]) - 1 if isinstance(value, tuple) else len(value)
+
+
+def _difference(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    """The bytes moved between two readings of the counters, by path."""
+    if before.keys() - after.keys():
+        # cuFile's counters do not separate bytes by path, so all of them have a common name.
+        return {"+".join(after): sum(after.values()) - sum(before.values())}
+    found = {path: nbytes - before.get(path, 0) for path, nbytes in after.items()}
+    return {path: nbytes for path, nbytes in found.items() if nbytes}
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    if len(values) == 1:
+        return {"median": values[0], "q1": values[0], "q3": values[0]}
+    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": median, "q1": q1, "q3": q3}

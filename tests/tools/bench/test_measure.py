@@ -1,0 +1,204 @@
+"""A whole measurement, and its record."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.errors import BackendUnavailableError, DiskFullError, OptionError, ReadError
+from gdsload.loader.loader import DataLoader
+from gdsload.tools.bench import cache_state as cache
+from gdsload.tools.bench import made, make_dataset, make_plan, plan_text, rows, run_bench
+from gdsload.tools.bench import measure as run
+from tests.tools.bench.conftest import written
+
+
+@pytest.fixture(autouse=True)
+def known_limits(monkeypatch):
+    """Limits of the machine take seconds to measure, and change nothing here."""
+    monkeypatch.setattr(run, "drive_limit", lambda *_: (None, "it was not measured"))
+    monkeypatch.setattr(run, "memory_limit", lambda _: {"gb_per_s": 1e6})
+
+
+def test_each_half_can_be_left_out(planned):
+    assert run_bench(planned(cold=False))["cold"] is None
+    assert run_bench(planned(hot=False))["hot"] is None
+
+
+@pytest.mark.parametrize("turns", [0, 3])
+def test_ctrl_c_gives_what_was_measured(planned, turns):
+    def progress(what, done, of):
+        if "turn" in what and done == turns:
+            raise KeyboardInterrupt
+
+    record = run_bench(planned(cold=False), progress=progress)
+    assert record["stopped"] == f"by Ctrl-C after {turns} of 6 turns"
+    assert sum(len(row["turns"]) for row in record["hot"]["rows"]) == turns
+    assert "verified" in record
+
+
+def test_no_round_begins_after_the_budget(planned):
+    record = run_bench(planned(cold=False, turns=50, seconds=None, budget_s=0.5))
+    turns = {len(row["turns"]) for row in record["hot"]["rows"]}
+    assert len(turns) == 1  # whole rounds
+    assert max(turns) < 50
+    assert any("the budget of 0.5 s was over" in note for note in record["conditions"]["notes"])
+
+
+@pytest.fixture
+def tmpfs(planned):
+    folder = tempfile.mkdtemp(dir="/dev/shm", prefix="gdsload-bench-") if os.path.isdir("/dev/shm") else None
+    if folder is None:
+        pytest.skip("there is no /dev/shm here")
+    yield os.path.join(folder, "shards")
+    shutil.rmtree(folder)
+
+
+def test_cold_is_refused_where_files_are_in_memory_alone(tmpfs, planned):
+    plan = planned(written(tmpfs), turns=1)
+    if run.describe(plan)["file_system"] != "tmpfs":
+        pytest.skip("/dev/shm is no tmpfs here")
+    record = run_bench(plan)
+    assert record["cold"]["state"].startswith("not cold: ")
+    assert "tmpfs" in record["cold"]["state"]
+    assert record["cold"]["rows"] == []
+    assert record["hot"]["state"] == "hot"
+
+
+def test_a_mapped_file_is_not_cold(planned, drops):
+    """The negative control of the check."""
+    plan = planned(turns=1, hot=False)
+    with DataLoader(plan.path, 64, device="cpu") as loader:
+        assert len(list(loader)) == 11
+        record = run_bench(plan)
+        assert record["cold"]["state"].startswith("not cold: ")
+        assert record["cold"]["rows"] == []
+    assert run_bench(plan)["cold"]["state"] == "cold"
+
+
+def test_the_process_that_maps_a_file_is_named(planned):
+    plan = planned()
+    code = (
+        "import mmap, sys; f = open(sys.argv[1]); m = mmap.mmap(f.fileno(), 0, prot=1); print(1, flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", code, plan.files[0]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as mapping:
+        assert mapping.stdout.read(1) == b"1"
+        assert cache.who_maps(plan.files).startswith(f"pid {mapping.pid} ")
+        mapping.communicate(b"\n")
+    assert not cache.who_maps(plan.files)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "answer", "said"),
+    [
+        (cache, "_look", cache.Residency(1, 0), "does not see a page that was just read"),
+        (cache.os, "access", False, "only to users who may write it"),
+    ],
+)
+def test_who_cannot_see_pages_is_not_believed(planned, monkeypatch, module, name, answer, said):
+    monkeypatch.setattr(module, name, lambda *_: answer)
+    monkeypatch.setattr(cache.os, "geteuid", lambda: -1)
+    record = run_bench(planned(turns=1))
+    for state in ("cold", "hot"):
+        assert record[state]["state"].startswith(f"not {state}: ")
+        assert said in record[state]["state"]
+        assert record[state]["rows"] == []
+
+
+def test_hot_is_refused_where_memory_is_too_small_but_for_what_is_there(planned, monkeypatch):
+    real, more = run.describe, {"fits_memory": False, "memory_bytes": 1000}
+    monkeypatch.setattr(run, "describe", lambda plan: real(plan) | more)
+    plan = planned(turns=1, cold=False)
+    assert "1000 B of memory are to be had" in run_bench(plan)["hot"]["state"]
+    more["file_system"] = "tmpfs"
+    assert run_bench(plan)["hot"]["state"] == "hot"
+
+
+def altered(batch):
+    """A byte of the last sample is another one."""
+    batch["image"][-1, -1, -1] ^= 1
+    return batch
+
+
+def swapped(batch):
+    """A sample has the text of another."""
+    batch["text"].reverse()
+    return batch
+
+
+WRONG = {
+    "altered": lambda batches: map(altered, batches),
+    "swapped": lambda batches: map(swapped, batches),
+    "one less": lambda batches: [{name: [1, 2] for name in batches[0]}, *batches[1:]],
+    "the first twice": lambda batches: [dict(batches[0]), *batches],
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "match", "shuffle"),
+    [
+        ("altered", "has other bytes than ShardDataset reads", False),
+        ("altered", "has other bytes than ShardDataset reads", "block"),
+        ("one less", "a batch has 2 samples, and 3 were to come", "full"),
+        ("the first twice", "has other bytes than ShardDataset reads", "full"),
+        ("swapped", "has other bytes than ShardDataset reads", "full"),
+    ],
+)
+def test_wrong_bytes_end_it(planned, monkeypatch, how, match, shuffle):
+    class Wrong(DataLoader):
+        def __iter__(self):
+            return (batch for batch in WRONG[how](list(super().__iter__())))
+
+    monkeypatch.setattr(rows, "DataLoader", Wrong)
+    with pytest.raises(ReadError, match=match):
+        run_bench(planned(batch_size=3, shuffle=shuffle))
+
+
+def test_a_field_may_be_called_index(tmp_path, planned):
+    record = run_bench(planned(written(tmp_path / "d", index=True), turns=1, cold=False))
+    assert {checked["samples"] for checked in record["verified"]} == {512}
+
+
+def test_rounds_begin_with_the_next_row():
+    assert [name for _, name in run.rounds("ab", 3)] == ["a", "b", "b", "a", "a", "b"]
+
+
+def test_a_bench_without_a_backend_is_refused(planned):
+    with pytest.raises(BackendUnavailableError, match=r"bounce: .*needs a CUDA device"):
+        run_bench(planned(backends=("bounce",)))
+
+
+@pytest.mark.parametrize("budget_s", [1, 60, 120, 3600])
+def test_the_plan_keeps_to_its_budget(planned, budget_s):
+    plan = planned(seconds=None, budget_s=budget_s, turns=9)
+    turns = plan.turns * 6 * plan.turn_s
+    assert 0 < turns < budget_s
+    assert plan.ramp_s <= plan.turn_s
+    if budget_s >= 60:
+        assert plan.turn_s > 0.25
+        assert f"9 turns of {plan.turn_s:.2g} s for each row" in plan_text(plan)
+
+
+def test_bad_options_are_refused(bench_data):
+    for option, match in ({"budget_s": 0}, "budget"), ({"seconds": -1}, "seconds"), ({"turns": 0}, "turns"):
+        with pytest.raises(OptionError, match=match):
+            make_plan(bench_data, device="cpu", **option)
+
+
+def test_a_dataset_is_made(tmp_path, monkeypatch):
+    path = make_dataset(tmp_path / "new", 10_000, 300)
+    found = gdsload.ShardDataset(path)
+    assert (len(found), found.schema["x"].shape) == (33, (300,))
+    assert len(np.unique(found[7]["x"])) > 30
+    with pytest.raises(OptionError, match="has no row of 300"):
+        make_dataset(tmp_path, 299, 300)
+    monkeypatch.setattr(made.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 100))
+    with pytest.raises(DiskFullError, match="and 100 B are free"):
+        make_dataset(tmp_path / "other", 1000, 300)

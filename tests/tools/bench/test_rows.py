@@ -1,0 +1,56 @@
+"""Rows by hand and their order."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload.loader.loader import DataLoader
+from gdsload.shards.reads import Extents
+from gdsload.tools.bench.by_hand import StoredRows, runs
+from gdsload.tools.bench.rows import sample_bytes
+
+
+def equal(one, other):
+    if isinstance(one, tuple):
+        return all(map(torch.equal, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+@pytest.fixture(scope="module")
+def opened(bench_data):
+    """Unpickled, as in torch's workers."""
+    rows = [pickle.loads(pickle.dumps(StoredRows(bench_data, shared=shared))) for shared in (False, True)]
+    yield rows
+    for one in rows:
+        one.close()
+
+
+@settings(max_examples=20, deadline=None)
+@given(ids=st.lists(st.integers(0, 699), min_size=1, max_size=60))
+def test_rows_by_hand_are_those_of_the_dataset(bench_data, opened, ids):
+    wanted = gdsload.ShardDataset(bench_data, mmap=False).read_batch(ids)
+    for shared in (False, True):
+        found = opened[shared].batch(np.array(ids))
+        assert list(found) == list(wanted)
+        assert all(equal(found[name], wanted[name]) for name in wanted)
+    assert sample_bytes(found) == sum(1024 + 32 + 2 * (i % 5) + 2 * (i % 3) + i % 4 for i in ids)
+
+
+def test_neighbours_are_one_run():
+    extents = Extents(*np.array([[0, 10, 5], [0, 15, 5], [0, 20, 0], [1, 20, 3], [1, 30, 1]]).T)
+    assert list(runs(extents)) == [(0, 10, 10), (1, 20, 3), (1, 30, 1)]
+    assert list(runs(extents[2:3])) == []
+
+
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_rows_by_hand_come_in_the_order_of_the_loader(planned, shuffle):
+    plan = planned(shuffle=shuffle, batch_size=64)
+    with DataLoader(plan.path, 64, shuffle, device="cpu", with_index=True) as loader:
+        loader.set_epoch(3)
+        wanted = [batch["index"].tolist() for batch in loader]
+    assert [ids.tolist() for ids in plan.ids(3)] == wanted

@@ -1,0 +1,148 @@
+"""Turns of rows whose rate is known, and rows of the record that are made of turns."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload.tools.bench import cache_state, make_plan, turns
+from gdsload.tools.bench.rows import Row
+from gdsload.tools.bench.summary import LEAST_BATCHES, noise_of, summary
+from gdsload.tools.bench.turns import Usage, run_turn
+
+BATCH = {"x": torch.zeros(1000, 10, dtype=torch.uint8)}
+PACE_S = 0.01
+
+
+def test_bytes_from_the_drive_are_counted(planned, drops):
+    plan, read = planned(), []
+    for _ in range(2):
+        before = Usage.now().drive_bytes
+        cache_state.fill(plan.files)
+        read.append(Usage.now().drive_bytes - before)
+    assert read[0] >= plan.dataset.num_bytes
+    assert read[1] == 0
+
+
+class Clock:
+    """A clock that only rows advance. The drive has been read at a multiple of the rate at which batches come."""
+
+    def __init__(self):
+        self.now, self.factor = 100.0, 1.0
+
+    def __call__(self):
+        return self.now
+
+    def used(self):
+        return Usage(self.now, int(self.factor * self.now / PACE_S * 10_000))
+
+
+@pytest.fixture(scope="module")
+def clock():
+    with pytest.MonkeyPatch.context() as patch:
+        found = Clock()
+        patch.setattr(turns, "time", SimpleNamespace(perf_counter=found, monotonic=found))
+        patch.setattr(Usage, "now", found.used)
+        yield found
+
+
+class Paced(Row):
+    """Batches that come in groups, 10 ms a batch on average, once the first have come late and `ahead` ones at once."""
+
+    kind = "read"
+
+    def __init__(self, plan, clock, batches=100_000, late=0, ahead=0, group=1):
+        super().__init__(plan, "paced", "")
+        self._batches, self._late, self.ahead, self._group, self._clock = batches, late, ahead, group, clock
+
+    def epoch(self, number):
+        for batch in range(self._batches):
+            if batch >= self.ahead and batch % self._group == 0:
+                self._clock.now += PACE_S * self._group + (0.1 if batch < self.ahead + self._late else 0)
+            yield BATCH
+
+
+def pace_of(row, plan, prepare=None):
+    """1 at the row's own pace."""
+    turn, between = run_turn(row, plan, 0, prepare)
+    assert len(between) == turn["batches"]
+    assert turn["samples"] == turn["batches"] * 1000
+    assert turn["bytes"] == turn["samples"] * 10
+    return turn["gb_per_s"] * 1e9 / 10_000 * PACE_S
+
+
+@pytest.fixture(scope="module")
+def plans(bench_data):
+    return {s: make_plan(bench_data, device="cpu", seconds=s, turns=1, batch_size=1) for s in (1, 2, 20)}
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    late=st.integers(0, 2), ahead=st.integers(0, 60), group=st.integers(1, 20), cold=st.booleans(),
+    batches=st.sampled_from([1000, 100_000]),
+)  # fmt: skip
+def test_short_turns_and_long_ones_agree(plans, clock, late, ahead, group, cold, batches):
+    row = (plans[2], clock, batches, late, ahead, group)
+    prepare = (lambda: None) if cold else None
+    short, long = (pace_of(Paced(plans[seconds], *row[1:]), plans[seconds], prepare) for seconds in (2, 20))
+    assert short == pytest.approx(long, rel=0.06)
+    if cold or batches > 1000:  # else epochs begin again, with their late batches, within the turn
+        assert long == pytest.approx(1, rel=0.06)
+
+
+def test_without_a_ramp_they_would_not(plans, clock, monkeypatch):
+    """The negative control."""
+    monkeypatch.setattr(turns.Ramp, "over", lambda self, nbytes: True)
+    assert pace_of(Paced(plans[1], clock, late=4), plans[1]) < 0.8
+    assert pace_of(Paced(plans[1], clock, ahead=200), plans[1]) > 1.2
+
+
+@pytest.mark.parametrize("batches", [1, 2, 5, 30])
+def test_epochs_that_are_shorter_than_a_ramp_are_repeated(plans, clock, batches):
+    prepared = []
+    assert pace_of(Paced(plans[1], clock, batches), plans[1], lambda: prepared.append(1)) == pytest.approx(1)
+    assert len(prepared) * batches * PACE_S >= 1
+
+
+def test_a_part_ends_where_more_was_read_ahead_than_was_asked_for(plans, clock, monkeypatch):
+    for factor, most in (1, 1), (1.001, 1), (100, 5):
+        monkeypatch.setattr(clock, "factor", factor)
+        turn, _ = run_turn(Paced(plans[1], clock), plans[1], 0, lambda: None)
+        assert (turn["parts"] > 1) == (most > 1)
+        assert turn["parts"] <= most
+        assert turn["drive_bytes"] == pytest.approx(factor * turn["bytes"], rel=0.02)
+
+
+def turn(**more):
+    return {
+        "gb_per_s": 2.0, "seconds": 1.0, "batches": LEAST_BATCHES, "samples": 10, "bytes": 2 * 10**9, "cpu_s": 4.0,
+        "first_batch_s": 0.1, "drive_bytes": 2 * 10**9, "bytes_by_path": {"host": 7},
+    } | more  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "limit", "share", "warning"),
+    [
+        ({}, ("drive", 4.0), 0.5, ""),
+        ({}, ("drive", 1.9), None, "faster than the limit that was found, the drive's 1.9 GB/s"),
+        ({}, None, None, ""),
+        ({"drive_bytes": 10**9}, ("drive", 4.0), None, "50% came from the page cache"),
+        ({"drive_bytes": None}, ("drive", 4.0), 0.5, ""),
+        ({"batches": 19}, ("link", 4.0), 0.5, "too short: a turn had 19 batches, and 20 are needed"),
+    ],
+)
+def test_no_row_is_above_its_limit(planned, more, limit, share, warning):
+    found = summary(Row(planned(), "read", ""), [(turn(**more), [0.1]), (turn(**more), [0.3])], limit, cold=True)
+    assert found["share_of_limit"] == share
+    assert warning in found["warning"]
+    assert bool(warning) == bool(found["warning"])
+    assert found["cpu_s_per_gb"] == 2.0
+
+
+def test_the_noise_is_that_of_the_control():
+    rows = [{"kind": kind, "gb_per_s": {"median": rate}} for kind, rate in (("gdsload", 2.0), ("control", 1.9))]
+    assert noise_of(rows) == pytest.approx(0.05)
+    assert noise_of(rows[:1]) is None
+    assert noise_of([]) is None
