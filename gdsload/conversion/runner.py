@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Unpack, get_type_hints
 
+from gdsload.conversion.allowance import DEFAULT_ALLOWANCE, Allowance
 from gdsload.conversion.combine import publish, put_in_order, shuffle_into
-from gdsload.conversion.conversion_options import DEFAULT_ALLOWANCE, Allowance, ConvertOptions
+from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.infer import schema_of
 from gdsload.conversion.keywords import AllKeywords, ConvertKeywords, Progress, choose, divided
 from gdsload.conversion.option_types import check_types, shows_options
@@ -22,8 +23,7 @@ from gdsload.conversion.part import PartTask
 from gdsload.conversion.provenance import metadata_of, notes_of
 from gdsload.conversion.reasons import noted_in_reading
 from gdsload.conversion.recognise import source_for
-from gdsload.conversion.room import Room
-from gdsload.conversion.sizes import bytes_of_parts, bytes_of_shards, estimated_bytes, gathered, part_bytes, sized
+from gdsload.conversion.sizes import Room, bytes_of_parts, bytes_of_shards, estimated_bytes, gathered, part_bytes, sized
 from gdsload.conversion.source import OfDocuments, Part, Source, SourceSnapshot, refuse_inside, taking
 from gdsload.conversion.spread import CONVERSION, do_all
 from gdsload.conversion.staging import PartReport, StagingFolder, part_report

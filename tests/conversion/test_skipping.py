@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload.conversion.conversion_options import Allowance
+from gdsload.conversion.allowance import Allowance
 from gdsload.conversion.runner import convert, plan
 from gdsload.errors import ConversionError, FormatError, OptionError, Skipped
 

@@ -15,7 +15,7 @@ from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.binary_samples import Encoding, decoded_fields
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource, put
-from gdsload.conversion.sources.reading_process import read_apart
+from gdsload.conversion.spread import read_apart
 from gdsload.errors import FormatError
 
 AT_ONCE_BYTES = 8 * 2**20

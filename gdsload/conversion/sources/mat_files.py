@@ -16,7 +16,7 @@ from gdsload.conversion.row_source import array_items, array_parts, check_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hdf5_files import own_child
-from gdsload.conversion.sources.reading_process import read_apart
+from gdsload.conversion.spread import read_apart
 from gdsload.errors import FormatError
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"

@@ -73,13 +73,13 @@ def limits(record: Record) -> list[tuple[str, str, str]]:
         found.append(("link, pinned memory to GPU", f"{figure(link['gb_per_s'])} GB/s", ""))
     if memory:
         found.append(("memory, one copy, all cores", f"{figure(memory['gb_per_s'])} GB/s", ""))
-    noise = {state: share for state, share in (known.get("noise") or {}).items() if share is not None}
-    if noise:
-        worst = max(noise.values())
-        remark = f"differences below {percent(max(EQUAL, 2 * worst))} are called equal"
-        if worst > EQUAL and record["machine"].get("load") is not None:
+    state = Facts(record).decisive
+    noise = Facts(record).noise(state)
+    if noise is not None:
+        remark = f"differences below {percent(max(EQUAL, 2 * noise))} are called equal"
+        if noise > EQUAL and record["machine"].get("load") is not None:
             remark = f"load {figure(record['machine']['load'])} on {counted(record['machine']['cores'], 'core')}"
-        found.append(("noise: the same row twice", f"± {percent(worst)}", remark))
+        found.append((f"noise: the same row twice, {state}", f"± {percent(noise)}", remark))
     return found
 
 
@@ -105,25 +105,26 @@ def shown_rows(record: Record, state: State) -> list[Row]:
 def missing(record: Record, state: State) -> str:
     """The reason why a table has no rows."""
     found = str(record[state]["state"])
-    return found if found != state else str(record.get("stopped") or "no row had a turn")
+    return found if found != state else f"stopped {record['stopped']}" if record["stopped"] else "no row had a turn"
 
 
 def columns(record: Record, state: State) -> list[Column]:
-    """The columns of a table of a state of the page cache; the first two have the names and the rates."""
+    """The columns of a table of a state of the page cache; the first three have names, rates and their spread."""
     rows, ceiling = shown_rows(record, state), Facts(record).ceiling(state)
 
     def column(title: str, spare: int, cell: Callable[[Row], str]) -> Column:
         return Column(title, tuple(map(cell, rows)), spare)
 
     found = [column("", 0, lambda row: str(row["name"])), column("GB/s", 0, lambda row: figure(rate(row)))]
+    found.append(column("spread", 2, lambda row: percent(_spread(row))))
     if ceiling:
         found.append(column(f"of {ceiling[0]}", 1, lambda row: percent(row["share_of_limit"])))
     found += [
-        column("samples/s", 6, lambda row: thousands(row["samples_per_s"])),
-        column("p50 ms", 5, lambda row: figure((row["batch_ms"] or {}).get("p50"))),
-        column("p99 ms", 2, lambda row: figure((row["batch_ms"] or {}).get("p99"))),
-        column("CPU-s/GB", 3, lambda row: figure(row["cpu_s_per_gb"])),
-        column("from drive", 4, lambda row: percent(row["drive_share"])),
+        column("samples/s", 7, lambda row: thousands(row["samples_per_s"])),
+        column("p50 ms", 6, lambda row: figure((row["batch_ms"] or {}).get("p50"))),
+        column("p99 ms", 3, lambda row: figure((row["batch_ms"] or {}).get("p99"))),
+        column("CPU-s/GB", 4, lambda row: figure(row["cpu_s_per_gb"])),
+        column("from drive", 5, lambda row: percent(row["drive_share"])),
     ]
     return found
 
@@ -158,6 +159,12 @@ def answers(record: Record) -> list[tuple[str, str]]:
         ("Loading", loading),
     ]  # fmt: skip
     return [(label, text) for label, text in labelled if text]
+
+
+def _spread(row: Row) -> float | None:
+    """Half of what is between the quartiles of the turns' rates, as a share of the median; None for one turn."""
+    quartiles = row["gb_per_s"]
+    return (quartiles["q3"] - quartiles["q1"]) / 2 / rate(row) if len(row["turns"]) > 1 and rate(row) else None
 
 
 def _paths(row: Row) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html import escape
 from typing import Any
@@ -18,16 +19,11 @@ from gdsload.tools.bench.contents import (
     shown_rows,
 )  # fmt: skip
 from gdsload.tools.bench.facts import STATES, State
+from gdsload.tools.web_page import web_page
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1d2327; --dim: #5f6b73; --paper: #fff; --line: #dfe3e6; --ours: #0b7a75;
-  --other: #b0793f; --box: #eef6f5 }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e8ea; --dim: #9aa5ac; --paper: #14181b; --line: #2f363b; --ours: #35b5ad; --other: #cf9a5f;
-    --box: #1b2a29 } }
-body { margin: 0 auto; max-width: 60rem; padding: 1rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, sans-serif }
-h1 { font-size: 1.3rem; overflow-wrap: anywhere } h2 { font-size: 1rem; margin: 2rem 0 .3rem }
+body { max-width: 60rem }
+h1 { font-size: 1.3rem } h2 { font-size: 1rem; margin: 2rem 0 .3rem }
 .verdict { background: var(--box); border-left: 4px solid var(--ours); padding: .8rem 1rem; margin: 1rem 0 }
 .verdict.unknown, .verdict.unavailable, .verdict.worse { border-color: var(--other) }
 .verdict b { font-size: 1.1rem }
@@ -39,13 +35,15 @@ th { color: var(--dim); font-weight: normal; text-align: right; white-space: now
 td { border-top: 1px solid var(--line); text-align: right; white-space: nowrap }
 th, td { padding: .25rem .4rem } td:first-child, th:first-child, td.text { text-align: left }
 td.text { white-space: normal; color: var(--dim) }
-td.bar { width: 35% } td.bar i { display: block; height: .8rem; background: var(--other); min-width: 1px }
+td.bar { width: 30%; min-width: 3.5rem }
+td.bar i { display: block; height: .8rem; background: var(--other); min-width: 1px }
 tr.ours td.bar i { background: var(--ours) } tr.ours td:first-child { font-weight: 600 }
 p { margin: .3rem 0 } p, small { color: var(--dim); overflow-wrap: anywhere } code { overflow-wrap: anywhere }
-@media (max-width: 40rem) { .spare { display: none } dl { grid-template-columns: 1fr } dd { margin-bottom: .4rem } }
+@media (max-width: 40rem) { .spare { display: none } th, td { padding: .25rem }
+  dl { grid-template-columns: 1fr } dd { margin-bottom: .4rem } }
 """
 _TITLES = {"cold": "Cold: first epochs, or data larger than memory", "hot": "Hot: epochs from the page cache"}
-_SPARE = 3
+_SPARE = 2
 """Columns with this number or more are left out on a phone."""
 
 
@@ -55,8 +53,8 @@ def render_page(record: dict[str, Any]) -> str:
     Args:
         record: what `run_bench` returns, with its verdict.
     """
-    title = escape(f"gdsload bench {record['dataset']['path']}")
-    parts = [f"<h1>{title}</h1>", *_verdict(record)]
+    title = f"gdsload bench {record['dataset']['path']}"
+    parts = [f"<h1>{escape(title)}</h1>", *_verdict(record)]
     parts += _facts("Limits", limits(record))
     parts += _facts("Cold start: a new loader", cold_start(record))
     for state in STATES:
@@ -64,23 +62,23 @@ def render_page(record: dict[str, Any]) -> str:
     parts += ["<h2>How it was measured</h2>", _pairs(conditions(record).items())]
     parts += [f"<p><small>{escape(note)}</small></p>" for note in record["conditions"]["notes"]]
     parts.append(f"<p><small>{escape(record['when'])} · <code>{escape(record['command'])}</code></small></p>")
-    body = "\n".join(parts)
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
-        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
+    return web_page(title, _STYLE, "\n".join(parts))
 
 
 def _verdict(record: dict[str, Any]) -> Iterator[str]:
     found = record["verdict"]
-    yield f'<div class="verdict {escape(found["gds"])}"><b>{escape(found["sentence"])}</b>'
+    yield f'<div class="verdict {escape(found["gds"])}"><b>{_prose(found["sentence"])}</b>'
     commands = [("Next", command) for command in found["next"]]
     yield f"{_pairs([*answers(record), *commands])}</div>"
 
 
 def _pairs(entries: Any) -> str:
-    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(text)}</dd>' for name, text in entries)}</dl>"
+    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{_prose(text)}</dd>' for name, text in entries)}</dl>"
+
+
+def _prose(text: str) -> str:
+    """A sentence, with what is in backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _facts(title: str, entries: list[tuple[str, str, str]]) -> Iterator[str]:
@@ -101,15 +99,15 @@ def _table(record: dict[str, Any], state: State) -> Iterator[str]:
     if not rows:
         yield f"<p>{escape(missing(record, state))}</p>"
         return
-    names, rates, *others = columns(record, state)
+    found = columns(record, state)
     yield '<div class="scroll"><table>'
-    titles = "".join(_cell("th", one.spare, one.title) for one in others)
-    yield f"<tr><th></th><th>{escape(rates.title)}</th><th></th>{titles}</tr>"
-    for number, (row, share) in enumerate(zip(rows, bar_shares(record, state), strict=True)):
-        cells = "".join(_cell("td", one.spare, one.cells[number]) for one in others)
-        ours = ' class="ours"' if row["kind"] == "gdsload" else ""
-        bar = f'<td class="bar"><i style="width:{100 * share:.1f}%"></i></td>'
-        yield f"<tr{ours}><td>{escape(names.cells[number])}</td><td>{escape(rates.cells[number])}</td>{bar}{cells}</tr>"
+    for number, share in enumerate([None, *bar_shares(record, state)], -1):  # -1: the headings
+        tag = "th" if share is None else "td"
+        cells = [_cell(tag, one.spare, one.title if share is None else one.cells[number]) for one in found]
+        bar = f'<td class="bar"><i style="width:{100 * (share or 0):.1f}%"></i></td>'
+        cells.insert(3, "<th></th>" if share is None else bar)
+        kind = ' class="ours"' if share is not None and rows[number]["kind"] == "gdsload" else ""
+        yield f"<tr{kind}>{''.join(cells)}</tr>"
     yield "</table></div>"
     yield "".join(
         f"<p><small>{escape(text)}</small></p>"

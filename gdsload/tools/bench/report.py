@@ -30,6 +30,9 @@ _LABEL = 11
 _NARROW = 60
 """Below it, text gets all columns, and labels no column."""
 _BAR, _LEAST_BAR = 24, 6
+_KEPT = 3
+"""Columns with this number or less are worth more than bars."""
+_BEFORE_BARS = ("", "GB/s", "spread")
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -103,21 +106,22 @@ def _painted_first(lines: list[str], name: str, painted: Paint) -> list[str]:
 
 
 def _laid_out(found: list[Column], shares: list[float], width: int, blocks: bool) -> Iterator[str]:
-    """A table's lines: columns that do not fit are left out, and the bars become short, and go last but two."""
+    """A table's lines: columns that do not fit are left out, and the last three only where bars are, too."""
     found = [column for column in found if set(column.cells) != {"–"}]
-    while (room := width - _width(found)) < _LEAST_BAR + 2 and max(column.spare for column in found) > 2:
-        found = [column for column in found if column.spare < max(column.spare for column in found)]
-    while _width(found) > width and any(column.spare for column in found):
-        found = [column for column in found if column.spare < max(column.spare for column in found)]
-    room = width - _width(found)
-    bar = min(_BAR, room - 2) if room >= _LEAST_BAR + 2 else 0
-    names, rates, *others = found
-    for number in range(-1, len(names.cells)):  # -1: the headings
-        cells = [column.title if number < 0 else column.cells[number] for column in (names, rates, *others)]
-        line = f"{plain(cells[0]):<{_widest(names)}}  {cells[1]:>{_widest(rates)}}"
+    most = max(column.spare for column in found)
+    while most and _width(found) + (_LEAST_BAR + 2 if most > _KEPT else 0) > width:
+        found = [column for column in found if column.spare < most]
+        most = max(column.spare for column in found)
+    room = width - _width(found) - 2
+    bar = min(_BAR, room) if room >= _LEAST_BAR else 0
+    place = sum(column.title in _BEFORE_BARS for column in found)
+    for number in range(-1, len(shares)):  # -1: the headings
+        texts = [column.title if number < 0 else plain(column.cells[number]) for column in found]
+        cells = [f"{text:>{_widest(column)}}" for text, column in zip(texts, found, strict=True)]
+        cells[0] = f"{texts[0]:<{_widest(found[0])}}"
         if bar:
-            line += f"  {'' if number < 0 else _bar(shares[number], bar, blocks):<{bar}}"
-        yield line + "".join(f"  {cell:>{_widest(column)}}" for cell, column in zip(cells[2:], others, strict=True))
+            cells.insert(place, f"{'' if number < 0 else _bar(shares[number], bar, blocks):<{bar}}")
+        yield "  ".join(cells)
 
 
 def _widest(column: Column) -> int:

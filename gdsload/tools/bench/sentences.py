@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 from gdsload.system.units import format_bytes
 from gdsload.tools.bench.facts import Facts, Row, rate, saved
 from gdsload.tools.bench.figures import figure, percent
 
+_MORE_TURNS = 25
 _NO_CPU_S = 0.001
 """CPU seconds a GB that nobody notices: a hundredth of a core at 10 GB/s."""
+
+
+def longer(facts: Facts) -> str:
+    """The options of a benchmark with more turns, and time for them."""
+    budget_s = facts.record["conditions"]["budget_s"]
+    return f"--turns {_MORE_TURNS}" + (f" --budget {math.ceil(4 * budget_s / 60)}min" if budget_s else "")
 
 
 def shares_taken(facts: Facts, gds: Row, other: Row) -> str:

@@ -19,6 +19,7 @@ from gdsload.tools.bench.figures import figure, gain_text, percent
 from gdsload.tools.bench.sentences import (
     chosen_by_itself,
     later_epochs,
+    longer,
     may_help,
     saving,
     shares_taken,
@@ -30,7 +31,6 @@ Gds = Literal["no", "yes", "unavailable", "worse", "unknown"]
 
 TOO_NOISY = 0.15
 """A row that differs by more from itself decides nothing."""
-MORE_TURNS = 25
 _WIDE = 0.15
 """Rows are called equal only where their difference is known to be smaller."""
 _WORTH = 1.1
@@ -96,8 +96,8 @@ def _next(facts: Facts, answer: Answer) -> list[str]:
         path = f"--make 8GiB {shlex.quote(made_in)}"
     if answer.gds == "unavailable":
         found.append(f"gdsload doctor {path if made_in is None else shlex.quote(made_in)}")
-    if answer.case in ("noisy", "undecided", "few turns"):
-        found.append(f"gdsload bench {path} --turns {MORE_TURNS if answer.case != 'few turns' else FEWEST_PAIRS + 1}")
+    if answer.case in ("noisy", "undecided", "too short", "few turns"):
+        found.append(f"gdsload bench {path} {longer(facts)}")
     if answer.case in ("alone", "not asked"):
         found.append(f"gdsload bench {path} --backends auto,gds,bounce")
     if answer.case in ("not cold", "stopped"):
@@ -131,7 +131,7 @@ def _noisy(facts: Facts) -> Answer | None:
         why = f"Other processes are busy ({cores})." if busy else f"The drive or its host is not steady ({cores})."
     return Answer(
         "unknown", "noisy", f"No verdict: the same row measured twice differs by {percent(noise)}.",
-        why=why, do=f"Try again when the machine is quiet, or with --turns {MORE_TURNS}.",
+        why=why, do=f"Try again when the machine is quiet, or with {longer(facts)}.",
     )  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def _too_short(facts: Facts) -> Answer | None:
     return Answer(
         "unknown", "too short", f"No verdict: the turns of {found['name']} are too short for a rate.",
         why=f"{found['warning'].partition(': ')[2].capitalize()}.",
-        do="Give it more time (--budget 10min), or smaller batches (--batch-size).",
+        do=f"Give it more time, {longer(facts)}, or smaller batches, --batch-size.",
     )  # fmt: skip
 
 
@@ -201,7 +201,7 @@ def _absent(facts: Facts) -> Answer | None:
             "unknown", "not asked", "No verdict on GDS: it was not measured.", do="Add it: --backends auto,gds,bounce."
         )
     ceiling, name = facts.ceiling(state), other["name"]
-    if ceiling is None or facts.limit("drive") is None:
+    if ceiling is None:
         why = facts.record["limits"].get("drive_why") or "its rate was not measured"
         return Answer(
             "unavailable", "unavailable, no limit",
@@ -264,7 +264,7 @@ def _beside(facts: Facts) -> Answer:
         return Answer(
             "unknown", "few turns", f"No verdict: {found.pairs} turns of each row are too few to tell them apart.",
             why=f"So far gds gives {rates} of {other['name']}.", comparison=found,
-            do=f"Let it run to its end, or pass --turns {FEWEST_PAIRS + 1} or more.",
+            do=f"Let it run to its end, or give it more time: {longer(facts)}.",
         )  # fmt: skip
     if found.different(noise):
         return (_helps if found.gain > 0 else _worse)(facts, gds, other, found)
@@ -274,7 +274,7 @@ def _beside(facts: Facts) -> Answer:
             f"No verdict: the difference of gds to {other['name']} may be anything from {gain_text(found.low)} to "
             f"{gain_text(found.high)}.",
             why=f"The turns of a row vary too much; so far gds gives {rates}.", comparison=found,
-            do=f"Try again when the machine is quiet, or with --turns {MORE_TURNS}.",
+            do=f"Try again when the machine is quiet, or with {longer(facts)}.",
         )  # fmt: skip
     return _equal(facts, gds, other, found)
 
@@ -330,7 +330,7 @@ def _equal(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
     )
     return Answer(
         "no", "saves processors" if many else "fits memory" if facts.fits_memory else "equal",
-        f"GDS is no faster here, but it saves {figure(cores)} of {facts.cores} cores in cold epochs."
+        f"GDS is no faster here, but it saves {figure(cores)} of {facts.cores} cores in {facts.decisive} epochs."
         if many else "GDS does not help you here.",
         why=f"{shares_taken(facts, gds, other)} {apart} {later_epochs(facts)}",
         saves=saving(facts, gds, other), comparison=found, cpu_s_per_gb_saved=less,

@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import math
-import operator
 import os
 import re
 import shlex
@@ -23,19 +22,18 @@ from gdsload.backends.names import BACKEND_CHOICES, SUMMARIES
 from gdsload.errors import OptionError, WriteError
 from gdsload.system.units import parse_bytes
 from gdsload.tools.cli.faults import show_note
-from gdsload.tools.cli.terminal import Bar, paint, say, terminal_width, wrapped
+from gdsload.tools.cli.terminal import Bar, page_width, paint, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, as_count, as_seconds, meant
 
 if TYPE_CHECKING:
     from gdsload.tools.bench import BenchPlan
 
-_WIDTH = 80
 _GDS = ("no", "yes", "unavailable", "worse", "unknown")
 _UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _EXAMPLES = """
 gdsload bench shards/                         whether GDS helps here
 gdsload bench --make 8GiB /mnt/nvme           the same without a dataset
-gdsload bench shards/ --step-ms 38            is loading such a step's limit?
+gdsload bench shards/ --step-ms 38            does such a step wait for data?
 gdsload bench shards/ --expect gds=yes        for acceptance tests
 gdsload bench shards/ --json --html bench.html > record.json
 """
@@ -162,8 +160,7 @@ class _Expectation:
         row = Facts(record).chosen(self._state)
         if row is None:
             return f"{self._text}: no row was measured"
-        enough = operator.ge(rate(row), self._least)
-        return "" if enough else f"{self._text}: {row['name']} gives {figure(rate(row))} GB/s"
+        return "" if rate(row) >= self._least else f"{self._text}: {row['name']} gives {figure(rate(row))} GB/s"
 
 
 def _run(chosen: argparse.Namespace) -> int:
@@ -187,19 +184,20 @@ def _run(chosen: argparse.Namespace) -> int:
 
 def _check(chosen: argparse.Namespace) -> None:
     """Refuse what would fail after the measurement, or leaves nothing to measure."""
-    if (chosen.path is None) == (chosen.make is None):
-        what = "is missing" if chosen.path is None else "and --make are two datasets"
-        remedy = "Without a dataset: gdsload bench --make 8GiB DIR" if chosen.path is None else "Leave one of them out."
-        raise OptionError(f"PATH {what}", remedy=remedy)
+    if chosen.path is None and chosen.make is None:
+        raise OptionError("PATH is missing", remedy="Without a dataset: gdsload bench --make 8GiB DIR")
     if chosen.make is not None:
+        if chosen.path is not None or chosen.commands:
+            raise OptionError("--make takes no PATH and no --commands: its dataset is removed", remedy="Leave one out.")
         try:
             chosen.make[0] = _size(chosen.make[0])
         except argparse.ArgumentTypeError as error:
             raise OptionError(f"--make: {error}") from None
-    if chosen.html is not None and (
-        os.path.isdir(chosen.html) or not os.path.isdir(os.path.dirname(chosen.html) or ".")
-    ):
-        raise OptionError(f"--html: {chosen.html} cannot be written: its folder is missing, or it is one")
+    if chosen.html is not None:
+        if os.path.isdir(chosen.html):
+            raise OptionError(f"--html: {chosen.html} is a folder", remedy="Name a file in it.")
+        if not os.path.isdir(os.path.dirname(chosen.html) or "."):
+            raise OptionError(f"--html: {chosen.html} is in no folder that exists", remedy="Make the folder first.")
 
 
 @contextmanager
@@ -234,9 +232,12 @@ def _plan(chosen: argparse.Namespace, path: str) -> BenchPlan:
 def _print_commands(plan: BenchPlan) -> None:
     from gdsload.tools.bench.same_pattern import commands, pasteable
 
-    width = terminal_width(sys.stdout) or _WIDTH
+    width = page_width()
     found = commands(plan.files, plan.read_bytes, shuffle=plan.shuffle, device=str(plan.device))
-    notes = {"fio": "O_DIRECT reads into CPU memory", "gdsio": "cuFile into the GPU; -x 2: by way of CPU memory"}
+    notes = {
+        "fio": "O_DIRECT reads into CPU memory; without io_uring: --ioengine=libaio",
+        "gdsio": "cuFile into the GPU; -x 2: by way of CPU memory",
+    }
     for name, words in found.items():
         say("\n".join([f"# {notes[name]}", *pasteable(words, width)]))
 
@@ -263,7 +264,7 @@ def _show(record: dict[str, Any], chosen: argparse.Namespace) -> int:
     else:
         blocks = "utf" in (sys.stdout.encoding or "utf-8").lower()
         painted = partial(paint, stream=sys.stdout)
-        say(render_text(record, terminal_width(sys.stdout) or _WIDTH, blocks=blocks, painted=painted))
+        say(render_text(record, page_width(), blocks=blocks, painted=painted))
     if chosen.html is not None:
         try:
             Path(chosen.html).write_text(render_page(record), encoding="utf-8")

@@ -11,6 +11,7 @@ from gdsload.system.units import counted, format_bytes
 from gdsload.system.version import __version__
 from gdsload.tools.cli.samples import metadata_lines, short
 from gdsload.tools.cli.terminal import plain
+from gdsload.tools.web_page import web_page
 
 if TYPE_CHECKING:
     from gdsload.loader.dataset import ShardDataset
@@ -20,40 +21,35 @@ _MOST_CLASSES = 40
 """Classes with a bar; of more, the largest and the smallest have one."""
 _WIDTH, _HEIGHT = 240, 44
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1d2129; --soft: #5b6472; --line: #d9dde3; --paper: #ffffff;
-  --panel: #f5f6f8; --bar: #3f7d3a; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --soft: #9aa3af; --line: #33383f; --paper: #15181c;
-  --panel: #1d2126; --bar: #76b56f; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 68rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; }
-h1 { margin: 0; font-size: 1.7rem; line-height: 1.25; overflow-wrap: anywhere; }
+* { box-sizing: border-box }
+body { max-width: 68rem; padding-bottom: 3rem }
+h1 { margin: 0; font-size: 1.7rem; line-height: 1.25 }
 h2 { margin: 2.2rem 0 .6rem; font-size: 1.15rem; }
 p, ul { margin: .3rem 0; }
-.soft { color: var(--soft); font-size: .875rem; }
+.soft { color: var(--dim); font-size: .875rem; }
 .facts { display: flex; flex-wrap: wrap; gap: .2rem 1.6rem; margin: .6rem 0 1rem; font-size: 1.05rem; }
 .facts b { font-weight: 600; }
 .made { list-style: none; padding: 0; }
 code, pre, .made { overflow-wrap: anywhere; }
 code, pre { font: .875rem/1.5 ui-monospace, monospace; }
-pre { overflow-x: auto; padding: .8rem 1rem; background: var(--panel); border-radius: 6px; }
+pre { overflow-x: auto; padding: .8rem 1rem; background: var(--box); border-radius: 6px; }
 .texts pre { white-space: pre-wrap; }
 .fields { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 19rem), 1fr)); gap: .8rem; }
-.fields section { padding: .8rem 1rem; background: var(--panel); border-radius: 6px; min-width: 0; }
+.fields section { padding: .8rem 1rem; background: var(--box); border-radius: 6px; min-width: 0; }
 .fields h3 { margin: 0; font-size: 1rem; overflow-wrap: anywhere; }
-svg { display: block; width: 100%; height: 2.75rem; margin-top: .5rem; fill: var(--bar); }
+svg { display: block; width: 100%; height: 2.75rem; margin-top: .5rem; fill: var(--ours); }
 .ends { display: flex; justify-content: space-between; border-top: 1px solid var(--line); }
 .classes { width: 100%; border-collapse: collapse; }
 .classes th { width: 1%; min-width: 6rem; max-width: min(18rem, 40vw); padding: 0 .8rem 0 0; text-align: left;
   font-weight: 400; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .classes td:last-child { width: 1%; padding-left: .6rem; text-align: right; font-variant-numeric: tabular-nums; }
-.classes i { display: block; height: .8rem; background: var(--bar); border-radius: 2px; min-width: 1px; }
+.classes i { display: block; height: .8rem; background: var(--ours); border-radius: 2px; min-width: 1px; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(6.5rem, 1fr)); gap: .8rem; }
 figure { margin: 0; min-width: 0; }
-figure img { display: block; width: 100%; height: 7rem; object-fit: contain; background: var(--panel);
+figure img { display: block; width: 100%; height: 7rem; object-fit: contain; background: var(--box);
   border-radius: 4px; }
 figure img.small { image-rendering: pixelated; }
-figcaption { color: var(--soft); font-size: .8rem; line-height: 1.3; max-height: 2.6em; overflow: hidden;
+figcaption { color: var(--dim); font-size: .8rem; line-height: 1.3; max-height: 2.6em; overflow: hidden;
   overflow-wrap: anywhere; }
 footer { margin-top: 2.5rem; padding-top: .6rem; border-top: 1px solid var(--line); }
 """
@@ -79,13 +75,8 @@ def card_page(
         pictures: for each field of pictures its name, and of each picture its address, its caption, and whether it is
             so small that its pixels should be seen.
     """
-    name = _text(dataset.path.rstrip("/").rpartition("/")[2] or dataset.path)
-    lines = [
-        "<!doctype html>", '<html lang="en">', '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{name}: dataset card</title>", f"<style>{_STYLE}</style>", "<main>",
-        *_head(dataset, name, cached), "<h2>Fields</h2>", *_fields(dataset, fields, classes, looked_at),
-    ]  # fmt: skip
+    name = plain(dataset.path.rstrip("/").rpartition("/")[2] or dataset.path)
+    lines = [*_head(dataset, name, cached), "<h2>Fields</h2>", *_fields(dataset, fields, classes, looked_at)]
     lines += _classes(classes) if classes else []
     for field, found in pictures:
         drawn = f'<p class="soft">Shown are {_which(len(found), dataset)}.</p>'
@@ -100,8 +91,8 @@ def card_page(
         if one.texts:
             lines += [f"<h2>First texts: {_text(one.name)}</h2>", '<div class="texts">']
             lines += [*(_block(text) for text in one.texts), "</div>"]
-    lines += ["<h2>Use it</h2>", _block(_code(dataset)), _foot(), "</main>", "</html>"]
-    return "\n".join(lines) + "\n"
+    lines += ["<h2>Use it</h2>", _block(_code(dataset)), _foot()]
+    return web_page(f"{name}: dataset card", _STYLE, "\n".join(lines))
 
 
 def _text(text: str) -> str:
@@ -120,7 +111,7 @@ def _which(count: int, dataset: ShardDataset) -> str:
 
 
 def _head(dataset: ShardDataset, name: str, cached: float | None) -> Iterator[str]:
-    yield f"<h1>{name}</h1>"
+    yield f"<h1>{_text(name)}</h1>"
     shards = len(dataset.sources)
     facts = [
         ("samples", f"{len(dataset):,}".replace(",", " ")),

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from gdsload.conversion.conversion_options import DEFAULT_ALLOWANCE
+from gdsload.conversion.allowance import DEFAULT_ALLOWANCE
 from gdsload.conversion.recognise import KINDS
 from gdsload.errors import ConversionError, GdsloadError, OptionError, Skipped, WriteError
 from gdsload.system.units import counted, format_bytes

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gdsload.system.paths import refuse_empty
 from gdsload.system.units import counted
-from gdsload.tools.cli.terminal import Bar, paint, plain, say, terminal_width, wrapped
+from gdsload.tools.cli.terminal import Bar, page_width, paint, plain, say, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, as_seconds
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _run(chosen: argparse.Namespace) -> int:
     elif chosen.fix:
         say(render_script(report))
     else:
-        width = terminal_width(sys.stdout) or _WIDTH
+        width = page_width()
         say(render_text(report, width=width, everything=chosen.all, painted=partial(paint, stream=sys.stdout)))
     return 1 if chosen.strict and report.verdict.backend != "gds" else 0
 

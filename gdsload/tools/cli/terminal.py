@@ -147,7 +147,7 @@ class Bar:
         self._stream, self._clock, self._shown = stream, clock, not hidden
         self._overwrites = is_terminal(stream)
         self._before: tuple[float, float, int] | None = None
-        self._begun = clock()
+        self._begun, self._what = clock(), ""
         self._last = -_EVERY_S if self._overwrites else self._begun
 
     def say(self, text: str) -> None:
@@ -158,7 +158,7 @@ class Bar:
     def show(
         self, done: float, of: float, *, what: str = "", samples: int | None = None, nbytes: int | None = None
     ) -> None:
-        """Show the progress, a few times a second at most, and always at the end.
+        """Show the progress, a few times a second at most, and at once at the end and where something else is done.
 
         The time that is left comes first. Parts that do not fit the terminal are left out, the last one first.
 
@@ -172,10 +172,11 @@ class Bar:
         now = self._clock()
         if self._before is None:  # an earlier run's work does not count for the rate
             self._before = now, done, nbytes or 0
+        at_once = self._overwrites and (done >= of or what != self._what)
         every = _EVERY_S if self._overwrites else _LOG_EVERY_S
-        if not self._shown or (now - self._last < every and (done < of or not self._overwrites)):
+        if not self._shown or (now - self._last < every and not at_once):
             return
-        self._last = now
+        self._last, self._what = now, what
         seconds, made = now - self._before[0], done - self._before[1]
         share = min(done / of, 1.0) if of else 1.0
         full, empty = "█░" if "utf" in (self._stream.encoding or "utf-8").lower() else "#."

@@ -6,7 +6,7 @@ SPREAD = (0.97, 1.02, 1.0, 0.99, 1.03, 1.0, 0.98, 1.01, 1.0)
 """Turns of a quiet machine, as multiples of their median."""
 AGAIN = (1.0, 0.99, 1.01, 1.0, 1.005, 0.995, 1.0, 1.01, 0.985)
 
-NAMES = {"read": 'read + .to("cuda")', "kvikio": "kvikio, by hand", "torch": "torch DataLoader"}
+NAMES = {"read": "read + .to", "kvikio": "kvikio", "torch": "torch DataLoader"}
 
 
 def row(name, gb_per_s, *, asked="", cpu=0.06, spread=AGAIN, **more):

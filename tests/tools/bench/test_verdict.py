@@ -164,6 +164,9 @@ def test_why_and_when_it_would_be_otherwise():
     assert "do not fit into the page cache (1 TiB)" in verdict(made_record({"dataset": {"fits_memory": False}}))["why"]
     close = row("gds", 11.6, spread=AGAIN)
     assert "A difference of +2 % does not matter." in verdict(made_record({"cold": table(close, BOUNCE_11)}))["why"]
+    shaky = verdict(made_record({"limits": {"noise": {"cold": 0.2}}}))
+    assert shaky["do"] == "Try again when the machine is quiet, or with --turns 25 --budget 8min."
+    assert shaky["next"][0] == "gdsload bench /data/imagenet --turns 25 --budget 8min"
     busy = verdict(made_record({"machine": {"load": 99.0}, "limits": {"noise": {"cold": 0.2}}}))
     assert busy["why"] == "Other processes are busy (load 99.0 on 112 cores)."
 

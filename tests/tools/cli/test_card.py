@@ -17,7 +17,7 @@ from tests.page_cache import chill
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>\x1b[31m & </title>"
 VOID = {"meta", "img", "rect"}
 ELEMENTS = {
-    "html", "meta", "title", "style", "main", "h1", "h2", "h3", "div", "span", "b", "ul", "li", "p", "section", "code",
+    "html", "head", "body", "meta", "title", "style", "h1", "h2", "h3", "div", "span", "b", "ul", "li", "p", "section", "code",
     "svg", "rect", "table", "tr", "th", "td", "i", "figure", "img", "figcaption", "pre", "footer",
 }  # fmt: skip
 

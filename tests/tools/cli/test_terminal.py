@@ -68,6 +68,12 @@ def test_it_is_not_shown_at_every_step_but_at_the_last(terminal, clock, bar):
     assert "100 %" in terminal.sent()[-1]
 
 
+def test_another_step_is_shown_at_once(terminal, clock, bar):
+    for what in ("reading", "reading", "comparing", "comparing"):
+        bar.show(1, 4, what=what)
+    assert [one.rpartition(" ")[2] for one in terminal.sent()] == ["reading", "comparing"]
+
+
 def test_it_fits_the_terminal(clock, monkeypatch):
     terminal = Terminal("ascii")
     bar = Bar(terminal, clock)
