@@ -8,7 +8,7 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo test bounds test-gpu integration vision cluster lint format wheel bench-convert bench-cpu bench-gpu clean
+.PHONY: demo test bounds test-gpu integration vision cluster docs lint format wheel bench-convert bench-cpu bench-gpu clean
 
 demo: .venv/demo/.stamp
 	.venv/demo/bin/gdsload demo $(ARGS)
@@ -44,6 +44,11 @@ vision: .venv/vision/.stamp
 # Conversions on Dask and Ray, as they come: clusters of two workers on this machine.
 cluster: .venv/cluster/.stamp
 	GDSLOAD_SUITE=cluster .venv/cluster/bin/python -m pytest -W default tests/cluster $(ARGS)
+
+# The site, in dist/site. A warning is a failure: a link that leads nowhere, a name that is gone. Links to other sites
+# are tried by make docs ARGS="-b linkcheck", which needs the network.
+docs: .venv/docs/.stamp
+	.venv/docs/bin/python -m sphinx -W --keep-going -q -c docs -b html . dist/site $(ARGS)
 
 lint: .venv/lint/.stamp
 	.venv/lint/bin/ruff check

@@ -1,12 +1,12 @@
-"""What the examples of frameworks share: a small network, the two parts of the digits, and how many it reads right.
+"""What the examples of frameworks share: a small network, its training step, the two parts of the digits, and a score.
 
 `gdsload demo --keep digits/` writes the shards: 1797 images of 8 by 8 pixels.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import Subset, random_split
 
 import gdsload
@@ -17,15 +17,37 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser of all examples."""
+    return torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+
+def loss_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """The loss of a batch, a scalar."""
+    return nn.functional.cross_entropy(model(batch["image"]), batch["label"])
+
+
+def train(model: nn.Module, optimiser: torch.optim.Optimizer, batches: Iterable[dict[str, Tensor]]) -> None:
+    """A step for each batch."""
+    for batch in batches:
+        optimiser.zero_grad()
+        loss_of(model, batch).backward()
+        optimiser.step()
+
+
 def parts(path: str) -> tuple[Subset[object], Subset[object]]:
     """Four fifths to train with, and the rest."""
     train, test = random_split(gdsload.ShardDataset(path), [0.8, 0.2], torch.Generator().manual_seed(0))
     return train, test
 
 
-@torch.inference_mode()
+def right(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Which samples of a batch a network reads right, bool [batch]."""
+    with torch.inference_mode():
+        return model(batch["image"]).argmax(1) == batch["label"]
+
+
 def accuracy(model: nn.Module, path: str, device: str | torch.device | None = None) -> float:
     """Share of the held-out digits that a network on a device reads right."""
     with gdsload.DataLoader(parts(path)[1], 256, device=device) as loader:
-        right = [model(batch["image"]).argmax(1) == batch["label"] for batch in loader]
-    return torch.cat(right).double().mean().item()
+        return torch.cat([right(model, batch) for batch in loader]).double().mean().item()

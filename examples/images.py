@@ -5,8 +5,6 @@ usage: python examples/images.py FOLDER [IMAGES]
 JPEGs in class folders, as torchvision's ImageFolder has them, are converted as they are, and decoded on the way.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

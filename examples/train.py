@@ -3,8 +3,6 @@
 usage: python examples/train.py FOLDER
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -3,13 +3,10 @@
 usage: gdsload demo --keep digits/ && python examples/train_compiled.py digits/ [BACKEND]
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch
-from digits_model import accuracy, network, parts
-from torch import Tensor, nn
+from digits_model import accuracy, adam, loss_of, network, parts
 
 import gdsload
 from gdsload.transforms import RandomCrop
@@ -20,16 +17,11 @@ def main(path: str, backend: str = "inductor") -> None:
     crop = RandomCrop("image", 8, padding=1)
     with gdsload.DataLoader(parts(path)[0], 64, shuffle=True, drop_last=True, device_transform=crop) as loader:
         model = network().to(loader.device)
-        optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
-
-        @torch.compile(backend=backend)
-        def loss_of(image: Tensor, label: Tensor) -> Tensor:
-            return nn.functional.cross_entropy(model(image), label)
-
+        optimiser, step = adam(model), torch.compile(loss_of, backend=backend)
         for _ in range(40):
             for batch in loader:
                 optimiser.zero_grad()
-                loss_of(batch["image"], batch["label"]).backward()
+                step(model, batch).backward()
                 optimiser.step()
         graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]  # noqa: SLF001 (nothing else counts them)
         print(f"accuracy {accuracy(model, path, loader.device):.3f}, {graphs} graphs")

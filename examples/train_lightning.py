@@ -1,50 +1,39 @@
 """Lightning: a loader is handed to `fit`, and every checkpoint resumes exactly.
 
-usage: gdsload demo --keep digits/ && python examples/train_lightning.py digits/ runs/ [ddp]
+usage: gdsload demo --keep digits/ && python examples/train_lightning.py digits/ runs/
 """
-
-from __future__ import annotations
 
 import sys
 
 import pytorch_lightning as pl
-import torch
-from digits_model import network, parts
-from torch import Tensor, nn
+from digits_model import adam, loss_of, network, parts, right
+from torch import Tensor
 
 import gdsload
 
 
 class Reader(pl.LightningModule):
-    """Reads digits."""
+    """Reads digits with its ``network``."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = network()
+    configure_optimizers = adam
 
     def training_step(self, batch: dict[str, Tensor], _: int) -> Tensor:
-        return nn.functional.cross_entropy(self.network(batch["image"]), batch["label"])
+        return loss_of(self.network, batch)
 
     def validation_step(self, batch: dict[str, Tensor], _: int) -> None:
-        right = (self.network(batch["image"]).argmax(1) == batch["label"]).float().mean()
-        self.log("accuracy", right, batch_size=len(batch["label"]), sync_dist=True)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), lr=3e-3)
+        self.log("accuracy", right(self.network, batch).float().mean(), batch_size=len(batch["label"]), sync_dist=True)
 
 
-def main(path: str, folder: str, strategy: str = "auto") -> None:
-    """A few steps, and the rest from their checkpoint."""
-    train, test = parts(path)
+def main(path: str, folder: str) -> None:
+    """Ten steps, and the rest from their checkpoint."""
     saver = pl.callbacks.ModelCheckpoint(folder, "{step}", every_n_train_steps=10, save_top_k=-1)
-    devices = "auto" if strategy == "auto" else 2
-    plain = {"logger": False, "enable_progress_bar": False, "devices": devices, "strategy": strategy}
+    plain = {"max_epochs": 12, "callbacks": [saver], "logger": False, "enable_progress_bar": False}
     for steps, checkpoint in ((10, None), (-1, f"{folder}/step=10.ckpt")):
-        training = gdsload.DataLoader(train, 64, shuffle=True)
-        trainer = pl.Trainer(max_epochs=12, max_steps=steps, callbacks=[saver], **plain)
-        trainer.fit(Reader(), training, gdsload.DataLoader(test, 256), ckpt_path=checkpoint)
-    if trainer.is_global_zero:
-        print(f"accuracy {trainer.callback_metrics['accuracy']:.3f}, {training.stats.batches} batches")
+        model, trainer, (train, test) = Reader(), pl.Trainer(max_steps=steps, **plain), parts(path)
+        model.network = network()
+        train, test = gdsload.DataLoader(train, 64, shuffle=True), gdsload.DataLoader(test, 256)
+        trainer.fit(model, train, test, ckpt_path=checkpoint)
+    model.print(f"accuracy {trainer.callback_metrics['accuracy']:.3f}, {train.stats.batches} batches")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 usage: gdsload demo --keep digits/ && python examples/train_transformers.py digits/ runs/
 """
 
-from __future__ import annotations
-
 import sys
 
 from digits_model import network, parts
@@ -15,39 +13,26 @@ import gdsload
 from gdsload.integrations.transformers import LoaderTrainer
 
 
-class Reader(nn.Module):
-    """Reads digits: its parameters are the fields of a batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = network()
+class Reader(nn.Sequential):
+    """Reads digits: its parameters are the fields of a batch, and labels are called so."""
 
     def forward(self, image: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        logits = self.network(image)
+        logits = super().forward(image)
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
-def renamed(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The Trainer looks for ``labels``."""
-    return {"image": batch["image"], "labels": batch["label"]}
-
-
-def right(found: object) -> dict[str, float]:
-    """Share of digits that were read right."""
-    return {"accuracy": float((found.predictions.argmax(1) == found.label_ids).mean())}
-
-
 def main(path: str, folder: str) -> None:
-    """A few steps, and the rest from their checkpoint."""
-    train, test = parts(path)
+    """Ten steps, and the rest from their checkpoint."""
     plain = {"learning_rate": 3e-3, "report_to": [], "disable_tqdm": True, "save_steps": 10}
+    renamed = {"transform": lambda batch: {"image": batch["image"], "labels": batch["label"]}}
+    scores = {"compute_metrics": lambda it: {"right": float((it.predictions.argmax(1) == it.label_ids).mean())}}
     for steps, resumed in ((10, None), (-1, True)):
+        train, test = parts(path)
+        train, test = gdsload.DataLoader(train, 64, shuffle=True, **renamed), gdsload.DataLoader(test, 256, **renamed)
         arguments = TrainingArguments(folder, num_train_epochs=12, max_steps=steps, **plain)
-        loader = gdsload.DataLoader(train, 64, shuffle=True, transform=renamed)
-        held_out = gdsload.DataLoader(test, 256, transform=renamed)
-        trainer = LoaderTrainer(Reader(), arguments, train_loader=loader, eval_loader=held_out, compute_metrics=right)
+        trainer = LoaderTrainer(Reader(*network()), arguments, train_loader=train, eval_loader=test, **scores)
         trainer.train(resume_from_checkpoint=resumed)
-    print(f"accuracy {trainer.evaluate()['eval_accuracy']:.3f}, {loader.stats.batches} batches")
+    print(f"accuracy {trainer.evaluate()['eval_right']:.3f}, {train.stats.batches} batches")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gdsload.conversion.runner import ConvertReport, convert
     from gdsload.engine.codecs import Varlen
     from gdsload.engine.sample_transform import PerSample
-    from gdsload.engine.stats import LoaderStats
+    from gdsload.engine.stats import LoaderStats, Observer
     from gdsload.errors import (
         BackendUnavailableError,
         BudgetError,
@@ -43,7 +43,9 @@ if TYPE_CHECKING:
         WriteError,
     )
     from gdsload.loader.batch_fields import Padded
+    from gdsload.loader.cached import cached
     from gdsload.loader.dataset import ShardDataset, ShardInfo
+    from gdsload.loader.diagnosis import Diagnosis
     from gdsload.loader.length_batches import LengthBuckets, TokenBudget
     from gdsload.loader.loader import DataLoader
     from gdsload.loader.mix import Mix
@@ -68,6 +70,7 @@ __all__ = [
     "DataLoader",
     "DatasetExistsError",
     "DatasetNotFoundError",
+    "Diagnosis",
     "DiskFullError",
     "Field",
     "FileChangedError",
@@ -79,6 +82,7 @@ __all__ = [
     "LoaderStats",
     "Memory",
     "Mix",
+    "Observer",
     "OptionError",
     "OrderOptions",
     "Padded",
@@ -101,6 +105,7 @@ __all__ = [
     "Windows",
     "WriteError",
     "__version__",
+    "cached",
     "convert",
     "merge",
     "reshard",
@@ -114,14 +119,16 @@ _HOMES = {
     "conversion.runner": "ConvertReport convert",
     "engine.codecs": "Varlen",
     "engine.sample_transform": "PerSample",
-    "engine.stats": "LoaderStats",
+    "engine.stats": "LoaderStats Observer",
     "errors": (
         "BackendUnavailableError BudgetError ChecksumError ConversionError DatasetExistsError DatasetNotFoundError "
         "DiskFullError FileChangedError FormatError GdsloadError LoaderClosedError OptionError Problem ReadError "
         "SampleIndexError SchemaError ShortReadError Skipped StateError UnfinishedDatasetError WriteError"
     ),
     "loader.batch_fields": "Padded",
+    "loader.cached": "cached",
     "loader.dataset": "ShardDataset ShardInfo",
+    "loader.diagnosis": "Diagnosis",
     "loader.length_batches": "LengthBuckets TokenBudget",
     "loader.loader": "DataLoader",
     "loader.mix": "Mix",

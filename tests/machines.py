@@ -56,7 +56,7 @@ class Made:
         self.architecture = "x86_64"
         self.build = TorchBuild("2.13.0", "", "")
         self.gpu = GpuTrial()
-        self.file = FileTrial("/data/set/a.safetensors", True)
+        self.file = FileTrial("/data/set/a.safetensors", True, holes=0, unwritten=0)
         self.probe = CufileProbe("missing", "libcufile cannot be loaded")
         self.distributions: dict[str, str] = {}
         self.broken: dict[str, str] = {}
@@ -116,7 +116,7 @@ class Made:
         calls = dataclasses.replace(calls, **self.calls)
         return System(Tree(str(self.root)), self.environ, ("/site",), self.architecture, calls)
 
-    def diagnose(self, path: str = "/data/set", device: str | None = None, *, probe: bool = True):
+    def diagnose(self, path: str = "/data/set", device: str | None = None, *, probe: bool | None = None):
         return diagnose(path, device, system=self.system(), probe=probe, timeout_s=5)
 
     def findings(self, *arguments, **options):
@@ -130,6 +130,9 @@ def make_host(made: Made) -> None:
     made.write("/proc/self/cgroup", "0::/\n")
     made.write("/proc/meminfo", "MemTotal:       131072000 kB\nMemAvailable:   125829120 kB\n")
     made.write("/proc/kallsyms", "0000 d p2pdma_pgmap_ops\n")
+    made.write("/proc/self/status", "Name:\tpython\nCpus_allowed_list:\t0-63,128-191\n")
+    for name in ("libudev.so.1", "libmount.so.1"):
+        made.write(f"/usr/lib/x86_64-linux-gnu/{name}")
     made.mounts(ROOT_MOUNT, DATA_MOUNT)
     made.write("/run/udev/data/b259:1", "S:disk/by-id/x\nE:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem\n")
     made.shard()
@@ -137,12 +140,21 @@ def make_host(made: Made) -> None:
 
 def make_drive(made: Made, parent: str = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0") -> None:
     device = f"{parent}/{DRIVE}"
-    made.pci(DRIVE, device, numa_node="0")
+    link = {"current_link_speed": "32.0 GT/s PCIe", "current_link_width": "4", "max_link_width": "4"}
+    made.pci(DRIVE, device, numa_node="0", **link)
     controller = f"{device}/nvme/nvme0"
     made.write(f"{controller}/transport", "pcie\n")
     made.write(f"{controller}/model", "SAMSUNG MZQL23T8HCLS-00A07              \n")
     made.block("nvme0n1", "259:0", f"{controller}/nvme0n1")
     made.link(f"{controller}/nvme0n1/device", controller)
+    queue = {
+        "scheduler": "[none] mq-deadline",
+        "max_sectors_kb": "128",
+        "read_ahead_kb": "128",
+        "logical_block_size": "512",
+    }
+    for name, text in queue.items():
+        made.write(f"{controller}/nvme0n1/queue/{name}", text + "\n")
     for part in (1, 2):
         made.write(f"{controller}/nvme0n1/nvme0n1p{part}/partition", f"{part}\n")
         made.block(f"nvme0n1p{part}", f"259:{part}", f"{controller}/nvme0n1/nvme0n1p{part}")
@@ -152,7 +164,8 @@ def make_drive(made: Made, parent: str = "/sys/devices/pci0000:00/0000:00:01.0/0
 def make_gpu(
     made: Made, parent: str = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0", node: int = 0
 ) -> None:
-    made.pci(GPU, f"{parent}/{GPU}", vendor="0x10de", numa_node=str(node))
+    bars = "0x0000000092000000 0x0000000092ffffff 0x40200\n0x0000020000000000 0x0000021fffffffff 0x14220c"
+    made.pci(GPU, f"{parent}/{GPU}", vendor="0x10de", numa_node=str(node), resource=bars)
     made.write(f"{parent}/{GPU}/class", "0x030200\n")
     made.write("/proc/driver/nvidia/version", OPEN_DRIVER)
     made.write("/proc/driver/nvidia/params", 'RegistryDwords: ""\n')
@@ -161,7 +174,9 @@ def make_gpu(
         f"Model: \t\t NVIDIA H100 80GB HBM3\nBus Location: \t {GPU}\n",
     )
     made.build = TorchBuild("2.13.0+cu130", "cuda", "13.0")
-    made.gpu = GpuTrial("cuda", "NVIDIA H100 80GB HBM3", GPU, 80 * 2**30, registered=True)
+    made.gpu = GpuTrial(
+        "cuda", "NVIDIA H100 80GB HBM3", GPU, 80 * 2**30, registered=True, mapped_rate=52e9, pinned_rate=55e9
+    )
     made.distributions = {"cupy-cuda13x": "14.2.0", "cuda-bindings": "13.3.1", "kvikio-cu13": "26.10.0"}
 
 
@@ -185,8 +200,9 @@ def laptop(made: Made) -> Made:
 def nvfs(laptop: Made) -> Made:
     """A machine with nvidia-fs, ext4 in ordered mode, and the drive beside the GPU."""
     make_gpu(laptop)
-    laptop.write("/proc/driver/nvidia-fs/version", "version: 2.25.7\n")
+    laptop.write("/proc/driver/nvidia-fs/version", "version: 2.26\n")
     laptop.write("/proc/driver/nvidia-fs/devcount", "1\n")
+    laptop.write("/proc/driver/nvidia-fs/modules", "nvme: 1.0\n")
     laptop.write("/dev/nvidia-fs0")
     laptop.write("/usr/lib/x86_64-linux-gnu/libcufile.so.1.15.1")
     laptop.link("/usr/lib/x86_64-linux-gnu/libcufile.so.0", "/usr/lib/x86_64-linux-gnu/libcufile.so.1.15.1")

@@ -88,13 +88,13 @@ class _Trainer:
         self._step(next(batches))
         synchronise(self._device)
         dist.barrier()
-        waited, start = self._loader.stats.wait_s, time.perf_counter()
+        waited, start = self._loader.stats.host_wait_s, time.perf_counter()
         for _ in range(steps):
             self._step(next(batches))
         synchronise(self._device)
         took = time.perf_counter() - start
         images = steps * len(self._kept) * self._world_size
-        return {"s": took, "images_s": images / took, "stall": (self._loader.stats.wait_s - waited) / took}
+        return {"s": took, "images_s": images / took, "stall": (self._loader.stats.host_wait_s - waited) / took}
 
     def close(self) -> dict[str, Any]:
         """Close the loader; says which paths its bytes took."""

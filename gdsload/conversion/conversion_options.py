@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,7 +12,6 @@ from typing import cast as typed
 
 import numpy as np
 
-from gdsload.conversion.named_objects import find_named
 from gdsload.conversion.reasons import of_user
 from gdsload.errors import OptionError, SchemaError
 from gdsload.order.checks import check_whole
@@ -18,6 +20,44 @@ from gdsload.shards.format.dtypes import DTYPES, dtype_of
 from gdsload.shards.format.stored import PackRule, pack_rule
 from gdsload.shards.values import is_array, unrounded
 from gdsload.system.units import parse_bytes
+
+_MOST = 200
+
+
+def find_named(spec: str) -> Any:
+    """The object called ``package.module:name``; modules of the working folder are looked at last.
+
+    The installed command does not have that folder on its path, as `python -m gdsload` does. It is added last, so that
+    it hides no other module, and stays, so that workers find the module, too.
+
+    Raises:
+        ImportError, AttributeError, ValueError: if there is no such object.
+    """
+    module, _, name = spec.partition(":")
+    if not module or not name:
+        raise ValueError("it has no module, or no name in it")
+    try:
+        found: Any = _imported(module)
+    except ModuleNotFoundError as error:
+        here = os.getcwd()
+        if error.name != module.partition(".")[0] or here in sys.path:
+            raise
+        sys.path.append(here)
+        importlib.invalidate_caches()
+        found = _imported(module)
+    for piece in name.split("."):
+        found = getattr(found, piece)
+    return found
+
+
+def _imported(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise
+    except Exception as error:  # of the user's code
+        raise ImportError(f"its import ends in {type(error).__name__}: {str(error)[:_MOST]}") from error
+
 
 ONE_SCALE = (
     "A cast leaves each in its scale; `dtype='float32'` makes all samples of files floats from -1 to 1; else pass a "
@@ -198,12 +238,12 @@ def find_function(spec: object) -> Callable[[dict[str, Any]], Mapping[str, Any]]
         )
     try:
         found = find_named(spec)
+        if not callable(found):
+            raise ValueError("it cannot be called")
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"is {spec!r}, which cannot be found: {error}",
             option="map",
             remedy='Write it as "package.module:function".',
         ) from error
-    if not callable(found):
-        raise OptionError(f"is {spec!r}, which cannot be called", option="map")
     return typed("Callable[[dict[str, Any]], Mapping[str, Any]]", found)

@@ -10,8 +10,7 @@ import numpy as np
 
 from gdsload.conversion.conversion_options import ONE_SCALE, Change, ConvertOptions
 from gdsload.conversion.part import failed, place_of, results
-from gdsload.conversion.reading_notes import noted_in_reading, noting
-from gdsload.conversion.reasons import reason_of
+from gdsload.conversion.reasons import noted_in_reading, noting, reason_of
 from gdsload.conversion.source import Part, Source, path_of
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.errors import FormatError, SchemaError

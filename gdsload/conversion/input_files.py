@@ -12,7 +12,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, TypedDict
+from typing import IO, Any, ClassVar, TypedDict, Unpack
 
 from gdsload.conversion.folders import (
     entries_in,
@@ -22,10 +22,11 @@ from gdsload.conversion.folders import (
     is_passed_over,
     leads_back,
     names_in,
+    refuse_logged,
+    refuse_logged_above,
 )
-from gdsload.conversion.splits import ALL, level_splits, split_words, splits_of
-from gdsload.conversion.table_logs import refuse_logged, refuse_logged_above
-from gdsload.errors import FormatError, OptionError
+from gdsload.conversion.splits import ALL, level_splits, no_such_split, split_words, splits_of
+from gdsload.errors import FormatError
 from gdsload.system.paths import absolute
 
 Stamp = list[str | int]
@@ -332,12 +333,7 @@ class SourceFiles:
         if self.split == ALL or (self.split is None and not listed):
             return list(paths)
         if self.split is None:
-            raise OptionError(
-                f"it holds several splits: {', '.join(map(repr, listed))}",
-                file=root,
-                remedy=f"Pass `split={listed[0]!r}`, say, to convert one of them. `split='all'` takes "
-                "all together, also where these names mean something else.",
-            )
+            raise no_such_split(None, listed, root)
         # Where names tell of no several splits, all may still be of the one that is asked for.
         mine = [
             path
@@ -345,9 +341,36 @@ class SourceFiles:
             if split == self.split or (split is None and self.split in split_words(name))
         ]
         if not mine:
-            there = f"There are {', '.join(map(repr, listed))}." if listed else "There are no splits: leave it out."
-            raise OptionError(f"there is no split {self.split!r}", file=root or self.path, remedy=there)
+            raise no_such_split(self.split, listed, root or self.path)
         return mine
+
+
+class FileSource:
+    """Base of sources of files.
+
+    Attributes:
+        kind: see `Source.kind`.
+        suffixes: how the names of its files end, in lower case.
+        decisive: the options that its samples depend on, which it has as attributes.
+        path: where the files are.
+        files: the files there.
+    """
+
+    kind: str
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    decisive: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, path: str, **files: Unpack[FileOptions]) -> None:
+        self.path = path
+        self.files = SourceFiles(path, **files)
+
+    def all_files(self) -> list[str]:
+        """The files, in order; raises as `SourceFiles.find`."""
+        return self.files.find(self.suffixes)
+
+    def describe(self) -> dict[str, Any]:
+        options = {name: getattr(self, name) for name in self.decisive}
+        return {"kind": self.kind, "files": stamps(self.all_files()), **options}
 
 
 def _refuse_logged_above(files: Iterable[str], suffixes: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ class _Default:
 
 
 _DEFAULT = _Default()
-_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Any: "value"}
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Any: "any value"}
 
 
 def source_parameters(made: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -72,7 +72,7 @@ def check_types(annotations: Mapping[str, Any], given: Mapping[str, Any]) -> Non
             continue
         if any(get_origin(one) is Sequence for one in _choices(wanted)):
             check_list(name, value)
-        raise OptionError(f"is {value!r:.200}", option=name, remedy=f"It may be: {_word(wanted)}.")
+        raise OptionError(f"is {value!r:.200}", option=name, remedy=f"Pass {_word(wanted)}.")
 
 
 def _choices(wanted: Any) -> tuple[Any, ...]:
@@ -107,11 +107,11 @@ def _word(wanted: Any) -> str:
         return " or ".join(_word(one) for one in choices if one is not types.NoneType)
     origin, inner = get_origin(wanted), get_args(wanted)
     if origin is Literal:
-        return ", ".join(map(repr, inner))
+        return " or ".join(map(repr, inner))
     if origin is Sequence:
-        return f"a list, each a {_word(inner[0])}"
+        return f"a list, each {_word(inner[0])}"
     if origin is Mapping:
-        return f"a mapping of each {_word(inner[0])} to a {_word(inner[1])}"
+        return f"a mapping of each {_word(inner[0]).removeprefix('a ')} to {_word(inner[1])}"
     if origin is Callable:
-        return "function"
-    return _WORDS.get(wanted, str(getattr(wanted, "__name__", wanted)))
+        return "a function"
+    return _WORDS.get(wanted, f"a {getattr(wanted, '__name__', wanted)}")

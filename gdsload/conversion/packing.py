@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from gdsload.shards.encode import sample_of
 
 _BATCH_TOKENS = 2**20
 _EDGES = "cu_seqlens"
-_TYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
+_WholeType = Literal["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,9 @@ class Packing:
     length: int
     eos: int | None = None
     pad: int | None = None
-    dtype: str | None = None
+    dtype: _WholeType | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype is not None and self.dtype not in _TYPES:
-            raise OptionError(f"is {self.dtype!r:.100}", option="dtype", remedy=f"Supported are {', '.join(_TYPES)}.")
         if not 1 <= self.length < 2**31:
             raise OptionError(f"blocks cannot have {self.length} tokens", remedy="Pass a length from 1 to 2**31 - 1.")
         if self.field == _EDGES:
@@ -108,7 +106,6 @@ class PackedSource:
         self.threads = inner.threads
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         return {"kind": self.kind, "documents": self.inner.describe(), **asdict(self.packing)}
 
     @property
@@ -168,7 +165,6 @@ class PackedSource:
         return counts, documents
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         run = _PackedRun(**json.loads(str(part.where[0])))
         cutter = _Cutter(self.packing, run)
         for number, (name, where, tokens) in enumerate(run.parts):

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any
 
 from gdsload.conversion.conversion_options import ONE_SCALE, Change, ConvertOptions
-from gdsload.conversion.reading_notes import noting
-from gdsload.conversion.reasons import reason_of
+from gdsload.conversion.reasons import noting, reason_of
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.conversion.staging import PartReport, part_folder, part_report, write_json

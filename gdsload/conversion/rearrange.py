@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from gdsload.conversion.keywords import RearrangeKeywords, check_rearranging
 from gdsload.conversion.option_types import shows_options
 from gdsload.conversion.runner import ConvertReport, convert, publish_check
-from gdsload.conversion.selections import SelectionSource
+from gdsload.conversion.sources.safetensors_files import SelectionSource
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.order import Permutation, Purpose, derive_key

@@ -11,17 +11,37 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, cast
 
-from gdsload.conversion.box_texts import base_of, has_boxes
-from gdsload.conversion.folders import entries_in, expanded, names_below, names_in
+from gdsload.conversion.folders import PICTURES, entries_in, expanded, names_below, names_in, refuse_logged
 from gdsload.conversion.input_files import check_file, open_file
 from gdsload.conversion.option_types import check_values, source_parameters
 from gdsload.conversion.source import Source
 from gdsload.conversion.splits import split_words
-from gdsload.conversion.suffixes import PICTURES
-from gdsload.conversion.table_logs import refuse_logged
 from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
 from gdsload.system.names import check_names
-from gdsload.system.paths import refuse_no_path
+from gdsload.system.paths import absolute, refuse_no_path
+
+_BOX = re.compile(rb"\s*+\d++(?:\.0*+)?+(?:\s++[-\d.]++(?:e[-+]?\d++)?+){4,}+\s*+$", re.IGNORECASE)
+_BOM = b"\xef\xbb\xbf"
+
+
+def has_boxes(file: str) -> bool | None:
+    """Return whether a file's first line is a class and four or more numbers; None if it is empty or cannot be read."""
+    with suppress(OSError, FormatError), open_file(file) as opened:
+        line = opened.readline(_LOOKED_AT_BYTES).removeprefix(_BOM)
+        if line.strip():
+            return _BOX.match(line) is not None
+    return None
+
+
+def base_of(path: str) -> str:
+    """The folder that holds `images` and `labels`: a path itself, or for a folder in `images` the one above that."""
+    whole = absolute(path)
+    pieces = whole.split(os.sep)
+    if "images" not in pieces or os.path.isdir(os.path.join(whole, "images")):
+        return whole
+    base = os.sep.join(pieces[: len(pieces) - 1 - pieces[::-1].index("images")]) or os.sep
+    return base if os.path.isdir(os.path.join(base, "labels")) else whole
+
 
 _PLACE = "gdsload.conversion.sources"
 KINDS = {
@@ -46,7 +66,7 @@ KINDS = {
     "coco": ("coco_files", "CocoSource"),
     "yolo": ("yolo_files", "YoloSource"),
     "h5ad": ("h5ad_files", "H5adSource"),
-    "audio": ("audio_folders", "AudioFolderSource"),
+    "audio": ("sounds", "AudioFolderSource"),
     "lerobot": ("lerobot_files", "LeRobotSource"),
     "huggingface": ("hf_datasets", "HuggingFaceSource"),
     "torch": ("torch_datasets", "TorchSource"),

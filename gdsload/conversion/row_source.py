@@ -1,28 +1,37 @@
-"""Sources whose samples are rows: how they are cut into parts, and parts into batches."""
+"""Sources whose samples are rows, arrays or files: how they are cut into parts, and parts into batches."""
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import chain
+from typing import Any, TypeVar
 
-from gdsload.conversion.source import Part
+import numpy as np
+
+from gdsload.conversion.reasons import counted_are
+from gdsload.conversion.source import Item, Part
 from gdsload.conversion.splits import split_words
 from gdsload.errors import FormatError, OptionError
 
 BATCH_BYTES = 32 * 2**20
 """About how many bytes are read at once."""
+Spans = Iterator[tuple[int, int]]
 _LISTED = 50
+_MOST_OF_NO_BYTES = 2**24
+"""Rows of no bytes that a source may have: a file of a hundred bytes could promise any number of them."""
 _GROUPS = 8
 
 
-def spans(low: int, high: int, step: int) -> Iterator[tuple[int, int]]:
+def spans(low: int, high: int, step: int) -> Spans:
     """The rows from `low` to `high` - 1 in runs of `step`, as (first, after the last)."""
     return ((begin, min(begin + step, high)) for begin in range(low, high, step))
 
 
-def runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
+def runs(sizes: Sequence[int], target_bytes: int) -> Spans:
     """Files that follow each other, as (first, after the last), each run of `target_bytes` or a little more."""
     low, nbytes = 0, 0
     for high, size in enumerate(sizes, 1):
@@ -55,13 +64,25 @@ def run_parts(
     ]
 
 
+def batches(low: int, high: int, row_bytes: int, target_bytes: int = BATCH_BYTES, chunk: int = 1) -> Spans:
+    """Rows of about `row_bytes` each in runs of about `target_bytes`, as `spans`; edges are multiples of `chunk`."""
+    return spans(low, high, max(target_bytes // max(row_bytes, 1) // chunk, 1) * chunk)
+
+
 def row_parts(
-    count: int, step: int, row_bytes: int, *, prefix: str = "rows", where: tuple[str, ...] = ()
+    count: int, row_bytes: int, target_bytes: int, *, prefix: str = "rows", where: tuple[str, ...] = (), chunk: int = 1
 ) -> list[Part]:
-    """Parts of `step` rows of about `row_bytes` each; `where` is before the edges in `Part.where`."""
+    """Parts of rows as `batches` has them; `where` is before the edges in `Part.where`.
+
+    Raises:
+        FormatError: if a file promises millions of rows of no bytes.
+    """
+    if not row_bytes and count > _MOST_OF_NO_BYTES:
+        remedy = "Choose fields that have values: `fields=[...]`."
+        raise FormatError(f"there are {count} {prefix} of no bytes, and nothing to convert", remedy=remedy)
     return [
         Part(f"{prefix} {low} to {high - 1}", (*where, low, high), high - low, (high - low) * row_bytes)
-        for low, high in spans(0, count, step)
+        for low, high in batches(0, count, row_bytes, target_bytes, chunk)
     ]
 
 
@@ -73,35 +94,25 @@ def filled(parts: list[Part], what: str, path: str) -> list[Part]:
 
 
 def first_groups(groups: Sequence[str]) -> str:
-    """The names of the first of some groups, for an error."""
-    return ", ".join(map(repr, groups[:_GROUPS]))
+    """The names of the first of some groups."""
+    return ", ".join(map(repr, groups[:_GROUPS])) + (f" and {len(groups) - _GROUPS} more" if groups[_GROUPS:] else "")
 
 
-def groups_left_out(groups: Sequence[str], alone: Callable[[str], str]) -> list[str]:
-    """Notes that some groups are left out, and what takes one `alone`; of many groups the first ones are named."""
-    notes = [f"group {name!r} is left out: {alone(name)} takes it alone" for name in groups[:_GROUPS]]
-    if (more := len(groups) - _GROUPS) > 0:
-        notes.append(f"{more} more {'group is' if more == 1 else 'groups are'} left out")
-    return notes
+def groups_left_out(groups: Sequence[str], alone: str) -> list[str]:
+    """A note that some groups are left out, and what takes one `alone`."""
+    return [f"{counted_are(len(groups), 'group')} left out, {first_groups(groups)}: {alone}"] if groups else []
 
 
 def common_length(lengths: Mapping[str, int], what: str, file: str) -> int:
     """The one length that all have; a `FormatError` if they differ, or one has none, for which -1 stands."""
     if len(set(lengths.values())) > 1 or -1 in lengths.values():
         shown = ", ".join(f"{name!r} {'none' if length < 0 else length}" for name, length in lengths.items())
-        raise FormatError(f"the {what} have different lengths, or none: {shown}", file=file, remedy=_choice(lengths))
+        raise FormatError(
+            f"the {what} have different lengths, or none: {shown}",
+            file=file,
+            remedy="The first dimension counts the samples: choose those of one length, `fields=[...]`.",
+        )
     return next(iter(lengths.values()))
-
-
-def _choice(lengths: Mapping[str, int]) -> str | None:
-    """The fields that go together, where there are more of them than of any others."""
-    counts = Counter(length for length in lengths.values() if length >= 0).most_common(2)
-    if not counts:
-        return "They need a first dimension, which counts the samples."
-    if counts[-1][1] == counts[0][1] > 1 == len(counts) - 1:
-        return None
-    names = [name for name, length in lengths.items() if length == counts[0][0]]
-    return f"Choose those that go together: {choice_of(names)}."
 
 
 def choice_of(names: Sequence[str]) -> str:
@@ -153,3 +164,142 @@ def sample_fields(wanted: Sequence[str] | None, there: Iterable[str], where: str
         return check_fields(wanted, there, where)
     except OptionError as error:
         raise FormatError(error.message, file=where, remedy=error.remedy) from None
+
+
+Made = TypeVar("Made")
+
+
+def halved(low: int, high: int, make: Callable[[int, int], Made]) -> Iterator[tuple[int, int, Made | FormatError]]:
+    """Make something of rows, all at once; if that fails, of each half by itself, down to the error of a bad row."""
+    if low == high:
+        return
+    try:
+        made = make(low, high)
+    except FormatError as error:
+        if high - low == 1:
+            yield low, high, error
+            return
+    else:
+        yield low, high, made
+        return
+    middle = (low + high) // 2
+    yield from halved(low, middle, make)
+    yield from halved(middle, high, make)
+
+
+def row_items(first: int, count: int, make: Callable[[int, int], dict[str, Any]]) -> Iterator[Item]:
+    """As few items as there can be of rows, the first of which has this number.
+
+    All are batches, also those of one row, so that a column of lists is seen to be ragged wherever it is cut.
+    """
+    for low, high, values in halved(0, count, make):
+        key = f"row {first + low}" if high - low == 1 else f"rows {first + low} to {first + high - 1}"
+        yield Item(key, partial(given, values), high - low)
+
+
+def given(values: dict[str, Any] | FormatError) -> dict[str, Any]:
+    """Values as they are, or the error in their place raised."""
+    if isinstance(values, FormatError):
+        raise values
+    return dict(values)
+
+
+_SHORT = 2  # bytes: the number types that NumPy lacks are not longer
+
+
+def array_parts(
+    arrays: Mapping[str, Any], target_bytes: int, file: str, *, prefix: str = "rows", where: tuple[str, ...] = ()
+) -> list[Part]:
+    """Parts of about `target_bytes` of the arrays of fields; see `row_parts`.
+
+    Raises:
+        FormatError: if their lengths differ, or one has none.
+    """
+    lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
+    count = common_length(lengths, "arrays", file)
+    row_bytes = sum(array.nbytes for array in arrays.values()) // max(count, 1)
+    return row_parts(count, row_bytes, target_bytes, prefix=prefix, where=where)
+
+
+def array_items(arrays: Mapping[str, Any], low: int, high: int, *, first: int = 0) -> Iterator[Item]:
+    """The rows from `low` to `high` - 1, many at once; `first` is the number of the row that the arrays begin with."""
+    row_bytes = sum(array.nbytes // max(len(array), 1) for array in arrays.values())
+    for begin, end in batches(low, high, row_bytes):
+        yield Item(f"rows {begin} to {end - 1}", partial(rows_of, arrays, begin - first, end - first), end - begin)
+
+
+def rows_of(arrays: Mapping[str, Any], begin: int, end: int) -> dict[str, Any]:
+    """Some rows of arrays, as fields take them."""
+    return {name: plain_rows(array[begin:end]) for name, array in arrays.items()}
+
+
+def plain_rows(rows: Any) -> Any:
+    """Rows as a field takes them: a tuple, and texts and bytes of an array, as a list, all else as it is."""
+    if isinstance(rows, tuple):
+        return list(rows)
+    if isinstance(rows, np.memmap):  # a subclass
+        rows = np.asarray(rows)
+    if not isinstance(rows, np.ndarray) or rows.ndim != 1:
+        return rows
+    return rows.tolist() if rows.dtype.kind in "US" or _is_raw(rows.dtype) else rows
+
+
+def _is_raw(dtype: object) -> bool:
+    """Return whether it is NumPy's type of raw bytes; bfloat16 and its like are of kind V, too."""
+    return isinstance(dtype, np.dtype) and dtype.type is np.void and dtype.names is None
+
+
+def bytes_notes(arrays: Mapping[str, Any]) -> list[str]:
+    """Sentences on arrays, by field, of bytes of a fixed length: zeros are lost, or they are numbers."""
+    found = [
+        f"{name!r} has bytes of a fixed length ({array.dtype.itemsize}), of which zeros at the end are left out: where "
+        "they are part of the value, store it as numpy's V type, or as rows of uint8"
+        for name, array in arrays.items()
+        if getattr(getattr(array, "dtype", None), "kind", None) == "S"
+    ]
+    return found + [
+        f"{name!r} has raw bytes ({array.dtype.itemsize}), as which NumPy saves bfloat16 and float8, too: if they are "
+        "numbers, save x.astype('float32')"
+        for name, array in arrays.items()
+        if _is_raw(getattr(array, "dtype", None)) and array.dtype.itemsize <= _SHORT
+    ]
+
+
+One = TypeVar("One")
+
+_LOOKED_AT = 16
+USUAL_BYTES = 3 * 640 * 480
+"""Bytes of an image of which nothing is known: about as large as a photograph of ImageNet or COCO. Parts of images that
+are smaller have fewer bytes than they should, which costs little; parts of larger ones would have more."""
+
+
+def image_parts(pairs: Sequence[tuple[str | int, str]], nbytes: int, target_bytes: int) -> list[Part]:
+    """Parts of images of about `nbytes` each, with the pair of each image in `Part.where`.
+
+    So a part has the names of its files: to look for them again would take as long as to read them.
+    """
+    return [
+        Part(
+            f"images {low} to {high - 1}",
+            tuple(chain.from_iterable(pairs[low:high])),
+            high - low,
+            (high - low) * nbytes,
+        )
+        for low, high in batches(0, len(pairs), nbytes, target_bytes)
+    ]
+
+
+def mean_bytes(items: Iterable[Item], but: Container[str] = ()) -> int:
+    """Bytes of a sample as it is stored, without some fields: the mean of some samples."""
+    found = []
+    for item in items:
+        with suppress(FormatError):  # reported when its turn comes
+            fields = [value for name, value in item.make().items() if name not in but]
+            values = (value[0] if isinstance(value, list | tuple) else value for value in fields)
+            found.append(sum(len(one) if isinstance(one, bytes) else np.asarray(one).nbytes for one in values))
+    return max(sum(found) // len(found), 1) if found else USUAL_BYTES
+
+
+def some(items: Sequence[One]) -> Sequence[One]:
+    """Some at even distances among all."""
+    return items[:: -(-len(items) // _LOOKED_AT) or 1]

@@ -21,12 +21,10 @@ from gdsload.conversion.option_types import check_types, shows_options
 from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import PartTask
 from gdsload.conversion.provenance import metadata_of, notes_of
-from gdsload.conversion.reading_notes import noted_in_reading
+from gdsload.conversion.reasons import noted_in_reading
 from gdsload.conversion.recognise import source_for
-from gdsload.conversion.room import Room
-from gdsload.conversion.sizes import bytes_of_parts, bytes_of_shards, estimated_bytes, gathered, part_bytes, sized
-from gdsload.conversion.snapshot import SourceSnapshot, refuse_inside
-from gdsload.conversion.source import OfDocuments, Part, Source, taking
+from gdsload.conversion.sizes import Room, bytes_of_parts, bytes_of_shards, estimated_bytes, gathered, part_bytes, sized
+from gdsload.conversion.source import OfDocuments, Part, Source, SourceSnapshot, refuse_inside, taking
 from gdsload.conversion.spread import CONVERSION, do_all
 from gdsload.conversion.staging import PartReport, StagingFolder, part_report
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
@@ -247,16 +245,27 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
         "schema": None if schema is None else _as_schema(schema).to_json(),
     }
     stage = StagingFolder(path, wanted, restart=given.get("restart", False))
-    done = False
+    done, before = False, _folder_at(path)
     try:
         report = _run(found, look, chosen, stage, path, given, workers)
         done = True
     except KeyboardInterrupt as error:
-        error.add_note(stage.progress())
+        done = _folder_at(path) != before  # it struck when the dataset was in its place
+        if not done:
+            error.add_note(stage.progress())
         raise
     finally:
         stage.close(remove=done)
     return report
+
+
+def _folder_at(path: str) -> tuple[int, int] | None:
+    """The file system and inode of a folder, which a dataset does not share with what it replaces; None: no folder."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _checked(source: Any, options: Mapping[str, Any]) -> tuple[ConvertKeywords, ConvertOptions, Source]:

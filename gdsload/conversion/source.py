@@ -7,9 +7,13 @@ come in order, and the parts are put together in order, so that the result does 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
+
+from gdsload.errors import FileChangedError, OptionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,11 @@ class Item:
 
 
 class Source(Protocol):
-    """A source of samples. It is picklable: other processes read its parts."""
+    """A source of samples. It is picklable: other processes read its parts.
+
+    It may have the methods `metadata`, which returns its part of the dataset's metadata, and `notes`, which returns
+    sentences on it that no error says: for `gdsload convert`, and for `ConvertReport.notes`.
+    """
 
     kind: str
     """Its name for people: "image folder", "WebDataset tar files"."""
@@ -113,7 +121,6 @@ class FieldChoice:
     _known: Any = None
 
     def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
         found = copy.copy(self)
         found.fields = tuple(fields)
         for name in [name for name in found.__dict__ if name.startswith("_known")]:
@@ -130,3 +137,52 @@ def path_of(source: Source) -> str | None:
 def taking(source: Source, fields: Sequence[str] | None) -> Source:
     """A source of these fields alone, if it can leave others out; None: of all of them."""
     return source if fields is None or not isinstance(source, Selective) else source.only(tuple(fields))
+
+
+class SourceSnapshot:
+    """A source as it is now."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.description = self._describe()
+
+    def _describe(self) -> Any:
+        return json.loads(json.dumps(self._source.describe()))
+
+    def check(self) -> None:
+        """Raise a `FileChangedError` if the source has changed."""
+        file = path_of(self._source)
+        try:
+            same = self._describe() == self.description
+        except FileNotFoundError as error:
+            file, same = str(error.filename), False
+        if not same:
+            raise FileChangedError(
+                "the source has changed since its conversion began: the result would be of two states of it",
+                file=file,
+                remedy="Run it again when nothing changes the source any more, with `restart=True`: the "
+                "parts that are finished may be of the old state.",
+            )
+
+
+def refuse_inside(source: Source, out: str, targets: Iterable[str]) -> None:
+    """Refuse to write into the folder of a source: the next conversion would take the shards for a part of it.
+
+    The folder itself is allowed as `out`: a dataset may take the place of its source. Shards get a folder in each of
+    the `targets`.
+
+    Raises:
+        OptionError: if one is below the folder of the source.
+    """
+    path = path_of(source)
+    if path is None or not os.path.isdir(path):
+        return
+    folder = os.path.realpath(path)
+    for place in (out, *(os.path.join(target, "shards") for target in targets)):
+        if os.path.realpath(place).startswith(os.path.join(folder, "")):
+            raise OptionError(
+                f"it is in the folder of the source, {path}: the next conversion of that would take the shards for "
+                "samples, or for a class of their own",
+                file=place,
+                remedy="Write to a folder beside that of the source.",
+            )

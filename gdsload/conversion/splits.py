@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from gdsload.errors import OptionError
+
 ALL = "all"
 """Stands for all splits, or for whatever else such names mean."""
 
@@ -72,6 +74,20 @@ def splits_of(paths: Sequence[str]) -> list[str | None]:
     for number, split in zip(left, level_splits([paths[number] for number in left]) or (), strict=False):
         found[number] = split
     return found
+
+
+def no_such_split(split: str | None, there: Sequence[str], file: str | None) -> OptionError:
+    """The error of a split that is not there, or, if none was asked for, of several that are."""
+    listed = ", ".join(map(repr, there))
+    if split is None and there:
+        return OptionError(
+            f"it holds several splits: {listed}",
+            file=file,
+            remedy=f"Pass `split={there[0]!r}`, say, to convert one of them. `split='all'` takes all together, also "
+            "where these names mean something else.",
+        )
+    remedy = f"There are {listed}." if there else "There are no splits: leave it out."
+    return OptionError(f"there is no split {split or ALL!r}", file=file, remedy=remedy)
 
 
 def _label(files: list[tuple[list[str], int]], found: list[str | None]) -> None:

@@ -1,19 +1,17 @@
-"""The tasks of a conversion, shared out to the workers."""
+"""The tasks of a conversion, shared out to the workers; and calls of libraries in a process that a file may kill.
+
+A damaged file never ends the user's process. A worker of a conversion may die, so it reads by itself. Any other process
+has one beside it that reads, to its end.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import queue
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import (
-    BrokenExecutor,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -21,15 +19,14 @@ from typing import Any
 from gdsload.conversion.clusters import Cluster, meaning
 from gdsload.conversion.part import PartTask, convert_part
 from gdsload.conversion.staging import PartReport
-from gdsload.errors import ReadError
-from gdsload.system.crew import Crew, Work
+from gdsload.errors import FormatError, ReadError
+from gdsload.system.crew import Crew, Outcome, Work
 
 CONVERSION = Work("gdsload-convert", "the source", "convert", "`workers=1`")
 
 _LEAVE_S = 1.0
 """Seconds that an interrupted conversion waits for a user's executor, whose work cannot be ended."""
 
-Outcome = Callable[[], PartReport | None]
 Submit = Callable[[PartTask, Callable[[Outcome], None]], None]
 """Starts a task; a function is called with another one that gives its report or raises its error."""
 
@@ -146,3 +143,40 @@ def _result(done: Future[Any]) -> Any:
         return done.result()
     except BaseException as error:
         raise meaning(error) from error.__cause__
+
+
+_WORK = Work("gdsload-read", "what is read", "convert", "a source in a module")
+_crews: dict[int, Crew] = {}
+"""The crew of each process, by its id: a fork needs another one."""
+
+
+def read_apart(function: Callable[..., Any], file: str, *arguments: Any) -> Any:
+    """Call a function on a file in a process that may die; the first call starts it, unless this is one.
+
+    Args:
+        function: a function of a module; it gets the file and the arguments.
+        file: the file.
+        arguments: what else the function gets.
+
+    Raises:
+        FormatError: if the process dies in it. Any error of the function is raised as well.
+    """
+    if multiprocessing.current_process().name == CONVERSION.name:
+        return function(file, *arguments)
+    ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    crew = _crews.get(os.getpid()) or _crews.setdefault(os.getpid(), Crew(_WORK, 1, processes=True))
+    crew.submit(function, (file, *arguments), ended.put)
+    try:
+        return ended.get()()
+    except BrokenExecutor as error:
+        raise FormatError(
+            f"the process that reads it has died: {error}",
+            file=file,
+            remedy="The file is damaged, or the machine is short of memory: get the file again, or free some memory.",
+        ) from None
+    except Exception:
+        raise
+    except BaseException:  # Ctrl-C: nobody waits for what is read now
+        _crews.pop(os.getpid(), None)
+        crew.end()
+        raise

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gdsload.conversion.reading_notes import Noted
+from gdsload.conversion.reasons import Noted
 from gdsload.conversion.source import Part
 from gdsload.errors import GdsloadError, OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Schema
@@ -99,6 +99,9 @@ class StagingFolder:
         remedy = "Look what it is; move it elsewhere or remove it, or write to another path."
         if os.path.islink(self.folder) or not os.path.isdir(self.folder):
             what = "what is where the conversion would grow is a symbolic link, or no folder. Nothing there was touched"
+            raise OptionError(what, file=self.folder, remedy=remedy)
+        if os.stat(self.folder).st_uid != os.geteuid():
+            what = "the folder in which the conversion would grow is another user's, who could exchange its parts"
             raise OptionError(what, file=self.folder, remedy=remedy)
         with _looking(self.folder):
             names, foreign = self._names_and_foreign()
@@ -270,6 +273,6 @@ def _read_json(path: str) -> dict[str, Any] | None:
     try:
         with _looking(path), open(path, encoding="utf-8", opener=_open_itself) as file:
             found = json.load(file)
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

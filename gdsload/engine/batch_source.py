@@ -61,6 +61,9 @@ class BatchSource(Protocol):
     def arena_bytes(self, steps: range, window_bytes: int) -> int:
         """Arena bytes held and those that `start` would take, where a window has so many; 0 if it would take none."""
 
+    def held_bytes(self) -> int:
+        """Arena bytes held; any thread may ask."""
+
     def hand_over(self, batches: Sequence[Any]) -> Callable[[Any], Any]:
         """The last step for each batch of a group, or for what a transform made of it.
 

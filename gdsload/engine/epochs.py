@@ -18,7 +18,7 @@ from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.engine.window_source import WindowSource
 
-_IN_VRAM = Runner(threads=0, most_groups=1)
+_IN_VRAM = Runner(threads=0, most_groups=1, at_once=True)
 _SYNCHRONOUS = Runner(threads=0, most_groups=1, most_batches=1)
 _PLANNED_BY_GPU = Runner(threads=0, tapers=True)
 _BY_THREADS_FOR_GPU = position_kernels.MOST_BATCHES

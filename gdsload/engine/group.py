@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gdsload.engine.batch_source import BatchSource, PendingBatches, Ready, make_now
+from gdsload.engine.stats import Observer
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.system.driver import DriverError
 from gdsload.system.pool import own_thread
@@ -43,7 +44,7 @@ class Group:
             # The caller is planning and could not report it: it is raised again in `make`.
             return True
 
-    def make(self, source: BatchSource, stopped: Callable[[], bool]) -> bool:
+    def make(self, source: BatchSource, stopped: Callable[[], bool], observer: Observer) -> bool:
         """Make them when their bytes are there, and put them where the consumer waits; returns whether none failed.
 
         After an error, batches are made one by one, so that it is raised at the batch it belongs to. If it does not
@@ -54,7 +55,11 @@ class Group:
         ready = Ready([], [], interrupted)
         try:
             found = self._result(stopped)
-            ready = found if isinstance(found, Ready) else self._one_by_one(source, stopped, found)
+            if isinstance(found, Ready):
+                ready = found
+            else:
+                observer.retried(self.steps, found)
+                ready = self._one_by_one(source, stopped, found)
         except BaseException as error:
             if not own_thread():  # it is the consumer's own
                 raise

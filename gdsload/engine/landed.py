@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.reads import Extents, concat_extents, distinct
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.arrays import IntArray, unique
+from gdsload.system.spans import span
 
 _NONE = np.zeros(0, np.int64)
 _Reads = tuple[IntArray, list[Extents], Sequence[Callable[[IntArray], RowMap]]]
@@ -94,22 +96,32 @@ class LandedSource:
 
     def _made(self, steps: range, slices: Slices, gather: _Gather, stopped: Callable[[], bool]) -> Ready:
         """See `PendingBatches.result`."""
-        began = time.perf_counter()
-        slices.wait()
-        landed = time.perf_counter()
-        sizes = [self.job.steps.size(step) for step in steps]
-        batches = gather(slices, sizes)
-        if parts := slices.used():
-            self.backend.check(np.concatenate([part.rows.changeable for part in parts]))
+        times = [time.perf_counter()]
+        with span("gdsload::wait"):
+            slices.wait()
+        times.append(time.perf_counter())
+        with span("gdsload::gather"):
+            sizes = [self.job.steps.size(step) for step in steps]
+            batches = gather(slices, sizes)
+            if parts := slices.used():
+                self.backend.check(np.concatenate([part.rows.changeable for part in parts]))
+        times.append(time.perf_counter())
         if (draws := self.job.draws) is not None:
             encoded = [
                 ImageBatch(batch, draws(step), partial(self.job.place, step), partial(self.job.samples_of, step))
                 for step, batch in zip(steps, batches, strict=True)
             ]
-            self.maker.decode(encoded, stopped)
-        self.stats.add(read_s=landed - began, gather_s=time.perf_counter() - landed)
+            with span("gdsload::decode"):
+                self.maker.decode(encoded, stopped)
+        times.append(time.perf_counter())
         transform, ready = self.job.transform, Ready(batches, sizes)
-        return ready if transform is None else self.maker.transformed(transform, ready, steps, stopped)
+        if transform is not None:
+            with span("gdsload::transform"):
+                ready = self.maker.transformed(transform, ready, steps, stopped)
+        times.append(time.perf_counter())
+        read_s, gather_s, decode_s, transform_s = (after - before for before, after in pairwise(times))
+        self.stats.made(len(steps), read_s=read_s, gather_s=gather_s, decode_s=decode_s, transform_s=transform_s)
+        return ready
 
     def _read_window(self, wanted: IntArray, count: int) -> LoadedRows:
         """Start reading windows: see `LaneWindows`."""
@@ -143,6 +155,10 @@ class LandedSource:
             return 0
         self._loaded = [rows for rows in self._loaded if rows.nbytes]
         return wanted + sum(rows.nbytes for rows in self._loaded)
+
+    def held_bytes(self) -> int:
+        """See `BatchSource.held_bytes`."""
+        return sum(rows.nbytes for rows in self._loaded.copy())
 
     def hand_over(self, batches: Sequence[Any]) -> Callable[[Any], Any]:
         """See `BatchSource.hand_over`."""

@@ -73,6 +73,7 @@ class Runner:
         most_groups: groups that may be ahead of the consumer, whatever the budgets allow.
         tapers: whether groups become smaller towards the epoch's end.
         most_batches: batches of a group, however small they are.
+        at_once: whether a batch is there when it is asked for, though nothing is ahead.
         reason: how batches are made, in words.
         prepare: what is called, perhaps several times, after a first group: what it begins should not hold that up.
     """
@@ -81,5 +82,6 @@ class Runner:
     most_groups: int = 1 << 30
     tapers: bool = False
     most_batches: int = MOST_BATCHES
+    at_once: bool = False
     reason: str = field(default="", compare=False)
     prepare: Callable[[], object] = field(default=int, compare=False)

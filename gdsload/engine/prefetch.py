@@ -84,6 +84,8 @@ class Prefetcher:
         self._inside = threading.RLock()  # held by a consumer that makes batches; an RLock: a handler may close
         self._working = False  # whether it does
         self._ended = self._failed = False
+        self.there = False
+        """True if the batches that `get` returned last were there when it was called."""
         self._owner = os.getpid()
         self._pool: Pool | None = None
 
@@ -95,6 +97,7 @@ class Prefetcher:
             RuntimeError: if it was not started, and the system has no further thread.
         """
         self.start()
+        queued, planned = self._queued_ahead(), not self._planned.empty()
         if not self.runner.threads or (self.source.takes_processor and self._planned.empty()):
             self._work()
         self._refuse_if_closed()
@@ -104,6 +107,7 @@ class Prefetcher:
             self._planned.put(None)  # for the next call
             self._refuse_if_closed()
             return None
+        self.there = queued or (planned and self.runner.threads > 0 and not group.ready.empty())
         late = self._held_back and not group.landed()
         while self.source.takes_processor and group.ready.empty() and self._work():
             pass
@@ -113,6 +117,16 @@ class Prefetcher:
         self._taken.append((now, now - began if late else 0.0))
         self._room.put(None)
         return ready
+
+    def _queued_ahead(self) -> bool:
+        """Return whether the next batches are there, where the consumer queues them for a GPU."""
+        if self.runner.at_once or self.runner.threads or self.source.takes_processor:
+            return self.runner.at_once
+        return bool(self._unclaimed) and self._unclaimed[0].landed()
+
+    def batches_ahead(self) -> int:
+        """The number of batches ahead of the consumer, made or being made; any thread may ask."""
+        return sum(self._ahead.copy())
 
     def _refuse_if_closed(self) -> None:
         if self.stopped:
@@ -367,6 +381,6 @@ class Prefetcher:
         """Wait for a group's bytes and make its batches."""
         made = False
         try:
-            made = group.make(self.source, lambda: self.stopped)
+            made = group.make(self.source, lambda: self.stopped, self._stats)
         finally:
             self._failed = self._failed or not made

@@ -22,6 +22,7 @@ from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.errors import GdsloadError
 from gdsload.system.arrays import IntArray
+from gdsload.system.spans import span
 from gdsload.system.streams import current_stream, on, record, room_for, stream_handle
 
 _log = logging.getLogger("gdsload")
@@ -52,7 +53,7 @@ class ResidentSource(LandedSource):
             if samples is not None and gather.prefers_copy_engine(samples):
                 return None
             shards, began = gather.shards(steps), time.perf_counter()
-            with on(stream):
+            with span("gdsload::gather"), on(stream):
                 batches = gather.gather(steps, samples)
                 event = record(stream)
             queued_s = time.perf_counter() - began
@@ -78,15 +79,18 @@ class ResidentSource(LandedSource):
     ) -> Ready:
         """See `PendingBatches.result`: the queued batches, which are removed, are filled after the event."""
         began = time.perf_counter()
-        ready = Ready(queued.copy(), self._gather.sizes(steps))
+        ready, transform_s = Ready(queued.copy(), self._gather.sizes(steps)), 0.0
         queued.clear()
         if (transform := self.job.transform) is not None:
             # On bytes of a changed file, a transform may end in an error that makes the GPU unusable.
             self.backend.check(shards)
-            ready = self.maker.transformed(transform, ready, steps, stopped, event)
+            with span("gdsload::transform"):  # which waits for the gather first
+                ready = self.maker.transformed(transform, ready, steps, stopped, event)
+            transform_s = time.perf_counter() - began
         event.synchronize()
         self.backend.check(shards)
-        self.stats.add(read_s=0.0, gather_s=queued_s + time.perf_counter() - began)
+        gather_s = queued_s + time.perf_counter() - began - transform_s
+        self.stats.made(len(steps), read_s=0.0, gather_s=gather_s, transform_s=transform_s)
         return ready
 
     def close(self) -> None:
@@ -129,11 +133,15 @@ class VramSource:
         with room_for("a group of batches", self._device):
             batches = self._gather.gather(steps)
             ready = transformed(self._job.transform, batches, self._gather.sizes(steps), steps)
-        self._stats.add(read_s=0.0, gather_s=time.perf_counter() - began)
+        self._stats.made(len(steps), read_s=0.0, gather_s=time.perf_counter() - began)
         return PendingBatches(lambda: True, lambda _stopped: ready, lambda: None)
 
     def arena_bytes(self, _steps: range, _window_bytes: int) -> int:
         """See `BatchSource.arena_bytes`."""
+        return 0
+
+    def held_bytes(self) -> int:
+        """See `BatchSource.held_bytes`."""
         return 0
 
     def hand_over(self, _batches: Sequence[Any]) -> Callable[[Any], Any]:

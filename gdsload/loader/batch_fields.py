@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.engine.assemble import BatchForm
+from gdsload.engine.clips import ClipCodec, united
 from gdsload.engine.codecs import RaggedForm, codecs_of
 from gdsload.engine.images.decode import decoded_nbytes
 from gdsload.engine.images.frames import Draws
 from gdsload.engine.images.host_decoders import refuse_without_decoder
 from gdsload.engine.sample_transform import INDEX
 from gdsload.engine.steps import Ordered, Steps
-from gdsload.engine.windows import WindowCodec, united
 from gdsload.errors import OptionError, SchemaError
 from gdsload.loader.selection import Selected
 from gdsload.loader.wanted import known_field, known_fields
@@ -90,7 +90,7 @@ def batch_form(
     if offsets is not None:
         inside = stored.columns_of(fields)
         codecs = {
-            column: WindowCodec(codec, {name: offsets[name] for name in inside[column]})
+            column: ClipCodec(codec, {name: offsets[name] for name in inside[column]})
             for column, codec in codecs.items()
         }
     return BatchForm(codecs, index, tuple(fields), decode)

@@ -17,6 +17,7 @@ from torch.utils.data import Subset
 from gdsload.backends.base import BackendStatus
 from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.errors import FileChangedError, OptionError, SampleIndexError
+from gdsload.loader.described import dataset_html, dataset_text
 from gdsload.loader.paths_and_devices import dataset_path, resolve_device
 from gdsload.loader.sample_reader import CPU, SampleReader
 from gdsload.loader.wanted import Indices, known_field, known_fields, whole_numbers
@@ -100,7 +101,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
     @property
     def num_bytes(self) -> int:
         """Bytes of all shard files."""
-        return sum(source.file_bytes for source in self._catalog.sources)
+        return self._catalog.num_bytes
 
     @property
     def digest(self) -> str:
@@ -318,6 +319,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 and samples; `.samples` are all samples that are spoiled.
             FormatError: if bytes are those that were written, but make no sense; likewise. Or if you may not read a
                 shard, so that nothing is known of its samples.
+            FileChangedError: if a shard was replaced by another file since the dataset was opened.
         """
         return verify_shards(self._catalog.sources, self._catalog.stored, deep=deep, progress=progress)
 
@@ -347,8 +349,10 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
             )
 
     def __repr__(self) -> str:
-        shards = len(self._catalog.sources)
-        return f"ShardDataset({self.path!r}, {len(self)} samples in {shards} shards, {self.schema!r})"
+        return dataset_text(self)
+
+    def _repr_html_(self) -> str:
+        return dataset_html(self)
 
 
 def _subset(dataset: ShardDataset, ids: NDArray[np.int64]) -> Subset[dict[str, Any]]:

@@ -19,8 +19,6 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C._autograd import _profiler_enabled
-from torch.autograd.profiler import record_function
 
 from gdsload.engine.batch_source import identity
 from gdsload.engine.prefetch import Prefetcher
@@ -29,6 +27,7 @@ from gdsload.loader.state import Place
 from gdsload.system.dropped import Closer
 from gdsload.system.failed import Failed
 from gdsload.system.pool import park_at_exit, program_end
+from gdsload.system.spans import profiled, span
 
 if TYPE_CHECKING:
     from gdsload.loader.life import Life
@@ -58,7 +57,9 @@ class Epoch(Iterator[Any]):
         self._ended_by: Exception | None = None
         self._fetching: int | None = None  # the thread that waits for a group, and may be making it
         self._begun = self._over = False
-        self._since = 0.0
+        self._since = self._waited_s = 0.0
+        self._ready = False  # whether the batch was there when it was asked for
+        self._given: Any = None  # the event of the clock when the last group was given
         self.place: Place
         """After the last batch handed out; from `begin` on. The loader holds it, and not the epoch: that must end when
         it is dropped."""
@@ -73,8 +74,8 @@ class Epoch(Iterator[Any]):
     def __next__(self) -> Any:
         if torch.compiler.is_compiling():  # a loop that is compiled with the loader in it: there is nothing to compile
             return torch.compiler.disable(self._advance)()
-        if _profiler_enabled():
-            with record_function(_SPAN):
+        if profiled():
+            with span(_SPAN):
                 return self._advance()
         return self._advance()
 
@@ -127,11 +128,8 @@ class Epoch(Iterator[Any]):
             self._failed = False
             self.place.step += 1
         finished, size = self._finished(entered)
-        stats = self._owner.stats
         now = time.perf_counter()
-        stats.batches += 1
-        stats.samples += size
-        stats.busy_s += now - self._since
+        self._owner.stats.delivered(size, self._ready, self._waited_s, now - entered, now - self._since)
         self._since = now
         self.place.step += 1  # last, after any call: where Ctrl-C strikes, the batch has not been handed out
         return finished
@@ -152,8 +150,16 @@ class Epoch(Iterator[Any]):
 
     def _take(self, entered: float) -> tuple[Any, int]:
         """The pipeline's batch for the next step, on the consumer's stream, and its number of samples."""
-        if not self._batches:
-            self._fetch(entered)
+        clock, asked = None, None
+        if not (ready := bool(self._batches)):
+            if (clock := self._owner.clock) is not None:
+                asked = clock.asked()
+            try:
+                ready = self._fetch(entered)
+            except StopIteration:
+                if clock is not None:
+                    clock.given(self._given, asked)
+                raise
         pipeline, hand_over = self.pipeline, self._hand_over  # together: another thread may close us
         try:
             batch, size = self._batches.popleft()
@@ -162,14 +168,17 @@ class Epoch(Iterator[Any]):
         if pipeline is None:  # another thread has closed this epoch, and nothing can hand the batch over
             self._owner.check_usable()
             raise StopIteration
-        self._owner.stats.wait_s += time.perf_counter() - entered
-        batch = hand_over(batch)
+        self._waited_s = time.perf_counter() - entered
+        batch, self._ready = hand_over(batch), ready
+        if clock is not None:
+            self._given = clock.given(self._given, asked)
         if isinstance(batch, Failed):
             self._failed = self._goes_on
             batch()
         return batch, size
 
-    def _fetch(self, entered: float) -> None:
+    def _fetch(self, entered: float) -> bool:
+        """Get the next group of batches; whether they were there when they were asked for."""
         if self._error is not None:
             self._fail()
         if self._begun:
@@ -205,6 +214,7 @@ class Epoch(Iterator[Any]):
         del ready
         if self._error is not None and not self._batches:
             self._fail()
+        return pipeline.there
 
     def _fail(self) -> None:
         """Raise the error whose turn it is."""

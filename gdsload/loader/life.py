@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -11,19 +12,22 @@ from functools import partial
 from typing import Any
 
 from gdsload.backends.base import Backend, BackendStatus, CacheStatus
+from gdsload.backends.mapped import registered_in_process
 from gdsload.backends.select import expected
 from gdsload.engine.assemble import BatchForm, BatchMaker
 from gdsload.engine.epochs import prefetch
 from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.engine.gpu.kernels import prepare_import
+from gdsload.engine.gpu.stream_clock import StreamClock
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.sample_transform import SampleTransform
-from gdsload.engine.stats import LoaderStats
+from gdsload.engine.stats import LoaderStats, Observer
 from gdsload.engine.steps import Job
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import LoaderClosedError
 from gdsload.loader.batch_fields import image_draws
 from gdsload.loader.budgets import limits_of
+from gdsload.loader.diagnosis import ENOUGH_BATCHES, Diagnosis, diagnosed
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.hand_over import hand_over_steps, on_device
 from gdsload.loader.peer_check import PeerCheckedEpoch
@@ -31,8 +35,15 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.progress import Progress
 from gdsload.loader.resources import OpenResources, open_resources
 from gdsload.loader.state import Place
+from gdsload.system.drive_bytes import bytes_from_drives
 from gdsload.system.dropped import Closer, settle_dropped
 from gdsload.system.pool import WeakList, own_thread
+from gdsload.system.streams import held_bytes
+
+_log = logging.getLogger("gdsload")
+_process = [os.getpid()]
+"""The number of this process: to ask the system for it takes longer than all else that each `next` does to count."""
+os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, os.getpid()))
 
 
 class Life:
@@ -40,8 +51,11 @@ class Life:
 
     def __init__(self, plan: LoaderPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
-        self.stats = LoaderStats()
-        self._before = LoaderStats()
+        self.stats, self._before = LoaderStats(), LoaderStats()
+        self._number: int | None = None  # of the newest epoch
+        self._threads = 0  # likewise
+        self._drive_bytes = bytes_from_drives()
+        self.clock = StreamClock.of(plan.device, self.stats)
         self.limits = limits_of(plan, progress.schedules.newest)
         self._transform = None
         options = plan.options
@@ -80,10 +94,43 @@ class Life:
             return PeerCheckedEpoch(self, self._finish, groups.peers)
         return Epoch(self, self._finish)
 
+    def settled(self) -> LoaderStats:
+        """As `DataLoader.stats`."""
+        stats = self.stats
+        if self.clock is not None:
+            self.clock.settle()
+        kept = 0
+        if (resources := self._resources) is not None:
+            tiers = resources.tiers()
+            stats.bytes_by_path = resources.backend.bytes_by_path()
+            stats.cache_hit_bytes = {name: tier.hit_bytes for name, tier in tiers.items()}
+            kept = sum(tier.held_bytes for name, tier in tiers.items() if name != "pagecache")
+        running = [one for one in self.pipelines if not one.stopped]
+        stats.batches_ahead = sum(one.batches_ahead() for one in running)
+        stats.arena_bytes = sum(one.source.held_bytes() for one in running)
+        plain, stats.pinned_bytes = held_bytes()
+        stats.registered_bytes = registered_in_process()
+        if (read := bytes_from_drives()) is not None and self._drive_bytes is not None:
+            stats.drive_bytes = read - self._drive_bytes
+        if self._plan.placement == "gpu":
+            stats.vram_bytes = kept + max(plain, stats.arena_bytes)  # an arena may be torch's memory, or plain
+        return stats
+
     @property
     def epoch_stats(self) -> LoaderStats:
         """As `DataLoader.epoch_stats`."""
-        return self.stats.since(self._before)
+        return replace(self.settled().since(self._before), epoch=self._number)
+
+    def diagnosed(self) -> Diagnosis:
+        """As `DataLoader.diagnose`."""
+        stats = self.epoch_stats
+        if stats.batches < ENOUGH_BATCHES:
+            stats = self.settled().since(LoaderStats())
+        return diagnosed(self._plan, stats, self._threads)
+
+    def observe(self, observer: Observer) -> None:
+        """As `DataLoader.observe`."""
+        self.stats.observers = *self.stats.observers, observer
 
     @property
     def backend(self) -> BackendStatus:
@@ -183,6 +230,7 @@ class Life:
             mine = self._closing.acquire(blocking=False)
             if mine and (resources := self._resources) is not None:
                 self._status = self.backend
+                self.settled()  # the last counts of what is closed here
                 _release(resources.backend, resources.maker, self._samples)
                 self._resources = None
                 self._dropped.detach()
@@ -202,7 +250,7 @@ class Life:
 
     def _elsewhere(self) -> bool:
         """Return whether another process, from which this one was forked, has begun to read."""
-        return self._owner not in (None, os.getpid())
+        return self._owner not in (None, _process[0])
 
     def _held(self) -> AbstractContextManager[object]:
         """The lock; where another process reads, nothing: a fork may have copied it while a thread held it."""
@@ -235,11 +283,11 @@ class Life:
                 self.pipelines.add(pipeline)
                 self._epochs.add(epoch)
                 self._left.append(epoch.reads_from(pipeline))
+                self._before, self._number = self.settled().since(LoaderStats()), epoch.place.epoch
                 pipeline.start()
-                self._made = pipeline.runner.reason
+                self._made, self._threads = pipeline.runner.reason, pipeline.runner.threads
                 self.check_usable()  # a signal's handler may have closed us
                 self._progress.begun(epoch.place)
-                self._before = self.stats.since(LoaderStats())
             except BaseException:  # Ctrl-C
                 pipeline.close()
                 if self.closed:
@@ -264,6 +312,8 @@ class Life:
             resources.table.files.check_passed()
         with self._lock:
             self._progress.ended(epoch.place)
+        if _log.isEnabledFor(logging.INFO):
+            _log.info("%s", self.epoch_stats)
 
     def _start(self, epoch: Epoch) -> Prefetcher:
         plan, place = self._plan, epoch.place

@@ -16,14 +16,15 @@ from gdsload.backends.base import BackendStatus, CacheStatus
 from gdsload.backends.choices import Auto, Bounce, Gds
 from gdsload.backends.request import BackendRow
 from gdsload.engine.sample_transform import PerSample
-from gdsload.engine.stats import LoaderStats
+from gdsload.engine.stats import LoaderStats, Observer
 from gdsload.loader.batch_fields import Padded
+from gdsload.loader.diagnosis import Diagnosis
 from gdsload.loader.life import Life
 from gdsload.loader.options import Memory, Options, per_sample
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.progress import Progress
 from gdsload.loader.rank_groups import ranks_of
-from gdsload.loader.shown import shown
+from gdsload.loader.shown import loader_html, loader_text
 from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView, TorchAttributes
 from gdsload.loader.torch_keywords import TorchKeywords, check_torch_keywords, warn_of_shared_draws
 from gdsload.order import BlockShuffle
@@ -173,36 +174,20 @@ class DataLoader(TorchAttributes):
         cache: Literal["pagecache", "none", "auto", "vram", "ram"] = "pagecache",
         **unneeded: Unpack[TorchKeywords],
     ) -> None:
-        check_torch_keywords(unneeded, self._keywords)
+        check_torch_keywords(unneeded, self._defaults)
         options = Options(
             batch_size=check_whole(batch_size, "batch_size", 1),
             shuffle=False if shuffle is None else shuffle,
             seed=None if seed is None else check_whole(seed, "seed", 0, 2**64 - 1),
-            generator=generator,
-            drop_last=drop_last,
-            tail=tail,
-            device=device,
-            fields=fields,
-            with_index=with_index,
-            with_real=with_real,
-            transform=transform,
-            as_tuple=as_tuple,
             sample_transform=per_sample(sample_transform, collated=collate_fn is not None),
-            collate_fn=collate_fn,
             device_transform=callables(device_transform, "device_transform"),
-            decode=decode,
-            ahead=ahead,
-            reuse_buffers=reuse_buffers,
-            ragged=ragged,
-            sampler=sampler,
-            batch_sampler=batch_sampler,
             ranks=ranks_of(ranks),
-            check_peers=check_peers,
             memory=Memory() if memory is None else memory,
-            mmap=mmap,
-            backend=backend,
-            cache=cache,
-        )
+            generator=generator, drop_last=drop_last, tail=tail, device=device, fields=fields, with_index=with_index,
+            with_real=with_real, transform=transform, as_tuple=as_tuple, collate_fn=collate_fn, decode=decode,
+            ahead=ahead, reuse_buffers=reuse_buffers, ragged=ragged, sampler=sampler, batch_sampler=batch_sampler,
+            check_peers=check_peers, mmap=mmap, backend=backend, cache=cache,
+        )  # fmt: skip
         warn_of_shared_draws(options)
         self._set_up(dataset, options)
 
@@ -215,13 +200,12 @@ class DataLoader(TorchAttributes):
         self.tail, self.drop_last = plan.schedule.tail, plan.schedule.tail == "drop"
         self._progress = Progress(plan)
         self._life = Life(plan, self._progress)
-        self.stats = self._life.stats
         view = (SequentialView if plan.order.shuffle == "sequential" else OrderView)(self._life, len(plan.selected))
         self.sampler: Any = view if options.sampler is None or options.function is not None else options.sampler
         self.batch_sampler: Any = options.batch_sampler
         if options.batch_sampler is None:
             self.batch_sampler = BatchView(self._life, view, plan.schedule.batch_size, self.drop_last)
-        self._own = vars(self).keys() - before | {"_own", "_made"}  # not a subclass's, or any other's
+        self._own = vars(self).keys() - before | {"_own", "_made", "stats"}  # not a subclass's, or any other's
         self._made = True
 
     __class_getitem__: Any = classmethod(GenericAlias)  # `DataLoader[dict]` is an annotation, as of torch's
@@ -293,8 +277,16 @@ class DataLoader(TorchAttributes):
         self._life.set_epoch(check_epoch(epoch), None if step is None else check_whole(step, "step", 0))
 
     @property
+    def stats(self) -> LoaderStats:
+        """The counts of this loader since it was made: always the same object, brought up to date."""
+        return self._life.settled()
+
+    @property
     def epoch_stats(self) -> LoaderStats:
-        """The counts of `stats` since the newest epoch began; of one that is over, until the next begins."""
+        """The counts of `stats` since the newest epoch began; of one that is over, until the next begins.
+
+        As text they are one line, which the logger "gdsload" gets at the end of each epoch, at level INFO.
+        """
         return self._life.epoch_stats
 
     @property
@@ -306,6 +298,17 @@ class DataLoader(TorchAttributes):
     def cache(self) -> CacheStatus:
         """The caches in VRAM and in the page cache: their budgets, the bytes kept, and the bytes read from them."""
         return self._life.cache
+
+    def observe(self, observer: Observer) -> None:
+        """Call an observer, too, at each batch, group of batches and retry from now on; a copy of the loader does not.
+
+        One that raises an error is not called again, and the log says so.
+        """
+        self._life.observe(observer)
+
+    def diagnose(self) -> Diagnosis:
+        """Say what limits this loop, by the counts of the newest epoch, or of all if it was short: to be printed."""
+        return self._life.diagnosed()
 
     def state_dict(self) -> dict[str, Any]:
         """The place of the consumer: small, JSON-able, and exact after every batch.
@@ -382,11 +385,11 @@ class DataLoader(TorchAttributes):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return shown(self._plan, self.batch_size)
+    __repr__, _repr_html_ = loader_text, loader_html
 
 
-DataLoader._keywords = frozenset(signature(DataLoader).parameters) - {"unneeded"}  # noqa: SLF001
+_all = signature(DataLoader).parameters
+DataLoader._defaults = {name: one.default for name, one in _all.items() if name != "unneeded"}  # noqa: SLF001
 
 
 def _remade(kind: type[DataLoader], dataset: object, options: Options) -> DataLoader:

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
-from gdsload.engine.windows import Offsets
+from gdsload.engine.clips import Offsets
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.mix import Mix

@@ -1,26 +1,86 @@
-"""The description of a loader in one line for people: what it reads, and how."""
+"""The description of a loader for people: what it reads, how, and what it has done."""
 
 from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import ConcatDataset, Subset
 
 from gdsload.backends.keep import default_register_bytes
+from gdsload.loader.dataset import ShardDataset
+from gdsload.loader.described import brief, entries_html, entries_text
+from gdsload.loader.options import Memory
 from gdsload.loader.plan import LoaderPlan
 from gdsload.system.units import format_bytes
 
+if TYPE_CHECKING:
+    from gdsload.loader.loader import DataLoader
 
-def shown(plan: LoaderPlan, batch_size: int | None) -> str:
-    """A loader as text: dataset, order, device, backend and budgets."""
-    order = plan.order
-    return (
-        f"DataLoader({_dataset(plan.dataset)}, batch_size={batch_size}, {order.shuffle} order ({order.reason}), "
-        f"seed={plan.seed}, device={str(plan.device)!r}, backend={plan.asked!r}{_way(plan)}, "
-        f"memory=Memory(prefetch={format_bytes(plan.prefetch_bytes)!r}, arena={format_bytes(plan.arena_bytes)!r}), "
-        f"later epochs from {_later(plan)})"
-    )
+_SHORT = reprlib.Repr()
+_SHORT.maxother = _SHORT.maxstring = 60
 
 
-def _later(plan: LoaderPlan) -> str:
+def loader_text(loader: DataLoader) -> str:
+    """The loader in lines: options that differ from the defaults, order, backend, budgets, counts."""
+    return entries_text(*_entries(loader))
+
+
+def loader_html(loader: DataLoader) -> str:
+    """The same as a table for notebooks."""
+    return entries_html(*_entries(loader))
+
+
+def _entries(loader: DataLoader) -> tuple[str, list[tuple[str, str]]]:
+    """A title, and the lines below it: the name and the text of each."""
+    plan, defaults = loader._plan, loader._defaults  # noqa: SLF001 - these functions are its methods
+    order, status, stats = plan.order, loader.backend, loader.stats
+    asked = "" if status.asked == status.chosen else f" (asked for {status.asked})"
+    budgets = f"{format_bytes(plan.prefetch_bytes)} of batches ahead, arena of {format_bytes(plan.arena_bytes)}"
+    found = [
+        ("options", ", ".join(_given(plan, defaults)) or "all as by default"),
+        ("order", f"{order.shuffle} ({order.reason}), seed {loader.seed}"),
+        ("device", str(plan.device)),
+        ("backend", f"{status.chosen}{asked}: {status.answer or status.reason}"),
+        ("memory", budgets),
+        ("later", f"epochs from {later(plan)}"),
+    ]
+    if stats.batches:
+        found.append(("so far", str(stats)))
+    return f"{type(loader).__name__} of {_dataset(plan.dataset)}", found
+
+
+def _given(plan: LoaderPlan, defaults: Mapping[str, object]) -> list[str]:
+    """The options that differ from the defaults, as they are written."""
+    said = []
+    for name, default in defaults.items():
+        value = getattr(plan.options, name, default)
+        if not _is(value, default):
+            said.append(f"{name}={_value(value)}")
+    return said
+
+
+def _is(value: object, default: object) -> bool:
+    """Return whether an option has its default; what is no plain value has none."""
+    if value is default or value == () or value == Memory():
+        return True
+    return isinstance(value, bool | int | str) and type(value) is type(default) and value == default
+
+
+def _value(value: Any) -> str:
+    """An option's value in a few words: functions and modules by their names."""
+    if isinstance(value, Memory):
+        given = ((name, getattr(value, name)) for name in ("prefetch", "arena", "registered", "vram", "ram"))
+        return f"Memory({', '.join(f'{name}={one!r}' for name, one in given if one is not None)})"
+    if isinstance(value, tuple) and all(map(callable, value)):
+        return ", ".join(map(_value, value)) if len(value) == 1 else f"[{', '.join(map(_value, value))}]"
+    if callable(value):
+        return str(getattr(value, "__qualname__", type(value).__name__))
+    return " ".join(_SHORT.repr(value).split())
+
+
+def later(plan: LoaderPlan) -> str:
     """The place that the epochs after the first one read from, in words."""
     request, nbytes = plan.backend, int(plan.sample_bytes * len(plan.selected))
     if plan.keeps_images:
@@ -37,14 +97,10 @@ def _later(plan: LoaderPlan) -> str:
     return f"memory, where {format_bytes(room)} of {format_bytes(nbytes)} may be kept, and the drive"
 
 
-def _way(plan: LoaderPlan) -> str:
-    """The backend in use, where another one was asked for, as samples are made in CPU memory; else nothing."""
-    why = "collate_fn" if plan.options.collate_fn else "sample_transform"
-    return "" if plan.asked == str(plan.backend.backend) else f" ({plan.backend.backend}, for {why})"
-
-
 def _dataset(dataset: object) -> str:
-    """Torch's datasets have no text."""
+    """A dataset in one line; torch's have no text."""
+    if isinstance(dataset, ShardDataset):
+        return brief(dataset)
     if type(dataset) is Subset:
         return f"{len(dataset)} samples of {_dataset(dataset.dataset)}"
     if type(dataset) is ConcatDataset:

@@ -8,7 +8,8 @@ error, which says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Sampler, SequentialSampler
@@ -91,17 +92,17 @@ class TorchAttributes:
     _made = False
     _own: frozenset[str] | set[str] = frozenset()
     """The attributes that the loader has set itself."""
-    _keywords: frozenset[str] = frozenset()
-    """Those of the loader's constructor, `dataset` among them."""
+    _defaults: Mapping[str, object] = MappingProxyType({})
+    """The defaults of the constructor's arguments, by name."""
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute; OptionError, a ValueError as in torch, for keywords, which would change nothing."""
-        fixed = name in self._keywords or name in self._own or name in vars(TorchAttributes)
+        fixed = name in self._defaults or name in self._own or name in vars(TorchAttributes)
         if self._made and fixed and name[:1] != "_" and name != _SET_BY_FRAMEWORKS:
             new = f"Make a new one with the `{name}` that you want."
             raise OptionError(
                 f"cannot be set after the {type(self).__name__} was made, and would change nothing",
                 option=name,
-                remedy=new if name in self._keywords else "Leave it out.",
+                remedy=new if name in self._defaults else "Leave it out.",
             )
         super().__setattr__(name, value)

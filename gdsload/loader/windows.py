@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.windows import Offsets, evenly_spaced
+from gdsload.engine.clips import Offsets, evenly_spaced
 from gdsload.errors import OptionError, SampleIndexError
 from gdsload.loader.dataset import ShardDataset
+from gdsload.loader.described import brief
 from gdsload.loader.wanted import Indices, known_field, whole_numbers
 from gdsload.order.checks import MAX_SAMPLES, check_whole
 from gdsload.shards import reads
@@ -143,7 +144,7 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         within = "" if self.within is None else f", within={self.within!r}"
         shown = f"offsets={self.offsets}" if self.length is None else f"length={self.length}"
         step = "" if self.step == 1 else f", step={self.step}"
-        return f"Windows({self.dataset!r}, {shown}{step}, stride={self.stride}{within}: {len(self)} windows)"
+        return f"Windows({brief(self.dataset)}, {shown}{step}, stride={self.stride}{within}: {len(self)} windows)"
 
 
 def refuse_ragged_windows(dataset: ShardDataset, fields: Sequence[str]) -> None:

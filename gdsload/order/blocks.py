@@ -202,7 +202,6 @@ class BlockOrder:
         return Permutation(length, derive_key(self.key, Purpose.WINDOW, lane, window))
 
     def _window_range(self, lane: int, window: int) -> tuple[int, int]:
-        """Positions of a window in the block sequence."""
         base = lane_offset(self.samples, lane, self.lanes)
         start, stop = self._window_bounds(lane, window)
         return base + start, base + stop

@@ -10,8 +10,9 @@ import os
 import shlex
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 
 from gdsload.errors import (
     DatasetNotFoundError,
@@ -34,6 +35,9 @@ from gdsload.shards.status import NO_DESCRIPTORS, is_absent, read_error, status_
 from gdsload.system.paths import absolute, natural, refuse_no_path
 
 SHARD_SUFFIX = ".safetensors"
+_LOOKED_AT = 1000
+"""Names in a folder that are looked at for a hint."""
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,11 @@ class Catalog:
     def samples(self) -> int:
         """Number of samples."""
         return sum(source.samples for source in self.sources)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shard files."""
+        return sum(source.file_bytes for source in self.sources)
 
 
 def open_catalog(path: str, *, whole: bool = True) -> Catalog:
@@ -103,7 +112,8 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
         raise DatasetNotFoundError(
             f"the folder holds neither {INDEX_NAME} nor {SHARD_SUFFIX} files",
             file=path,
-            remedy=_to_convert(given) if names else "Pass the folder that ShardWriter wrote.",
+            remedy=_datasets_in(path, "")
+            or (_to_convert(given) if names else "Pass the folder that ShardWriter wrote."),
         )
     return _from_files(
         path, [os.path.join(path, name) for name in sorted(files, key=natural)], alone=False, whole=whole
@@ -119,8 +129,32 @@ def _looking(path: str) -> Iterator[None]:
         raise
     except OSError as error:
         if is_absent(error):
-            raise DatasetNotFoundError(f"there is no dataset here: {error.strerror}", file=path) from None
+            message = f"there is no dataset here: {error.strerror}"
+            raise DatasetNotFoundError(message, file=path, remedy=_beside(path)) from None
         raise read_error("the dataset cannot be looked at", error, path) from None
+
+
+def _beside(path: str) -> str:
+    """The remedy for a path where nothing is: the datasets in its folder."""
+    folder, name = os.path.split(absolute(path).rstrip("/"))
+    return _datasets_in(folder, name) or "Pass a folder that `gdsload convert` or ShardWriter wrote."
+
+
+def _datasets_in(folder: str, name: str) -> str:
+    """The datasets in a folder as a sentence, those of names like `name` first; empty if there are none."""
+    found: list[str] = []
+    with suppress(OSError):
+        names = sorted(os.listdir(folder))[:_LOOKED_AT]
+        found += [
+            one for one in names
+            if one.endswith(SHARD_SUFFIX) or os.path.lexists(os.path.join(folder, one, INDEX_NAME))
+        ]  # fmt: skip
+    if not found:
+        return ""
+    found.sort(key=lambda one: -SequenceMatcher(None, name, one).ratio())
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    are = "is the dataset" if len(found) == 1 else "are the datasets"
+    return f"In {folder} {are} {', '.join(found[:_NAMED])}{more}."
 
 
 def _to_convert(path: str) -> str:

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.shards.reads import within
-from gdsload.system.memory import dense_view, row_view
+from gdsload.system.memory_views import dense_view, row_view
 from gdsload.system.piece_copies import concatenate, usable
 
 IntArray = NDArray[np.int64]
@@ -199,7 +199,6 @@ def unit_of(bits: int) -> int:
 
 
 def _copy_runs(addresses: IntArray, nbytes: IntArray, out: int, short_bytes: int = _SHORT_PIECE_BYTES) -> None:
-    """Copy runs of bytes, one after the other."""
     short = len(addresses) > _FEW_PIECES and int(nbytes.sum()) <= len(addresses) * short_bytes
     if short and usable() and concatenate(addresses, nbytes, out):
         return  # else all are copied again: the obstacle is found again, or is gone

@@ -107,7 +107,6 @@ class Guard:
         return Extents(file, offset, np.minimum(end, self._size[file]) - offset)
 
     def ensure(self, wanted: Extents) -> None:
-        """See `Files.ensure`."""
         if self.missing(wanted) is None:
             return
         with self._populating:  # threads that want the same pieces find them populated
@@ -123,7 +122,6 @@ class Guard:
         self._note(np.repeat(first, counts) + within(counts))
 
     def populate(self, file: int, offset: int, nbytes: int, wanted: Extents) -> None:
-        """See `Files.populate`."""
         code = populate(int(self._base[file]) + offset, nbytes)
         if code and (code == errno.EFAULT or not self._is_readable(file, offset, nbytes)):
             self._bring_exactly(file, offset, offset + nbytes, wanted)

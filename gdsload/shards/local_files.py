@@ -144,7 +144,6 @@ class LocalFiles:
         self._closed = False
 
     def ensure_open(self, files: IntArray) -> None:
-        """See `Files.ensure_open`."""
         if not self._unopened or self.opened[files].all():  # the first is known at once, and stays true
             return
         for file in distinct(files, len(self.sources)):
@@ -154,7 +153,6 @@ class LocalFiles:
                     self._open(int(file))
 
     def refuse_closed(self) -> None:
-        """See `Files.refuse_closed`."""
         if self._closed:
             raise LoaderClosedError("the shards were closed")
 
@@ -168,7 +166,6 @@ class LocalFiles:
             self._unopened -= 1
 
     def read_into(self, file: int, offset: int, memory: memoryview) -> None:
-        """See `Files.read_into`."""
         with self.descriptor(file) as fd:
             pread_exact(fd, memory, offset, self.sources[file].path)
 
@@ -182,11 +179,9 @@ class LocalFiles:
                 os.posix_fadvise(fd, low, min(_AHEAD_BYTES, offset + nbytes - low), os.POSIX_FADV_WILLNEED)
 
     def reads(self, extents: Extents, direct: NDArray[np.bool_] | None = None) -> PreparedReads:
-        """See `Files.reads`."""
         return PreparedReads(self, extents, direct)
 
     def is_resident(self, file: int, offset: int) -> bool:
-        """See `Files.is_resident`."""
         with self.descriptor(file) as fd:
             return is_resident(fd, offset)
 
@@ -202,7 +197,6 @@ class LocalFiles:
             ) from None
 
     def descriptor(self, file: int, *, direct: bool = False) -> Lent:
-        """See `Files.descriptor`."""
         return (self.around if direct and self._allows_direct(file) else self.through).lent(file)
 
     def _descriptor(self, file: int, *, flags: int) -> int:
@@ -240,11 +234,9 @@ class LocalFiles:
         return self._direct[files].astype(bool)
 
     def whole(self, file: int) -> Extents:
-        """See `Files.whole`."""
         return Extents(np.array([file]), np.array([0]), np.array([self.length(file)]))
 
     def in_mappings(self, addresses: IntArray) -> NDArray[np.bool_]:
-        """See `Files.in_mappings`."""
         starts, ends = self._ranges()
         if not len(starts):
             return np.zeros(len(addresses), bool)
@@ -263,7 +255,6 @@ class LocalFiles:
         return found
 
     def close(self) -> None:
-        """See `Files.close`."""
         with self._lock:
             self._closed = True
             for table in (self.through, self.around):

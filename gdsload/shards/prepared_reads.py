@@ -72,7 +72,6 @@ class PreparedReads:
         return None
 
     def nbytes(self, low: int, high: int) -> int:
-        """See `ReadBatch.nbytes`."""
         return int(self._ends[high] - self._ends[low])
 
     def read(self, low: int, high: int, addresses: IntArray) -> int:

@@ -31,6 +31,8 @@ from gdsload.system.paths import absolute
 
 _LOCK_SUFFIX, _ASIDE_SUFFIX = ".lock", ".old"
 _DATASET_MARK = b'"gdsload-dataset"'
+_MARK_BYTES = 2**20
+"""Bytes of an index that are searched for the mark, which a writer puts first."""
 _NAMED = 5
 _AT_FDCWD = -100
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2  # linux/fs.h
@@ -217,7 +219,7 @@ def _is_dataset(path: str) -> bool:
     if os.path.islink(path) or os.path.islink(index) or not os.path.isfile(index):
         return False
     with open(index, "rb") as file:
-        return _DATASET_MARK in file.read()
+        return _DATASET_MARK in file.read(_MARK_BYTES)
 
 
 def _make_folder(path: str) -> tuple[str, int]:

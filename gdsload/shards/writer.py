@@ -207,8 +207,8 @@ class ShardWriter:
     def _keep(self, stored: StoredSchema, rows: dict[str, EncodedField]) -> None:
         """Keep samples, and write a shard whenever enough are there for one."""
         if not self._columns:
-            columns = stored.columns.items()
-            self._columns = {name: _Column(field, self._expected(stored, field)) for name, field in columns}
+            samples = self._expected(stored)
+            self._columns = {name: _Column(field, samples * field.row_bytes) for name, field in stored.columns.items()}
         count = next(iter(rows.values())).samples
         sizes = np.full(count, stored.schema.fixed_bytes, np.int64)  # whatever is packed, shards have the same samples
         for name, found in rows.items():
@@ -232,11 +232,11 @@ class ShardWriter:
             if self._pending_bytes >= self._shard_bytes:
                 self._write_shard()
 
-    def _expected(self, stored: StoredSchema, field: Field) -> int:
-        """The expected bytes of a column in a shard, or 0 if unknown: memory that grows is copied each time."""
-        if field.ragged or any(other.ragged for other in stored.columns.values()):
+    def _expected(self, stored: StoredSchema) -> int:
+        """The expected samples of a shard, or 0 if unknown: memory that grows is copied each time."""
+        if any(field.ragged for field in stored.columns.values()):
             return 0
-        return self._shard_bytes // max(stored.schema.fixed_bytes, 1) * field.row_bytes + field.row_bytes
+        return self._shard_bytes // max(stored.schema.fixed_bytes, 1) + 1
 
     def _write_shard(self) -> None:
         stored = cast("StoredSchema", self._stored)  # there are samples, so there is one

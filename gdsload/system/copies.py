@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gdsload.system.arrays import IntArray
 from gdsload.system.driver import driver
-from gdsload.system.memory import dense_view
+from gdsload.system.memory_views import dense_view
 from gdsload.system.streams import DeviceBytes, stream_handle
 
 LONG_BYTES = 64 * 1024

@@ -83,6 +83,7 @@ _IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 
 
 _DOMAIN_COUNT = 126  # CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT, of CUDA 12.0
+_HOST_PAGE_TABLES = 100  # CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES
 _DOMAIN_MAP = 9  # CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP
 _LOADER_SYNC_DOMAIN = _LaunchAttribute(_DOMAIN_MAP, 0, (ctypes.c_ubyte * 64)(2, 1))
 """The domains of what is launched as "default" and as "remote": number 2 instead of 0, and 1 as always."""
@@ -207,6 +208,12 @@ class Driver:
             # CUDA 11 has no such attribute.
             found = self._has_own_domain[device] = not code and count.value > _LOADER_SYNC_DOMAIN.value[0]
         return found
+
+    def shares_page_tables(self, device: int) -> bool:
+        """Return whether a device reads the CPU's memory by the CPU's page tables, as GH200 and GB10 do."""
+        found = ctypes.c_int()
+        code = self._library.cuDeviceGetAttribute(ctypes.byref(found), _HOST_PAGE_TABLES, device)
+        return not code and bool(found.value)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Queue a copy from pinned memory to the device."""

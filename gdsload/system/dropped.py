@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,7 +42,7 @@ class Closer:
         for closer in _closers.copy():
             if closer.over:
                 _closers.discard(closer)
-        self._left = [close]  # taken by whichever thread closes
+        self.left = [close]  # taken by whichever thread closes
         self._pool = Pool(1, f"gdsload-closer-{next(_numbers)}")
         self._owner = _Ref(owner, methodcaller("begin"))
         # Not `self._begin` alone: `Thread.start`, in it, is Python, and waits for locks.
@@ -56,7 +58,7 @@ class Closer:
     @property
     def over(self) -> bool:
         """True if all is closed, and no thread is still closing."""
-        return not self._left and self._pool.ended
+        return not self.left and self._pool.ended
 
     def settle(self) -> None:
         """If the owner was dropped, ensure that all is closed when this returns."""
@@ -75,13 +77,13 @@ class Closer:
     def close(self) -> None:
         """Close, in this thread, unless another one does or has done it."""
         try:
-            close = self._left.pop()
+            close = self.left.pop()
         except IndexError:
             return
         try:
             close()
         except KeyboardInterrupt:
-            self._left.append(close)
+            self.left.append(close)
             raise
         except Exception:
             _log.exception("what was dropped cannot be closed")
@@ -89,7 +91,7 @@ class Closer:
     def detach(self) -> None:
         """Forget what was to be closed; no thread is started then when the owner is dropped."""
         self._owner.begin = int
-        self._left.clear()
+        self.left.clear()
         _closers.discard(self)
 
     def end(self) -> None:
@@ -109,9 +111,19 @@ def settle_dropped() -> None:
             closer.settle()
 
 
+_parents: list[object] = []  # in a forked child, what the parent has to close
+
+
 def _forked() -> None:
-    """Forget, in a child, what the parent has to close."""
+    """Leave to the parent, in a child, what is to be closed.
+
+    Nothing of it is freed: an event of CUDA's that is destroyed in a forked process ends that process.
+    """
+    cuda = sys.modules.get("torch.cuda")
+    if cuda is not None and cuda.is_initialized():
+        gc.freeze()  # or the child's collector would free what the parent's has not come to
     for closer in _closers.copy():
+        _parents.extend(closer.left)
         closer.detach()
 
 

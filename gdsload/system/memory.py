@@ -1,4 +1,4 @@
-"""Memory of the host: mappings of files, a pool of batch memory, and addresses as tensors.
+"""Memory of the host: mappings of files, and a pool of batch memory.
 
 A batch's memory belongs to the holder of a tensor of it. When the last such tensor dies, the memory returns to the pool
 it was leased from, already faulted in: fresh pages for each batch cost more than copying the batch does.
@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gdsload.errors import BudgetError, ReadError
@@ -32,14 +31,6 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 _MADV_POPULATE_READ = 22  # Linux 5.14, include/uapi/asm-generic/mman-common.h
 _HUGE_PAGE = 2 * 2**20
 _SMALLEST_SLAB = 64 * 1024
-
-ADDRESS_SPACE = 1 << 52
-"""Above every host address: 64-bit processors give user space at most 52 bits unless asked for more."""
-# From the second page on, because torch takes a null pointer for "no memory".
-_SPACE: Any = (ctypes.c_char * (ADDRESS_SPACE - mmap.PAGESIZE)).from_address(mmap.PAGESIZE)
-
-UNIT_DTYPES = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
-_NUMPY_DTYPES: dict[int, np.dtype[Any]] = {unit: np.dtype(f"{'i' if unit > 1 else 'u'}{unit}") for unit in UNIT_DTYPES}
 
 
 def map_file(fd: int, nbytes: int, file: str) -> int:
@@ -75,25 +66,6 @@ def populate(address: int, nbytes: int) -> int:
     """
     start = address & ~(mmap.PAGESIZE - 1)
     return ctypes.get_errno() if _libc.madvise(start, address + nbytes - start, _MADV_POPULATE_READ) else 0
-
-
-def row_view(unit: int, row_bytes: int, low: int, high: int) -> torch.Tensor:
-    """The host memory from address `low` to `high` as overlapping rows; row i begins at address ``low + i * unit``.
-
-    `unit` is bytes of an element, which divides all the others. `high` is the address of the last row; both so that
-    ``((high - low) // unit + 1) * row_bytes`` is below 2**63.
-    """
-    return _view(unit, ((high - low) // unit + 1, row_bytes // unit), low, (unit, unit))
-
-
-def dense_view(unit: int, row_bytes: int, address: int, rows: int) -> torch.Tensor:
-    """The host memory from an address on as rows of elements of `unit` bytes, which divides all the others."""
-    return _view(unit, (rows, row_bytes // unit), address, (row_bytes, unit))
-
-
-def _view(unit: int, shape: tuple[int, int], address: int, strides: tuple[int, int]) -> torch.Tensor:
-    # Made by numpy: each of torch's own views releases the interpreter lock, and another thread may keep it.
-    return torch.from_numpy(np.ndarray(shape, _NUMPY_DTYPES[unit], _SPACE, address - mmap.PAGESIZE, strides))
 
 
 def memory_at(address: int, nbytes: int) -> memoryview:
@@ -217,6 +189,8 @@ def _slab_bytes(nbytes: int) -> int:
 def _new_slab(size: int, *, pinned: bool) -> _Slab:
     try:
         if pinned:
+            import torch  # here, since what only maps and reads files, such as `gdsload verify`, needs none of it
+
             memory: Any = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).numpy()
             return (ctypes.c_char * size).from_buffer(memory)
         # Private: after a fork, parent and child must not write into each other's batches.

@@ -21,6 +21,9 @@ _PORTABLE = 1  # cudaHostRegisterPortable, driver_types.h
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # noqa: SLF001  (see `stream_handle`)
 _READ_ONLY = 8  # cudaHostRegisterReadOnly, likewise
 _xpu: Any = torch.xpu
+_plain: dict[int, int] = {}
+_pinned: dict[int, int] = {}
+"""Bytes of plain and of pinned memory that are held, by their address."""
 Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
 
 
@@ -133,11 +136,15 @@ def register_host(device: torch.device, address: int, nbytes: int, *, read_only:
 
     Pages of a file that is mapped read-only can only be registered read-only.
     """
-    return _runtime(device, "cudaHostRegister", address, nbytes, _PORTABLE | (_READ_ONLY if read_only else 0))
+    trouble = _runtime(device, "cudaHostRegister", address, nbytes, _PORTABLE | (_READ_ONLY if read_only else 0))
+    if not trouble and not read_only:
+        _pinned[address] = nbytes
+    return trouble
 
 
 def unregister_host(device: torch.device, address: int) -> str:
     """Remove a registration. No GPU may be using the memory."""
+    _pinned.pop(address, None)
     return _runtime(device, "cudaHostUnregister", address)
 
 
@@ -188,13 +195,20 @@ def allocate(device: torch.device, nbytes: int) -> int:
         code, address = _bindings().cudaMalloc(nbytes)
     if int(code):
         raise MemoryError(f"cudaMalloc of {nbytes} bytes: {code}")
+    _plain[int(address)] = nbytes
     return int(address)
 
 
 def free(device: torch.device, address: int) -> None:
     """Free plain memory. The device must have ended all work on it."""
+    _plain.pop(address, None)
     with torch.cuda.device(device):
         _bindings().cudaFree(address)
+
+
+def held_bytes() -> tuple[int, int]:
+    """Bytes that this process holds by `allocate`, and those of host memory that it has pinned by `register_host`."""
+    return sum(_plain.copy().values()), sum(_pinned.copy().values())
 
 
 def no_room(device: torch.device, what: str) -> BudgetError:

@@ -34,7 +34,7 @@ class DemoResult:
         accuracy: share of held-out digits that were read right.
         held_out: number of held-out digits.
         samples_per_s: samples trained on, per second of training.
-        wait_share: share of the training time spent waiting for data.
+        wait_share: share of the training time for which the device waited for data.
         device: the device that it trained on.
         backend: the backend that read the data.
     """
@@ -121,11 +121,12 @@ def _train(
                 loss.backward()
                 optimiser.step()
         elapsed = time.perf_counter() - started
+        starved, waited = training.stats.starved_share, training.stats.host_wait_s / elapsed
         return DemoResult(
             _accuracy(model, testing),
             len(split[1]),
             training.stats.samples / elapsed,
-            training.stats.wait_s / elapsed,
+            waited if starved is None else starved,
             str(training.device),
             training.backend,
         )

@@ -76,10 +76,15 @@ RUNS = [
         "cases.0.forms", ("gdsload", "torch")),
     Run("gpu.free_drive.__main__", "--small --device cpu --rounds 1 --drive 2GB/s,50us,16 --drives 1 2 --one-queue "
         "--sampled --cases host-images-block", "cases", DRIVES),
+    Run("published.__main__", "--device cpu --bytes 1MiB --rounds 1 --seconds 0.01 --settle-s 0 --workers 0", "cases",
+        ("dlrm", "unet3d", "windows")),
 ]  # fmt: skip
 
 
-WITH_FILES = {"cpu", "convert.__main__", "gpu.suite.__main__", "sweep", "gpu.cold_start", "gpu.free_drive.__main__"}
+WITH_FILES = {
+    "cpu", "convert.__main__", "gpu.suite.__main__", "sweep", "gpu.cold_start", "gpu.free_drive.__main__",
+    "published.__main__",
+}  # fmt: skip
 """Those that take a folder for their files, and print a line as they go on."""
 TABLES = {
     "cpu": "benchmarks.table", "convert.__main__": "benchmarks.convert.table",

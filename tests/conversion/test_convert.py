@@ -259,7 +259,7 @@ def test_what_is_there_is_not_replaced_unasked(tmp_path):
 
 
 def test_a_full_disk_is_seen_beforehand(arrays, tmp_path, monkeypatch):
-    monkeypatch.setattr("gdsload.conversion.room.shutil.disk_usage", lambda path: Usage())
+    monkeypatch.setattr("gdsload.conversion.sizes.shutil.disk_usage", lambda path: Usage())
     said = "no room for the dataset: about 31.25 KiB is still to be written, and 100 B are free"
     with pytest.raises(DiskFullError, match=said):
         convert(arrays, tmp_path / "out", workers=1)

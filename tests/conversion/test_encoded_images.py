@@ -178,7 +178,7 @@ def test_a_mode_for_a_field_and_one_for_all_others(tmp_path):
     wanted = {"a_png": (1, 8, 12), "b_png": (1, 8, 12), "c_png": (4, 8, 12)}
     assert schema_of(path, source_options=options) == wanted
     assert schema_of(path, source_options=dict(reversed(options.items()))) == wanted
-    with pytest.raises(OptionError, match="mode is 'CMYK'"):
+    with pytest.raises(OptionError, match="mode is {'a_png': 'CMYK'}"):
         plan(path, source_options={"mode.a_png": "CMYK"})
 
 

@@ -3,7 +3,7 @@
 import inspect
 import re
 from types import NoneType, UnionType
-from typing import get_args, get_origin, get_type_hints
+from typing import Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -25,9 +25,9 @@ VALUES = [
     ("casts", [{"x": "int3"}], "no element type"),
     ("casts", [{"x": "uint8:klip"}], "'uint8:klip', which is no element type.*With :clip after it"),
     ("casts", [{"z": "int8"}], "there is no field 'z'"),
-    ("each", ["sample"], 'each is \'sample\'. Supported are "row" and "file"'),
+    ("each", ["sample"], "each is 'sample'. Pass 'row' or 'file'"),
     ("fields", ["xy"], "fields is the text 'xy'.*Pass a list: `fields="),
-    ("fields", [3, [3]], "fields is .* It may be: a list, each a text"),
+    ("fields", [3, [3]], "fields is .* Pass a list, each a text"),
     ("fields", [["z"]], "no field 'z'"),
     ("kind", ["tape"], "kind is 'tape'"),
     ("map", NO_FUNCTIONS, "map is .*, which cannot be found"),
@@ -35,7 +35,7 @@ VALUES = [
     ("max_skipped", NO_SHARES, "no share or number of samples"),
     ("pack", [{**TOKENS, "lenght": 5}], "pack has no option 'lenght'. Did you mean 'length'"),
     ("pack", [{"field": "ids"}], r"missing is 'length'\. Pass {"),
-    ("pack", [{**TOKENS, "field": 3}], "field is 3. It may be: text"),
+    ("pack", [{**TOKENS, "field": 3}], "field is 3. Pass a text"),
     ("pack", [{**TOKENS, "field": "cu_seqlens"}], "cannot be 'cu_seqlens'"),
     ("pack", [{**TOKENS, "field": "text"}], "no field 'text'"),
     ("pack", [{**TOKENS, "length": 0}], "cannot have 0 tokens"),
@@ -44,9 +44,9 @@ VALUES = [
     ("pack", [{**TOKENS, "pad": -(2**31) - 1}], "pad is -2147483649"),
     ("pack", [{**TOKENS, "eos": 2**31}], "eos is 2147483648, but tokens are int32"),
     ("pack", [{**TOKENS, "end": 1}], "end"),
-    ("on_error", ["ignore"], "on_error is 'ignore'. It may be: 'stop', 'skip'"),
+    ("on_error", ["ignore"], "on_error is 'ignore'. Pass 'stop' or 'skip'"),
     ("ragged", ["xy"], "ragged is the text 'xy'.*Pass a list: `ragged="),
-    ("schema", [3], "schema is 3. It may be: Schema or a mapping of each text to a Field or text"),
+    ("schema", [3], "schema is 3. Pass a Schema or a mapping of each text to a Field or a text"),
     ("shuffle_seed", ["1"], "shuffle_seed is '1', which is no whole number"),
     ("shuffle_seed", [-1, 2**64], "shuffle_seed is"),
     ("workers", [0, -1, 1.5, "2"], "workers is"),
@@ -101,13 +101,13 @@ def test_a_value_of_no_type_and_a_name_of_a_letter_too_few_are_never_ignored(sha
 
 # Options of a kind of source, refused before its files are opened; that their types are checked is shown below.
 SOURCES = [
-    ("audio", {"dtype": "int16"}, "dtype is 'int16'. Supported are"),
+    ("audio", {"dtype": "int16"}, "dtype is 'int16'. Pass 'float32' or 'float64'"),
     ("audio", {"dtype": "float32", "keep_encoded": True}, "`keep_encoded` keeps the files' bytes. Pass one of them"),
     *(("csv", {"delimiter": one}, "delimiter is .*Pass a single character of ASCII") for one in ("¦", "", '"')),
-    ("images", {"follow_links": 1}, "follow_links is 1. It may be: true or false"),
+    ("images", {"follow_links": 1}, "follow_links is 1. Pass true or false"),
     ("litdata", {"mode": "CMYK"}, "mode is 'CMYK'"),
     ("tfrecord", {"types": {"x": "pickle"}}, "types has 'pickle' for 'x'. Supported are bytes, text, npy, image, list"),
-    ("coco", {"boxes": "ltrb"}, "boxes is 'ltrb'. Supported are xyxy, xywh, cxcywh"),
+    ("coco", {"boxes": "ltrb"}, "boxes is 'ltrb'. Pass 'xyxy' or 'xywh' or 'cxcywh'"),
     ("coco", {"size": 8}, "would cut objects off. Pass `resize='squash'`"),
     ("csv", {"mode": "CMYK"}, "mode is 'CMYK'"),
     ("csv", {"types": {"x": "date"}}, "type of 'x' is 'date'"),
@@ -118,9 +118,9 @@ SOURCES = [
     ("images", {"resize": "crop"}, "resize is 'crop'"),
     ("images", {"resize": "stretch"}, "resize is 'stretch'"),
     ("images", {"size": 0}, "size is 0"),
-    ("images", {"size": True}, "size is True. It may be: whole number"),
-    ("lmdb", {"decode": "pickle"}, "decode is 'pickle'. Supported are bytes, text, npy, image"),
-    ("mat", {"last": ["a", 5]}, "last is .*It may be: a list, each a text"),
+    ("images", {"size": True}, "size is True. Pass a whole number"),
+    ("lmdb", {"decode": "pickle"}, "decode is 'pickle'. Pass 'bytes' or 'text' or 'npy' or 'image'"),
+    ("mat", {"last": ["a", 5]}, "last is .*Pass a list, each a text"),
     ("mat", {"last": "X"}, r"last is the text 'X'. Pass a list: `last=\['X'\]`"),
     ("parquet", {"decimals": "int"}, "decimals is 'int'"),
     ("pt", {"each": "sample"}, "each is 'sample'"),
@@ -130,7 +130,7 @@ SOURCES = [
     ("tokens", {"dtype": "float32"}, "dtype is 'float32'"),
     ("tokens", {"dtype": "token"}, "dtype is 'token'"),
     ("tokens", {"dtype": "uint16", "end": 70_000}, "end is 70000"),
-    ("tokens", {"each": "line"}, "each is 'line'. Supported are"),
+    ("tokens", {"each": "line"}, "each is 'line'. Pass"),
     ("tokens", {"each": "token", "end": 1}, "`end` ends documents, but `each='token'` makes none"),
     ("webdataset", {"mode": "CMYK"}, "mode is 'CMYK'"),
 ]
@@ -235,7 +235,9 @@ def test_a_source_that_is_made_has_its_options_already(tmp_path, tables):
 
 
 def types_of(annotation):
-    return {*(get_args(annotation) if get_origin(annotation) is UnionType else [annotation])} - {NoneType}
+    """The choices of an annotation; where words are listed, it is a text."""
+    choices = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else [annotation]
+    return {str if get_origin(one) is Literal else one for one in choices} - {NoneType}
 
 
 def test_type_checkers_know_the_options_of_all_kinds():

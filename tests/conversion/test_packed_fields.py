@@ -1,12 +1,9 @@
 """Conversions pack fields as the writer does, and those that rearrange shards keep what is packed."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from gdsload import Field, OptionError, SchemaError, ShardDataset, ShardWriter, convert, merge, reshard, split
-from gdsload.errors import ChecksumError
 from gdsload.testing import fingerprint
 from gdsload.tools.cli import main
 
@@ -88,28 +85,6 @@ def test_fields_that_are_chosen_are_packed_anew(tmp_path):
     write(tmp_path / "all", pack_fields=["a", "c"])
     reshard(tmp_path / "all", tmp_path / "out", fields=["a", "x"], workers=1)
     assert not ShardDataset(tmp_path / "out").stored.packed
-
-
-def test_damaged_rows_are_not_written_anew(tmp_path):
-    dataset = write(tmp_path / "all")
-    with open(dataset.shards[1].file, "r+b") as file:
-        file.seek(4096 + 4096)
-        byte = file.read(1)[0]
-        file.seek(4096 + 4096)
-        file.write(bytes([byte ^ 1]))
-    first = int(dataset.counts[0])
-    with pytest.raises(ChecksumError, match="samples are damaged") as caught:
-        reshard(tmp_path / "all", tmp_path / "out", workers=1)
-    (problem,) = caught.value.problems
-    assert (problem.field, problem.samples[0]) == ("a, b, c, d", first)
-
-
-def test_a_single_shard_and_a_folder_of_them_are_sources(tmp_path):
-    dataset = write(tmp_path / "all")
-    shard = Path(dataset.shards[0].file)
-    convert(shard, tmp_path / "one", workers=1)
-    assert samples(ShardDataset(tmp_path / "one")) == samples(dataset)[: int(dataset.counts[0])]
-    assert samples(ShardDataset(shard)) == samples(ShardDataset(tmp_path / "one"))
 
 
 @pytest.mark.parametrize(

@@ -208,5 +208,5 @@ def test_bytes_are_tokens_of_the_type_that_is_said(tmp_path, converted):
         FormatError, match="If these bytes are numbers, say of which type: `pack={.*'dtype': 'int64'}`, say"
     ):
         gdsload.convert(Packed([documents]), tmp_path / "c", pack=pack, workers=1)
-    with pytest.raises(OptionError, match="dtype is 'float32'. Supported are uint8, uint16"):
+    with pytest.raises(OptionError, match="dtype is 'float32'. Pass 'uint8' or 'uint16'"):
         gdsload.convert(Packed([documents]), tmp_path / "c", pack={**pack, "dtype": "float32"}, workers=1)

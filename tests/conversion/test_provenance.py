@@ -93,12 +93,6 @@ def test_what_bad_samples_do_changes_nothing(folder, tmp_path):
     assert (tmp_path / "a" / "index.json").read_bytes() == (tmp_path / "b" / "index.json").read_bytes()
 
 
-def test_classes_of_fields_that_are_left_out_are_none(converted, folder):
-    found = converted(folder, fields=["image"]).metadata
-    assert "classes" not in found
-    assert found["options"] == {"fields": ["image"]}
-
-
 def test_what_is_said_by_hand_takes_the_place_of_the_rest(converted, folder):
     mine = {"classes": {"label": ["Katze", "Hund"]}, "licence": "CC0"}
     found = converted(folder, metadata=mine).metadata

@@ -9,9 +9,8 @@ import sys
 import pytest
 
 import gdsload
-from gdsload.conversion.folders import expanded
+from gdsload.conversion.folders import PICTURES, expanded
 from gdsload.conversion.recognise import WAYS_OUT, recognise, source_for
-from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
 
 FOLDERS = {

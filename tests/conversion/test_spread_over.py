@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload.conversion import room as room_module
+from gdsload.conversion import sizes as room_module
 from gdsload.errors import DiskFullError, OptionError, ReadError, WriteError
 from gdsload.tools.cli import main
 from tests.conversion.reading import content

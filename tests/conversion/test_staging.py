@@ -3,6 +3,8 @@
 import errno
 import fcntl
 import os
+import re
+import shutil
 from itertools import chain
 
 import numpy as np
@@ -77,22 +79,41 @@ def test_what_no_conversion_has_made_is_left_alone(tmp_path, arrays, diary, look
     assert tree(tmp_path) == before
 
 
-def test_an_interruption_of_the_tidying_up_stands_in_nobodys_way(arrays, tmp_path, monkeypatch):
-    """Not in this process's either, which held the lock."""
-    real = os.rmdir
+@pytest.mark.parametrize(("module", "name", "of"), [(os, "rmdir", "convert"), (shutil, "rmtree", "[0-9a-f]{12}")])
+def test_an_interruption_of_the_tidying_up_stands_in_nobodys_way(arrays, tmp_path, monkeypatch, module, name, of):
+    """Not in this process's either, which held the lock; and nobody is told to run it again."""
+    real = getattr(module, name)
 
     def interrupt(path, **options):
-        if str(path).endswith("gdsload-convert"):
+        replaced = name == "rmdir" or os.listdir(path)  # the first one is empty: it shows that one can be made
+        if replaced and re.fullmatch(rf"\.out\.gdsload-{of}", os.path.basename(path)):
             raise KeyboardInterrupt
         return real(path, **options)
 
+    do(arrays, tmp_path / "out")
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rmdir", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            do(arrays, tmp_path / "out")
-    assert len(gdsload.ShardDataset(tmp_path / "out")) == ROWS
+        patch.setattr(module, name, interrupt)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            gdsload.convert(arrays, tmp_path / "out", workers=1, overwrite=True, casts={"x": "float64"})
+    assert not hasattr(caught.value, "__notes__")
+    assert gdsload.ShardDataset(tmp_path / "out").schema["x"].dtype.name == "float64"
     gdsload.convert(arrays, tmp_path / "out", workers=1, overwrite=True)
     assert sorted(os.listdir(tmp_path)) == ["out", "x.npy"]
+
+
+def test_a_plan_nested_too_deeply_is_no_plan(tmp_path, arrays):
+    stage = tmp_path / ".out.gdsload-convert"
+    stage.mkdir()
+    (stage / "lock").write_text("")
+    (stage / "plan.json").write_text("[" * 100_000)
+    assert do(arrays, tmp_path / "out").samples == ROWS
+
+
+def test_another_users_folder_is_not_used(tmp_path, arrays, monkeypatch):
+    (tmp_path / ".out.gdsload-convert").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(OptionError, match="is another user's, who could exchange its parts"):
+        do(arrays, tmp_path / "out")
 
 
 def test_an_empty_folder_of_that_name_will_do(tmp_path, arrays):

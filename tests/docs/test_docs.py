@@ -9,6 +9,7 @@ import torch
 
 import gdsload
 import gdsload.transforms
+from tools.docs_site import write_llms
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -37,10 +38,13 @@ def test_python_in_documents_parses(page):
 
 
 def test_every_public_name_is_in_the_reference():
+    """By itself, or with all others of its module."""
     text = (ROOT / "docs/reference.md").read_text()
-    names = [*gdsload.__all__, *gdsload.transforms.__all__]
-    missing = [name for name in names if not name.startswith("__") and f"`{name}" not in text]
-    assert missing == []
+    shown = set(re.findall(r"^\.\. auto(?:class|function):: (?:[\w.]+[.:])?(\w+)$", text, re.MULTILINE))
+    whole = set(re.findall(r"^\.\. automodule:: (\S+)\n   :members:$", text, re.MULTILINE))
+    public = {name: getattr(gdsload, name) for name in gdsload.__all__ if not name.startswith("__")}
+    assert [name for name, found in public.items() if name not in shown and found.__module__ not in whole] == []
+    assert "gdsload.transforms" in whole
 
 
 def test_the_first_two_commands_of_the_readme_are_the_main_job_and_the_tests():
@@ -55,8 +59,7 @@ def test_the_recipes_by_class_split_and_balance(tmp_path):
         for label, size in sizes.items():
             for _ in range(size):
                 writer.write({"label": label})
-    text = (ROOT / "docs/guide.md").read_text().partition("### Classes\n")[2]
-    (recipe,) = re.findall(r"```python\n(.*?)```", text.partition("\n### ")[0], re.DOTALL)
+    recipe = recipe_of("Classes", "import numpy")
     made = {"gdsload": gdsload, "torch": torch, "dataset": gdsload.ShardDataset(tmp_path / "d")}
     exec(recipe, made)
     assert sorted([*made["train"], *made["validation"]]) == list(range(1000))
@@ -68,8 +71,8 @@ def test_the_recipes_by_class_split_and_balance(tmp_path):
 
 
 def recipe_of(heading, begin):
-    """The block of code under a heading of the guide that begins with a line."""
-    text = (ROOT / "docs/guide.md").read_text().partition(f"### {heading}\n")[2].partition("\n### ")[0]
+    """The block of code under a heading of the page on training that begins with a line."""
+    text = (ROOT / "docs/train.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     (recipe,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if block.startswith(begin))
     return recipe
 
@@ -138,9 +141,9 @@ def test_lines_of_markdown_wrap():
     assert long == []
 
 
-@pytest.mark.parametrize("page", ["multi-gpu", "resume"])
-def test_errors_that_a_page_explains_are_raised(page):
-    text = (ROOT / f"docs/{page}.md").read_text().partition("## What errors mean\n")[2]
+@pytest.mark.parametrize("heading", ["What errors mean", "What errors of a state mean"])
+def test_errors_that_a_page_explains_are_raised(heading):
+    text = (ROOT / "docs/ranks.md").read_text().partition(f"### {heading}\n")[2].partition("\n## ")[0]
     rows = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `")]
     explained = [message.removesuffix(" …") for row in rows for message in re.findall(r"`([^`]+)`", row)]
     messages = [
@@ -183,3 +186,10 @@ def begins(message, parts):
             break
         rest, known = rest[at + len(part) :], known + len(part)
     return known >= 12 and len(rest) < 20
+
+
+def test_the_index_for_programs_names_each_page_and_says_what_is_in_it(tmp_path):
+    write_llms(ROOT, tmp_path)
+    found = re.findall(r"^- \[(.+)\]\(_sources/(.+)\): (.+)$", (tmp_path / "llms.txt").read_text(), re.MULTILINE)
+    assert {ROOT / file for _, file, _ in found} >= set(ROOT.glob("docs/*.md"))
+    assert all(title and not re.search(r"[`\[]{3}|\]\(", said) for title, _, said in found)

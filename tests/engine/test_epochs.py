@@ -11,7 +11,7 @@ from gdsload.engine.landed import LandedSource
 from gdsload.engine.limits import Limits, Runner
 from gdsload.engine.stats import LoaderStats
 
-BY_CONSUMER, ONE_GROUP = Runner(0, tapers=True), Runner(0, most_groups=1)
+BY_CONSUMER, ONE_GROUP = Runner(0, tapers=True), Runner(0, most_groups=1, at_once=True)
 THREADS = {count: Runner(count, most_batches=256) for count in (1, 2)}
 
 

@@ -11,10 +11,10 @@ import torch
 import gdsload
 from gdsload.backends.host import HostBackend
 from gdsload.engine import resident, window_source
+from gdsload.engine.clips import ClipCodec
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Ordered
 from gdsload.engine.window_source import WindowSource
-from gdsload.engine.windows import WindowCodec
 from gdsload.order import BlockOrder, FullOrder, Schedule
 from gdsload.testing import RecordingBackend
 from tests.engine.jobs import job_over
@@ -71,7 +71,7 @@ def test_whose_windows_are_read_as_runs(dataset, monkeypatch, changes, expected)
     job, form = job_over(dataset, steps, changes.get("fields", ("x",)), ids=changes.get("ids"))
     form = replace(form, index=changes.get("index"))
     if "offsets" in changes:
-        form = replace(form, codecs={"x": WindowCodec(form.codecs["x"], changes["offsets"])})
+        form = replace(form, codecs={"x": ClipCodec(form.codecs["x"], changes["offsets"])})
     backend = SimpleNamespace(**{"in_place": False, "addressable": False, **changes.get("backend", {})})
     found = WindowSource.of(job, backend, HostMaker(form, kernel=changes.get("kernel", True)), LoaderStats())
     assert (found is not None) == expected

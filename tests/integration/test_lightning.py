@@ -159,7 +159,7 @@ def test_overfit_batches_takes_loaders_in_order(path, tmp_path):
 
 
 def test_overfit_batches_is_refused_for_shuffled_loaders(path, tmp_path):
-    """Lightning would make another loader without shuffle; docs/frameworks/lightning.md says to pass one."""
+    """Lightning would make another loader without shuffle; docs/frameworks.md says to pass one."""
     made = trainer(tmp_path, max_epochs=1, overfit_batches=2, enable_checkpointing=False)
     with pytest.raises(ValueError, match="needs to subclass `torch.utils.data.DataLoader`"):
         fit(made, Model(), load(path))

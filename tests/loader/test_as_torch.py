@@ -1,5 +1,6 @@
 """What people know of torch's loader and rely on."""
 
+import inspect
 import re
 
 import pytest
@@ -64,17 +65,64 @@ class TestText:
     def test_it_tells_dataset_order_backend_and_budgets(self, load, plain):
         text = repr(load(plain, 8, "full", seed=3))
         assert re.fullmatch(
-            r"DataLoader\(ShardDataset\('.*', 1000 samples in 4 shards, .*\), batch_size=8, full order \(.*\), seed=3, "
-            r"device='cpu', backend='auto', memory=Memory\(prefetch='256 MiB', arena='1 GiB'\), "
-            r"later epochs from the page cache, as far as the system keeps it\)", text,
+            r"DataLoader of ShardDataset\('.*', 1000 samples\)\n"
+            r"  options  batch_size=8, shuffle='full', seed=3, device='cpu'\n  order    full \(.*\), seed 3\n"
+            r"  device   cpu\n  backend  host \(asked for auto\): .*\n  memory   256 MiB of batches ahead, arena of 1 GiB\n"
+            r"  later    epochs from the page cache, as far as the system keeps it", text, re.DOTALL
         )  # fmt: skip
+
+    def test_options_are_those_that_differ_from_the_defaults(self, load, plain):
+        def given(**options):
+            text = repr(load(plain, 1, memory=None, **options))
+            return re.search(r"  options  ((?:.|\n {11})*)\n", text)[1].replace("device='cpu'", "").strip(", ")
+
+        defaults = {name: one.default for name, one in inspect.signature(gdsload.DataLoader).parameters.items()}
+        for name in ("dataset", "batch_size", "device", "unneeded", "memory"):
+            del defaults[name]
+        assert given(**defaults) == ""
+        for option, said in {
+            "sampler": (list(range(1000)), "[0, 1, 2, 3, 4, 5, ...]"),
+            "drop_last": (True, "True"),
+            "as_tuple": (("x",), "('x',)"),
+            "ragged": ("offsets", "'offsets'"),
+            "ahead": (False, "False"),
+            "transform": (dict, "dict"),
+            "device_transform": ([dict, torch.nn.Sequential()], "[dict, Sequential]"),
+            "tail": ("pad", "'pad'"),
+            "seed": (None, "None"),
+        }.items():
+            value, shown = said if isinstance(said, tuple) else (said, said)
+            assert given(**{option: value}) == f"{option}={shown}"
+
+    def test_nothing_is_longer_than_a_line(self, load, plain):
+        loader = load(plain, 8, True, fields=["x"], transform=lambda batch: batch, sample_transform=[dict] * 40)
+        list(loader)
+        lines = repr(loader).splitlines()
+        assert max(map(len, lines[1:])) <= 100
+        assert " ".join(str(loader.stats).split()) in " ".join(" ".join(lines).split())
+
+    def test_notebooks_get_tables_in_which_nothing_is_markup(self, tmp_path, load):
+        evil = "<script>x\x1b[31m</script>"
+        with gdsload.ShardWriter(
+            tmp_path / "<b>", {evil: "int64"}, metadata={"classes": {evil: [evil, "b"]}}
+        ) as writer:
+            writer.write({evil: 1})
+        dataset = gdsload.ShardDataset(tmp_path / "<b>")
+        loader = load(dataset, 1, transform=lambda batch: batch)
+        for one in (dataset, loader):
+            elements = set(re.findall(r"<(\w+)", one._repr_html_()))
+            assert (
+                {"table", "td"} <= elements <= {"div", "b", "code", "br", "table", "thead", "tbody", "tr", "th", "td"}
+            )
+            assert "\x1b" not in repr(one) + one._repr_html_()
+        assert "('<b>')\n  1 sample, 8 KiB in 1 shard\n  field  " in repr(dataset).replace(str(tmp_path) + "/", "")
 
     def test_parts_of_datasets_say_of_what(self, load, plain):
         dataset = gdsload.ShardDataset(plain)
-        assert "DataLoader(2 samples of 3 samples of ShardDataset(" in repr(
+        assert "DataLoader of 2 samples of 3 samples of ShardDataset(" in repr(
             load(Subset(Subset(dataset, [1, 2, 3]), [0, 2]))
         )
-        assert "DataLoader(ConcatDataset([5 samples of ShardDataset(" in repr(
+        assert "DataLoader of ConcatDataset([5 samples of ShardDataset(" in repr(
             load(ConcatDataset([dataset.select(range(5)), dataset]))
         )
 

@@ -38,7 +38,7 @@ class TestBatches:
         assert sums == [sum(range(low, min(low + 7, 1000))) for low in range(0, 1000, 7)]
 
     def test_the_loader_says_that_it_makes_samples_for_it(self, load, plain):
-        assert "backend='auto' (host, for collate_fn)" in repr(load(plain, 3, collate_fn=detection))
+        assert "backend  host (asked for auto): " in repr(load(plain, 3, collate_fn=detection))
 
     def test_other_transforms_come_after_it(self, load, plain):
         loader = load(

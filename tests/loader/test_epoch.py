@@ -19,7 +19,7 @@ class Pipeline:
 
     def __init__(self):
         self.epoch, self.closes, self.handed, self.ready = None, "", [], [Ready(["a", "b"], [1, 1])]
-        self.source = self
+        self.source, self.there = self, True
 
     def get(self):
         if self.closes == "get":
@@ -41,7 +41,7 @@ class Pipeline:
 
 class Owner:
     def __init__(self, pipeline):
-        self.stats, self._pipeline = LoaderStats(), pipeline
+        self.stats, self._pipeline, self.clock = LoaderStats(), pipeline, None
 
     def check_usable(self):
         pass
@@ -130,3 +130,16 @@ def test_where_ctrl_c_strikes_the_place_is_after_what_was_handed_out(number, mon
             next(epoch)
     else:  # nothing was asked for yet
         assert [*found, *epoch] == ["a", "b"]
+
+
+def test_the_gpus_time_is_taken_around_each_group_and_at_the_end(epoch, pipeline):
+    noted = []
+    pipeline.ready.insert(0, Ready(["c"], [1]))
+    get = pipeline.get
+    pipeline.get = lambda: noted.append("got") or get()
+    owner = Owner(pipeline)
+    owner.clock = SimpleNamespace(
+        asked=lambda: noted.append("asked") or len(noted), given=lambda before, asked: noted.append((before, asked))
+    )
+    assert list(Epoch(owner, None)) == ["a", "b", "c"]
+    assert noted == ["asked", "got", (None, 1), "asked", "got", (None, 4), "asked", "got", (None, 7)]

@@ -173,7 +173,7 @@ SAMPLED = {
 
 
 def as_documented(loader, epochs, steps=None):
-    """The loop of docs/resume.md: the indices of each batch by epoch and step, until so many batches are trained."""
+    """The loop of docs/ranks.md: the indices of each batch by epoch and step, until so many batches are trained."""
     found = {}
     for epoch in range(loader.epoch, epochs):
         loader.set_epoch(epoch)

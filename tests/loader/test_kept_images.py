@@ -139,6 +139,15 @@ def test_an_image_that_cannot_be_decoded_is_not_kept(tmp_path, kind):
         assert kept.cache.tiers["decoded"].images == 19
 
 
+def test_an_image_without_room_leaves_the_room_to_smaller_ones(tmp_path):
+    sides = [100, 20, 20, 20]
+    images = [pictures.encoded(side, smallest=side, largest=side + 1) for side in sides]
+    path = written(tmp_path / "d", images)
+    with loader(path, DecodeImage(), 1, sampler=[*range(4)], cache="ram", memory=Memory(ram=3000)) as kept:
+        assert [tuple(image.shape) for batch in kept for image in batch["image"]] == [(3, side, side) for side in sides]
+        assert kept.cache.tiers["decoded"].images == 2
+
+
 def test_it_says_what_it_keeps(path):
     with loader(path, OPTIONS["center"], cache="ram", memory=Memory(ram="1MiB")) as kept:
         assert str(kept.cache).endswith("no tier is in use")

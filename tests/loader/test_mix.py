@@ -109,7 +109,7 @@ def test_a_mixture_and_a_concatenation_do_not_go_on_from_each_other(make, load, 
 
 def test_a_loader_tells_what_it_mixes(make, parts):
     with make() as loader:
-        assert "DataLoader(Mix({'a': 0.5 of 1000, 'b': 0.3 of 77, 'c': 0.2 of 5}, samples=2000), batch_" in repr(loader)
+        assert "DataLoader of Mix({'a': 0.5 of 1000, 'b': 0.3 of 77, 'c': 0.2 of 5}, samples=2000)\n" in repr(loader)
     assert repr(Mix([parts["c"]] * 10, [1] * 10)).endswith("'7': 1 of 5, 2 more}, samples=50)")
 
 

@@ -98,12 +98,12 @@ class TestOrders:
     def test_what_true_chose_and_why_is_shown(self, load, plain, monkeypatch):
         loader = load(plain, 1, True)
         assert loader.order_options.shuffle == "full"
-        assert "full order (shuffle=True and the dataset has 31.25 KiB, at most 1 GiB" in repr(loader)
+        assert "order    full (shuffle=True and the dataset has 31.25 KiB, at most 1 GiB" in repr(loader)
         assert load(plain, 1, gdsload.BlockShuffle(lanes=5)).order_options.shuffle == "block"
         monkeypatch.setattr("gdsload.order.order_options.FULL_TOTAL_BYTES", 1000)
         loader = load(plain, 1, True)
         assert loader.order_options.shuffle == "block"
-        assert "block order (shuffle=True, samples average 32 B, too small for random reads" in repr(loader)
+        assert "order    block (shuffle=True, samples average 32 B, too small for random reads" in repr(loader)
 
     def test_windows_that_do_not_fit_the_arena_are_refused_with_both_numbers(self, load, plain):
         options = {"shuffle": gdsload.BlockShuffle(block=10, window=100, lanes=4), "mmap": False}

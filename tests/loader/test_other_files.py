@@ -173,7 +173,7 @@ def test_a_backend_that_is_given_as_an_object_reads(fetched, plain, load, expect
     mine = BackendRow(Mine, False, "another way", open_mine)
     loader = load(plain, 100, backend=mine)
     assert (loader.backend.asked, loader.backend.chosen) == ("mine", "mine")
-    assert "backend='mine'" in repr(loader)
+    assert "backend  mine: " in repr(loader)
     assert [number for batch in loader for number in batch["x"][:, 0].tolist()] == list(range(1000))
     assert loader.backend.bytes_by_path == {"mine": 32_000}
     (batch,) = load(fetched, 143, backend=mine, ragged="offsets")

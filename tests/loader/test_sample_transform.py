@@ -407,7 +407,7 @@ class TestOptions:
 
 def test_a_loader_says_which_way_bytes_go(plain):
     with gdsload.DataLoader(plain, 10, device="cpu", sample_transform=dict) as loader:
-        assert "backend='auto' (host, for sample_transform)" in repr(loader)
+        assert "backend  host (asked for auto): samples are transformed and " in repr(loader)
         for _ in range(2):
             status = loader.backend
             assert (status.asked, status.chosen) == ("auto", "host")

@@ -11,8 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload import FormatError, ShardDataset, UnfinishedDatasetError
+import gdsload
+from gdsload import FormatError, OptionError, ShardDataset, UnfinishedDatasetError
 from gdsload.shards.values import torch_dtypes
+from gdsload.tools.bench import make_plan
 
 
 def raw_file(path, tensors, *, shift):
@@ -102,6 +104,20 @@ def test_digest_names_files_and_headers(tmp_path):
     os.rename(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
     digests.add(ShardDataset(tmp_path).digest)
     assert len(digests) == 4
+
+
+@pytest.mark.parametrize("samples", [2**40, 2**60])
+def test_any_number_of_samples_of_no_bytes_takes_no_memory(tmp_path, samples):
+    header = b'{"x":{"dtype":"F32","shape":[%d,0],"data_offsets":[0,0]}}' % samples
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    dataset = ShardDataset(path)
+    assert dataset[samples - 1]["x"].shape == (0,)
+    assert dataset.column("x").shape == (samples, 0)
+    with pytest.raises(FormatError, match=f"{samples} samples of no bytes, and nothing to convert"):
+        gdsload.convert(path, tmp_path / "out", workers=1)
+    with pytest.raises(OptionError, match="no samples with bytes: there is nothing to measure"):
+        make_plan(str(path))
 
 
 # --- what cannot be one dataset ---

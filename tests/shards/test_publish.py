@@ -107,6 +107,15 @@ FOREIGN = {
 }
 
 
+def test_a_damaged_index_of_any_size_is_replaced(tmp_path):
+    """Read whole, this one takes more memory than there is."""
+    dataset(tmp_path / "d", 1)
+    os.truncate(tmp_path / "d" / "index.json", 2**42)
+    with gdsload.ShardWriter(tmp_path / "d", overwrite=True) as writer:
+        writer.write({"n": 2})
+    assert int(gdsload.ShardDataset(tmp_path / "d")[0]["n"]) == 2
+
+
 @pytest.mark.parametrize("make", FOREIGN.values(), ids=FOREIGN)
 @pytest.mark.parametrize("moment", ["before", "meanwhile"])
 def test_a_folder_with_other_files_is_not_replaced(tmp_path, make, moment):

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from gdsload import Field, Schema, ShardDataset, ShardWriter
 from gdsload.shards.values import torch_dtype
-from tests.shards.format.shard_files import fields
+from tests.shards.format.shard_files import SIGNATURES, fields
 from tests.shards.small_dataset import ODD_NAMES
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=40)
@@ -22,9 +22,6 @@ SHARD_BYTES = [1, 100, 1000, 2**20]
 NUMPY = {"bool", "uint8", "int8", "uint16", "int16", "float16", "uint32", "int32", "float32"} | {
     "uint64", "int64", "float64", "complex64"
 }  # fmt: skip
-
-
-SIGNATURES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n", "webp": b"RIFF\1\2\3\4WEBP"}
 SCHEMAS = st.builds(Schema, st.dictionaries(st.sampled_from(ODD_NAMES), fields(), min_size=1, max_size=4))
 
 

@@ -8,14 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload import ChecksumError, Field, FormatError, ShardDataset, ShardWriter
+from gdsload import ChecksumError, Field, FileChangedError, FormatError, ShardDataset, ShardWriter
 from gdsload.shards.format.checksum import BLOCK_BYTES, block_digest
 from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.format.shard import OFFSETS_PREFIX, PADDING_PREFIX
 from gdsload.shards.opening import load_shard
-from gdsload.shards.verify.contents import runs_of, text_faults
+from gdsload.shards.values import torch_dtype
+from gdsload.shards.verify.contents import not_finite, runs_of, text_faults
 from gdsload.shards.verify.opened import PIECE_BYTES
 from tests.shards.bits import flip
+from tests.shards.format.shard_files import SIGNATURES
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +112,14 @@ def test_report_and_progress(sound):
     assert (report.shards, report.unchecked_bytes) == (2, 0)
 
 
+def test_a_dataset_that_was_replaced_is_not_called_damaged(sound, tmp_path):
+    dataset = ShardDataset(shutil.copytree(sound, tmp_path / "d"))
+    with ShardWriter(tmp_path / "d", {"x": "int64"}, overwrite=True) as writer:
+        writer.write({"x": 1})
+    with pytest.raises(FileChangedError, match="was replaced by another file .*Open the dataset again"):
+        dataset.verify()
+
+
 def test_error_in_the_progress_report_comes_out(sound):
     def stop(done, total):
         raise KeyError("stop")
@@ -157,13 +167,10 @@ def rewritten(path, tensor, at, data):
     return entry.begin
 
 
-PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
-
-
 @pytest.mark.parametrize(("field", "values", "written", "samples", "begins", "says"), [
     (Field("str"), ["abc"] * 9, (7, b"\xff\xff\xff"), (2, 4), 6,
      "2 texts are no valid UTF-8: invalid start byte at byte 1 of the text"),
-    (Field("image", codecs=["jpeg", "png"]), [PNG] + [JPEG] * 8, (18, b"????"), (4, 6), 17, "2 images are none of jpeg, png"),
+    (Field("image", codecs=["jpeg", "png"]), [SIGNATURES["png"]] + [SIGNATURES["jpeg"]] * 8, (18, b"????"), (4, 6), 17, "2 images are none of jpeg, png"),
 ], ids=["texts", "images"])  # fmt: skip
 def test_texts_and_images_that_are_none_are_found_though_their_checksums_are_right(
     tmp_path, field, values, written, samples, begins, says
@@ -204,6 +211,14 @@ def test_exactly_the_texts_that_do_not_decode_are_found(texts):
     edges = np.cumsum([0, *map(len, texts)])
     found = [number for low, high, _ in runs_of(text_faults(b"".join(texts), edges)) for number in range(low, high)]
     assert found == [number for number, text in enumerate(texts) if not decodes(text)]
+
+
+@pytest.mark.parametrize("dtype", [one for one in DTYPES.values() if one.itemsize <= 2], ids=lambda one: one.name)
+def test_nan_and_infinity_are_counted_without_torch_as_torch_counts_them(dtype):
+    """Of every number that one or two bytes can hold."""
+    every = np.arange(256**dtype.itemsize, dtype=f"u{dtype.itemsize}").tobytes()
+    numbers = torch.frombuffer(bytearray(every), dtype=torch_dtype(dtype)).float()
+    assert not_finite(memoryview(every), dtype) == (int(numbers.isnan().sum()), int(numbers.isinf().sum()))
 
 
 @pytest.mark.parametrize("name", [dtype.name for dtype in DTYPES.values() if hasattr(torch, dtype.name)])

@@ -1,8 +1,10 @@
 """Schemas from first samples, refusals, and writers that do not end well."""
 
+import itertools
 import os
 import pickle
 import re
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -334,6 +336,18 @@ def test_interrupt_amid_a_write_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(WriteError, match="the writer is aborted"):
         writer.write({"x": 3, "y": 3})
     assert os.listdir(tmp_path) == []
+
+
+def test_a_sample_takes_time_in_proportion_to_its_fields(tmp_path):
+    def calls(fields):
+        counted = itertools.count()
+        with gdsload.ShardWriter(tmp_path / str(fields), pack_fields=()) as writer:
+            sys.setprofile(lambda *_: next(counted))
+            writer.write({f"x{number}": number for number in range(fields)})
+            sys.setprofile(None)
+        return next(counted)
+
+    assert calls(400) < 5 * calls(100)
 
 
 def test_closed_writer_refuses(tmp_path):

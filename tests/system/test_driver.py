@@ -248,3 +248,10 @@ def test_there_is_one_or_none_where_it_cannot_be_called(version, opened, kind, m
     monkeypatch.setattr(driver_module.ctypes, "CDLL", opened)
     assert isinstance(driver(), kind)
     assert driver() is driver()
+
+
+@pytest.mark.parametrize(("count", "code", "shares"), [(1, 0, True), (0, 0, False), (1, 1, False)])
+def test_page_tables_that_a_device_shares_with_the_cpu(count, code, shares):
+    found, _, asked = with_domains(count, code)
+    assert found.shares_page_tables(3) is shares
+    assert asked == [(100, 3)]

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import BudgetError, ReadError
-from gdsload.system.memory import BatchPool, address_of, dense_view, map_file, populate, row_view, unmap
+from gdsload.system.memory import BatchPool, address_of, map_file, populate, unmap
+from gdsload.system.memory_views import dense_view, row_view
 
 
 def tensor_of(lease, count=1000, offset=0):

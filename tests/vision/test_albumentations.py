@@ -9,7 +9,7 @@ import torch
 
 import gdsload
 
-GUIDE = Path(gdsload.__file__).resolve().parent.parent / "docs/guide.md"
+GUIDE = Path(gdsload.__file__).resolve().parent.parent / "docs/transforms.md"
 SAMPLES = 64
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import CONTENDERS
-from benchmarks.gpu.suite.chart import draw
+from benchmarks.gpu.suite.chart import chart
+from benchmarks.panels import THEMES
 from benchmarks.table import embed, short
 from gdsload.tools.bench.turns import spread
 
@@ -22,13 +23,18 @@ __all__ = ["MARK", "main", "render"]
 
 MARK = "loaders"
 """Name of the marks between which the tables stand."""
-_CHART = "../results/gpu-loaders.svg"
+_CHART = (
+    "<picture>\n"
+    '<source media="(prefers-color-scheme: dark)" srcset="../results/gpu-loaders-dark.svg">\n'
+    '<img alt="GB/s of each contender in each case" src="../results/gpu-loaders-light.svg">\n'
+    "</picture>"
+)
 _BYTES = 2**20
 
 
 def render(record: dict[str, Any]) -> str:
     """The conditions, a table for each case, and what was measured besides."""
-    parts = [_conditions(record), f"![GB/s of each contender in each case]({_CHART})"]
+    parts = [_conditions(record), _CHART]
     for case in record["cases"]:
         parts += [f"#### {case['title']}", _case(case)]
     if record["cases"]:
@@ -189,11 +195,11 @@ def _markdown(header: list[str], rows: list[list[str]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the tables, or put them into a document; and draw the chart."""
+    """Print the tables, or put them into a document; and draw the charts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.suite.table", description="render a record")
     parser.add_argument("record", type=Path)
     parser.add_argument(
-        "--write", type=Path, metavar="FILE", help="replace the tables in this document, draw the chart"
+        "--write", type=Path, metavar="FILE", help="replace the tables in this document, draw the charts"
     )
     options = parser.parse_args(arguments)
     record = json.loads(options.record.read_text(encoding="utf-8"))
@@ -202,7 +208,9 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(rendered)
     else:
         options.write.write_text(embed(options.write.read_text(encoding="utf-8"), rendered, MARK), encoding="utf-8")
-        options.record.with_suffix(".svg").write_text(draw(record), encoding="utf-8")
+        for theme in THEMES:
+            path = options.record.with_name(f"{options.record.stem}-{theme}.svg")
+            path.write_text(chart(record, theme), encoding="utf-8")
     return 0
 
 

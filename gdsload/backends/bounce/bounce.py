@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import Destination, FileBackend, PendingRead
-from gdsload.backends.bounce.copier import Copier
+from gdsload.backends.bounce.copier import BlockPath, Copier
 from gdsload.backends.bounce.fill_threads import SUBMITTERS, ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
 from gdsload.backends.bounce.slot_layout import lay_out
@@ -66,12 +66,12 @@ class BounceBackend(FileBackend):
         self._threads = threads
         self._copier = Copier(device)
         self._moved = {"bounce-direct": 0, "bounce-buffered": 0}
-        means = files, self._ring, self._copier, self._count
-        self._by_threads = ThreadFill(*means, threads, where)
+        path = BlockPath(self._ring, self._copier, self._count)
+        self._by_threads = ThreadFill(files, path, threads, where)
         self._resident: ResidentRows | None = None
         if files.mapped:
             processors = max(min(processors, len(where or os.sched_getaffinity(0)) - 1), 1)
-            self._resident = ResidentRows(*means, processors, where)
+            self._resident = ResidentRows(files, path, processors, where)
 
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """See `Backend.read`."""

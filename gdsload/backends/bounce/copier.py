@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from gdsload.system.driver import driver
-from gdsload.system.pinned import PinnedBlock
+from gdsload.system.pinned import PinnedBlock, PinnedRing
 from gdsload.system.pool import Future
 from gdsload.system.streams import on, record, side_stream
 
@@ -62,3 +63,29 @@ class Copier:
     def close(self) -> None:
         """Wait for all copies. `copy` must not be called any more."""
         self.stream.synchronize()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPath:
+    """The way of bytes through a ring's blocks to the device.
+
+    `count` is called with how many bytes were read with O_DIRECT and how many through the page cache.
+    """
+
+    ring: PinnedRing
+    copier: Copier
+    count: Callable[[int, int], None]
+
+    def send(self, slot: torch.Tensor, low: int, nbytes: int, fill: Callable[[int], tuple[int, int]]) -> None:
+        """Have a block filled, and its first bytes copied to a slot from byte `low` on.
+
+        `fill` gets the block's address, and returns what `count` is called with.
+        """
+        block = self.ring.take()
+        try:
+            self.copier.wait(block)
+            direct, buffered = fill(block.address)
+            self.copier.copy(block, slot, low, nbytes)
+        finally:
+            self.ring.give(block)
+        self.count(direct, buffered)

@@ -7,21 +7,20 @@ processors' caches, and only one of them may run Python at a time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.bounce.copier import Copier
+from gdsload.backends.bounce.copier import BlockPath
 from gdsload.backends.bounce.slot_layout import BlockFill, Layout
 from gdsload.backends.readers import close_all, one_each, run_on, threads_of_each
 from gdsload.shards.files import Files, ReadBatch
 from gdsload.shards.page_cache import PROBES_OF_A_BLOCK, looks_resident
 from gdsload.shards.reads import Extents
 from gdsload.system.arrays import IntArray
-from gdsload.system.pinned import PinnedRing
 from gdsload.system.pool import Future
 
 SUBMITTERS = 3
@@ -35,21 +34,11 @@ _BELIEVED_S = 0.01
 class ThreadFill:
     """Fills blocks of a ring with parts of shards, and has them copied.
 
-    Args:
-        count: called with how many bytes were read with O_DIRECT and how many through the page cache.
-        threads: how many blocks are filled at once out of the page cache, by a processor each.
+    `threads` is how many blocks are filled at once out of the page cache, by a processor each.
     """
 
-    def __init__(
-        self,
-        files: Files,
-        ring: PinnedRing,
-        copier: Copier,
-        count: Callable[[int, int], None],
-        threads: int,
-        where: Collection[int] | None,
-    ) -> None:
-        self._files, self._ring, self._copier, self._count = files, ring, copier, count
+    def __init__(self, files: Files, path: BlockPath, threads: int, where: Collection[int] | None) -> None:
+        self._files, self._path = files, path
         self._believed: dict[int, tuple[float, bool]] = {}
         drives = files.drives.count
         # Reads out of the page cache take a processor each, so all drives share those; a drive takes none.
@@ -70,7 +59,7 @@ class ThreadFill:
         counts = [part.stop - part.first for part in layout.parts]
         cold = np.array([self._is_cold(layout.reads, part) for part in layout.parts], bool)
         reads = self._files.reads(layout.reads, np.repeat(cold, counts))
-        reading = self._copier.reading(len(layout.parts), reads.close)
+        reading = self._path.copier.reading(len(layout.parts), reads.close)
         try:
             works = [
                 (number, partial(self._fill, part, layout.within, reads, slot))
@@ -110,11 +99,8 @@ class ThreadFill:
         close_all(self._readers)
 
     def _fill(self, part: BlockFill, within: IntArray, reads: ReadBatch, slot: torch.Tensor) -> None:
-        block = self._ring.take()
-        try:
-            self._copier.wait(block)
-            around = reads.read(part.first, part.stop, block.address + within[part.first : part.stop])
-            self._copier.copy(block, slot, part.low, part.nbytes)
-        finally:
-            self._ring.give(block)
-        self._count(around, reads.nbytes(part.first, part.stop) - around)
+        def read(address: int) -> tuple[int, int]:
+            around = reads.read(part.first, part.stop, address + within[part.first : part.stop])
+            return around, reads.nbytes(part.first, part.stop) - around
+
+        self._path.send(slot, part.low, part.nbytes, read)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import PendingRead
-from gdsload.backends.bounce.copier import Copier
+from gdsload.backends.bounce.copier import BlockPath
 from gdsload.shards.files import Files
 from gdsload.shards.gather_host import limit_threads, take_rows
 from gdsload.shards.identity import LOOK_BEFORE_S
@@ -24,7 +24,6 @@ from gdsload.shards.page_cache import looks_resident
 from gdsload.shards.reads import Extents, distinct
 from gdsload.system.arrays import IntArray
 from gdsload.system.numa import stay_on
-from gdsload.system.pinned import PinnedRing
 from gdsload.system.pool import Pool
 
 _THREADS = 2
@@ -38,21 +37,10 @@ _ALIGNMENT = 512
 
 
 class ResidentRows:
-    """Gathers rows of mapped shards that are in the page cache, and has them copied.
+    """Gathers rows of mapped shards that are in the page cache, and has them copied."""
 
-    `count` is called with 0 and how many bytes were gathered.
-    """
-
-    def __init__(
-        self,
-        files: Files,
-        ring: PinnedRing,
-        copier: Copier,
-        count: Callable[[int, int], None],
-        processors: int,
-        where: set[int] | None,
-    ) -> None:
-        self._files, self._ring, self._copier, self._count = files, ring, copier, count
+    def __init__(self, files: Files, path: BlockPath, processors: int, where: set[int] | None) -> None:
+        self._files, self._path = files, path
         threads = min(_THREADS, processors)
         self._each = processors // threads
         self._readers = Pool(threads, "gdsload-bounce-gather", partial(stay_on, where))
@@ -63,7 +51,7 @@ class ResidentRows:
 
         A few of their pages are looked at; if they are not all in the page cache after all, they are still read.
         """
-        if not len(wanted) or wanted.nbytes.max() > self._ring.block_bytes:
+        if not len(wanted) or wanted.nbytes.max() > self._path.ring.block_bytes:
             return False
         if wanted.total_bytes >= len(wanted) * _GATHERED_BELOW_BYTES:
             return False
@@ -83,13 +71,13 @@ class ResidentRows:
         for low, high in pairwise(edges):
             nbytes = int(wanted.nbytes[low])
             places[low:high] = total + np.arange(high - low) * nbytes
-            step, stop = self._ring.block_bytes // max(nbytes, 1), high if nbytes else low
+            step, stop = self._path.ring.block_bytes // max(nbytes, 1), high if nbytes else low
             blocks += [(wanted[at : min(at + step, high)], int(places[at])) for at in range(low, stop, step)]
             total += -(-(high - low) * nbytes // _ALIGNMENT) * _ALIGNMENT
         slot = allocate(total)
         touched = distinct(wanted.file, len(self._files.sources))
         works = [partial(self._fill, rows, slot, low, touched) for rows, low in blocks]
-        reading = self._readers.run(works, self._copier.reading(len(works)))
+        reading = self._readers.run(works, self._path.copier.reading(len(works)))
         held, begin = [slot], slot.data_ptr()
         return PendingRead(begin + places, reading, total, held.clear, np.array([begin]))
 
@@ -99,17 +87,15 @@ class ResidentRows:
         if not hasattr(self._limited, "to"):
             limit_threads(self._each)
             self._limited.to = self._each
-        block = self._ring.take()
-        try:
-            self._copier.wait(block)
+
+        def take(address: int) -> tuple[int, int]:
             # Accessing a mapping of a file that was cut short would end the process.
             files.check(touched, believed_s=LOOK_BEFORE_S)
             files.ensure(rows)
-            take_rows(files.base[rows.file] + rows.offset, nbytes, block.address)
-            self._copier.copy(block, slot, low, len(rows) * nbytes)
-        finally:
-            self._ring.give(block)
-        self._count(0, len(rows) * nbytes)
+            take_rows(files.base[rows.file] + rows.offset, nbytes, address)
+            return 0, len(rows) * nbytes
+
+        self._path.send(slot, low, len(rows) * nbytes, take)
 
     def close(self) -> None:
         """End all gathers."""

@@ -10,6 +10,7 @@ import ctypes
 import fcntl
 import logging
 import os
+import stat
 import tempfile
 import threading
 from collections.abc import Callable
@@ -250,10 +251,8 @@ def _open_driver(device: torch.device) -> Any:
     with _lock, torch.cuda.device(device):
         if not _opened_by:
             torch.cuda.current_stream().synchronize()  # CUDA is in use before cuFile is opened, as cuFile requires
-            # cuFile would write its log into the working directory. It needs a file's name: a folder ends logging.
-            os.environ.setdefault(
-                "CUFILE_LOGFILE_PATH", os.path.join(tempfile.gettempdir(), f"cufile-{os.getuid()}.log")
-            )
+            if "CUFILE_LOGFILE_PATH" not in os.environ:  # cuFile would write its log into the working directory
+                os.environ["CUFILE_LOGFILE_PATH"] = log_file(tempfile.gettempdir())
             try:
                 cufile.set_stats_level(3)
                 cufile.driver_open()
@@ -269,6 +268,22 @@ def _open_driver(device: torch.device) -> Any:
                 remedy='Start processes with the "spawn" method, or make loaders only in them.',
             )
     return cufile
+
+
+def log_file(folder: str) -> str:
+    """The file for cuFile's log in a folder that others may write to: this user's, and no link of another one's."""
+    path = os.path.join(folder, f"cufile-{os.getuid()}.log")
+    try:
+        opened = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        try:
+            found = os.fstat(opened)
+        finally:
+            os.close(opened)
+        if found.st_uid == os.geteuid() and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+            return path
+    except OSError:
+        pass
+    return os.path.join(tempfile.mkdtemp(prefix="gdsload-", dir=folder), "cufile.log")
 
 
 def path_counts() -> dict[str, int]:

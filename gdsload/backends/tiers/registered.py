@@ -18,7 +18,9 @@ from gdsload.backends.keep import AFTER_S, keep, resides
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.tiered import Over
 from gdsload.shards.files import Files
+from gdsload.system.mapped_rate import slow_pages
 from gdsload.system.numa import processors_near, stay_on
+from gdsload.system.streams import unregister_host
 
 _LOOK_EVERY_S = 0.25
 """Seconds between checks of shards that were not resident the last time: 32 reads of a byte each."""
@@ -40,6 +42,22 @@ class RegisteredTier(MappedBackend):
         self.at_once = at_once
         self.ready = self.registered
         self._kept = False  # whether the shards that the page cache keeps were read
+        self._measured = False
+
+    def _pin(self, file: int) -> str:
+        """Register a shard. The first one stays registered only if the GPU copies it fast enough."""
+        trouble = super()._pin(file)
+        if trouble or self._measured:
+            return trouble
+        self._measured, address = True, int(self.files.base[file])
+        try:
+            trouble = slow_pages(self.device, address, self.files.length(file))
+        except BaseException:
+            unregister_host(self.device, address)
+            raise
+        if trouble:
+            unregister_host(self.device, address)
+        return trouble
 
     def fill(self, _far: Backend, wanted: NDArray[np.bool_], over: Over) -> None:
         """See `Near.fill`."""

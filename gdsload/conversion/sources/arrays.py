@@ -3,34 +3,115 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
+import threading
 import zipfile
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import IO, Any, Literal, Unpack
 
+import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.folders import names_in
-from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
-from gdsload.conversion.reading_notes import note, noted_in_reading
-from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_fields, classes_of, run_parts, sample_fields
+from gdsload.conversion.folders import is_path_passed_over, names_in
+from gdsload.conversion.input_files import FileOptions, FileSource, check_file, open_file
+from gdsload.conversion.reasons import note, noted_in_reading, reading
+from gdsload.conversion.row_source import (
+    array_items,
+    array_parts,
+    bytes_notes,
+    check_fields,
+    classes_of,
+    run_parts,
+    sample_fields,
+)
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import array_items, array_parts, bytes_notes
-from gdsload.conversion.sources.npy import NpzArchive, decode_npy, is_left_out, map_npy
 from gdsload.errors import FormatError, OptionError
 
-_EACH = ("row", "file")
+_parsing = threading.RLock()
+"""numpy reads headers by Python's parser, which now and then fails where several threads use it at once: Python 3.11
+counts how deep it is for all of them together (https://github.com/python/cpython/issues/106905)."""
+os.register_at_fork(before=_parsing.acquire, after_in_parent=_parsing.release, after_in_child=_parsing.release)
+
+
+def decode_npy(content: bytes) -> NDArray[Any]:
+    """An array of a `.npy` file. Memory is asked for only once its bytes are known to be there.
+
+    Raises:
+        ValueError: if it is damaged, or an array of objects.
+    """
+    stream = io.BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    with _parsing:
+        shape, fortran, dtype = reader(stream)
+    if dtype.hasobject:
+        raise ValueError("an array of objects is a pickle, which is never loaded")
+    left, wanted = len(content) - stream.tell(), math.prod(shape) * dtype.itemsize
+    if wanted != left or min(shape, default=0) < 0:
+        raise ValueError(f"its header promises {wanted} bytes, but {left} are there")
+    array = np.frombuffer(content, dtype, offset=stream.tell()) if left else np.empty(0, dtype)
+    return array.reshape(shape, order="F" if fortran else "C").copy()
+
+
+def map_npy(file: str) -> NDArray[Any]:
+    """The array of a file, mapped, as `numpy.load` gives it.
+
+    Raises:
+        OSError, ValueError, EOFError, SyntaxError: as `numpy.load`.
+    """
+    with _parsing:
+        return np.lib.format.open_memmap(file, mode="r")
+
+
+class NpzArchive:
+    """The arrays of an archive, each of which is read once, for all readers of its rows; zipfile compares checksums.
+
+    A damaged archive raises errors of many types, which are those of `zipfile`.
+    """
+
+    def __init__(self, file: str | IO[bytes]) -> None:
+        self._file = file
+        self._read: dict[str, NDArray[Any]] = {}
+        self._lock = threading.Lock()
+
+    def members(self) -> list[str]:
+        """The names of all that is in it: those of arrays end in ``.npy``."""
+        with zipfile.ZipFile(self._file) as archive:
+            return archive.namelist()
+
+    def arrays(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Some of its arrays, by name."""
+        with self._lock, zipfile.ZipFile(self._file) as archive:
+            for name in names:
+                if name not in self._read:
+                    if f"{name}.npy" not in archive.namelist():
+                        raise ValueError(f"member {name!r:.100} is no array")
+                    self._read[name] = decode_npy(archive.read(f"{name}.npy"))
+            return {name: self._read[name] for name in names}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return NpzArchive, (self._file,)
+
+
+def is_left_out(member: str) -> bool:
+    """Return whether another program keeps a member of this name beside arrays, as macOS does when it packs them.
+
+    An array may have any name, so the name alone says that only of ``.DS_Store``, and if it begins with ``._``.
+    """
+    folder, _, base = member.rpartition("/")
+    return base == ".DS_Store" or base.startswith("._") or is_path_passed_over(folder)
+
+
 _LEFT_OUT = "members of archives that other programs keep beside arrays are left out"
 _DIGITS = re.compile(r"\d+")
 _FAILED = "the arrays cannot be read"
 _DAMAGED = "What is damaged, copy again. Arrays of objects are pickles, which are never loaded: save numbers."
 
 
-class ArraySource(FieldChoice):
+class ArraySource(FieldChoice, FileSource):
     """Arrays whose first dimension counts the samples, or of which each is a sample.
 
     A `.npy` file is one field, called after the file, and the files of a folder are the fields of one dataset. An
@@ -44,38 +125,33 @@ class ArraySource(FieldChoice):
         path: a `.npy` file, a folder of such files, or an `.npz` file.
         each: what a sample is: ``"row"`` or ``"file"``. None: a row, but it must be said of a folder whose files have
             names that differ in numbers alone, or are in other folders.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "NumPy arrays"
     threads = True
+    suffixes = (".npy", ".npz")
+    decisive = ("each",)
 
-    def __init__(self, path: str, *, each: str | None = None, **files: Unpack[FileOptions]) -> None:
-        if each not in (None, *_EACH):
-            raise OptionError(f"is {each!r:.200}", option="each", remedy='Supported are "row" and "file".')
-        self.path = path
+    def __init__(self, path: str, *, each: Literal["row", "file"] | None = None, **files: Unpack[FileOptions]) -> None:
+        super().__init__(path, **files)
         self.each = each
         self._archive = NpzArchive(path) if path.lower().endswith(".npz") else None
-        self.files = SourceFiles(path, **files)
-        self._files = self._find(self.files)
+        self._files = self._find()
 
-    def _find(self, files: SourceFiles) -> list[str]:
+    def all_files(self) -> list[str]:
+        """The files as they were found first."""
+        return self._files
+
+    def _find(self) -> list[str]:
         if self.each == "file":
-            return files.find((".npy", ".npz"))
+            return super().all_files()
         folder = os.path.isdir(self.path)
         if folder and not any(name.endswith(".npy") for name in names_in(self.path)):
-            found = files.find((".npy", ".npz"))
-            raise OptionError(
-                f"its {len(found)} arrays are archives, or are in folders", file=self.path, remedy=_WAY_OUT
-            )
-        return files.find((".npy",), below=False)
-
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        return {"kind": self.kind, "files": stamps(self._files), "each": self.each}
+            what = f"its {len(super().all_files())} arrays are archives, or are in folders"
+            raise OptionError(what, file=self.path, remedy=_WAY_OUT)
+        return self.files.find((".npy",), below=False)
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, if it has labels."""
         return {"classes": {"label": self._classes}} if self._classes else {}
 
     def notes(self) -> list[str]:
@@ -101,7 +177,6 @@ class ArraySource(FieldChoice):
         return array_parts(self._open(), target_bytes, self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         low, high = (int(edge) for edge in part.where)
         if self.each == "file":
             classes = self._classes
@@ -116,8 +191,7 @@ class ArraySource(FieldChoice):
 
     def _sample(self, file: str, classes: list[str]) -> dict[str, Any]:
         label = {"label": classes.index(os.path.basename(os.path.dirname(file)))} if classes else {}
-        errors = OSError, ValueError, EOFError, SyntaxError, zipfile.BadZipFile, zlib.error
-        with reading(_FAILED, file, *errors, remedy=_DAMAGED), open_file(file) as opened:
+        with reading(_FAILED, file, remedy=_DAMAGED), open_file(file) as opened:
             is_array = file.lower().endswith(".npy")
             found = {"array": decode_npy(opened.read())} if is_array else _unpacked(opened.read())
         if label and "label" in found:
@@ -143,7 +217,6 @@ _WAY_OUT = (
 
 
 def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays of an archive."""
     archive = NpzArchive(io.BytesIO(content))
     for member in filter(is_left_out, archive.members()):
         note(_LEFT_OUT, member)

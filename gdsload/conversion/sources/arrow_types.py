@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypedDict
+from typing import Any, Literal, Self, TypedDict
 
 from gdsload.conversion.row_source import check_columns, check_fields, choice_of
 from gdsload.conversion.source import FieldChoice
@@ -14,7 +14,6 @@ from gdsload.errors import FormatError, OptionError
 
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 """The name that pandas gives the column of an index without a name, in Parquet and in Arrow's tables."""
-_DECIMALS = ("float64", "scaled")
 
 
 class ColumnOptions(TypedDict, total=False):
@@ -28,7 +27,7 @@ class ColumnOptions(TypedDict, total=False):
 
     fill: Mapping[str, Any] | None
     as_json: Sequence[str]
-    decimals: str | None
+    decimals: Literal["float64", "scaled"] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +69,6 @@ class TableForm:
     as_json: Sequence[str] = ()
     decimals: str | None = None
     nan: bool = True
-
-    def __post_init__(self) -> None:
-        if self.decimals not in (None, *_DECIMALS):
-            raise OptionError(
-                f"is {self.decimals!r:.200}", option="decimals", remedy='Supported are "float64" and "scaled".'
-            )
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> TableForm:
@@ -189,13 +182,11 @@ class TableSource(FieldChoice):
     table_form: TableForm
 
     def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
         found = super().only(fields)
         found.table_form = replace(self.table_form, fields=tuple(fields))
         return found
 
     def notes(self) -> list[str]:
-        """Notes for users on the source."""
         return self.table_form.notes(self._leaves())
 
     def metadata(self) -> dict[str, Any]:

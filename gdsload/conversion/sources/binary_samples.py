@@ -1,6 +1,6 @@
 """Samples of MDS shards and LitData chunks: their places, then for each one the lengths of its values, and the values.
 
-None of it is trusted. Faults are `ValueError`s, to which callers add the file's name.
+None of it is trusted. Faults are `ValueError`s, to which callers add the file's name, where that is not asked for.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import io
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any, NoReturn
+from functools import partial
+from typing import IO, Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.reasons import in_words
+from gdsload.conversion.reasons import in_words, reading
+from gdsload.conversion.sources.arrays import decode_npy
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageForm, put
 from gdsload.conversion.sources.streams import exactly
@@ -37,12 +39,16 @@ def sample_bytes(file: IO[bytes], samples: int, nbytes: int) -> Iterator[bytes]:
     return (exactly(file, size) for size in np.diff(edges).tolist())
 
 
-def value_bytes(content: bytes, sizes: Sequence[int]) -> list[bytes]:
+def value_bytes(content: bytes, sizes: Sequence[int], where: str) -> list[bytes]:
     """The bytes of each value of a sample.
 
     Args:
         content: the sample: lengths, uint32, of the values that have no fixed one, then all values.
         sizes: the length of each value; 0 if it is in the sample.
+        where: where it comes from, for the error.
+
+    Raises:
+        FormatError: if its values are not as long as it is.
     """
     place = 4 * sum(not size for size in sizes)
     lengths = iter(np.frombuffer(content[:place], "<u4").tolist() if len(content) >= place else [])
@@ -52,7 +58,7 @@ def value_bytes(content: bytes, sizes: Sequence[int]) -> list[bytes]:
         found.append(content[place:end])
         place = end
     if place != len(content):
-        raise ValueError(f"the sample has {len(content)} bytes, but its values {place}")
+        raise FormatError(f"the sample has {len(content)} bytes, but its values {place}", file=where)
     return found
 
 
@@ -103,3 +109,23 @@ def raw_image(content: bytes, look: ImageForm, field: str, file: str) -> dict[st
     if width * height * _PIXEL_BYTES[mode] != len(pixels) or not pixels:
         raise ValueError(f"an image of {height} × {width} pixels cannot have {len(pixels)} bytes")
     return look.picture(field, need("PIL.Image").frombytes(mode, (width, height), pixels), where)
+
+
+Encoding = Literal["bytes", "text", "npy", "image"]
+"""The forms of values: bytes as they are, UTF-8, a `.npy` file, an image file."""
+
+
+def decoded_fields(name: str, content: bytes, encoding: str, look: ImageForm, where: str) -> dict[str, Any]:
+    """The fields that a value becomes in a sample.
+
+    Raises:
+        FormatError: if it is damaged, or something else.
+    """
+    if encoding == "image":
+        return look.fields(name, content, where)
+    decoders: Mapping[str, Callable[[bytes], Any]] = {
+        "bytes": bytes, "text": partial(str, encoding="utf-8"), "npy": decode_npy,
+    }  # fmt: skip
+    # numpy parses headers as Python does
+    with reading(f"it cannot be decoded as {encoding}", where, ValueError, SyntaxError, EOFError):
+        return {name: decoders[encoding](content)}

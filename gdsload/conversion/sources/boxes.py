@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from gdsload.conversion.sources.pictures import ImageForm
 from gdsload.errors import OptionError
 from gdsload.shards.format.image_header import REVERSED_COLUMNS, REVERSED_ROWS
 
-BOX_FORMS = ("xyxy", "xywh", "cxcywh")
+Boxes = Literal["xyxy", "xywh", "cxcywh"]
 """Left, top, right, bottom, or left, top, width, height, in pixels; or centre, width, height as shares of the image."""
 
 BOX_WAYS_OUT = (
@@ -32,16 +32,14 @@ class BoxForm:
     """The form in which boxes are written into a dataset.
 
     Args:
-        wanted: one of `BOX_FORMS`.
+        wanted: the form.
         look: the form of images. Boxes are scaled with them; those of images that are cut would be others.
 
     Raises:
-        OptionError: if there is no such form, or images are to be cut.
+        OptionError: if images are to be cut.
     """
 
-    def __init__(self, wanted: str, look: ImageForm) -> None:
-        if wanted not in BOX_FORMS:
-            raise OptionError(f"is {wanted!r:.200}", option="boxes", remedy=f"Supported are {', '.join(BOX_FORMS)}.")
+    def __init__(self, wanted: Boxes, look: ImageForm) -> None:
         if look.resize == "crop":
             raise OptionError("`resize='crop'` would cut objects off", remedy="Pass `resize='squash'` with `size`.")
         self.wanted = wanted

@@ -6,19 +6,22 @@ import codecs
 import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
+from itertools import islice
 from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_columns, check_fields, filled
+from gdsload.conversion.row_source import check_columns, check_fields, filled, given, halved, mean_bytes
 from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.sources.arrays import decode_npy
 from gdsload.conversion.sources.arrow_columns import column_values
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm
-from gdsload.conversion.sources.bad_rows import given, halved
 from gdsload.conversion.sources.csv_cells import (
     CELL_TYPES,
+    CsvForm,
+    Rows,
     cells_of,
     is_path,
     missing_among_numbers,
@@ -28,14 +31,12 @@ from gdsload.conversion.sources.csv_cells import (
     type_of,
     values_of,
 )
-from gdsload.conversion.sources.csv_text import CsvForm, Rows
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.errors import FormatError, OptionError
 
-_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _LOOKED_AT, _LOOK_BYTES = 1000, 2**16
+_FILES_LOOKED_AT = 16
 
 
 class CsvOptions(ImageFileOptions, total=False):
@@ -69,12 +70,12 @@ class CsvSource(FieldChoice, ImageSource):
     Args:
         path: a `.csv` or `.tsv` file, maybe with `.gz` after it, or a folder of such files with the same columns. A
             packed one, and one that is not UTF-8, is read by one worker.
-        **options: see `CsvOptions`. `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them:
-            see `ImageForm`. `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "CSV files"
     threads = False
+    suffixes = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+    decisive = ("fill",)
     _known: dict[str, str] | None = None
 
     def __init__(self, path: str, **options: Unpack[CsvOptions]) -> None:
@@ -99,27 +100,22 @@ class CsvSource(FieldChoice, ImageSource):
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. Files that cells name are known by a checksum of names, lengths and times."""
         return {
-            "kind": self.kind,
-            "files": stamps(self._files()),
+            **super().describe(),
             "columns": self._kinds(),
             "sha256": digest_of(self._stamps_in_cells()),
-            "delimiter": self.text.delimiter,
-            "encoding": self.text.encoding,
-            "fill": self.fill,
-            **self.form.to_json(),
+            "text": asdict(self.text),
         }
 
     def _stamps_in_cells(self) -> Iterator[list[list[int] | None]]:
         """The stamps of the files that the cells of each row name."""
         paths = self._paths()
-        for file in self._files() if paths else []:
+        for file in self.all_files() if paths else []:
             for table in (table for rows in self._rows(file) for table in self._tables(rows, paths, file)):
                 for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
                     yield [_stamp(file, cell) for cell in row]
 
     def notes(self) -> list[str]:
-        """Sentences that users should know of it."""
-        file, found = self._files()[0], list[str]()
+        file, found = self.all_files()[0], list[str]()
         names, first = self._header(file), self._first_cells(file)
         if other := other_delimiter(names):
             found.append(
@@ -143,10 +139,11 @@ class CsvSource(FieldChoice, ImageSource):
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of rows, which are found again by their place in the file, or whole files."""
         self._leaves()  # refuses what cannot fill
-        files, found = self._files(), list[Part]()
-        names, row_bytes = self._header(files[0]), self._row_bytes()
-        first = next(self._rows(files[0], _LOOK_BYTES), None)
-        text_bytes = 1 if first is None else len(first.content) // len(first.begins)
+        files, found = self.all_files(), list[Part]()
+        names, first = self._header(files[0]), next(self._rows(files[0], _LOOK_BYTES), None)
+        row_bytes = text_bytes = 1 if first is None else len(first.content) // len(first.begins)
+        if self._paths():
+            row_bytes = mean_bytes(islice(self.first_items(), _FILES_LOOKED_AT))
         step = max(target_bytes * text_bytes // row_bytes, 1)
         for file in files:
             if (header := self._header(file)) != names:
@@ -162,7 +159,6 @@ class CsvSource(FieldChoice, ImageSource):
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, offset, line, nbytes = str(part.where[0]), *(int(number) for number in part.where[1:])
         found = self._rows(file) if nbytes < 0 else self.text.rows(file, offset=offset, line=line, nbytes=nbytes)
         names, leaves, paths = self._header(file), self._leaves(), self._paths()
@@ -197,9 +193,8 @@ class CsvSource(FieldChoice, ImageSource):
         }  # fmt: skip
 
     def first_items(self) -> Iterator[Item]:
-        """See `ImageSource.first_items`."""
         if self._paths():
-            yield from self.read(Part("the first rows", (self._files()[0], 0, 1, -1)))
+            yield from self.read(Part("the first rows", (self.all_files()[0], 0, 1, -1)))
 
     def _sample(self, cells: Mapping[str, Any], paths: Sequence[str], file: str, where: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -216,13 +211,13 @@ class CsvSource(FieldChoice, ImageSource):
                 return {name: decode_npy(opened.read())}
             return self.form.fields(name, opened, path)
 
-    def _files(self) -> list[str]:
-        return self.files.find(_SUFFIXES, below=False)
+    def all_files(self) -> list[str]:
+        """The files, those in folders below left out."""
+        return self.files.find(self.suffixes, below=False)
 
     def _kinds(self) -> dict[str, str]:
-        """The types of the wanted columns."""
         if self._known is None:
-            file = self._files()[0]
+            file = self.all_files()[0]
             names = self._header(file)
             check_fields([*self.types, *self.fill], names, file)
             first = self._first_cells(file)
@@ -230,14 +225,13 @@ class CsvSource(FieldChoice, ImageSource):
         return self._known
 
     def _paths(self) -> list[str]:
-        """The columns of paths."""
         return [name for name, kind in self._kinds().items() if kind == "file"]
 
     def _leaves(self) -> list[Leaf]:
         arrow, kinds = need("pyarrow"), self._kinds()
         schema = arrow.schema([(name, arrow.type_for_alias(CELL_TYPES[kind])) for name, kind in kinds.items()])
         fill = {name: value for name, value in self.fill.items() if name in kinds}
-        return TableForm(None, fill).leaves(schema, self._files()[0])
+        return TableForm(None, fill).leaves(schema, self.all_files()[0])
 
     def _first_cells(self, file: str) -> dict[str, Any]:
         """The first cells of each wanted column that are not empty, as texts."""
@@ -260,21 +254,7 @@ class CsvSource(FieldChoice, ImageSource):
             if not isinstance(table, FormatError):
                 yield table
 
-    def _row_bytes(self) -> int:
-        """About how many bytes a sample has."""
-        file, found, first = self._files()[0], 0, self._first_cells(self._files()[0])
-        for name, kind in self._kinds().items():
-            cells = first[name].to_pylist()
-            if kind == "file" and cells and not cells[0].lower().endswith(".npy"):
-                found += (self.look.size or 224) ** 2 * 3
-            elif kind == "file" and cells:
-                found += (_stamp(file, cells[0]) or [0])[0]
-            else:
-                found += sum(map(len, cells)) // max(len(cells), 1) if kind == "str" else 8
-        return max(found, 1)
-
     def _header(self, file: str) -> list[str]:
-        """The names of the columns."""
         rows = next(self.text.rows(file, _LOOK_BYTES), None)
         if rows is None:
             raise FormatError("it is empty", file=file)

@@ -11,9 +11,9 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import BATCH_BYTES, check_fields, choice_of, filled, row_parts, spans
+from gdsload.conversion.row_source import batches, check_fields, choice_of, filled, row_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm
@@ -21,13 +21,12 @@ from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hdf5_files import opened_hdf5, own_child
 from gdsload.errors import FormatError, OptionError
 
-_SUFFIXES = (".h5ad",)
 _MAX_BYTES = 2**31
 _VARYING_BYTES = 32
 _OF_MATRIX = {"X", "indices", "values"}
 
 
-class H5adSource(FieldChoice):
+class H5adSource(FieldChoice, FileSource):
     """The cells of AnnData files.
 
     Of a sparse matrix (CSR) a cell has the fields ``indices`` and ``values``, ragged, as they are stored; of a dense
@@ -41,11 +40,12 @@ class H5adSource(FieldChoice):
         dense: whether sparse rows become dense ones.
         with_key: add a text field ``key``, the name that the cell has in ``obs``.
         fill: what stands for a missing value, by field; of categories a code: ``{"kind": -1}``.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "AnnData files"
     threads = False
+    suffixes = (".h5ad",)
+    decisive = ("matrix", "dense", "with_key", "fill")
 
     def __init__(
         self,
@@ -57,17 +57,14 @@ class H5adSource(FieldChoice):
         fill: Mapping[str, Any] | None = None,
         **files: Unpack[FileOptions],
     ) -> None:
-        self.path = path
-        self.files = SourceFiles(path, **files)
-        self.matrix = matrix
-        self.dense = dense
-        self.with_key = with_key
+        super().__init__(path, **files)
+        self.matrix, self.dense, self.with_key = matrix, dense, with_key
         self.fill = dict(fill or {})
 
     @property
     def genes(self) -> list[str]:
         """The names of the matrix' columns, which ``indices`` are positions in: of the first file."""
-        file = self.files.find(_SUFFIXES)[0]
+        file = self.all_files()[0]
         with opened_hdf5(file) as opened:
             var = _at(opened, "raw/var" if self.matrix.startswith("raw/") else "var", file)
             return _texts(_column(var, _index_of(var), file).values, 0, None)
@@ -75,7 +72,7 @@ class H5adSource(FieldChoice):
     @property
     def categories(self) -> dict[str, list[str]]:
         """The names of the codes in each column of categories: of the first file."""
-        file, found = self.files.find(_SUFFIXES)[0], {}
+        file, found = self.all_files()[0], {}
         with opened_hdf5(file) as opened:
             obs = _at(opened, "obs", file)
             for name in self._cells(opened, file).of_obs:
@@ -88,27 +85,15 @@ class H5adSource(FieldChoice):
         """The source's part of the dataset's metadata: the names of genes, and of codes in columns of categories."""
         return {"genes": self.genes, "classes": self.categories}
 
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        return {
-            "kind": self.kind,
-            "files": stamps(self.files.find(_SUFFIXES)),
-            "matrix": self.matrix,
-            "dense": self.dense,
-            "with_key": self.with_key,
-            "fill": self.fill,
-        }
-
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         found: list[Part] = []
         genes: dict[int, str] = {}
-        for file in self.files.find(_SUFFIXES):
+        for file in self.all_files():
             with opened_hdf5(file) as opened:
                 cells = self._cells(opened, file)
                 genes.setdefault(cells.width, file)
-                step, name = max(target_bytes // cells.row_bytes, 1), os.path.basename(file)
-                found += row_parts(cells.count, step, cells.row_bytes, prefix=f"{name}, rows", where=(file,))
+                prefix = f"{os.path.basename(file)}, rows"
+                found += row_parts(cells.count, cells.row_bytes, target_bytes, prefix=prefix, where=(file,))
         if len(genes) > 1:
             listed = ", ".join(f"{count} in {os.path.basename(file)}" for count, file in genes.items())
             raise FormatError(f"the files have different numbers of genes: {listed[:300]}", file=self.path)
@@ -119,7 +104,7 @@ class H5adSource(FieldChoice):
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         with opened_hdf5(file) as opened:
             cells = self._cells(opened, file)
-            for begin, end in spans(low, high, max(BATCH_BYTES // cells.row_bytes, 1)):
+            for begin, end in batches(low, high, cells.row_bytes):
                 yield from cells.items(begin, end)
 
     def _names(self, order: list[str], cells: _Cells, file: str) -> list[str]:

@@ -11,20 +11,20 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
-    BATCH_BYTES,
+    batches,
+    bytes_notes,
     check_fields,
     common_length,
     filled,
     first_groups,
     groups_left_out,
+    plain_rows,
     row_parts,
-    spans,
 )
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import bytes_notes, plain_rows
 from gdsload.conversion.sources.cf_conventions import (
     ATTRIBUTES,
     StoredNumbers,
@@ -36,12 +36,11 @@ from gdsload.conversion.sources.cf_conventions import (
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 
-_SUFFIXES = (".h5", ".hdf5", ".hdf", ".nc", ".nc4")
 _VARYING_BYTES = 1024
 _NETCDF_3 = b"CDF"
 
 
-class Hdf5Source(FieldChoice):
+class Hdf5Source(FieldChoice, FileSource):
     """HDF5 files, in which the datasets of one group are the fields; their first dimension counts the samples.
 
     Text and lists of numbers of any length are taken, too. Where datasets have dimension scales, as those of netCDF
@@ -53,30 +52,20 @@ class Hdf5Source(FieldChoice):
         group: the group, ``"/"`` if the datasets are at the top. Groups in it are passed over.
         unpack: make the values that attributes tell of (``scale_factor``, ``add_offset``, ``_FillValue``,
             ``missing_value``, ``_Unsigned``), with NaN for missing ones; else numbers are taken as they are stored.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "HDF5 files"
     threads = False
+    suffixes = (".h5", ".hdf5", ".hdf", ".nc", ".nc4")
+    decisive = ("group", "unpack")
 
     def __init__(self, path: str, *, group: str = "/", unpack: bool = False, **files: Unpack[FileOptions]) -> None:
-        self.path = path
-        self.unpack = unpack
-        self.files = SourceFiles(path, **files)
-        self.group = group
-
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        return {
-            "kind": self.kind,
-            "files": stamps(self.files.find(_SUFFIXES)),
-            "group": self.group,
-            "unpack": self.unpack,
-        }
+        super().__init__(path, **files)
+        self.group, self.unpack = group, unpack
 
     def notes(self) -> list[str]:
         """Notes for users on groups and coordinates that are left out, and on the meaning of stored numbers."""
-        file = self.files.find(_SUFFIXES)[0]
+        file = self.all_files()[0]
         with opened_hdf5(file) as opened:
             fields, children = self._fields(opened, file), self._children(opened, file)
             meanings = _meanings(fields).items()
@@ -86,20 +75,19 @@ class Hdf5Source(FieldChoice):
                 found += other_dimension_notes(
                     [name for name in children if _is_variable(children[name]) and name not in fields]
                 )
-                found += groups_left_out(self._inner(children), lambda name: f"`group={name!r}`")
+                found += groups_left_out(self._inner(children), "`group=` takes one alone")
         return found
 
     def metadata(self) -> dict[str, Any]:
         """The source's part of the dataset's metadata: the units that the first file's attributes give."""
-        file = self.files.find(_SUFFIXES)[0]
+        file = self.all_files()[0]
         with opened_hdf5(file) as opened:
             return units_metadata(_meanings(self._fields(opened, file)), unpack=self.unpack)
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         found: list[Part] = []
         first: dict[str, tuple[StoredNumbers, str]] = {}
-        for file in self.files.find(_SUFFIXES):
+        for file in self.all_files():
             with opened_hdf5(file) as opened:
                 fields = self._fields(opened, file)
                 for name, one in _meanings(fields).items():
@@ -107,8 +95,8 @@ class Hdf5Source(FieldChoice):
                     known.check_same(one, name, (where, file), unpack=self.unpack)
                 count = len(next(iter(fields.values())))
                 row_bytes = _row_bytes(fields)
-            step, name = max(target_bytes // row_bytes, 1), os.path.basename(file)
-            found += row_parts(count, step, row_bytes, prefix=f"{name}, rows", where=(file,))
+            prefix = f"{os.path.basename(file)}, rows"
+            found += row_parts(count, row_bytes, target_bytes, prefix=prefix, where=(file,))
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
@@ -116,13 +104,11 @@ class Hdf5Source(FieldChoice):
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         with opened_hdf5(file) as opened:
             fields = self._fields(opened, file)
-            step = max(BATCH_BYTES // _row_bytes(fields), 1)
-            for begin, end in spans(low, high, step):
+            for begin, end in batches(low, high, _row_bytes(fields)):
                 make = partial(_rows, fields, begin, end, file, unpack=self.unpack)
                 yield Item(f"rows {begin} to {end - 1}", make, end - begin)
 
     def _children(self, opened: Any, file: str) -> dict[str, Any]:
-        """The members of the group, by name."""
         h5py = need("h5py")
         here = opened
         for name in self.group.strip("/").split("/") if self.group.strip("/") else []:

@@ -9,15 +9,20 @@ from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import BATCH_BYTES, row_parts, spans
+from gdsload.conversion.row_source import USUAL_BYTES, batches, row_parts
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_images import ImageColumns, class_names, image_columns, image_modes, sound_columns
+from gdsload.conversion.sources.arrow_columns import (
+    ImageColumns,
+    class_names,
+    image_columns,
+    image_modes,
+    sound_columns,
+)
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm, TableSource
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.many_images import USUAL_BYTES
 from gdsload.conversion.sources.parquet_files import TableFileOptions
-from gdsload.conversion.sources.pictures import ImageForm, ImageSource
-from gdsload.conversion.splits import ALL
+from gdsload.conversion.sources.pictures import ImageForm, ImageSource, Mode
+from gdsload.conversion.splits import ALL, no_such_split
 from gdsload.errors import FormatError, OptionError
 
 _SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
@@ -33,9 +38,6 @@ class HuggingFaceSource(TableSource, ImageSource):
 
     Args:
         path: the folder; or a `datasets.Dataset`, or a `DatasetDict` of them.
-        **options: `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`. `size`, `resize`,
-            `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`. `split`, which split of a
-            `DatasetDict`, and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "Hugging Face dataset"
@@ -62,19 +64,14 @@ class HuggingFaceSource(TableSource, ImageSource):
             return need("datasets").concatenate_datasets(found)
 
     def _splits_of(self, names: list[str]) -> list[str]:
-        """The splits that are meant."""
         if self.files.split == ALL and names:
             return names
         name = names[0] if self.files.split is None and len(names) == 1 else self.files.split
         if name is None or name not in names:
-            what = "it holds several splits" if name is None else f"there is no split {name!r}"
-            listed = ", ".join(map(repr, names)) or "none"
-            remedy = f"Pass one of them as `split=`: there are {listed}."
-            raise OptionError(what, file=self.path, remedy=remedy)
+            raise no_such_split(name, names, self.path)
         return [name]
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         found = {"kind": self.kind, "split": self.files.split, **self.form.to_json(), **self.table_form.to_json()}
         if self.dataset is not None:
             return {**found, "fingerprint": self.dataset._fingerprint}  # noqa: SLF001 - what tells one from another
@@ -84,20 +81,16 @@ class HuggingFaceSource(TableSource, ImageSource):
         return {**found, "files": stamps(files)}
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, and units."""
         classes = class_names(self._open().features.arrow_schema)
         return ({"classes": classes} if classes else {}) | super().metadata()
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         dataset = self._open()
         if not len(dataset):
             raise FormatError(_EMPTY, file=self.path)
-        row_bytes = _row_bytes(dataset)
-        return row_parts(len(dataset), max(target_bytes // row_bytes, 1), row_bytes)
+        return row_parts(len(dataset), _row_bytes(dataset), target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         dataset = self._open()
         schema, leaves = dataset.features.arrow_schema, self._columns(dataset)
         images = ImageColumns(
@@ -105,7 +98,7 @@ class HuggingFaceSource(TableSource, ImageSource):
             follow_paths=self.dataset is not None,
         )  # fmt: skip
         low, high = (int(edge) for edge in part.where)
-        for begin, end in spans(low, high, max(BATCH_BYTES // _row_bytes(dataset), 1)):
+        for begin, end in batches(low, high, _row_bytes(dataset)):
             yield from images.items(dataset[begin:end], begin)
 
     def _folders(self) -> list[str]:
@@ -124,8 +117,7 @@ class HuggingFaceSource(TableSource, ImageSource):
 
     def _json(self, folder: str, name: str, key: str) -> list[Any]:
         path = self.files.inside(folder, name)
-        errors = OSError, ValueError, KeyError, TypeError, RecursionError
-        with reading("the file is not as `datasets` writes it", path, *errors), open_file(path) as file:
+        with reading("the file is not as `datasets` writes it", path), open_file(path) as file:
             found = json.load(file)[key]
             if not isinstance(found, list):
                 raise ValueError(f"{key} is no list")
@@ -153,8 +145,7 @@ class HuggingFaceSource(TableSource, ImageSource):
         found = found.with_format("arrow")
         return found.select_columns(list(dict.fromkeys(leaf.path[0] for leaf in self._columns(found))))
 
-    def named_modes(self) -> Mapping[str, str]:
-        """See `ImageSource.named_modes`."""
+    def named_modes(self) -> Mapping[str, Mode]:
         return image_modes(self._open().features.arrow_schema)
 
     def _leaves(self) -> list[Leaf]:
@@ -165,7 +156,6 @@ class HuggingFaceSource(TableSource, ImageSource):
         return self.table_form.leaves(schema, self.path, sorted(image_columns(schema) | sound_columns(schema)))
 
     def notes(self) -> list[str]:
-        """Notes for users on the source."""
         dataset = self._open()
         schema = dataset.features.arrow_schema
         decoded = image_columns(schema) | (frozenset() if self.look.keep_encoded else sound_columns(schema))

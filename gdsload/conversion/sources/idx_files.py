@@ -11,11 +11,10 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import filled
+from gdsload.conversion.row_source import array_items, array_parts, filled
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked_by_magic
 from gdsload.conversion.splits import split_words
 from gdsload.errors import FormatError, OptionError
@@ -31,7 +30,7 @@ _ENDING = re.compile(r"[-._]?idx\d-[a-z]+(\.gz)?$", re.IGNORECASE)
 _FIELDS = {"images": "image", "labels": "label"}
 
 
-class IdxSource:
+class IdxSource(FileSource):
     """Arrays of IDX files, as MNIST, Fashion-MNIST, EMNIST and QMNIST are published.
 
     Files that are called alike up to the last word are the fields of one dataset: of ``train-images-idx3-ubyte`` and
@@ -41,24 +40,21 @@ class IdxSource:
     Args:
         path: a file, also packed by gzip, or a folder of them. A file that is there packed and unpacked is taken once.
         prefix: how the names of the files begin, if there are several datasets: ``"emnist-letters"``.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "IDX files"
     threads = True
+    decisive = ("prefix",)
 
     def __init__(self, path: str, *, prefix: str = "", **files: Unpack[FileOptions]) -> None:
-        self.path = path
-        self.files = SourceFiles(path, **files)
+        super().__init__(path, **files)
         self.prefix = prefix
 
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        files = [file for fields in self._groups().values() for file in fields.values()]
-        return {"kind": self.kind, "files": stamps(files), "prefix": self.prefix}
+    def all_files(self) -> list[str]:
+        """The files of all fields."""
+        return [file for fields in self._groups().values() for file in fields.values()]
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         found: list[Part] = []
         for group, files in self._groups().items():
             arrays = _arrays(files)
@@ -67,7 +63,6 @@ class IdxSource:
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         group, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         return array_items(_arrays(self._groups()[group]), low, high)
 

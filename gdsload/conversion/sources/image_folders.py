@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Unpack
 
+from gdsload.conversion.folders import PICTURES
 from gdsload.conversion.input_files import digest_of, open_file, stamps
 from gdsload.conversion.reasons import counted_are, reading
+from gdsload.conversion.row_source import image_parts, mean_bytes, some
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.many_images import image_parts, mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import ALL, level_splits, split_words
-from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError
 
 _NO_CLASS = -1
@@ -36,8 +36,6 @@ class ImageFolderSource(ImageSource):
     Args:
         path: the folder of class folders, or of images.
         with_key: add a text field ``key``, the path of the image's file from that folder.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "image folder"
@@ -58,7 +56,6 @@ class ImageFolderSource(ImageSource):
         return sorted(self._folders())
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, and the field of keys, if it has them."""
         classes = self.classes
         return ({"classes": {"label": classes}} if classes else {}) | ({"key": "key"} if self.with_key else {})
 
@@ -107,12 +104,10 @@ class ImageFolderSource(ImageSource):
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         files = self._files()
         return image_parts(files, mean_bytes(self.first_items(), but=("label", "key")), target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         for label, name in zip(part.where[::2], part.where[1::2], strict=True):
             yield self._item(int(label), str(name))
 

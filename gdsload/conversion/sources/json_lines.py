@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Unpack
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource, SourceFiles, open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_fields
+from gdsload.conversion.row_source import check_fields, row_items
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import column_values
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource
-from gdsload.conversion.sources.bad_rows import row_items
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.json_columns import CONSTANTS, column_of, key_type, late_key, mixed, named_type
 from gdsload.conversion.sources.streams import DAMAGED, read_line, unpacked
 from gdsload.errors import FormatError
 
-_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _TOKENS = "tokens"
 _LOOKED_AT, _LOOK_BYTES = 1000, 16 * 2**20
 _LONG_LINES = "Write such samples as Parquet files, or their parts as several lines."
@@ -41,22 +38,23 @@ class JsonOptions(FileOptions, ColumnOptions, total=False):
     types: Mapping[str, str]
 
 
-class JsonLinesSource(TableSource):
+class JsonLinesSource(TableSource, FileSource):
     """Lines of JSON, each an object: a sample, whose keys are fields.
 
     The first 1000 lines, or as many as have 16 MiB, tell which keys there are, and of what types: whole numbers
-    (int64), floating-point ones (float64), ``true`` and ``false``, texts, lists of numbers (ragged). Of an object in
-    one each part is a field, ``"s.x"``; a line that is a list is the field ``tokens``. A line with another key is an
-    error of that line, unless `fields` says which are taken; one without a key has no value there, as a row of a table.
+    (int64; ``-0`` is 0), floating-point ones (float64), ``true`` and ``false``, texts, lists of numbers (ragged). Of an
+    object in one each part is a field, ``"s.x"``; a line that is a list is the field ``tokens``. A line with another
+    key is an error of that line, unless `fields` says which are taken; one without a key has no value there, as a row
+    of a table.
 
     Args:
         path: a `.jsonl` or `.ndjson` file, maybe with `.gz` after it, or a folder of such files with the same keys.
-        **options: see `JsonOptions`. `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "JSON lines"
     threads = False
+    suffixes = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+    decisive = ("types",)
     _known: tuple[dict[str, bool], list[Leaf]] | None = None
 
     def __init__(self, path: str, **options: Unpack[JsonOptions]) -> None:
@@ -68,13 +66,12 @@ class JsonLinesSource(TableSource):
         """Names with a dot in the first lines: those of keys, and those of parts of objects."""
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        return {"kind": self.kind, "files": stamps(self._files()), "types": self.types, **self.table_form.to_json()}
+        return {**super().describe(), **self.table_form.to_json()}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of lines; a packed file is one part."""
         found: list[Part] = []
-        for file in self._files():
+        for file in self.all_files():
             name = os.path.basename(file)
             if file.lower().endswith(".gz"):
                 found.append(Part(name, (file, 0, -1, 0), nbytes=os.path.getsize(file)))
@@ -94,7 +91,6 @@ class JsonLinesSource(TableSource):
         return found
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:])
         with _opened(file, low) as opened:
             lines: list[bytes] = []
@@ -116,7 +112,6 @@ class JsonLinesSource(TableSource):
         return row_items(row, len(lines), lambda low, high: self._made(lines[low:high], f"{where}{row + low}"))
 
     def _made(self, lines: Sequence[bytes], where: str) -> dict[str, Any]:
-        """The fields of some lines."""
         keys, leaves = self._columns()
         tokens = any(leaf.name == _TOKENS for leaf in leaves)
         objects = [self._object(line, where, tokens=tokens) for line in lines]
@@ -135,8 +130,7 @@ class JsonLinesSource(TableSource):
     def _object(self, line: bytes, where: str, *, tokens: bool = True) -> dict[str, Any]:
         """The object of a line, with the parts of those in it; a list is one with the key `tokens`, if wanted."""
         with reading("the line is no JSON", where, ValueError, RecursionError):
-            has_minus_zero = b"-0" in line and _MINUS_ZERO.search(line)
-            found = (_SLOW_DECODER if has_minus_zero else _DECODER).decode(line.decode("utf-8-sig"))
+            found = _DECODER.decode(line.decode("utf-8-sig"))
             if isinstance(found, dict):
                 return self._flat(found, where)
         if tokens and isinstance(found, list):
@@ -184,7 +178,7 @@ class JsonLinesSource(TableSource):
     def _columns(self) -> tuple[dict[str, bool], list[Leaf]]:
         """The keys of the first lines, True for those of objects; and what fields are made of."""
         if self._known is None:
-            file = self._files()[0]
+            file = self.all_files()[0]
             objects = self._first_objects(file)
             named = {name: named_type(name, kind) for name, kind in self.types.items()}
             # A key that has what stands for it where it is missing need not be in the first lines.
@@ -225,9 +219,6 @@ class JsonLinesSource(TableSource):
             raise trouble or FormatError("there is not one line", file=file)
         return found
 
-    def _files(self) -> list[str]:
-        return self.files.find(_SUFFIXES)
-
 
 def _part(name: str, file: str, edges: tuple[int, int], rows: tuple[int, int]) -> Part:
     where = (file, *edges, rows[0])
@@ -247,14 +238,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _whole(text: str) -> float:
-    """A whole number; of minus zero, which whole numbers have not, the floating-point one."""
-    return -0.0 if text == "-0" else int(text)
-
-
-_HOW: dict[str, Any] = {"object_pairs_hook": _once, "parse_constant": CONSTANTS.__getitem__}
-_DECODER, _SLOW_DECODER = json.JSONDecoder(**_HOW), json.JSONDecoder(**_HOW, parse_int=_whole)
-_MINUS_ZERO = re.compile(rb"-0(?![0-9.eE])")
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=CONSTANTS.__getitem__)
 
 
 @contextmanager

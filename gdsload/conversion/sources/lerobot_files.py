@@ -16,12 +16,12 @@ from gdsload.conversion.input_files import open_file, stamps
 from gdsload.conversion.reasons import as_pasted, reading
 from gdsload.conversion.row_source import check_columns, filled
 from gdsload.conversion.source import Part
-from gdsload.conversion.sources.arrow_images import image_columns
+from gdsload.conversion.sources.arrow_columns import image_columns
 from gdsload.conversion.sources.arrow_types import inner_type, is_list, is_text
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.parquet_files import ParquetSource, TableFileOptions, opened_table
-from gdsload.conversion.splits import ALL
-from gdsload.errors import FormatError, OptionError
+from gdsload.conversion.splits import ALL, no_such_split
+from gdsload.errors import FormatError
 
 _INFO, _TASKS = os.path.join("meta", "info.json"), os.path.join("meta", "tasks")
 _MAX_INFO_BYTES = 2**24
@@ -39,7 +39,6 @@ class LeRobotSource(ParquetSource):
 
     Args:
         path: the folder, which has `meta/info.json` and `data`.
-        **options: those of Parquet files: see `ParquetSource`.
     """
 
     kind = "LeRobot dataset"
@@ -64,7 +63,6 @@ class LeRobotSource(ParquetSource):
         return found | ({"classes": {"task_index": names}} if names else {})
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         info = stamps([self.files.inside(self.path, _INFO)])
         return {**super().describe(), "info": info, "split": self.files.split}
 
@@ -82,7 +80,6 @@ class LeRobotSource(ParquetSource):
         return filled(chosen, "frame", self.path)
 
     def _count(self, part: Part, episodes: tuple[int, int]) -> int:
-        """The number of rows of a part that are of these episodes."""
         with opened_table(str(part.where[0])) as table:
             return int(_among(table.read_row_group(int(part.where[1]), [_EPISODE]).column(0), episodes).sum())
 
@@ -90,7 +87,6 @@ class LeRobotSource(ParquetSource):
         return columns if self._episodes() is None else list(dict.fromkeys([*columns, _EPISODE]))
 
     def _taken(self, batch: Any, file: str) -> Iterator[tuple[int, Any]]:
-        """The rows of the split's episodes."""
         if (episodes := self._episodes()) is None:
             yield 0, batch
             return
@@ -113,9 +109,8 @@ class LeRobotSource(ParquetSource):
 
     def _described(self) -> dict[str, Any]:
         path = self.files.inside(self.path, _INFO)
-        with reading("the file is not as LeRobot writes it", path, OSError, ValueError, RecursionError):
-            with open_file(path) as opened:
-                found = json.loads(opened.read(_MAX_INFO_BYTES))
+        with reading("the file is not as LeRobot writes it", path), open_file(path) as opened:
+            found = json.loads(opened.read(_MAX_INFO_BYTES))
             if not isinstance(found, dict) or not isinstance(found.get("features"), dict) or not found["features"]:
                 raise ValueError("it has no features")
             if not str(found.get("codebase_version")).startswith(("v2.", "v3.")):
@@ -144,13 +139,7 @@ class LeRobotSource(ParquetSource):
         if split == ALL or (split is None and len(names) < 2):
             return None
         if split not in names:
-            what = (
-                f"it holds several splits: {', '.join(map(repr, names))}"
-                if split is None
-                else f"there is no split {split!r}"
-            )
-            listed = f"There are {', '.join(map(repr, names))}." if names else "There are no splits: leave it out."
-            raise OptionError(what, file=self.path, remedy=f"Pass one as `split=`. {listed}")
+            raise no_such_split(split, names, self.path)
         low, colon, high = str(splits[split]).partition(":")
         try:
             return int(low or 0), int(high) if high or not colon else 2**63 - 1
@@ -159,7 +148,8 @@ class LeRobotSource(ParquetSource):
                 f"split {split!r} is {splits[split]!r:.50}, no range of episodes", file=self.path
             ) from None
 
-    def _tables(self) -> list[str]:
+    def all_files(self) -> list[str]:
+        """The tables."""
         folder = os.path.join(self.path, "data")
         if not os.path.isdir(folder):
             raise FormatError("there is no folder `data`", file=self.path)
@@ -212,9 +202,7 @@ def _among(episodes: Any, wanted: tuple[int, int]) -> NDArray[np.bool_]:
 
 
 def _tasks(file: str) -> list[str]:
-    """The texts of tasks in the order of their numbers."""
-    errors = OSError, ValueError, KeyError, TypeError, RecursionError
-    with reading("the tasks are not as LeRobot writes them", file, *errors):
+    with reading("the tasks are not as LeRobot writes them", file):
         if file.endswith(".parquet"):
             with opened_table(file) as table:
                 columns = table.read().to_pydict()

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import open_file, stamps
+from gdsload.conversion.input_files import open_file
 from gdsload.conversion.reasons import in_words, reading
 from gdsload.conversion.row_source import run_parts
 from gdsload.conversion.source import Item, Part
@@ -62,18 +62,15 @@ class LitDataSource(ImageSource):
 
     Args:
         path: the folder with `index.json`.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "LitData chunks"
     threads = False
 
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
+    def all_files(self) -> list[str]:
+        """The index and the chunks."""
         folder = self.files.folder(_INDEX)
-        files = [self.files.inside(folder, name) for name in (_INDEX, *(one.name for one in self._index().chunks))]
-        return {"kind": self.kind, "files": stamps(files), **self.form.to_json()}
+        return [self.files.inside(folder, name) for name in (_INDEX, *(one.name for one in self._index().chunks))]
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of chunks."""
@@ -84,7 +81,6 @@ class LitDataSource(ImageSource):
         return run_parts("chunks", [chunk.nbytes for chunk in chunks], target_bytes, samples=samples)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         low, high = (int(edge) for edge in part.where)
         index, folder = self._index(self.form), self.files.folder(_INDEX)
         for chunk in index.chunks[low:high]:
@@ -102,10 +98,8 @@ class LitDataSource(ImageSource):
 
     def _index(self, look: ImageForm | None = None) -> _Index:
         path = self.files.inside(self.files.folder(_INDEX), _INDEX)
-        errors = ValueError, KeyError, TypeError, AttributeError, RecursionError
-        with reading("the index is none of LitData chunks", path, *errors):
-            with reading("the index cannot be read", path, OSError), open_file(path) as file:
-                tree = json.load(file)
+        with reading("the index is none of LitData chunks", path), open_file(path) as file:
+            tree = json.load(file)
             config = tree["config"]
             for name, known in _KNOWN.items():
                 if config.get(name) not in known:
@@ -134,17 +128,12 @@ class _Index:
 
     def sample(self, content: bytes, where: str) -> dict[str, Any]:
         """A sample of its bytes."""
-        try:
-            values = [content] if self.bare else value_bytes(content, [0] * len(self.decoders))
-        except ValueError as error:
-            raise FormatError(in_words(error), file=where) from None
+        values = [content] if self.bare else value_bytes(content, [0] * len(self.decoders), where)
         return decoded(dict(zip(self.decoders, values, strict=True)), self.decoders, where)
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A chunk as the index has it."""
-
     name: str
     nbytes: int
     samples: int

@@ -8,17 +8,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, Unpack
 
-from gdsload.conversion.input_files import check_file, stamps
+from gdsload.conversion.input_files import check_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import filled
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.encoded_values import ENCODINGS, decoded_fields
+from gdsload.conversion.sources.binary_samples import Encoding, decoded_fields
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource, put
-from gdsload.conversion.sources.reading_process import read_apart
-from gdsload.errors import FormatError, OptionError
+from gdsload.conversion.spread import read_apart
+from gdsload.errors import FormatError
 
-_SUFFIXES = (".mdb", ".lmdb")
 AT_ONCE_BYTES = 8 * 2**20
 _FEW = 1024
 _LOCK = "lock.mdb"
@@ -41,41 +40,29 @@ class LmdbSource(ImageSource):
         decode: what values are: ``"bytes"``, ``"text"`` (UTF-8), ``"npy"``, or ``"image"`` (uint8 ``[channels,
             height, width]``, turned as its EXIF data say).
         with_key: whether the field ``key`` is made.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "LMDB environment"
     threads = False
+    suffixes = (".mdb", ".lmdb")
+    decisive = ("decode", "with_key")
 
     def __init__(
         self,
         path: str,
         *,
-        decode: str = "bytes",
+        decode: Encoding = "bytes",
         with_key: bool = True,
         **options: Unpack[ImageFileOptions],
     ) -> None:
-        if decode not in ENCODINGS:
-            raise OptionError(f"is {decode!r:.200}", option="decode", remedy=f"Supported are {', '.join(ENCODINGS)}.")
         super().__init__(path, **options)
         self.decode = decode
         self.with_key = with_key
 
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        return {
-            "kind": self.kind,
-            "files": stamps(self._files()),
-            "decode": self.decode,
-            "with_key": self.with_key,
-            **(self.form.to_json() if self.decode == "image" else {}),
-        }
-
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of keys."""
         found: list[Part] = []
-        for file in self._files():
+        for file in self.all_files():
             name = os.path.relpath(file, self.path) if file != self.path else os.path.basename(file)
             runs: KeyRuns = self._read(list_runs, file, target_bytes)
             for low, key in zip(range(0, runs.total, runs.keys), runs.begins, strict=True):
@@ -85,7 +72,6 @@ class LmdbSource(ImageSource):
         return filled(found, "key", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, key, left = str(part.where[0]), bytes.fromhex(str(part.where[1])), int(part.where[2])
         while left:
             pairs, key, left = self._read(read_run, file, key, left, AT_ONCE_BYTES)
@@ -94,7 +80,7 @@ class LmdbSource(ImageSource):
 
     def first_items(self) -> Iterator[Item]:
         """Those of the first keys: to list all takes longer."""
-        for file in self._files():
+        for file in self.all_files():
             yield from self.read(Part("the first keys", (file, "", _FEW)))
 
     def _read(self, function: Callable[..., Any], file: str, *arguments: Any) -> Any:
@@ -105,12 +91,12 @@ class LmdbSource(ImageSource):
 
     def _sample(self, key: bytes, content: bytes, where: str) -> dict[str, Any]:
         found: dict[str, Any] = {"key": key} if self.with_key else {}
-        look = self.form if self.decode == "image" else self.look
-        put(found, decoded_fields("value", content, self.decode, look, where), where)
+        put(found, decoded_fields("value", content, self.decode, self.form, where), where)
         return found
 
-    def _files(self) -> list[str]:
-        return [file for file in self.files.find(_SUFFIXES) if os.path.basename(file) != _LOCK]
+    def all_files(self) -> list[str]:
+        """The files of environments."""
+        return [file for file in super().all_files() if os.path.basename(file) != _LOCK]
 
 
 class KeyRuns(NamedTuple):

@@ -10,17 +10,15 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_fields, filled
+from gdsload.conversion.row_source import array_items, array_parts, check_fields, filled
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hdf5_files import own_child
-from gdsload.conversion.sources.reading_process import read_apart
+from gdsload.conversion.spread import read_apart
 from gdsload.errors import FormatError
 
-_SUFFIXES = (".mat",)
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 NUMBERS = {
     "double": "float64", "single": "float32", "logical": "bool",
@@ -31,7 +29,7 @@ NUMBERS = {
 _VERSION_5 = (b"\0\1IM", b"\1\0MI")  # the lowest byte of a number first, or the highest
 
 
-class MatSource(FieldChoice):
+class MatSource(FieldChoice, FileSource):
     """The variables of MATLAB files that are arrays of numbers; their first dimension counts the samples.
 
     They keep the shape that MATLAB gives them, so a column is ``[samples, 1]``. Structures, cells, objects and texts
@@ -41,33 +39,27 @@ class MatSource(FieldChoice):
         path: a `.mat` file, or a folder of them, whose samples follow each other.
         last: those whose last dimension counts the samples instead, as MATLAB's own examples have it; it becomes the
             first one. ``["X"]`` for SVHN.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "MATLAB files"
     threads = False
+    suffixes = (".mat",)
+    decisive = ("last",)
 
     def __init__(self, path: str, *, last: Sequence[str] = (), **files: Unpack[FileOptions]) -> None:
-        self.path = path
-        self.files = SourceFiles(path, **files)
+        super().__init__(path, **files)
         self.last = list(last)
-
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        files = stamps(self.files.find(_SUFFIXES))
-        return {"kind": self.kind, "files": files, "last": self.last}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: rows of a file."""
         found: list[Part] = []
-        for file in self.files.find(_SUFFIXES):
+        for file in self.all_files():
             prefix, arrays = f"{os.path.basename(file)}, rows", self._arrays(file, None)
             _refuse_row_vectors(arrays, file)
             found += array_parts(arrays, target_bytes, file, prefix=prefix, where=(file,))
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         return array_items(self._arrays(file, (low, high)), low, high, first=low)
 
@@ -79,7 +71,6 @@ class MatSource(FieldChoice):
             return self._by_h5py(file, rows) if is_hdf5 else self._by_scipy(file, rows)
 
     def _chosen(self, classes: dict[str, str], file: str) -> list[str]:
-        """The variables to read, of those that a file has."""
         names = check_fields(self.fields, classes, file)
         if not names:
             raise FormatError("there is no variable in it", file=file)

@@ -19,8 +19,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import open_file, stamps
-from gdsload.conversion.reasons import in_words, reading
+from gdsload.conversion.input_files import open_file
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_fields, run_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.binary_samples import (
@@ -60,17 +60,14 @@ class MdsSource(FieldChoice, ImageSource):
 
     Args:
         path: the folder with `index.json`.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "MDS shards"
     threads = False
 
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        files = [self._index(), *(self._place(shard)[0] for shard in self._shards())]
-        return {"kind": self.kind, "files": stamps(files), **self.form.to_json()}
+    def all_files(self) -> list[str]:
+        """The index and the shards."""
+        return [self._index(), *(self._place(shard)[0] for shard in self._shards())]
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of shards."""
@@ -83,7 +80,6 @@ class MdsSource(FieldChoice, ImageSource):
         return run_parts("shards", [shard.raw.nbytes for shard in shards], target_bytes, samples=samples)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         low, high = (int(edge) for edge in part.where)
         for shard in self._shards()[low:high]:
             decoders = self._decoders(shard)
@@ -129,10 +125,8 @@ class MdsSource(FieldChoice, ImageSource):
 
     def _shards(self) -> list[_Shard]:
         path = self._index()
-        errors = ValueError, KeyError, TypeError, AttributeError, RecursionError
-        with reading("the index is none of MDS shards", path, *errors):
-            with reading("the index cannot be read", path, OSError), open_file(path) as file:
-                tree = json.load(file)
+        with reading("the index is none of MDS shards", path), open_file(path) as file:
+            tree = json.load(file)
             if tree["version"] != 2:
                 raise ValueError(f"version {tree['version']!r:.50} is not known, but 2 is")
             return [_Shard.of(shard) for shard in tree["shards"]]
@@ -235,10 +229,7 @@ def _unpacked(shard: _Shard, file: IO[bytes], path: str) -> bytes:
 def _sample(
     content: bytes, columns: tuple[_MdsColumn, ...], decoders: dict[str, Callable[[bytes], Any]], where: str
 ) -> dict[str, Any]:
-    try:
-        values = value_bytes(content, [column.nbytes for column in columns])
-    except ValueError as error:
-        raise FormatError(in_words(error), file=where) from None
+    values = value_bytes(content, [column.nbytes for column in columns], where)
     return decoded({column.name: value for column, value in zip(columns, values, strict=True)}, decoders, where)
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 from array import ArrayType as NumberArray
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, cast
 
 import numpy as np
 import torch
 import xxhash
 
-from gdsload.conversion.row_source import BATCH_BYTES, check_fields, common_length, row_parts, spans
+from gdsload.conversion.row_source import batches, bytes_notes, check_fields, common_length, row_parts, rows_of
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import bytes_notes, rows_of
 from gdsload.conversion.sources.arrow_columns import table_items
-from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource
+from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource, is_text
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.first_pictures import notes_on_opened
+from gdsload.conversion.sources.opened_images import notes_on_opened
 from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.pictures import is_picture
 from gdsload.shards.values import check_dense, memory_of
@@ -26,7 +25,12 @@ _NAME, _MAPPING = "the table", "the mapping"
 
 
 def is_table(found: object) -> bool:
-    """Return whether Arrow takes an object as a table or a column: of pandas, polars, DuckDB or Arrow, say."""
+    """Return whether Arrow takes an object as a table or a column: of pandas, polars, DuckDB or Arrow, say.
+
+    Columns by name are one, too.
+    """
+    if is_mapping_of_arrays(found):
+        return all(map(_is_column, cast("Mapping[object, object]", found).values()))
     marks = ("__arrow_c_stream__", "__arrow_c_array__")
     return not isinstance(found, type) and any(hasattr(found, mark) for mark in marks)
 
@@ -43,7 +47,6 @@ class TableInMemory(TableSource):
 
     Args:
         table: what Arrow can take as a table: of pandas, polars, DuckDB or Arrow itself.
-        **options: `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`.
 
     Raises:
         OptionError: if it is no table, or an option has no such value.
@@ -63,6 +66,9 @@ class TableInMemory(TableSource):
             raise OptionError(
                 "a RecordBatchReader can be read once only", remedy="Read it before: reader.read_all(), if it fits."
             )
+        if isinstance(table, Mapping):
+            _check_names(table)
+            table, shown = {name: _column(name, one) for name, one in table.items()}, _MAPPING
         _refuse_objects(table, shown)
         try:
             if hasattr(table, "index") and hasattr(table, "columns"):
@@ -92,22 +98,19 @@ class TableInMemory(TableSource):
         return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "rows": len(self.table), **form}
 
     def notes(self) -> list[str]:
-        """Notes for users on the table."""
         return [*self._left_out, *self.table_form.index_notes(self.table.schema), *super().notes()]
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         self._leaves()
         if not len(self.table):
             raise FormatError("the table has not one row")
-        return row_parts(len(self.table), max(target_bytes // self.row_bytes, 1), self.row_bytes)
+        return row_parts(len(self.table), self.row_bytes, target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         leaves = self._leaves()
         table = self.table.select(list(dict.fromkeys(leaf.path[0] for leaf in leaves)))
         low, high = (int(edge) for edge in part.where)
-        for begin, end in spans(low, high, max(BATCH_BYTES // self.row_bytes, 1)):
+        for begin, end in batches(low, high, self.row_bytes):
             yield from table_items(table.slice(begin, end - begin), leaves, begin, _NAME)
 
     def _leaves(self) -> list[Leaf]:
@@ -120,120 +123,62 @@ class TableInMemory(TableSource):
 
 
 class ArraysInMemory(FieldChoice):
-    """Arrays, tensors, lists and columns by name, which are fields; their first dimension counts the samples.
+    """Arrays, tensors and lists by name, which are fields; their first dimension counts the samples.
 
-    A list has a value for each sample: a number, a text, or an array, whose first dimension may vary. Columns are those
-    of pandas, polars and Arrow: their values become what those of tables do, in their order, whatever their index. What
-    else is a sequence, or an array to numpy, is taken as such: a `range`, an `array.array`.
+    A list has a value for each sample: a number, a text, or an array, whose first dimension may vary. A column of
+    pandas, polars or Arrow is taken in its order, whatever its index, if it is of numbers or texts; if all are columns,
+    they are a table. What else is a sequence, or an array to numpy, is taken as such: a `range`, an `array.array`.
 
     Args:
         arrays: them.
-        **options: `fill`, `as_json` and `decimals`, which all tables have, for columns: see `ColumnOptions`.
 
     Raises:
-        OptionError: if Arrow cannot take a column, or an option has no such value.
+        OptionError: if a column cannot be taken.
     """
 
     kind = "arrays in memory"
     threads = True
 
-    def __init__(self, arrays: Mapping[str, Any], **options: Unpack[ColumnOptions]) -> None:
-        if odd := [name for name in arrays if not isinstance(name, str)]:
-            raise OptionError(f"the name {odd[0]!r:.100} is no text", remedy="Name all arrays by texts.")
-        self.order = [str(name) for name in arrays]
-        self.columns = {str(name): _column(name, value) for name, value in arrays.items() if _is_column(value)}
-        self.arrays = {str(name): _as_rows(value) for name, value in arrays.items() if str(name) not in self.columns}
-        self._options = options
-        if options and not self.columns:
-            raise OptionError(
-                f"{next(iter(options))} is for columns of pandas, polars or Arrow, and there is none",
-                remedy="Change the arrays themselves.",
-            )
-        self.table = self._table()
-
-    def _table(self) -> TableInMemory | None:
-        """The columns as a table, if they are of one length; else it is said with the lengths of arrays."""
-        even = len({len(column) for column in self.columns.values()}) == 1
-        return TableInMemory(need("pyarrow").table(self.columns), **self._options) if even else None
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        _check_names(arrays)
+        self.order = list(arrays)
+        self.arrays = {name: _numbers(name, one) if _is_column(one) else _as_rows(one) for name, one in arrays.items()}
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The values are identified by a checksum."""
         digest = xxhash.xxh3_128()
         for name, array in self._chosen().items():
             digest.update(f"{name} {_shown(array)}".encode())
-            for begin, end in spans(0, len(array), self._step(array)) if _sized(array) else ():
+            for begin, end in batches(0, len(array), _row_bytes(array)) if _sized(array) else ():
                 _digest(digest, array[begin:end])
-        table = None if self.table is None else self.table.describe()
-        return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "table": table, "order": self.order}
+        return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "order": self.order}
 
     def notes(self) -> list[str]:
-        """Notes for users on the arrays."""
-        table = [] if self.table is None else self.table.notes()
-        return [*bytes_notes(self._chosen()), *_picture_notes(self._chosen()), *table]
-
-    def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the units of the columns."""
-        return {} if self.table is None else self.table.metadata()
+        return [*bytes_notes(self._chosen()), *_picture_notes(self._chosen())]
 
     def only(self, fields: Sequence[str]) -> Self:
-        """See `Selective.only`."""
         found = super().only(fields)
-        columns = {name: one for name, one in self.columns.items() if any(_is_of(name, field) for field in fields)}
-        found.arrays = {name: self.arrays[name] for name in self.arrays if name in fields}
-        others = [field for field in fields if field not in found.arrays]
-        check_fields(
-            [field for field in others if not any(_is_of(name, field) for name in columns)], self.order, _MAPPING
-        )
-        if self.table is None:  # those that are wanted may be of one length
-            found.columns = columns
-            found.table = found._table()  # noqa: SLF001 - its own
-        found.columns = columns
-        found.table = found.table.only(others) if found.table is not None and others else None
+        found.arrays = {name: self.arrays[name] for name in check_fields(fields, self.order, _MAPPING)}
         return found
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         arrays = self._chosen()
-        lengths = {name: len(one) if name in self.columns or _sized(one) else -1 for name, one in self._all().items()}
+        lengths = {name: len(one) if _sized(one) else -1 for name, one in arrays.items()}
         count = common_length(lengths, "arrays", _MAPPING)
         if not count:
             raise FormatError("the arrays have not one row")
-        row_bytes = sum(_row_bytes(array) for array in arrays.values())
-        row_bytes += 0 if self.table is None else self.table.row_bytes
-        return row_parts(count, max(target_bytes // row_bytes, 1), row_bytes)
+        return row_parts(count, sum(map(_row_bytes, arrays.values())), target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         arrays = self._chosen()
         low, high = (int(edge) for edge in part.where)
-        step = min((self._step(array) for array in arrays.values()), default=high - low)
-        for begin, end in spans(low, high, step):
-            rows = [Item(f"rows {begin} to {end - 1}", dict, end - begin)]
-            first = begin
-            for item in rows if self.table is None else self.table.read(Part("", (begin, end))):
-                count = item.count or 1
-                yield Item(item.key, partial(self._joined, item, first, first + count), count)
-                first += count
-
-    def _joined(self, item: Item, begin: int, end: int) -> dict[str, Any]:
-        """The fields of some rows, of arrays and of columns, in the order of all."""
-        found = {**rows_of(self._chosen(), begin, end), **item.make()}
-        places = {name: place for place, name in enumerate(self.fields or self.order)}
-        last = len(places)
-        return dict(sorted(found.items(), key=lambda one: places.get(one[0], places.get(one[0].split(".")[0], last))))
-
-    def _all(self) -> dict[str, Any]:
-        found = {**self.arrays, **self.columns}
-        return {name: found[name] for name in self.order if name in found}
+        for begin, end in batches(low, high, max(map(_row_bytes, arrays.values()))):
+            yield Item(f"rows {begin} to {end - 1}", partial(rows_of, arrays, begin, end), end - begin)
 
     def _chosen(self) -> dict[str, Any]:
         for name, array in self.arrays.items():
             _check(name, array)
-        wanted = [name for name in self.fields or self.order if name in self.arrays]
-        return {name: self.arrays[name] for name in wanted}
-
-    def _step(self, array: Any) -> int:
-        return max(BATCH_BYTES // _row_bytes(array), 1)
+        return self.arrays
 
 
 def _is_column(found: object) -> bool:
@@ -271,6 +216,26 @@ def _column(name: object, value: Any) -> Any:
         ) from None
 
 
+def _numbers(name: str, value: Any) -> Any:
+    """The values of a column that is beside arrays: numbers as an array, texts as a list."""
+    column, types = _column(name, value), need("pyarrow").types
+    if types.is_floating(column.type):
+        return np.asarray(column)
+    if not column.null_count and is_text(column.type):
+        return column.to_pylist()
+    if not column.null_count and (types.is_integer(column.type) or types.is_boolean(column.type)):
+        return np.asarray(column)
+    raise OptionError(
+        f"{name!r} is a column of type {column.type!s:.100} beside arrays, or lacks a value",
+        remedy="Pass it as an array or a list, with a value for each sample; or convert the columns alone, as a table.",
+    )
+
+
+def _check_names(arrays: Mapping[Any, Any]) -> None:
+    if odd := [name for name in arrays if not isinstance(name, str)]:
+        raise OptionError(f"the name {odd[0]!r:.100} is no text", remedy="Name all arrays by texts.")
+
+
 def _refuse_objects(found: Any, shown: str) -> None:
     """Refuse Python's objects in a column of polars: Arrow gets their addresses."""
     is_polars = type(found).__module__.partition(".")[0] == "polars"
@@ -291,7 +256,6 @@ def _as_rows(value: Any) -> Any:
 
 
 def _picture_notes(arrays: Mapping[str, Any]) -> list[str]:
-    """Notes for users on lists of Pillow images."""
     pictures = (
         (name, one)
         for name, rows in arrays.items()
@@ -300,11 +264,6 @@ def _picture_notes(arrays: Mapping[str, Any]) -> list[str]:
         if is_picture(one)
     )
     return list(dict.fromkeys(note for name, one in pictures for note in notes_on_opened(name, one)))
-
-
-def _is_of(column: str, field: str) -> bool:
-    """Return whether a field is made of a column: the field of its name, or a part of a struct."""
-    return field == column or field.startswith(f"{column}.")
 
 
 def _sized(array: Any) -> bool:

@@ -1,15 +1,17 @@
-"""Image files as Pillow opens them: which formats, which way up, and of what size."""
+"""Image files as Pillow opens them: formats, orientation, size, and the channels of the first pictures of a field."""
 
 from __future__ import annotations
 
 import io
 import re
 import warnings
-from typing import IO, Any
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, NamedTuple
 
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.image_header import exif_orientation
+from gdsload.shards.pictures import Levels, levels
 
 _TIFF_TAGS = 256, 257, 274  # width, height, orientation
 
@@ -64,3 +66,90 @@ def what_pillow_says(error: Exception) -> str:
     if type(error).__name__ == "UnidentifiedImageError":
         return f"it is none of {', '.join(_FORMATS)}, or not as Pillow reads these"
     return _STREAM.sub("", str(error))[:200]
+
+
+ONE_CHANNEL = frozenset({"1", "L", "P"})
+"""The modes of Pillow's images of one channel."""
+
+_WITH_ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
+_GREY = bytes(value for value in range(256) for _ in "RGB")
+
+
+class _Picture(NamedTuple):
+    mode: str
+    palette: bytes
+    levels: Levels
+    alpha: bool
+
+
+class FirstPictures:
+    """Notes on the first pictures of each field."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, set[_Picture]] = {}
+
+    @property
+    def fields(self) -> Sequence[str]:
+        """The fields that have pictures."""
+        return list(self._seen)
+
+    def add(self, name: str, image: Any) -> None:
+        """Note a picture of a field: an image of Pillow's that is opened and not loaded."""
+        numbers, alpha = levels(image), image.mode in _WITH_ALPHA or "transparency" in image.info
+        self._seen.setdefault(name, set()).add(_Picture(image.mode, _palette(image), numbers, alpha))
+
+    def one_channel(self) -> dict[str, bytes]:
+        """The fields whose pictures have one channel that means the same in all of them, and the longest palette."""
+        found = {}
+        for name, seen in self._seen.items():
+            palette = max((one.palette for one in seen), key=len)
+            if _all_one(seen) and all(palette.startswith(one.palette) for one in seen):
+                found[name] = palette
+        return found
+
+    def notes(self, modes: Mapping[str, str]) -> tuple[str, ...]:
+        """Notes for users on the pictures, by the modes that the first ones of a field have decided."""
+        return tuple(note for name, seen in self._seen.items() for note in _notes(name, seen, modes.get(name)))
+
+
+def _notes(name: str, seen: set[_Picture], mode: str | None) -> list[str]:
+    def choose(other: str) -> str:
+        return f"`mode={{{name!r}: {other!r}}}`"
+
+    found = []
+    if mode == "RGB" and _all_one(seen):
+        found.append(f"palettes of {name!r} differ, so its pictures are RGB; {choose('keep')} keeps the indices")
+    if mode == "one" and not all(_GREY.startswith(one.palette) for one in seen):
+        found.append(f"{name!r} has indices into the palette of its pictures; {choose('RGB')} gives colours")
+    if mode == "RGB" and any(one.levels.top < 255 for one in seen):
+        found.append(f"{name!r} has numbers that end before 255, which are scaled to it; {choose('keep')} keeps them")
+    if mode is not None and any(one.alpha for one in seen):
+        found.append(f"alpha (transparency) of {name!r} is left out; {choose('RGBA')} keeps it")
+    return found
+
+
+def _all_one(seen: set[_Picture]) -> bool:
+    return all(one.mode in ONE_CHANNEL for one in seen)
+
+
+def palettes_agree(image: Any, palette: bytes) -> bool:
+    """Return whether an image's palette has the same colours as another one, as far as both go."""
+    own = _palette(image)
+    return own.startswith(palette) or palette.startswith(own)
+
+
+def notes_on_opened(name: str, image: Any) -> list[str]:
+    """Notes for users on a Pillow image that they have opened themselves, which is taken as it is."""
+    found = []
+    if image.format != "TIFF" and exif_orientation(image.info.get("exif")) != 1:
+        turns = "PIL.ImageOps.exif_transpose(image) turns them"
+        found.append(f"images of {name!r} have EXIF data that turn them, and are taken as they are; {turns}")
+    if not palettes_agree(image, _GREY):
+        gives = "image.convert('RGB') gives colours"
+        found.append(f"images of {name!r} have palettes, and their indices are taken; {gives}")
+    return found
+
+
+def _palette(image: Any) -> bytes:
+    """The colours of an image's values, RGB; of greys, these."""
+    return bytes(image.getpalette("RGB") or _GREY) if image.mode == "P" else _GREY

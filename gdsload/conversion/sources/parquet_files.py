@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import urllib.parse
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Unpack
 
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import BATCH_BYTES, filled
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_images import (
+from gdsload.conversion.sources.arrow_columns import (
     ImageColumns,
     class_names,
     image_columns,
@@ -20,11 +21,71 @@ from gdsload.conversion.sources.arrow_images import (
 )
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource, units_of
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.hive import partitioned_schema, partitions_of, with_partition
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, Mode
 from gdsload.errors import FormatError
 
-_SUFFIXES = (".parquet", ".arrow", ".feather")
+_MISSING = "__HIVE_DEFAULT_PARTITION__"
+
+
+def partitions_of(root: str, files: Sequence[str]) -> dict[str, Mapping[str, int | str]]:
+    """The columns that the folders of each file are, in the order of the files.
+
+    A column is int64 if all its values are whole numbers as they are usually written, else text: ``01`` is a text.
+
+    Args:
+        root: the folder that the files are in, or the one file.
+        files: their paths.
+
+    Raises:
+        FormatError: if they do not all have the same columns, or a value is missing.
+    """
+    texts = {file: _texts(os.path.relpath(file, root)) for file in files}
+    names = list(next(iter(texts.values()), {}))
+    for file, found in texts.items():
+        if list(found) != names:
+            raise FormatError(f"its folders stand for {list(found)}, those of others for {names}", file=file)
+        if _MISSING in found.values():
+            raise FormatError("its folder stands for a missing value", file=file, remedy="Convert the others alone.")
+    whole = {name for name in names if all(_is_whole(found[name]) for found in texts.values())}
+    return {
+        file: {name: int(text) if name in whole else text for name, text in found.items()}
+        for file, found in texts.items()
+    }
+
+
+def _texts(path: str) -> dict[str, str]:
+    pairs = [folder.partition("=") for folder in os.path.dirname(path).split(os.sep)]
+    return {name: urllib.parse.unquote(value) for name, equals, value in pairs if equals and name}
+
+
+def _is_whole(text: str) -> bool:
+    return text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() and str(int(text)) == text
+
+
+def partitioned_schema(schema: Any, partition: Mapping[str, int | str], file: str) -> Any:
+    """The schema of a file, with the columns of its folders after it.
+
+    Raises:
+        FormatError: if it has such a column itself.
+    """
+    arrow = need("pyarrow")
+    for name, value in partition.items():
+        if name in schema.names:
+            raise FormatError(f"column {name!r} is in the table, and its folder stands for it, too", file=file)
+        schema = schema.append(arrow.field(name, arrow.int64() if isinstance(value, int) else arrow.string()))
+    return schema
+
+
+def with_partition(table: Any, partition: Mapping[str, int | str]) -> Any:
+    """A record batch with the columns of its folders, as a table."""
+    if not partition:
+        return table
+    arrow = need("pyarrow")
+    found = arrow.Table.from_batches([table])
+    for name, value in partition.items():
+        kind = arrow.int64() if isinstance(value, int) else arrow.string()
+        found = found.append_column(name, arrow.repeat(arrow.scalar(value, kind), table.num_rows))
+    return found
 
 
 class TableFileOptions(ImageFileOptions, ColumnOptions, total=False):
@@ -43,12 +104,10 @@ class ParquetSource(TableSource, ImageSource):
 
     Args:
         path: a `.parquet`, `.arrow` or `.feather` file, or a folder of them.
-        **options: `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`. `size`, `resize`,
-            `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`. `split` and `follow_links`,
-            as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "Parquet and Arrow files"
+    suffixes = (".parquet", ".arrow", ".feather")
 
     def __init__(self, path: str, **options: Unpack[TableFileOptions]) -> None:
         self.path = path
@@ -61,30 +120,23 @@ class ParquetSource(TableSource, ImageSource):
         return not self._images and not self._sounds
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        form = self.form.to_json() if self._images else {}
-        files = stamps(self._tables())
-        return {"kind": self.kind, "files": files, **self.table_form.to_json(), **form}
+        return {**super().describe(), **self.table_form.to_json()}
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, where they are noted, and units."""
         classes = class_names(self._first()[0])
         return ({"classes": classes} if classes else {}) | super().metadata()
 
     def notes(self) -> list[str]:
-        """Notes for users on the source."""
         schema, leaves = self._first()
         shown = [leaf for leaf in leaves if leaf.name not in self._images | self._sounds]
         return [*self.table_form.index_notes(schema), *self.table_form.notes(shown)]
 
     @property
     def _images(self) -> frozenset[str]:
-        """The columns of images, of the first file."""
         schema, leaves = self._first()
         return image_columns(schema) & {leaf.name for leaf in leaves}
 
-    def named_modes(self) -> Mapping[str, str]:
-        """See `ImageSource.named_modes`."""
+    def named_modes(self) -> Mapping[str, Mode]:
         return image_modes(self._first()[0])
 
     @property
@@ -92,13 +144,11 @@ class ParquetSource(TableSource, ImageSource):
         return frozenset() if self.look.keep_encoded else sound_columns(self._first()[0])
 
     def _first(self) -> tuple[Any, list[Leaf]]:
-        """Schema and fields of the first file."""
-        file = self._tables()[0]
+        file = self.all_files()[0]
         with opened_table(file) as table:
             return self._schema(table, file), self._columns(table, file, self._partitions()[file])
 
     def first_items(self) -> Iterator[Item]:
-        """See `ImageSource.first_items`."""
         return super().first_items() if self._images else iter(())
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -118,7 +168,6 @@ class ParquetSource(TableSource, ImageSource):
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:])
         partition = self._partitions()[file]
         with opened_table(file) as table:
@@ -135,10 +184,6 @@ class ParquetSource(TableSource, ImageSource):
                         )
                 row += batch.num_rows
 
-    def _tables(self) -> list[str]:
-        """The files."""
-        return self.files.find(_SUFFIXES)
-
     def _read_columns(self, columns: list[str]) -> list[str]:
         """The columns to read for those that fields are made of."""
         return columns
@@ -148,10 +193,9 @@ class ParquetSource(TableSource, ImageSource):
         yield 0, batch
 
     def _partitions(self) -> dict[str, Mapping[str, int | str]]:
-        return partitions_of(self.path, self._tables())
+        return partitions_of(self.path, self.all_files())
 
     def _schema(self, table: Any, file: str) -> Any:
-        """The columns of a file."""
         return table.schema_arrow if _is_parquet(table) else table.schema
 
     def _leaves(self) -> list[Leaf]:

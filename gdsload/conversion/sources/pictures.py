@@ -8,16 +8,22 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import IO, Any, Literal, TypedDict, Unpack, get_args
+from typing import IO, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles
+from gdsload.conversion.input_files import FileOptions, FileSource, SourceFiles
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.first_pictures import ONE_CHANNEL, FirstPictures, palettes_agree
-from gdsload.conversion.sources.opened_images import opened_image, upright, what_pillow_says
+from gdsload.conversion.sources.opened_images import (
+    ONE_CHANNEL,
+    FirstPictures,
+    opened_image,
+    palettes_agree,
+    upright,
+    what_pillow_says,
+)
 from gdsload.errors import FormatError, GdsloadError, OptionError
 from gdsload.shards.encode import EncodedImage
 from gdsload.shards.format.image_header import image_codec, read_image_header
@@ -33,8 +39,8 @@ class ImageOptions(TypedDict, total=False):
     """The options that all sources of images have; `ImageForm` says what they mean."""
 
     size: int | None
-    resize: str | None
-    mode: str | Mapping[str, str]
+    resize: Resize | None
+    mode: Mode | Mapping[str, Mode]
     keep_encoded: bool
 
 
@@ -65,9 +71,9 @@ class ImageForm:
         OptionError: if that cannot be done.
     """
 
-    mode: str | Mapping[str, str] = "auto"
+    mode: Mode | Mapping[str, Mode] = "auto"
     size: int | None = None
-    resize: str | None = None
+    resize: Resize | None = None
     keep_encoded: bool = False
     one_channel: Mapping[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -75,15 +81,8 @@ class ImageForm:
 
     def __post_init__(self) -> None:
         modes = dict(self.mode) if isinstance(self.mode, Mapping) else {"": self.mode}
-        for one in modes.values():
-            if one not in get_args(Mode):
-                raise OptionError(f"is {one!r}", option="mode", remedy=f"Supported are {', '.join(get_args(Mode))}.")
         if self.resize is None:
             object.__setattr__(self, "resize", "none" if self.size is None else "crop")
-        elif self.resize not in get_args(Resize):
-            raise OptionError(
-                f"is {self.resize!r}", option="resize", remedy=f"Supported are {', '.join(get_args(Resize))}."
-            )
         if self.size is not None and (type(self.size) is not int or not 1 <= self.size <= 65_535):
             raise OptionError(f"is {self.size!r}, no number of pixels from 1 to 65535", option="size")
         if self.resize != "none" and self.size is None:
@@ -193,12 +192,10 @@ def _kept(name: str, content: bytes, where: str) -> dict[str, Any]:
     }
 
 
-class ImageSource:
+class ImageSource(FileSource):
     """Base of sources of files with images, whose form may depend on the first of them.
 
     Attributes:
-        path: where they are.
-        files: the files there.
         look: the form of images, as the options have it.
     """
 
@@ -216,12 +213,13 @@ class ImageSource:
         self.files = SourceFiles.of(path, options)
         self.look = ImageForm.of(options)
 
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), **self.form.to_json()}
+
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         raise NotImplementedError
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         raise NotImplementedError
 
     @property
@@ -234,7 +232,7 @@ class ImageSource:
             self._known_form = self.look if self.look.keep_encoded or self.look.seen else self._looked_at()
         return self._known_form
 
-    def named_modes(self) -> Mapping[str, str]:
+    def named_modes(self) -> Mapping[str, Mode]:
         """The modes that the source itself names for fields; they count where the user names none."""
         return {}
 

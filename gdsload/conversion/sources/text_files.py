@@ -6,18 +6,15 @@ import codecs
 import os
 from collections.abc import Iterator
 from functools import partial
-from typing import IO, Any, Unpack
+from typing import IO, Any, Literal, Unpack
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import filled, run_parts, spans
+from gdsload.conversion.row_source import filled, given, halved, run_parts, spans
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.bad_rows import given, halved
 from gdsload.conversion.sources.streams import go_to_line, read_line
 from gdsload.errors import FormatError, OptionError
 
-_SUFFIXES = (".txt", ".text", ".md")
-_EACH = ("line", "file")
 _MAX_TEXT_BYTES = 2**28
 _BATCH_BYTES = 2**20
 _BATCH_LINES = 4096
@@ -25,7 +22,7 @@ _LONG_LINES = "Pass `each='file'`."
 _OTHER_ENCODING = "Pass `encoding='latin-1'`, say, if it is another one."
 
 
-class TextSource:
+class TextSource(FileSource):
     """Texts, in the field ``text``. Lines, also empty ones, are taken without what ends them (LF or CR LF).
 
     A byte order mark at the beginning of a file is no part of its text.
@@ -35,17 +32,22 @@ class TextSource:
         each: what a sample is: ``"line"`` or ``"file"``. None: a line of a file; of a folder it must be said.
         encoding: how it is encoded, as Python calls it; with lines one of those in which a byte of a line's end is
             nothing else: UTF-8, Latin-1, and their like.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "text files"
     threads = False
+    suffixes = (".txt", ".text", ".md")
+    decisive = ("each", "encoding")
 
     def __init__(
-        self, path: str, *, each: str | None = None, encoding: str = "utf-8", **files: Unpack[FileOptions]
+        self,
+        path: str,
+        *,
+        each: Literal["line", "file"] | None = None,
+        encoding: str = "utf-8",
+        **files: Unpack[FileOptions],
     ) -> None:
-        if each not in (None, *_EACH):
-            raise OptionError(f"is {each!r:.200}", option="each", remedy='Supported are "line" and "file".')
+        super().__init__(path, **files)
         try:
             self.encoding = codecs.lookup(encoding).name
             has_lines = "\r\n".encode(self.encoding) == b"\r\n"
@@ -53,18 +55,11 @@ class TextSource:
             raise OptionError(f"is {encoding!r:.200}, which Python does not know", option="encoding") from None
         if each != "file" and not has_lines:
             raise OptionError(f"lines of {encoding!r} are not read", remedy="Pass `each='file'`, or make it UTF-8.")
-        self.path = path
-        self.files = SourceFiles(path, **files)
         self.each = each
-
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        files = stamps(self.files.find(_SUFFIXES))
-        return {"kind": self.kind, "files": files, "each": self.each, "encoding": self.encoding}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of files, or of bytes, in which lines begin."""
-        files = self.files.find(_SUFFIXES)
+        files = self.all_files()
         if self.each is None and len(files) > 1:
             raise OptionError(
                 f"it holds {len(files)} text files",
@@ -82,7 +77,6 @@ class TextSource:
         return filled(found, "line", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         if self.each == "file":
             for file in part.where:
                 yield Item(str(file), partial(self._document, str(file)))

@@ -13,11 +13,11 @@ from typing import IO, Any, Unpack
 
 import numpy as np
 
-from gdsload.conversion.input_files import open_file, stamps
+from gdsload.conversion.input_files import open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import check_columns, check_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.encoded_values import decoded_fields
+from gdsload.conversion.sources.binary_samples import decoded_fields
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked
@@ -78,12 +78,11 @@ class TfRecordSource(FieldChoice, ImageSource):
         types: what features are, by name: ``"bytes"``, ``"text"`` (UTF-8), ``"npy"``, ``"image"``; an element type
             (``"uint8"``) for bytes that are an array of such; ``"list"`` for numbers that are lists although the first
             ones have one value each.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "TFRecord files"
     threads = False
+    decisive = ("types",)
     _known: dict[str, Feature] | None = None
 
     def __init__(
@@ -96,17 +95,12 @@ class TfRecordSource(FieldChoice, ImageSource):
         super().__init__(path, **options)
         self.types = _types(types)
 
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        return {"kind": self.kind, "files": stamps(self._files()), "types": self.types, **self.form.to_json()}
-
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: files."""
         self._features()
-        return [Part(os.path.basename(file), (file,), nbytes=os.path.getsize(file)) for file in self._files()]
+        return [Part(os.path.basename(file), (file,), nbytes=os.path.getsize(file)) for file in self.all_files()]
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         file = str(part.where[0])
         for number, content in enumerate(_records(file)):
             yield Item(f"record {number}", partial(self._sample, content, f"{file}, record {number}"))
@@ -117,13 +111,12 @@ class TfRecordSource(FieldChoice, ImageSource):
     def first_items(self) -> Iterator[Item]:
         """The first records, if they have images: to find the parts takes longer."""
         if any(feature.type == "image" for feature in self._features().values()):
-            for file in self._files():
+            for file in self.all_files():
                 yield from self.read(Part("the first records", (file,)))
 
     def _features(self) -> dict[str, Feature]:
-        """The features, from the first records."""
         if self._known is None:
-            files = self._files()
+            files = self.all_files()
             first = list(islice((record for file in files for record in _records(file)), _LOOKED_AT))
             if not first:
                 raise FormatError("there is not one record", file=self.path)
@@ -133,7 +126,8 @@ class TfRecordSource(FieldChoice, ImageSource):
                 raise error.within(self.path) from None
         return self._known
 
-    def _files(self) -> list[str]:
+    def all_files(self) -> list[str]:
+        """The files: some have no ending."""
         if not os.path.isdir(self.path):
             return self.files.find(("",))
         found = [file for file in self.files.walk(self.path, ("",)) if _NAMES.search(os.path.basename(file))]

@@ -5,34 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.folders import names_below, names_in
-from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
+from gdsload.conversion.folders import names_in
+from gdsload.conversion.input_files import FileOptions, FileSource, stamps
 from gdsload.conversion.reasons import counted_are, reading
-from gdsload.conversion.row_source import BATCH_BYTES, filled, spans
+from gdsload.conversion.row_source import BATCH_BYTES, batches, filled, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
 from gdsload.conversion.sources.token_formats import (
-    ARRAYS,
     IndexedTokens,
     TokenRow,
     indexed_tokens,
     is_index,
-    refuse_other_kind,
     token_row,
 )
-from gdsload.errors import FormatError, OptionError
-
-_SUFFIXES = (".bin",)
-_EACH = ("token", "document")
-_LOOKED_AT = 1000
+from gdsload.errors import OptionError
 
 
-class TokenSource(OfDocuments):
+class TokenSource(OfDocuments, FileSource):
     """Documents of tokens, ragged, or a long row of tokens, each a sample: the field ``tokens``.
 
     With `end` a file has documents, each of which ends with that token. Without it, each token is a sample: `Windows`
@@ -47,11 +40,12 @@ class TokenSource(OfDocuments):
         dtype: the element type of the tokens of files that do not say it.
         end: the token that ends a document of a row, and belongs to it.
         each: what a sample is: ``"token"`` or ``"document"``. None: a token, if no file has documents.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "token files"
     threads = False
+    suffixes = (".bin",)
+    decisive = ("end", "each")
 
     def __init__(
         self,
@@ -59,15 +53,12 @@ class TokenSource(OfDocuments):
         *,
         dtype: str | None = None,
         end: int | None = None,
-        each: str | None = None,
+        each: Literal["token", "document"] | None = None,
         **files: Unpack[FileOptions],
     ) -> None:
-        if each not in (None, *_EACH):
-            raise OptionError(f"is {each!r:.200}", option="each", remedy='Supported are "token" and "document".')
+        super().__init__(path, **files)
         if each == "token" and end is not None:
             raise OptionError("`end` ends documents, but `each='token'` makes none", remedy="Pass one of them.")
-        self.path = path
-        self.files = SourceFiles(path, **files)
         self.dtype = None if dtype is None else _whole(dtype)
         self.end = end
         self.each = each
@@ -75,15 +66,13 @@ class TokenSource(OfDocuments):
             self._check_end(self.dtype)
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        files = self._files()
         dtype = None if self.dtype is None else self.dtype.name
-        listed = stamps([*files, *filter(None, map(self._index, files))])
-        return {"kind": self.kind, "files": listed, "dtype": dtype, "end": self.end, "each": self.each}
+        indexes = stamps(filter(None, map(self._index, self.all_files())))
+        return {**super().describe(), "indexes": indexes, "dtype": dtype}
 
     def check_shuffle(self) -> None:
         """See `OfDocuments`."""
-        if self._one_by_one(self._files()):
+        if self._one_by_one(self.all_files()):
             raise OptionError(
                 "would put single tokens in random order",
                 option="shuffle_seed",
@@ -94,7 +83,7 @@ class TokenSource(OfDocuments):
     def notes(self) -> list[str]:
         """Notes for users: that tokens are samples, and on documents in files of other kinds."""
         found = []
-        if self._one_by_one(self._files()):
+        if self._one_by_one(self.all_files()):
             found.append("each token is a sample: gdsload.Windows takes stretches, `each='document'` makes documents")
         names = names_in(self.path) if os.path.isdir(self.path) else []
         for ending, kind in ((".npy", "numpy"), (".jsonl", "jsonl")):
@@ -105,7 +94,7 @@ class TokenSource(OfDocuments):
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of tokens, of documents, or of bytes, in which documents begin."""
-        files, found = self._files(), list[Part]()
+        files, found = self.all_files(), list[Part]()
         for file in files:
             if self._one_by_one(files):
                 found += self._tokens(file, target_bytes)
@@ -113,19 +102,7 @@ class TokenSource(OfDocuments):
                 found += self._documents(file, target_bytes) if self._index(file) else self._ranges(file, target_bytes)
         return filled(found, "token", self.path)
 
-    def _files(self) -> list[str]:
-        try:
-            return self.files.find(_SUFFIXES)
-        except FormatError:
-            found = islice(names_below(self.path) if os.path.isdir(self.path) else (), _LOOKED_AT)
-            others = [os.path.join(folder, name) for folder, name in found]
-            if not any(other.lower().endswith(_SUFFIXES) for other in others):
-                for other in sorted(others, key=lambda other: not other.lower().endswith(ARRAYS)):  # texts may be notes
-                    refuse_other_kind(other)
-            raise
-
     def _one_by_one(self, files: list[str]) -> bool:
-        """Return whether each token is a sample."""
         if self.each is not None:
             return self.each == "token"
         return self.end is None and not any(map(self._index, files))
@@ -135,7 +112,7 @@ class TokenSource(OfDocuments):
         size = row.dtype.itemsize
         return [
             Part(f"{name}, tokens {low} to {high - 1}", (file, low, high, "tokens"), high - low, (high - low) * size)
-            for low, high in spans(0, row.count, max(target_bytes // size, 1))
+            for low, high in batches(0, row.count, size, target_bytes)
         ]
 
     def _flat(self, file: str) -> TokenRow:
@@ -184,13 +161,12 @@ class TokenSource(OfDocuments):
             raise OptionError(f"is {self.end}, but tokens are {dtype}", option="end")
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         first = str(part.where[0])
         low, high = int(part.where[1]), int(part.where[2])
         with reading("the file cannot be read", first, OSError):
             if part.where[3:]:
                 tokens = self._flat(first).tokens()
-                for begin, end in spans(low, high, BATCH_BYTES // tokens.itemsize):
+                for begin, end in batches(low, high, tokens.itemsize):
                     run = np.asarray(tokens[begin:end])
                     yield Item(f"tokens {begin} to {end - 1}", partial(dict, tokens=run), end - begin)
             elif self._index(first):
@@ -240,8 +216,7 @@ def _next_document(tokens: NDArray[Any], end: int, place: int) -> int:
     """The first place from this one on where a document begins: after the token that ends the one before."""
     if place == 0:
         return 0
-    step = BATCH_BYTES // tokens.itemsize
-    for low, high in spans(place - 1, len(tokens), step):
+    for low, high in batches(place - 1, len(tokens), tokens.itemsize):
         found = np.flatnonzero(tokens[low:high] == end)
         if len(found):
             return low + int(found[0]) + 1

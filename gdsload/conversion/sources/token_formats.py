@@ -24,8 +24,9 @@ _INDEX = struct.Struct("<9sQBQQ")
 _INDEX_MAGIC, _OLD_MAGIC = b"MMIDIDX\0\0", b"TNTIDX\0\0"
 _CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
-ARRAYS = (".npy", ".npz")
-_TEXTS = (".json", ".jsonl", ".ndjson", ".txt", ".md", ".csv", ".tsv", ".xml", ".html", ".py")
+_NO_TOKENS = (
+    ".npy", ".npz", ".json", ".jsonl", ".ndjson", ".txt", ".md", ".csv", ".tsv", ".xml", ".html", ".py",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +46,6 @@ class TokenRow:
         return np.memmap(self.file, self.dtype, "r", self.offset, (self.count,))
 
 
-def refuse_other_kind(file: str) -> None:
-    """Refuse a file that is no tokens by its name.
-
-    Raises:
-        FormatError: with the kind that takes it.
-    """
-    if file.lower().endswith(ARRAYS):
-        raise FormatError(
-            "it is an array, no flat file of tokens",
-            file=file,
-            remedy="Pass `kind='numpy'`, and `each='file'` if each file is a document.",
-        )
-    if file.lower().endswith(_TEXTS):
-        raise FormatError(
-            "it is text, no tokens",
-            file=file,
-            remedy="Tokenize it first, or keep it as texts: `kind='text'`. Tables are of "
-            "`kind='csv'`, JSON lines (.jsonl) of `kind='jsonl'`.",
-        )
-
-
 def token_row(file: str, dtype: np.dtype[Any] | None) -> TokenRow:
     """The tokens of a file, whose element type is that of its header, or else the one that was asked for.
 
@@ -73,7 +53,13 @@ def token_row(file: str, dtype: np.dtype[Any] | None) -> TokenRow:
         FormatError: if it is damaged, or no such file.
         OptionError: if neither says the element type, or they differ.
     """
-    refuse_other_kind(file)
+    if file.lower().endswith(_NO_TOKENS):
+        raise FormatError(
+            "by its name it is an array or a text, no flat file of tokens",
+            file=file,
+            remedy="Pass the kind that takes it: `kind='numpy'` (with `each='file'` if each file is a document), "
+            "`kind='text'`, `kind='csv'` or `kind='jsonl'`.",
+        )
     with open_file(file) as opened:
         nbytes = os.fstat(opened.fileno()).st_size
         head = opened.read(_HEADER_BYTES)

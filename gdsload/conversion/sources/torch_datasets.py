@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from gdsload.conversion.named_objects import find_named
+from gdsload.conversion.conversion_options import find_named
 from gdsload.conversion.reasons import of_user
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.first_pictures import notes_on_opened
+from gdsload.conversion.sources.opened_images import notes_on_opened
 from gdsload.errors import FormatError, OptionError
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.pictures import is_picture, picture_array
@@ -58,7 +58,6 @@ class TorchSource:
         return self.spec if isinstance(self.spec, str) else f"{kind.__module__}:{kind.__qualname__}"
 
     def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
         dataset = self._open()
         return {
             "kind": self.kind,
@@ -80,7 +79,6 @@ class TorchSource:
         return [Part(f"samples {low} to {high - 1}", (low, high), high - low) for low, high in edges]
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         dataset = self._open()
         if part.where:
             low, high = (int(edge) for edge in part.where)
@@ -132,20 +130,11 @@ class TorchSource:
             found = _find(self.spec) if isinstance(self.spec, str) else self.spec
             if not _is_dataset(found) and callable(found):
                 found = _called(found, self.name)
-            if isinstance(found, torch.utils.data.DataLoader | DataLoader):
-                raise OptionError(
-                    f"{self.name} is a loader, which gives batches, not samples",
-                    remedy="Pass its dataset: loader.dataset.",
-                )
-            if isinstance(found, Iterator):
-                raise OptionError(
-                    f"{self.name} is {type(found).__name__}, which can be gone through once only",
-                    remedy="Pass the function that makes it: it is called again whenever samples are read again.",
-                )
-            if not _is_dataset(found):
+            if isinstance(found, torch.utils.data.DataLoader | DataLoader) or not _is_dataset(found):
                 raise OptionError(
                     f"{self.name} is {type(found).__name__}, no dataset",
-                    remedy="A dataset has __getitem__ and __len__, or is an IterableDataset.",
+                    remedy="A dataset has __getitem__ and __len__, or can be iterated again and again. Of a loader "
+                    "pass its dataset, loader.dataset; of an iterator the function that makes it.",
                 )
             self._dataset = found
         return self._dataset

@@ -6,25 +6,22 @@ import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource, check_file, open_file
 from gdsload.conversion.reasons import in_words, reading
-from gdsload.conversion.row_source import check_fields, filled, run_parts, sample_fields
+from gdsload.conversion.row_source import array_items, array_parts, check_fields, filled, run_parts, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.errors import FormatError, OptionError
 
-_SUFFIXES = (".pt", ".pth")
-_EACH = ("row", "file")
 _MAX_FIELDS = 64
 _PIECE_BYTES = 2**22
 _SINGLE = (int, float, bool, str, bytes)
 
 
-class TorchFileSource(FieldChoice):
+class TorchFileSource(FieldChoice, FileSource):
     """Tensors that `torch.save` has written: one, or a dictionary, list or tuple of them, which are the fields.
 
     A tensor alone is a field called after its file, those of a list are ``"0"``, ``"1"`` and so on. Loading is
@@ -36,27 +33,20 @@ class TorchFileSource(FieldChoice):
         each: what a sample is: ``"row"``, where the first dimension of all tensors counts the samples, and files
             follow each other; ``"file"``, where numbers and texts beside the tensors are fields, too. None: rows of a
             file; of a folder it must be said.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "torch.save files"
     threads = True
+    suffixes = (".pt", ".pth")
+    decisive = ("each",)
 
-    def __init__(self, path: str, *, each: str | None = None, **files: Unpack[FileOptions]) -> None:
-        if each not in (None, *_EACH):
-            raise OptionError(f"is {each!r:.200}", option="each", remedy='Supported are "row" and "file".')
-        self.path = path
-        self.files = SourceFiles(path, **files)
+    def __init__(self, path: str, *, each: Literal["row", "file"] | None = None, **files: Unpack[FileOptions]) -> None:
+        super().__init__(path, **files)
         self.each = each
-
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        files = stamps(self.files.find(_SUFFIXES))
-        return {"kind": self.kind, "files": files, "each": self.each}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: rows of a file, or runs of files."""
-        files = self.files.find(_SUFFIXES)
+        files = self.all_files()
         if self.each is None and len(files) > 1:
             raise OptionError(
                 f"it holds {len(files)} files",
@@ -74,7 +64,6 @@ class TorchFileSource(FieldChoice):
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         if self.each == "file":
             for file in part.where:
                 yield Item(str(file), partial(self._sample, str(file)))
@@ -152,8 +141,7 @@ def _check_records(file: str) -> None:
         FormatError: if one differs.
     """
     check_file(file)
-    errors = OSError, EOFError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError
-    with reading("it is damaged", file, *errors, remedy="Copy it again, whole."):
+    with reading("it is damaged", file, remedy="Copy it again, whole."):
         if not zipfile.is_zipfile(file):
             return
         with open_file(file) as raw, zipfile.ZipFile(raw) as archive:

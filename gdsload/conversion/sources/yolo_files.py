@@ -11,17 +11,16 @@ from typing import Any, NoReturn, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.box_texts import base_of, has_boxes
-from gdsload.conversion.folders import names_in
+from gdsload.conversion.folders import PICTURES, names_in
 from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
 from gdsload.conversion.reasons import counted_are, reading
+from gdsload.conversion.recognise import base_of, has_boxes
+from gdsload.conversion.row_source import image_parts, mean_bytes, some
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxForm, batch_of_one, image_of
+from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, Boxes, BoxForm, batch_of_one, image_of
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.many_images import image_parts, mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
 from gdsload.conversion.splits import ALL, split_words
-from gdsload.conversion.suffixes import PICTURES
 from gdsload.errors import FormatError
 from gdsload.system.paths import absolute
 from gdsload.system.units import counted
@@ -48,8 +47,6 @@ class YoloSource(ImageSource):
         path: the folder, or its folder ``images``, or one in that.
         boxes: their form: ``"cxcywh"`` as in the files, or in pixels of the image as it is made ``"xyxy"`` (left, top,
             right, bottom) or ``"xywh"`` (left, top, width, height).
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "YOLO dataset"
@@ -60,7 +57,7 @@ class YoloSource(ImageSource):
         self,
         path: str,
         *,
-        boxes: str = "cxcywh",
+        boxes: Boxes = "cxcywh",
         **options: Unpack[ImageFileOptions],
     ) -> None:
         super().__init__(path, **options)
@@ -68,12 +65,10 @@ class YoloSource(ImageSource):
         self.boxes = BoxForm(boxes, self.look)
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of classes, and the form of boxes."""
         names = self.layout.classes()
         return {"boxes": self.boxes.wanted} | ({"classes": {"labels": names}} if names else {})
 
     def notes(self) -> list[str]:
-        """Notes for users on the source."""
         return self.layout.find()[1]
 
     def describe(self) -> dict[str, Any]:
@@ -91,11 +86,9 @@ class YoloSource(ImageSource):
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
         return image_parts(self.layout.find()[0], mean_bytes(self.first_items()), target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         classes = len(self.layout.classes())
         for image, label in zip(part.where[::2], part.where[1::2], strict=True):
             yield Item(str(image), partial(self._sample, str(image), str(label), classes), 1)
@@ -219,7 +212,6 @@ class YoloLayout:
         return pairs, notes
 
     def _walked(self) -> tuple[list[str], list[str]]:
-        """The names of all images and of all texts below the base."""
         whole = absolute(self.path)
         if not os.path.isdir(whole):
             raise FormatError(

@@ -11,19 +11,19 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.folders import is_passed_over
-from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
+from gdsload.conversion.input_files import FileOptions, FileSource
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
-    BATCH_BYTES,
+    batches,
+    bytes_notes,
     check_fields,
     common_length,
     first_groups,
     groups_left_out,
+    plain_rows,
     row_parts,
-    spans,
 )
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.array_rows import bytes_notes, plain_rows
 from gdsload.conversion.sources.cf_conventions import (
     ATTRIBUTES,
     StoredNumbers,
@@ -39,7 +39,7 @@ from gdsload.system.paths import absolute
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 
-class ZarrSource(FieldChoice):
+class ZarrSource(FieldChoice, FileSource):
     """A Zarr array, or a group of arrays, which are the fields; their first dimension counts the samples.
 
     A single array is a field called after its folder. Where arrays name their dimensions, as xarray does it, the values
@@ -49,20 +49,15 @@ class ZarrSource(FieldChoice):
         path: the folder.
         unpack: make the values that attributes tell of (``scale_factor``, ``add_offset``, ``_FillValue``,
             ``missing_value``, ``_Unsigned``), with NaN for missing ones; else numbers are taken as they are stored.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "Zarr arrays"
     threads = True
+    decisive = ("unpack",)
 
     def __init__(self, path: str, *, unpack: bool = False, **files: Unpack[FileOptions]) -> None:
-        self.path = path
+        super().__init__(path, **files)
         self.unpack = unpack
-        self.files = SourceFiles(path, **files)
-
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`."""
-        return {"kind": self.kind, "files": stamps(self._files()), "unpack": self.unpack}
 
     def notes(self) -> list[str]:
         """Notes for users on groups and coordinates that are left out, and on the meaning of stored numbers."""
@@ -72,34 +67,27 @@ class ZarrSource(FieldChoice):
         found += bytes_notes(arrays)
         if self.fields is None:
             listed, groups = self._listed()
-            folder = self._folder()
             found += other_dimension_notes([name for name in listed if name not in arrays])
-            found += groups_left_out(groups, lambda name: f"the path {os.path.join(folder, name)!r}")
+            found += groups_left_out(groups, "the path of one takes it alone")
         return found
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the units that attributes give."""
         return units_metadata(_meanings(self._open()), unpack=self.unpack)
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: whole chunks, which would otherwise be decoded twice."""
-        self._files()  # zarr opens them by itself, without a check of links
+        self.all_files()  # zarr opens them by itself, without a check of links
         arrays = self._open()
         lengths = {name: array.shape[0] if array.shape else -1 for name, array in arrays.items()}
         count = common_length(lengths, "arrays", self.path)
         if not count:
             raise FormatError("there is not one row", file=self.path)
-        row_bytes, chunk = _row_bytes(arrays), _chunk_rows(arrays)
-        step = max(target_bytes // row_bytes // chunk, 1) * chunk
-        return row_parts(count, step, row_bytes)
+        return row_parts(count, _row_bytes(arrays), target_bytes, chunk=_chunk_rows(arrays))
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
         arrays = self._open()
         low, high = (int(edge) for edge in part.where)
-        chunk = _chunk_rows(arrays)
-        step = max(BATCH_BYTES // _row_bytes(arrays) // chunk, 1) * chunk
-        for begin, end in spans(low, high, step):
+        for begin, end in batches(low, high, _row_bytes(arrays), chunk=_chunk_rows(arrays)):
             make = partial(_rows, arrays, begin, end, self.path, unpack=self.unpack)
             yield Item(f"rows {begin} to {end - 1}", make, end - begin)
 
@@ -109,7 +97,8 @@ class ZarrSource(FieldChoice):
             raise FormatError("there is no Zarr array or group", file=self.path)
         return folder
 
-    def _files(self) -> list[str]:
+    def all_files(self) -> list[str]:
+        """All files of the arrays."""
         return list(self.files.walk(self._folder(), ("",), whole=True))
 
     def _listed(self) -> tuple[dict[str, Any], list[str]]:

@@ -23,7 +23,7 @@ from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, ker
 from gdsload.shards.gather_host import cut_runs, run_starts, unit_of
 from gdsload.system.arrays import IntArray, unique
 from gdsload.system.copies import LONG_BYTES, SHORT_BYTES, copies_scattered_runs, copy_to
-from gdsload.system.memory import UNIT_DTYPES
+from gdsload.system.memory_views import UNIT_DTYPES
 from gdsload.system.streams import DeviceBytes
 
 _SHORTEST_BYTES = 256

@@ -14,7 +14,7 @@ from gdsload.engine.images.jpeg_headers import PlainJpegs, plain_jpegs
 from gdsload.errors import FormatError, Problem
 from gdsload.shards.format.image_header import ImageHeader, read_image_header
 from gdsload.system.arrays import IntArray
-from gdsload.system.memory import dense_view
+from gdsload.system.memory_views import dense_view
 
 _END_OF_IMAGE = b"\xff\xd9"
 Place = Callable[[int], tuple[int, str]]

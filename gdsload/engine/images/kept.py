@@ -34,6 +34,8 @@ from gdsload.transforms import DecodeImage
 _CHUNK_BYTES = 2**26
 """Memory is taken in pieces of this size, as images come."""
 _ALIGNMENT = 16
+_LITTLE = 100
+"""The budget for images of several sizes is used up when less than this part of it is left."""
 
 
 class Keep(NamedTuple):
@@ -215,13 +217,13 @@ class KeptImages:
         if kept.wanted.rows_and_columns is None:
             for number in numbers.tolist():
                 image, sample = made[number], int(samples[number])
-                for memory in self._memory(1, image.nbytes):
+                for memory in self._memory(1, image.nbytes, self.keep.most_bytes // _LITTLE):
                     view = _as(memory, image)
                     view.copy_(image)
                     done.append(partial(self._publish, kept, samples[number : number + 1], memory, sample, view))
             return
         row_bytes, low = made.nbytes // len(made), 0
-        for memory in self._memory(len(numbers), row_bytes):
+        for memory in self._memory(len(numbers), row_bytes, row_bytes):
             count = len(memory) // row_bytes
             some = numbers[low : low + count]
             memory.copy_(_flat(made if count == len(made) else made[torch.from_numpy(some).to(made.device)]))
@@ -239,11 +241,14 @@ class KeptImages:
             kept.views[sample] = view
         kept.address[samples] = memory.data_ptr() + np.arange(len(samples)) * (memory.nbytes // len(samples))
 
-    def _memory(self, count: int, nbytes: int) -> Iterator[torch.Tensor]:
-        """Memory for so many images of so many bytes, in runs, as far as there is room."""
+    def _memory(self, count: int, nbytes: int, least: int) -> Iterator[torch.Tensor]:
+        """Memory for so many images of so many bytes, in runs, as far as there is room.
+
+        No image is kept any more once less than `least` bytes are left: a smaller image may still have room.
+        """
         while count and nbytes:
             with self._lock:
-                if len(self._left) < nbytes and not self._another(nbytes):
+                if len(self._left) < nbytes and not self._another(nbytes, least):
                     return
                 some = min(len(self._left) // nbytes, count)
                 found = self._left[: some * nbytes]
@@ -251,11 +256,12 @@ class KeptImages:
             count -= some
             yield found
 
-    def _another(self, nbytes: int) -> bool:
+    def _another(self, nbytes: int, least: int) -> bool:
         """Take another chunk; False if there is no room for an image in it."""
         room = self.keep.most_bytes - sum(map(len, self._chunks))
-        if self._trouble or room < nbytes:
+        if max(room, len(self._left)) < least:
             self._trouble = self._trouble or f"the budget of {format_bytes(self.keep.most_bytes)} is used up"
+        if self._trouble or room < nbytes:
             return False
         try:
             whole = max(_CHUNK_BYTES // nbytes, 1) * nbytes

@@ -1,7 +1,7 @@
 """Batch samplers whose batches are a function of epoch and place: ranks share them out, and nothing is drawn to resume.
 
 Batches are of samples of like length, planned from the shards' offsets alone. An epoch is the loader's own order
-(`gdsload.order`), cut into windows. A window's samples are sorted by length, longest first, and cut into batches. A
+(`gdsload.order`), cut into sort windows. Their samples are sorted by length, longest first, and cut into batches. A
 step has one batch for each rank, so that the ranks' batches of a step are alike in length, too. Steps come in a random
 order. A window has a multiple of the ranks' number of samples, so its batches can be halved until all ranks have
 equally many: each window is planned by itself.
@@ -35,8 +35,8 @@ _LEAST_WINDOWS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WindowPlan:
-    """The batches of a window of an epoch.
+class SortWindow:
+    """The batches of a sort window of an epoch.
 
     Attributes:
         ids: indices of samples.
@@ -122,7 +122,7 @@ class PlannedSampler(Sampler[IntArray], ABC):
         """Number of windows of an epoch."""
         return self._schedule(world_size).steps
 
-    def plan(self, epoch: int, window: int, world_size: int) -> WindowPlan:
+    def plan(self, epoch: int, window: int, world_size: int) -> SortWindow:
         """The batches of a window: always the same ones, and equally many for all ranks."""
         order = self._space.order(self.order_options, self.seed, epoch)
         ids = Ordered(order, self._schedule(world_size)).positions(range(window, window + 1))
@@ -134,7 +134,7 @@ class PlannedSampler(Sampler[IntArray], ABC):
         if self.order_options.shuffle != "sequential":
             steps = len(bounds)
             bounds = bounds[Permutation(steps, derive_key(self.seed, epoch, Purpose.BATCHES, window))(0, steps)]
-        return WindowPlan(ids, bounds)
+        return SortWindow(ids, bounds)
 
     def _schedule(self, world_size: int) -> Schedule:
         unit = world_size * self._whole
@@ -194,7 +194,7 @@ class PlannedEpoch(Iterator[IntArray]):
         self._sampler, self._epoch, self._rank, self._world_size = sampler, epoch, rank, world_size
         self._windows = sampler.windows(world_size)
         self._window = self._step = 0
-        self._plan: WindowPlan | None = None
+        self._plan: SortWindow | None = None
 
     def __iter__(self) -> Self:
         return self

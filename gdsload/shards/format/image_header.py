@@ -207,7 +207,6 @@ def _png_size(kind: bytes, chunk: memoryview, checked: memoryview) -> ImageHeade
 
 
 def _check_crc(chunk: memoryview) -> None:
-    """Raise an error unless the checksum of a chunk is right."""
     if zlib.crc32(chunk[:-4]) != _big(chunk, 4, len(chunk) - 4):
         _damaged(f"the checksum of its chunk {bytes(chunk[:4])!r} differs")
 

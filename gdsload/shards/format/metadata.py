@@ -82,3 +82,10 @@ def checked_metadata(given: Mapping[str, Any] | None) -> dict[str, Any]:
     except ValueError as error:
         remedy = f"Metadata are what JSON can hold, at most {MAX_METADATA_BYTES // 2**20} MiB of it."
         raise OptionError(str(error), remedy=remedy) from None
+
+
+def class_names(metadata: Metadata) -> dict[str, list[str]]:
+    """The names of the classes of each field of labels, in order of their numbers, as far as a dataset has any."""
+    found = metadata.get("classes")
+    pairs = found.items() if isinstance(found, Mapping) else ()
+    return {field: [str(name) for name in names] for field, names in pairs if isinstance(names, list) and names}

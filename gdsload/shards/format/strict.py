@@ -8,6 +8,9 @@ import reprlib
 _SHOWN = reprlib.Repr()
 _SHOWN.maxlist = _SHOWN.maxtuple = _SHOWN.maxdict = 16
 _SHOWN.maxstring = _SHOWN.maxother = 80
+_SMALL_BYTES = 2**24
+_BYTES_OF_EACH = 8
+"""Least mean bytes of a list or object in a text that is not small: as Python's objects they take a hundred."""
 
 
 def show(value: object) -> str:
@@ -33,8 +36,10 @@ def loads(raw: bytes) -> object:
 
     Raises:
         JsonError: if it is no JSON, is nested too deeply, has a number of thousands of digits, or an object has a key
-            twice.
+            twice, or it would take many times its size in memory.
     """
+    if len(raw) > _SMALL_BYTES and raw.count(b"[") + raw.count(b"{") > len(raw) // _BYTES_OF_EACH:
+        raise JsonError("almost nothing but brackets", 0)
     text = ""
     try:
         text = raw.decode("utf-8")
@@ -47,6 +52,8 @@ def loads(raw: bytes) -> object:
         raise JsonError(f"no valid JSON: {error}", 0) from None
     except RecursionError:
         raise JsonError("no valid JSON: nested too deeply", 0) from None
+    except MemoryError:
+        raise JsonError("too large for the memory that is free", 0) from None
     return tree
 
 

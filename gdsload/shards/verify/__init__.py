@@ -12,11 +12,11 @@ from itertools import accumulate
 
 import numpy as np
 
-from gdsload.errors import ChecksumError, DatasetNotFoundError, FormatError, Problem, ReadError
+from gdsload.errors import ChecksumError, DatasetNotFoundError, FileChangedError, FormatError, Problem, ReadError
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.shards.format.stored import StoredSchema
-from gdsload.shards.identity import ShardSource
+from gdsload.shards.identity import ShardSource, Watch, identity_of
 from gdsload.shards.local_files import open_regular
 from gdsload.shards.opening import load_shard, mismatch, wrong_length
 from gdsload.shards.status import NO_DESCRIPTORS, NO_RIGHT, status_of
@@ -142,7 +142,10 @@ def _verify(source: ShardSource, stored: StoredSchema, first: int, meter: _Meter
         message = f"{error.message}. {error.remedy}" if error.remedy else error.message
         return _Found([Problem(message, source.path, samples=everything)])
     try:
-        cut = wrong_length(source.path, status_of(fd, source.path).st_size, source.file_bytes, everything)
+        status = status_of(fd, source.path)
+        if source.identity is not None and source.identity[:2] != identity_of(status)[:2]:
+            Watch([source]).opened(0, status)  # raises, as a loader does: another file is no damage of this one
+        cut = wrong_length(source.path, status.st_size, source.file_bytes, everything)
         if cut is not None:
             return _Found([cut])
         shard = load_shard(fd, source.path)
@@ -150,6 +153,8 @@ def _verify(source: ShardSource, stored: StoredSchema, first: int, meter: _Meter
         if complaint is not None:
             return _Found([Problem(complaint, source.path, 0, samples=everything)])
         return _verify_opened(OpenShard(fd, source.path, shard, first), meter, deep=deep)
+    except FileChangedError:
+        raise
     except FormatError as error:
         return _Found([Problem(one.message, one.file, one.offset, one.field, everything) for one in error.problems])
     except ReadError as error:  # a bad sector, or a file cut short meanwhile: the other shards are still of interest

@@ -9,19 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gdsload.errors import Problem
 from gdsload.shards.format.dtypes import DType
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.image_header import image_codec
-from gdsload.shards.values import torch_dtype
 from gdsload.shards.verify.opened import PIECE_BYTES, OpenShard
 
 _SIGNATURE_BYTES = 12
+_BYTES_NOT_FINITE: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "F8_E4M3": ((0x7F, 0xFF), ()),
+    "F8_E5M2": ((0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF), (0x7C, 0xFC)),
+    "F8_E8M0": ((0xFF,), ()),
+    "F8_E4M3FNUZ": ((0x80,), ()),
+    "F8_E5M2FNUZ": ((0x80,), ()),
+}
+"""Of the element types of eight bits the bytes that are NaN, and those that are infinite. Numpy does not have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +83,19 @@ class PackedRows:
 
 
 def not_finite(data: memoryview, dtype: DType) -> tuple[int, int]:
-    """The number of NaNs, and of infinite numbers."""
-    kind = torch_dtype(dtype)
-    if not (kind.is_floating_point or kind.is_complex):
+    """The number of NaNs, and of infinite numbers; a complex number is what either of its parts is."""
+    if dtype.code in _BYTES_NOT_FINITE:
+        counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256)
+        nan, infinite = (int(counts[list(codes)].sum()) for codes in _BYTES_NOT_FINITE[dtype.code])
+        return nan, infinite
+    if dtype.code not in ("F16", "BF16", "F32", "F64", "C64"):
         return 0, 0
-    numbers = torch.frombuffer(data, dtype=kind)
-    if dtype.itemsize == 1:
-        numbers = numbers.to(torch.float32)  # torch has no such tests for eight bits
-    return int(numbers.isnan().sum()), int(numbers.isinf().sum())
+    numbers: NDArray[Any]
+    if dtype.code == "BF16":  # the upper half of a float32
+        numbers = (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    else:
+        numbers = np.frombuffer(data, dtype.name)
+    return int(np.isnan(numbers).sum()), int(np.isinf(numbers).sum())
 
 
 def wrong_booleans(opened: OpenShard, entry: TensorEntry, found: FieldBytes) -> Iterator[Problem]:

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from gdsload.system.probe.known_bugs import known_bug
 from gdsload.system.probe.process import Ran, answer_of, module_command, module_environment, run_bounded
 from gdsload.system.probe.result import CufileProbe, Status
 from gdsload.system.probe.tree import Tree
@@ -35,14 +36,23 @@ def _child(file: str, device: str) -> list[str]:
 
 
 def ask_cufile(
-    file: str, device: str = "cuda:0", timeout_s: float = 60.0, *, command: Callable[[str, str], list[str]] = _child
+    file: str,
+    device: str = "cuda:0",
+    timeout_s: float = 60.0,
+    *,
+    command: Callable[[str, str], list[str]] = _child,
+    despite_bugs: bool = False,
 ) -> CufileProbe:
     """Find out in a separate process how cuFile reads a file of this file system into this GPU. Raises nothing.
 
     The file has 4 KiB or more: cuFile reads a part of a block by another path. The process may take `timeout_s`, as
     starting CUDA takes several seconds, and more on a busy machine. `command` makes its command; for tests.
+
+    Nothing is tried where a read is known to hang the machine, unless `despite_bugs` is set.
     """
-    start = time.monotonic()
+    start, bug = time.monotonic(), None if despite_bugs else known_bug(Tree())
+    if bug is not None and bug.hangs:
+        return CufileProbe("skipped", f"{bug.what}. {bug.remedy}")
     try:
         with tempfile.TemporaryDirectory(prefix="gdsload-", ignore_cleanup_errors=True) as folder:
             log = os.path.join(folder, "cufile.log")

@@ -185,8 +185,8 @@ def make_plan(
         DatasetNotFoundError, FormatError: see `ShardDataset`.
     """
     dataset = ShardDataset(path, mmap=False)
-    if not len(dataset):
-        raise OptionError("the dataset has no samples: there is nothing to measure", file=dataset.path)
+    if not (len(dataset) and any(field.ragged or field.row_bytes for field in dataset.schema.values())):
+        raise OptionError("the dataset has no samples with bytes: there is nothing to measure", file=dataset.path)
     if batch_size is None:
         batch_size = min(max(_BATCH_BYTES * len(dataset) // max(dataset.num_bytes, 1), 1), len(dataset))
     found = resolve_device(device)

@@ -48,7 +48,7 @@ def run_bench(plan: BenchPlan, *, progress: Progress | None = None) -> dict[str,
     Returns:
         The record: plain dicts, lists, numbers and texts. ``cold`` and ``hot`` are None if not asked for, or if they
         were not begun; if that state of the cache was not possible, they have no rows, and ``state`` has the reason.
-        ``stopped`` tells after how many turns Ctrl-C came.
+        ``stopped`` tells after how many turns Ctrl-C or SIGTERM came.
 
     Raises:
         ReadError: if a row hands out wrong bytes, or a file cannot be read.
@@ -58,8 +58,9 @@ def run_bench(plan: BenchPlan, *, progress: Progress | None = None) -> dict[str,
         bench = _Bench(plan, progress, stack)
         try:
             bench.run()
-        except KeyboardInterrupt:
-            bench.record["stopped"] = f"after {bench.done} of {bench.of} turns"
+        except KeyboardInterrupt as error:
+            by = "Ctrl-C" if type(error) is KeyboardInterrupt else "SIGTERM"
+            bench.record["stopped"] = f"by {by} after {bench.done} of {bench.of} turns"
         return bench.finished()
 
 
@@ -108,6 +109,9 @@ class _Bench:
             if row.name not in known and not isinstance(row, ControlRow):
                 self._say(f"comparing bytes: {row.name}")
                 record["verified"].append(check_row(row, plan, reference))
+        for row in every:
+            if row.maps:  # pages that a loader has registered stay in the page cache
+                row.close()
         self._limits()
         if plan.cold:
             self._state("cold", cold, self._cold)
@@ -164,9 +168,6 @@ class _Bench:
             yield turn, row
 
     def _cold(self, rows: Sequence[Row]) -> str:
-        for row in rows:
-            if row.maps:
-                row.close()
         most = self._drop()
         self._cold_start()
 

@@ -46,7 +46,7 @@ def make_parser() -> tuple[Parser, Mapping[str, Parser]]:
         prog="gdsload", usage="gdsload COMMAND ...", example=_EXAMPLES,
         description="Batches of tensors from NVMe, by the shortest path.",
     )  # fmt: skip
-    parser.add_argument("--version", action="version", version=f"gdsload {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"gdsload {__version__}")
     commands = parser.add_subparsers(prog="gdsload", metavar="COMMAND", dest="command", help=argparse.SUPPRESS)
     for module in _COMMANDS:
         module.add_to(commands)
@@ -54,7 +54,7 @@ def make_parser() -> tuple[Parser, Mapping[str, Parser]]:
     lines = [str(parser.description)]
     for title, names in _GROUPS.items():
         lines += ["", f"{title}:", *(f"  {name:<12}{helps[name]}" for name in names)]
-    parser.description = "\n".join([*lines, "", "`gdsload COMMAND --help` has the options and examples of a command."])
+    parser.description = "\n".join([*lines, "", "`gdsload help COMMAND` has the options and examples of a command."])
     return parser, commands.choices
 
 
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line after the program's name; None for that of the process.
     """
     safe_streams()
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = _as_options(list(sys.argv[1:] if arguments is None else arguments))
     whole, commands = make_parser()
     if words and words[0] not in commands and not words[0].startswith("-"):
         show_usage(f"there is no command {words[0]!r}", f"{meant(words[0], commands)}`gdsload --help` lists them all.")
@@ -102,7 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             others = {word.partition("=")[0] for word in words if word.startswith("--")}.difference(flags(parser))
             if late is not None and others:
                 late(parser, others)
-            chosen, extras = whole.parse_known_args(words, argparse.Namespace(typed=partial(_typed, parser)))
+            chosen, extras = whole.parse_known_args(
+                words, argparse.Namespace(words=words, typed=partial(_typed, parser))
+            )
             if parser is whole or extras:
                 parser.refuse(extras)
             code: int = chosen.run(chosen)
@@ -116,6 +118,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             show_note("stopped", text)
         return 143 if isinstance(error, Terminated) else 130
     return code
+
+
+def _as_options(words: list[str]) -> list[str]:
+    """The same command line with options for the words `help` and `version`, which people type as often."""
+    if words[:1] == ["help"]:
+        return [*(word for word in words[1:] if word not in ("help", "version")), "--help"]
+    return ["--version", *words[1:]] if words[:1] == ["version"] else words
 
 
 def _typed(parser: Parser, said: str | GdsloadError) -> str:

@@ -1,60 +1,112 @@
-"""`gdsload bench PATH`: how fast a dataset reaches the device, straight and by way of RAM."""
+"""`gdsload bench PATH`: whether GDS helps here, and whether loading is the bottleneck, in two minutes."""
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
+import math
+import os
+import re
+import shlex
+import shutil
 import sys
-from contextlib import closing
-from typing import Any
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from gdsload.backends.names import BACKEND_CHOICES, SUMMARIES
-from gdsload.tools.cli.terminal import Bar, plain, say, table, terminal_width, wrapped
+from gdsload.errors import OptionError, WriteError
+from gdsload.system.units import parse_bytes
+from gdsload.tools.cli.faults import show_note
+from gdsload.tools.cli.terminal import Bar, page_width, paint, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, as_count, as_seconds, meant
 
-_HEADINGS = ("", "GB/s", "quartiles", "of limit", "CPU-s/GB")
-_WIDTH = 80
+if TYPE_CHECKING:
+    from gdsload.tools.bench import BenchPlan
+
+_GDS = ("no", "yes", "unavailable", "worse", "unknown")
+_UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _EXAMPLES = """
-gdsload bench shards/
-gdsload bench shards/ --shuffle full --backends auto,bounce --seconds 5
-gdsload bench shards/ --json > record.json
+gdsload bench shards/                         whether GDS helps here
+gdsload bench --make 8GiB /mnt/nvme           the same without a dataset
+gdsload bench shards/ --step-ms 38            does such a step wait for data?
+gdsload bench shards/ --expect gds=yes        for acceptance tests
+gdsload bench shards/ --json --html bench.html > record.json
 """
 
 
 def add_to(commands: Commands[Parser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "bench", help="measure SSD→VRAM beside SSD→RAM→VRAM, cold and hot", usage="gdsload bench PATH [options]",
-        description="Measure how fast a dataset reaches the device, straight and by way of RAM.", example=_EXAMPLES,
+        "bench", help="find out whether GDS helps, and whether loading is the bottleneck",
+        usage="gdsload bench PATH [options]", example=_EXAMPLES,
+        description="Measure the paths from the drive to the device, cold and hot, beside this\n"
+        "machine's limits, and say whether GDS helps. Bytes are compared first.",
     )  # fmt: skip
-    parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
-    parser.add_argument("--json", action="store_true", help="print the record: conditions, and every trial")
+    parser.add_argument(
+        "path", metavar="PATH", nargs="?", help="a dataset's folder, a folder of safetensors files, or one file"
+    )
+    parser.add_argument(
+        "--make", nargs=2, metavar=("SIZE", "DIR"), help="measure a dataset of SIZE that is made in DIR, and removed"
+    )
+    parser.add_argument(
+        "--row", type=_size, default="150KB", metavar="SIZE", help="bytes of a sample of --make (default: 150KB)"
+    )
+    _add_measure(parser)
+    _add_output(parser)
+    parser.set_defaults(run=_run, names={"backend": "--backends"})
+
+
+def _add_measure(parser: Parser) -> None:
+    """Add the options of what is measured."""
+    parser.add_argument(
+        "--budget", type=_duration, default="2min", metavar="TIME", help="how long it may take (default: 2min)"
+    )
+    parser.add_argument(
+        "--turns", type=as_count, metavar="N", help="turns of each row; with fewer than 8 no verdict (default: 9)"
+    )
+    parser.add_argument("--seconds", type=as_seconds, metavar="S", help="length of a turn, whatever the budget says")
+    parser.add_argument(
+        "--shuffle", choices=("full", "block", "none"),
+        help="the order of samples (default: the one that suits the dataset)",
+    )  # fmt: skip
     parser.add_argument(
         "--batch-size", type=as_count, default=None, metavar="N", help="samples of a batch (default: about 16 MiB)"
     )
-    parser.add_argument(
-        "--shuffle", choices=("none", "full", "block"),
-        help="the order of samples (default: the one that suits the dataset)",
-    )  # fmt: skip
     parser.add_argument("--device", default=None, help="where batches go (default: the accelerator, or the CPU)")
-    parser.add_argument(
-        "--turns", type=as_count, default=9, metavar="N", help="turns of each row (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--budget", type=as_seconds, default=120, metavar="S", help="seconds in all (default: %(default)s)"
-    )
     ways = "; ".join(f"{name}: {summary}" for name, summary in SUMMARIES.items())
     add_list(
         parser, "--backends", one=_backend, metavar="NAME,...",
-        help=f"what is tried (default: all that could be of use). {ways}",
+        help=f"those to measure (default: all that are of use here). {ways}",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=as_seconds, metavar="S", help="seconds of each turn (default: what the budget has)"
+        "--workers", type=as_count, metavar="N", help="processes of torch's loader (default: a core each, at most 16)"
+    )
+    parser.add_argument(
+        "--step-ms", type=as_seconds, metavar="MS", help="time of a training step on a batch, in milliseconds"
     )
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--cold-only", action="store_true", help="only with the shards out of the page cache")
     only.add_argument("--hot-only", action="store_true", help="only with the shards in the page cache")
-    parser.set_defaults(run=_run, names={"backend": "--backends"})
+
+
+def _add_output(parser: Parser) -> None:
+    """Add the options of what is shown."""
+    parser.add_argument(
+        "--expect", action="append", type=_Expectation, metavar="RULE",
+        help="exit with 1 unless it holds: gds=yes, cold>=10 or hot>=40 (GB/s of what `auto` uses); may be repeated",
+    )  # fmt: skip
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print the record: conditions, every turn, the verdict")
+    shown.add_argument("--csv", action="store_true", help="print the rows as CSV")
+    shown.add_argument(
+        "--commands", action="store_true", help="only print commands of fio and gdsio that read in the same way"
+    )
+    parser.add_argument("--html", metavar="FILE", help="also write a page, for a browser")
 
 
 def _backend(text: str) -> str:
@@ -65,53 +117,178 @@ def _backend(text: str) -> str:
     return text
 
 
-def _run(chosen: argparse.Namespace) -> int:
-    with closing(Bar(sys.stderr)) as bar:
-        bar.say("looking at the dataset…")
-        from gdsload.tools.bench import make_plan, plan_text, run_bench
-
-        plan = make_plan(
-            chosen.path,
-            batch_size=chosen.batch_size,
-            shuffle={None: True, "none": False}.get(chosen.shuffle, chosen.shuffle),
-            device=chosen.device,
-            backends=tuple(chosen.backends) if chosen.backends else None,
-            turns=chosen.turns, budget_s=chosen.budget, seconds=chosen.seconds,
-            cold=not chosen.hot_only, hot=not chosen.cold_only,
-        )  # fmt: skip
-        bar.say(plan_text(plan))
-        record = run_bench(plan, progress=lambda what, done, of: bar.show(done, of, what=what))
-    say(json.dumps(record, indent=1) if chosen.json else render_text(record, terminal_width(sys.stdout) or _WIDTH))
-    return 130 if record["stopped"] else 0
+def _size(text: str) -> int:
+    try:
+        return parse_bytes(text, "size", at_least=1)
+    except OptionError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 8GiB, 150KB or a number of bytes") from None
 
 
-def render_text(record: dict[str, Any], width: int = _WIDTH) -> str:
-    """The record for people: a table for each state of the cache, in lines of at most that width."""
-    lines: list[str] = []
-    for name in ("cold", "hot"):
-        found = record[name]
+def _duration(text: str) -> float:
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text)
+    seconds = float(found[1]) * _UNITS.get(found[2], math.nan) if found else math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 2min, 90s or 1h")
+    return seconds
+
+
+class _Expectation:
+    """A rule that a record has to hold.
+
+    Raises:
+        argparse.ArgumentTypeError: if the text is none.
+    """
+
+    def __init__(self, text: str) -> None:
+        found = re.fullmatch(rf"\s*(?:(gds)\s*=\s*({'|'.join(_GDS)})|(cold|hot)\s*>=\s*(\d+(?:\.\d+)?))\s*", text)
         if found is None:
-            continue
-        lines += wrapped(plain(f"{found['state']} ({found['checked']})"), width, rest="  ")
-        lines += table([_HEADINGS, *map(_figures, found["rows"])]) if found["rows"] else []
-        for row in found["rows"]:
-            lines += wrapped(f"warning: {row['name']}: {row['warning']}", width, rest="  ") if row["warning"] else []
-    for note in record["conditions"]["notes"]:
-        lines += wrapped(plain(note), width, first="- ", rest="  ")
-    return "\n".join(lines)
+            known = f"write gds={'|'.join(_GDS)}, 'cold>=10' or 'hot>=40' (GB/s)"
+            raise argparse.ArgumentTypeError(f"{text!r} is no rule; {known}")
+        self._text, self._gds = text.strip(), found[2]
+        self._state: Literal["cold", "hot"] = "hot" if found[3] == "hot" else "cold"
+        self._least = float(found[4] or 0)
+
+    def broken(self, record: dict[str, Any]) -> str:
+        """A sentence on why the record does not hold it; empty if it does."""
+        from gdsload.tools.bench.facts import Facts, rate
+        from gdsload.tools.bench.figures import figure
+
+        if self._gds:
+            found = record["verdict"]
+            same = found["gds"] == self._gds
+            return "" if same else f"{self._text}: it is {found['gds']}. {found['sentence']}"
+        row = Facts(record).chosen(self._state)
+        if row is None:
+            return f"{self._text}: no row was measured"
+        return "" if rate(row) >= self._least else f"{self._text}: {row['name']} gives {figure(rate(row))} GB/s"
 
 
-def _figures(row: dict[str, Any]) -> tuple[str, ...]:
-    rate, share = row["gb_per_s"], row["share_of_limit"]
-    return (
-        plain(row["name"]),
-        _figure(rate["median"]),
-        f"{_figure(rate['q1'])} to {_figure(rate['q3'])}",
-        "" if share is None else f"{share:.0%}",
-        "" if row["cpu_s_per_gb"] is None else _figure(row["cpu_s_per_gb"]),
-    )
+def _run(chosen: argparse.Namespace) -> int:
+    _check(chosen)
+    with closing(Bar(sys.stderr)) as bar:
+        bar.say("starting…")
+        with _dataset(chosen, bar) as path:
+            from gdsload.tools.bench import plan_text, run_bench
+
+            plan = _plan(chosen, path)
+            if chosen.commands:
+                bar.close()
+                _print_commands(plan)
+                return 0
+            bar.close()
+            for line in wrapped(plan_text(plan), terminal_width(sys.stderr), first="plan       ", rest=" " * 11):
+                say(line, sys.stderr)
+            record = run_bench(plan, progress=lambda what, done, of: bar.show(done, of, what=what))
+    return _show(_judged(record, chosen), chosen)
 
 
-def _figure(number: float) -> str:
-    """A number with three significant digits and no exponent."""
-    return f"{number:.0f}" if number >= 1000 else f"{number:.3g}" if number >= 1e-4 or not number else f"{number:.7f}"
+def _check(chosen: argparse.Namespace) -> None:
+    """Refuse what would fail after the measurement, or leaves nothing to measure."""
+    if chosen.path is None and chosen.make is None:
+        raise OptionError("PATH is missing", remedy="Without a dataset: gdsload bench --make 8GiB DIR")
+    if chosen.make is not None:
+        if chosen.path is not None or chosen.commands:
+            raise OptionError("--make takes no PATH and no --commands: its dataset is removed", remedy="Leave one out.")
+        try:
+            chosen.make[0] = _size(chosen.make[0])
+        except argparse.ArgumentTypeError as error:
+            raise OptionError(f"--make: {error}") from None
+    if chosen.html is not None:
+        if os.path.isdir(chosen.html):
+            raise OptionError(f"--html: {chosen.html} is a folder", remedy="Name a file in it.")
+        if not os.path.isdir(os.path.dirname(chosen.html) or "."):
+            raise OptionError(f"--html: {chosen.html} is in no folder that exists", remedy="Make the folder first.")
+
+
+@contextmanager
+def _dataset(chosen: argparse.Namespace, bar: Bar) -> Iterator[str]:
+    """The path of the dataset; one that is made is removed in the end."""
+    if chosen.make is None:
+        yield chosen.path
+        return
+    from gdsload.tools.bench import make_dataset
+
+    size, folder = chosen.make
+    bar.say(f"writing the dataset to {folder}…")
+    path = make_dataset(folder, size, chosen.row)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _plan(chosen: argparse.Namespace, path: str) -> BenchPlan:
+    from gdsload.tools.bench import make_plan
+
+    return make_plan(
+        path, batch_size=chosen.batch_size, shuffle={None: True, "none": False}.get(chosen.shuffle, chosen.shuffle),
+        device=chosen.device, backends=tuple(chosen.backends) if chosen.backends else None,
+        budget_s=chosen.budget,
+        turns=chosen.turns, seconds=chosen.seconds, cold=not chosen.hot_only, hot=not chosen.cold_only,
+        workers=chosen.workers, step_ms=chosen.step_ms,
+    )  # fmt: skip
+
+
+def _print_commands(plan: BenchPlan) -> None:
+    from gdsload.tools.bench.same_pattern import commands, pasteable
+
+    width = page_width()
+    found = commands(plan.files, plan.read_bytes, shuffle=plan.shuffle, device=str(plan.device))
+    notes = {
+        "fio": "O_DIRECT reads into CPU memory; without io_uring: --ioengine=libaio",
+        "gdsio": "cuFile into the GPU; -x 2: by way of CPU memory",
+    }
+    for name, words in found.items():
+        say("\n".join([f"# {notes[name]}", *pasteable(words, width)]))
+
+
+def _judged(record: dict[str, Any], chosen: argparse.Namespace) -> dict[str, Any]:
+    """The record with its command and its verdict."""
+    from gdsload.tools.bench.verdict import verdict
+
+    record["command"] = shlex.join(["gdsload", *chosen.words])
+    if chosen.make is not None:
+        record["dataset"]["made_in"] = chosen.make[1]
+    return record | {"verdict": verdict(record)}
+
+
+def _show(record: dict[str, Any], chosen: argparse.Namespace) -> int:
+    """Print and write what was asked for; the exit code."""
+    from gdsload.tools.bench.page import render_page
+    from gdsload.tools.bench.report import render_text
+
+    if chosen.json:
+        say(json.dumps(record, indent=1))
+    elif chosen.csv:
+        say(_as_csv(record))
+    else:
+        blocks = "utf" in (sys.stdout.encoding or "utf-8").lower()
+        painted = partial(paint, stream=sys.stdout)
+        say(render_text(record, page_width(), blocks=blocks, painted=painted))
+    if chosen.html is not None:
+        try:
+            Path(chosen.html).write_text(render_page(record), encoding="utf-8")
+        except OSError as error:
+            raise WriteError(f"the page cannot be written: {error.strerror}", file=chosen.html) from error
+    if record["stopped"]:
+        show_note("stopped", record["stopped"])
+        return 143 if "SIGTERM" in record["stopped"] else 130
+    broken = [why for rule in chosen.expect or () if (why := rule.broken(record))]
+    for why in broken:
+        show_note("not met", why)
+    return 1 if broken else 0
+
+
+def _as_csv(record: dict[str, Any]) -> str:
+    """A line for each row of both tables."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["state", "name", "gb_per_s", "q1", "q3", "samples_per_s", "p50_ms", "p99_ms", "cpu_s_per_gb",
+                     "share_of_limit", "drive_share"])  # fmt: skip
+    for state in ("cold", "hot"):
+        for row in (record[state] or {"rows": ()})["rows"]:
+            rate, times = row["gb_per_s"], row["batch_ms"] or {}
+            writer.writerow([state, row["name"], rate["median"], rate["q1"], rate["q3"], row["samples_per_s"],
+                             times.get("p50"), times.get("p99"), row["cpu_s_per_gb"], row["share_of_limit"],
+                             row["drive_share"]])  # fmt: skip
+    return text.getvalue().rstrip("\n")

@@ -117,9 +117,10 @@ def _options(chosen: argparse.Namespace) -> ConvertKeywords:
 
 def _dry_run(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
     with closing(Bar(sys.stderr, hidden=chosen.quiet)) as bar:
-        bar.say("looking at the source…")
+        bar.say("starting…")
         from gdsload.conversion.runner import plan
 
+        bar.say("looking at the source…")
         found = plan(chosen.source, **options)
     if chosen.json:
         say(json.dumps(_planned(chosen, found), indent=1, ensure_ascii=False))

@@ -36,9 +36,10 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def _run(chosen: argparse.Namespace) -> int:
     with closing(Bar(sys.stderr)) as bar:
-        bar.say("converting the digits…")
+        bar.say("starting…")
         from gdsload.tools.digits import run_demo
 
+        bar.say("converting the digits…")
         result = run_demo(
             epochs=chosen.epochs, seed=chosen.seed, device=chosen.device, keep=chosen.keep,
             progress=lambda done, of: bar.show(done, of, what=f"epoch {done} of {of}"),

@@ -1,37 +1,39 @@
-"""`gdsload doctor [PATH]`: what keeps data from the GPU here, and what to do about it."""
+"""`gdsload doctor [PATH]`: the path of data to the GPU here, what DMA would take, and the steps to it."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from gdsload.system.paths import refuse_empty
 from gdsload.system.units import counted
-from gdsload.tools.cli.terminal import Bar, paint, plain, say, terminal_width, wrapped
+from gdsload.tools.cli.terminal import Bar, page_width, paint, plain, say, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, as_seconds
 
 if TYPE_CHECKING:
-    from gdsload.tools.doctor import Finding, Report
+    from gdsload.tools.doctor import Finding, Report, Way
 
 _TITLES = {
     "machine": "Machine", "gpu": "GPU", "cufile": "cuFile", "storage": "Storage", "topology": "Topology",
     "memory": "Memory", "packages": "Packages",
 }  # fmt: skip
-_MARKS = {"ok": "ok", "info": "--", "warning": "!", "error": "ERROR", "unknown": "?"}
+_MARKS = {"ok": "ok", "info": "·", "warning": "!", "error": "ERROR", "unknown": "?"}
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red", "unknown": "cyan"}
-_OF_A_GPU = ("gpu", "cufile")
-"""Groups whose findings do not matter without a GPU."""
-_NAME_WIDTH = 14
-_INDENT = " " * 8
+_NAME_WIDTH = 16
 _WIDTH = 80
+_TWO_COLUMNS = 100
+"""The width from which the two ways are side by side."""
 _EXAMPLES = """
 gdsload doctor /data/shards
+gdsload doctor /data/shards --fix                the commands, to paste
 gdsload doctor /data/shards --json > report.json
 gdsload doctor /data/shards --strict             for start scripts
 """
@@ -44,14 +46,19 @@ def add_to(commands: Commands[Parser]) -> None:
     parser = commands.add_parser(
         "doctor", help="say which backend data at a path get on this machine, and why", example=_EXAMPLES,
         usage="gdsload doctor [PATH] [options]",
-        description="Say which backend data at PATH get on this machine, why, and what would make it better.",
+        description="Say which backend data at PATH get on this machine, why, and the steps to GPUDirect Storage.",
     )  # fmt: skip
     parser.add_argument(
         "path", metavar="PATH", nargs="?", default=".", help="where the data are (default: this folder)"
     )
+    parser.add_argument("--fix", action="store_true", help="print the commands of the nearest way, to paste")
+    parser.add_argument("--all", action="store_true", help="list every check")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--device", default=None, help="the GPU, or cpu (default: the current accelerator)")
-    parser.add_argument("--no-probe", action="store_true", help="do not ask cuFile itself")
+    parser.add_argument(
+        "--probe", action=argparse.BooleanOptionalAction, default=None,
+        help="ask cuFile itself (default: unless a read is known to hang this machine)",
+    )  # fmt: skip
     parser.add_argument(
         "--timeout",
         type=as_seconds,
@@ -59,7 +66,6 @@ def add_to(commands: Commands[Parser]) -> None:
         metavar="S",
         help="seconds for each process with CUDA (default: 30)",
     )
-    parser.add_argument("--all", action="store_true", help="list also what does not matter without a GPU")
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless the verdict is gds")
     parser.set_defaults(run=_run)
 
@@ -70,63 +76,190 @@ def _run(chosen: argparse.Namespace) -> int:
         bar.say("asking the machine…")
         from gdsload.tools.doctor import diagnose
 
-        report = diagnose(chosen.path, chosen.device, probe=not chosen.no_probe, timeout_s=chosen.timeout)
+        report = diagnose(chosen.path, chosen.device, probe=chosen.probe, timeout_s=chosen.timeout)
     if chosen.json:
         say(render_json(report))
+    elif chosen.fix:
+        say(render_script(report))
     else:
-        width = terminal_width(sys.stdout) or _WIDTH
+        width = page_width()
         say(render_text(report, width=width, everything=chosen.all, painted=partial(paint, stream=sys.stdout)))
     return 1 if chosen.strict and report.verdict.backend != "gds" else 0
 
 
 def render_json(report: Report) -> str:
-    """The report as JSON: ``machine``, ``findings``, ``verdict``."""
+    """The report as JSON: ``machine``, ``findings``, ``verdict``, ``ways``."""
     tree = {
         "machine": report.machine,
-        "findings": [dataclasses.asdict(finding) for finding in report.findings],
+        "findings": [
+            {name: getattr(one, name) for name in ("check", "severity", "message", "remedy", "evidence")}
+            for one in report.findings
+        ],
         "verdict": dataclasses.asdict(report.verdict),
+        "ways": [
+            {
+                **dataclasses.asdict(way),
+                "steps": [{"check": step.check, **dataclasses.asdict(step.fix)} for step in way.steps],
+            }
+            for way in report.ways
+        ],
     }
     return json.dumps(tree, indent=1)
+
+
+def render_script(report: Report) -> str:
+    """The commands of all steps, as a shell's script."""
+    from gdsload.tools.doctor import script
+
+    lines = script(_shown_ways(report), [one for one in _others(report) if one.bad])
+    return "\n".join(map(plain, lines)) or "# nothing is to be done"
 
 
 def render_text(
     report: Report, *, width: int = _WIDTH, everything: bool = False, painted: Paint = lambda text, _colour: text
 ) -> str:
-    """The report for people: the verdict, what would make it better, and a line for each finding.
+    """The report for people.
+
+    It has the data and the machine, the backend, what is missing for DMA, the ways to it, and what else is not as it
+    should be.
 
     Args:
         report: the report.
         width: how long lines may be.
-        everything: whether facts are listed that do not matter without a GPU.
+        everything: whether every check is listed.
         painted: gives a text a colour.
     """
-    verdict = report.verdict
-    lines = [f"{painted('Verdict:', 'bold')} {painted(verdict.backend, 'bold')}"]
-    lines += wrapped(plain(verdict.why), width, first="  ", rest="  ")
-    if verdict.improvements:
-        lines.append("To make it better:")
-    for count, text in enumerate(verdict.improvements, 1):
-        lines += wrapped(plain(text), width, first=f"  {count}. ", rest="     ")
-    useless = not everything and any(one.check == "gpu.device" and one.severity == "info" for one in report.findings)
-    for group, title in _TITLES.items():
-        found = [finding for finding in report.findings if finding.check.partition(".")[0] == group]
-        shown = found
-        if useless and group in _OF_A_GPU:
-            shown = [one for one in found if one.severity in ("warning", "error") or one.check == "gpu.device"]
-        if found:
-            lines += ["", painted(title, "bold"), *(line for one in shown for line in _lines(one, width, painted))]
-        if len(shown) < len(found):
-            left = counted(len(found) - len(shown), f"{'more ' if shown else ''}check")
-            lines.append(f"   --  {left} for machines with a GPU; --all lists them")
+    verdict, ways, others = report.verdict, _shown_ways(report), _others(report)
+    path = shlex.quote(plain(report.machine["path"]))
+    sections = [
+        ("Data", [_data(report)]),
+        ("Machine", [_machine(report)]),
+        ("You get", [f"{verdict.backend}: {verdict.why}"]),
+        ("Missing", [verdict.missing]),
+        ("Worth it?", [verdict.worth.replace("PATH", path)]),
+    ]
+    lines = [line for title, texts in sections for line in _section(title, texts, width, painted)]
+    if ways:
+        lines += ["", *_section("For GDS", _steps(ways, width - _indent(width)), width, painted, whole=True)]
+        host = "; root is the host's" if report.machine["container"] else ""
+        lines += _section("", [f"`gdsload doctor {path} --fix` prints the commands{host}"], width, painted)
+    if others:
+        lines += ["", painted("Also", "bold"), *(line for one in others for line in _lines(one, width, painted))]
+    fine = sum(one.severity in ("ok", "info") for one in report.findings)
+    if everything:
+        lines += _groups(report.findings, width, painted)
+    else:
+        lines += ["", *_section("Fine", [f"{counted(fine, 'check')} (--all)"], width, painted)]
     return "\n".join(lines)
+
+
+def _shown_ways(report: Report) -> tuple[Way, ...]:
+    return report.ways if report.verdict.backend in ("bounce", "mapped") else ()
+
+
+def _others(report: Report) -> list[Finding]:
+    """Findings that need attention, but those that the ways have."""
+    from gdsload.tools.doctor.ways import CONDITIONS
+
+    steps = [step for way in _shown_ways(report) for step in way.steps]
+    said = {step.check for step in steps} | {"cufile.probe"}
+    said |= {check for way in _shown_ways(report) for check in CONDITIONS[way.name]}
+    found = [one for one in report.findings if one.severity not in ("ok", "info")]
+    if report.verdict.backend == "host":
+        return [one for one in found if not one.check.startswith("cufile.")]
+    return [one for one in found if not (steps and one.check in said) and one.fix not in [step.fix for step in steps]]
+
+
+def _data(report: Report) -> str:
+    machine = report.machine
+    path = next((one.message for one in report.findings if one.check == "storage.path"), machine["path"])
+    on = f" on {machine['device_of_data']}" if machine["device_of_data"] else ""
+    return f"{path}, {machine['filesystem']}{on}" if machine["filesystem"] else path
+
+
+def _machine(report: Report) -> str:
+    machine = report.machine
+    kind = "open" if machine["open_driver"] else "proprietary"
+    words = [
+        machine["gpu"] or "no NVIDIA GPU",
+        f"driver {machine['driver']} ({kind})" if machine["driver"] else "",
+        f"libcufile {machine['libcufile']}" if machine["libcufile"] and machine["gpu"] else "",
+        f"Linux {machine['kernel']}" if machine["kernel"] else "",
+        f"torch {machine['torch']}" if machine["torch"] else "no torch",
+        machine["container"].replace("docker", "container") if machine["container"] else "",
+    ]
+    return ", ".join(filter(None, words))
+
+
+def _indent(width: int) -> int:
+    return 12 if width >= 60 else 2
+
+
+def _section(title: str, texts: Iterable[str], width: int, painted: Paint, *, whole: bool = False) -> list[str]:
+    """Lines with a title beside the first of them, or above them in a narrow terminal; `whole` ones are not broken."""
+    indent = " " * _indent(width)
+    texts = [plain(text) for text in texts if text]
+    lines = [
+        line
+        for text in texts
+        for line in ([indent + text] if whole else wrapped(text, width, first=indent, rest=indent))
+    ]
+    if not lines or not title:
+        return lines
+    if len(indent) <= len(title):
+        return [painted(title, "bold"), *lines]
+    return [painted(title, "bold") + lines[0][len(title) :], *lines[1:]]
+
+
+def _steps(ways: Sequence[Way], width: int) -> list[str]:
+    """The steps of the ways: those of both, then those of each, side by side where there is room."""
+    from gdsload.tools.doctor.ways import TITLES, nearest_first
+
+    common = ways[0].steps[: ways[0].common]
+    lines = wrapped("first, on either way:", width) if common else []
+    lines += _numbered(common, 1, "", width)
+    side = (width - 4) // 2 if width + _indent(width) >= _TWO_COLUMNS else width
+    columns = []
+    for letter, way in zip("AB", ways, strict=False):
+        near = "; nearest" * (way == nearest_first(ways)[0])
+        column = wrapped(f"{letter}. {TITLES[way.name]} ({way.holds} of {way.of} hold{near})", side, rest="   ")
+        failing = [f"not possible here: {plain(text)}" for text in way.obstacles]
+        for text in (*failing, *(f"not known: {plain(text)}" for text in way.unclear)):
+            column += wrapped(text, side, first="   ", rest="   ")
+        own = way.steps[way.common :]
+        column += [] if way.obstacles else _numbered(own, len(common) + 1, letter.lower(), side)
+        columns.append(column)
+    if side == width:
+        return lines + [line for column in columns for line in column]
+    return lines + [f"{left:<{side}}    {right}".rstrip() for left, right in zip_longest(*columns, fillvalue="")]
+
+
+def _numbered(steps: Sequence[Finding], start: int, letter: str, width: int) -> list[str]:
+    lines: list[str] = []
+    for number, step in enumerate(steps, start):
+        first = f"{f'{number}{letter}.':<4}{step.fix.who:<10}"
+        takes = f" ({step.fix.takes})" if step.fix.takes else ""
+        lines += wrapped(
+            plain(step.fix.does + takes), width, first=first, rest=" " * (len(first) if width >= 36 else 4)
+        )
+    return lines
+
+
+def _groups(findings: Sequence[Finding], width: int, painted: Paint) -> list[str]:
+    lines: list[str] = []
+    for group, title in _TITLES.items():
+        found = [finding for finding in findings if finding.check.partition(".")[0] == group]
+        lines += ["", painted(title, "bold"), *(line for one in found for line in _lines(one, width, painted))]
+    return lines
 
 
 def _lines(finding: Finding, width: int, painted: Paint) -> list[str]:
     mark, name = f"{_MARKS[finding.severity]:>5}", f"{finding.check.partition('.')[2]:<{_NAME_WIDTH}}"
     first = f"{mark}  {name} "
-    lines = wrapped(plain(finding.message), width, first=first, rest=" " * len(first))
+    rest = " " * (len(first) if width >= 60 else 7)
+    lines = wrapped(plain(finding.message), width, first=first, rest=rest)
     if finding.severity in _COLOURS:
         lines[0] = painted(mark, _COLOURS[finding.severity]) + lines[0][len(mark) :]
-    if finding.remedy and finding.severity in ("warning", "error"):
-        lines += wrapped(plain(finding.remedy), width, first=f"{_INDENT}-> ", rest=f"{_INDENT}   ")
+    if finding.remedy and finding.severity != "info":
+        lines += wrapped(plain(finding.remedy), width, first="       -> ", rest="          ")
     return lines

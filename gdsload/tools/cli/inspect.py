@@ -5,24 +5,30 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
+from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gdsload.errors import OptionError
+from gdsload.errors import OptionError, WriteError
+from gdsload.loader.described import HEADINGS, field_rows
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.terminal import plain, say, say_wrapped, table
+from gdsload.tools.cli.picks import PICKS, pick_samples
+from gdsload.tools.cli.samples import caption, facts, lines, metadata_lines
+from gdsload.tools.cli.terminal import Bar, plain, say, say_wrapped, table, terminal_width
 from gdsload.tools.cli.usage import Commands, Parser, as_count
 
 if TYPE_CHECKING:
-    from gdsload.loader.dataset import ShardDataset
-    from gdsload.shards.format.schema import Field
+    from gdsload.shards.catalog import Catalog
     from gdsload.tools.doctor.volumes import Volume
 
 
 _EXAMPLES = """
 gdsload inspect shards/
+gdsload inspect shards/ --html card.html
 gdsload inspect shards/ --sample -1
-gdsload inspect shards/ --image image --out sheet.png
+gdsload inspect shards/ --image image --pick class --out sheet.png
 """
 
 
@@ -31,80 +37,101 @@ def add_to(commands: Commands[Parser]) -> None:
     parser = commands.add_parser(
         "inspect", help="show a dataset's fields, shards, counts and sizes", example=_EXAMPLES,
         usage="gdsload inspect PATH [options]",
-        description="Show a dataset's fields, shards, counts and sizes; or a sample; or pictures of some samples.",
+        description="Show a dataset's fields, shards, counts and sizes; or a sample; or pictures of some samples; "
+        "or write all of it as a page.",
     )  # fmt: skip
     or_none = partial(as_count, at_least=0)
     parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--shards", type=or_none, default=10, metavar="N", help="list at most N shards (default: %(default)s)"
     )
-    parser.add_argument("--sample", type=int, metavar="N", help="show this sample; -1 is the last one")
-    parser.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field, from sample N on")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="show this sample; -1 is the last one; with --image: the first"
+    )
+    form.add_argument("--html", metavar="FILE", help="write a page: fields, classes, lengths, pictures and texts")
+    form.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field")
+    parser.add_argument(
+        "--pick", choices=PICKS, help="samples on it: at random, the first, or of each class (default: random)"
+    )
+    parser.add_argument("--count", type=or_none, default=16, metavar="N", help="pictures on it (default: %(default)s)")
     parser.add_argument(
         "--out", metavar="FILE", help="where it goes, by its name PNG, JPEG or other (default: sheet.png)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a FILE that is there")
-    parser.add_argument("--count", type=or_none, default=16, metavar="N", help="pictures on it (default: %(default)s)")
     parser.set_defaults(run=_run)
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    from gdsload.loader.dataset import ShardDataset
-    from gdsload.tools.cli.samples import facts, lines, metadata_lines
-
     if chosen.out is not None and chosen.image is None:
         raise OptionError("--out is for a contact sheet", remedy="Pass --image FIELD, too.")
-    dataset = ShardDataset(chosen.path)
     if chosen.image is not None:
-        return _sheet(dataset, chosen)
+        return _sheet(chosen)
+    if chosen.html is not None:
+        return _card(chosen)
     if chosen.sample is not None:
-        sample = dataset[chosen.sample]
-        if chosen.json:
-            say(json.dumps(facts(sample), indent=1))
-        for line in [] if chosen.json else lines(sample):
-            say_wrapped(line, rest="    ")
-        return 0
+        return _sample(chosen)
+    from gdsload.shards.catalog import open_catalog
+
+    found = open_catalog(chosen.path)
     if chosen.json:
-        say(json.dumps(_tree(dataset), indent=1, ensure_ascii=False))
-        return 0
-    say(plain(dataset.path))
-    count = f"{counted(len(dataset), 'sample')} in {counted(len(dataset.shards), 'shard')}"
-    say(f"{count}, {format_bytes(dataset.num_bytes)}")
-    say(f"digest {dataset.digest}")
-    for names in dataset.stored.packed:
-        say_wrapped(f"stored together: {', '.join(names)}", rest="  ")
-    for line in metadata_lines(dataset.metadata):
-        say_wrapped(line, rest="  ")
-    say("")
-    rows = [("field", "type", "shape of a sample", "bytes a sample")]
-    rows += [(plain(name), _kind(field), _shape(field), _size(field)) for name, field in dataset.schema.items()]
-    _print_table(rows)
-    say("")
-    _print_table([("drive", "shards", "size", ""), *map(_drive, _volumes(dataset))])
-    say("")
-    shown = dataset.shards[: chosen.shards]
-    rows = [("shard", "samples", "size", "")]
-    rows += [(os.path.basename(shard.file), str(shard.samples), format_bytes(shard.bytes), "") for shard in shown]
-    _print_table(rows)
-    if len(shown) < len(dataset.shards):
-        say(f"and {len(dataset.shards) - len(shown)} more")
+        say(json.dumps(_tree(found), indent=1, ensure_ascii=False))
+    else:
+        _show(found, chosen.shards)
     return 0
 
 
-def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
-    from gdsload.tools.cli.samples import caption
+def _sample(chosen: argparse.Namespace) -> int:
+    from gdsload.loader.dataset import ShardDataset
+
+    sample = ShardDataset(chosen.path)[chosen.sample]
+    if chosen.json:
+        say(json.dumps(facts(sample), indent=1))
+    for line in [] if chosen.json else lines(sample):
+        say_wrapped(line, rest="    ")
+    return 0
+
+
+def _show(found: Catalog, shards: int) -> None:
+    """Show the dataset, with at most so many shards by name."""
+    say(plain(found.path))
+    count = f"{counted(found.samples, 'sample')} in {counted(len(found.sources), 'shard')}"
+    say(f"{count}, {format_bytes(found.num_bytes)}")
+    say(f"digest {found.digest}")
+    for names in found.stored.packed:
+        say_wrapped(f"stored together: {', '.join(names)}", rest="  ")
+    for line in metadata_lines(found.metadata):
+        say_wrapped(line, rest="  ")
+    say("")
+    _print_table([HEADINGS[:3], *field_rows(found.schema, {})])
+    say("")
+    _print_table([("drive", "shards", "size"), *map(_drive, _volumes(found.path))])
+    say("")
+    rows = [("shard", "samples", "size")]
+    rows += [
+        (os.path.basename(source.path), str(source.samples), format_bytes(source.file_bytes))
+        for source in found.sources[:shards]
+    ]
+    _print_table(rows)
+    if shards < len(found.sources):
+        say(f"and {len(found.sources) - shards} more")
+
+
+def _sheet(chosen: argparse.Namespace) -> int:
+    from gdsload.loader.dataset import ShardDataset
     from gdsload.tools.cli.sheet import channels_first, pixels, save_sheet
 
     out: str = chosen.out or "sheet.png"
-    if os.path.lexists(out) and not chosen.overwrite:
-        raise OptionError("there is a file already", file=out, remedy="Pass another --out, or --overwrite.")
+    _refuse_what_is_there(out, "--out", chosen)
+    dataset = ShardDataset(chosen.path)
     field = dataset.schema.get(chosen.image)
     if field is None:
         names = ", ".join(map(repr, dataset.schema))
         raise OptionError(f"there is no field {chosen.image!r}", remedy=f"There are {names}.")
     first = channels_first(chosen.image, field)
-    numbers = range(len(dataset))[chosen.sample or 0 :][: chosen.count]
+    how = chosen.pick or ("random" if chosen.sample is None else "first")
+    numbers = pick_samples(dataset, how, chosen.count, first=chosen.sample or 0)
     samples = [(number, dataset[number]) for number in numbers]
     images = [
         (number, image, caption(dataset.metadata, sample, number))
@@ -114,59 +141,75 @@ def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
     if not images:
         raise OptionError("there is no picture to show", file=dataset.path)
     save_sheet([image for _, image, _ in images], [said for _, _, said in images], out, first=first)
-    say(f"{out}: {counted(len(images), 'picture')}, samples {images[0][0]} to {images[-1][0]}")
+    which = {
+        "random": "drawn at random", "class": "drawn at random of each class",
+        "first": f"samples {images[0][0]} to {images[-1][0]}",
+    }  # fmt: skip
+    say(f"{out}: {counted(len(images), 'picture')}, {which[how]}")
     return 0
 
 
-def _tree(dataset: ShardDataset) -> dict[str, object]:
+def _card(chosen: argparse.Namespace) -> int:
+    out: str = chosen.html
+    _refuse_what_is_there(out, "--html", chosen)
+    with closing(Bar(sys.stderr)) as bar:
+        bar.say("starting…")
+        from gdsload.loader.dataset import ShardDataset
+        from gdsload.tools.cli.card import make_card
+
+        bar.say("looking at the samples…")
+        page = make_card(ShardDataset(chosen.path))
+    try:
+        with open(out, "w", encoding="utf-8") as file:
+            file.write(page)
+    except OSError as error:
+        raise WriteError(f"the page cannot be written: {error.strerror}", file=out) from error
+    say(f"{out}: {format_bytes(len(page.encode()))}, to be opened in a browser")
+    return 0
+
+
+def _refuse_what_is_there(out: str, flag: str, chosen: argparse.Namespace) -> None:
+    if os.path.lexists(out) and not chosen.overwrite:
+        raise OptionError("there is a file already", file=out, remedy=f"Pass another {flag}, or --overwrite.")
+
+
+def _tree(found: Catalog) -> dict[str, object]:
     return {
-        "path": dataset.path,
-        "samples": len(dataset),
-        "bytes": dataset.num_bytes,
-        "digest": dataset.digest,
-        "metadata": dataset.metadata,
-        "schema": dataset.schema.to_json(),
-        "packed": [list(names) for names in dataset.stored.packed],
+        "path": found.path,
+        "samples": found.samples,
+        "bytes": found.num_bytes,
+        "digest": found.digest,
+        "metadata": found.metadata,
+        "schema": found.schema.to_json(),
+        "packed": [list(names) for names in found.stored.packed],
         "drives": [
             {"mount": volume.point, "device": volume.device, "shards": volume.shards, "bytes": volume.nbytes}
-            for volume in _volumes(dataset)
+            for volume in _volumes(found.path)
         ],
         "shards": [
-            {"file": os.path.basename(shard.file), "samples": shard.samples, "bytes": shard.bytes}
-            for shard in dataset.shards
+            {"file": os.path.basename(source.path), "samples": source.samples, "bytes": source.file_bytes}
+            for source in found.sources
         ],
     }
 
 
-def _kind(field: Field) -> str:
-    return field.kind if field.is_string else field.dtype.name
-
-
-def _shape(field: Field) -> str:
-    if field.is_string:
-        return "-"
-    return "[" + ", ".join("*" if size is None else str(size) for size in field.shape) + "]"
-
-
-def _size(field: Field) -> str:
-    if field.is_string:
-        return "varies"
-    return f"{field.row_bytes} a row" if field.ragged else str(field.row_bytes)
-
-
-def _volumes(dataset: ShardDataset) -> tuple[Volume, ...]:
+def _volumes(path: str) -> tuple[Volume, ...]:
     """The mounts that the shards are on."""
     from gdsload.tools.doctor.context import locate
     from gdsload.tools.doctor.system import System
 
-    return locate(System(), dataset.path).volumes
+    return locate(System(), path).volumes
 
 
-def _drive(volume: Volume) -> tuple[str, str, str, str]:
+def _drive(volume: Volume) -> tuple[str, str, str]:
     device = f" ({plain(volume.device)})" if volume.device else ""
-    return f"{plain(volume.point)}{device}", str(volume.shards), format_bytes(volume.nbytes), ""
+    return f"{plain(volume.point)}{device}", str(volume.shards), format_bytes(volume.nbytes)
 
 
-def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
-    for line in table(rows):
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print a table; where a terminal is too narrow for it, each row in two lines."""
+    lines, width = table(rows), terminal_width(sys.stdout)
+    if width is not None and max(map(len, lines)) > width:
+        lines = [line for name, *more in rows[1:] for line in (name, f"  {' · '.join(more)}")]
+    for line in lines:
         say(plain(line))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
-
 from gdsload.errors import FormatError
 from gdsload.shards.format.image_header import image_codec, read_image_header
+from gdsload.shards.format.metadata import class_names
 
 _FIRST = 8
 _TEXT = 200
@@ -22,6 +22,8 @@ def facts(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _facts(value: Any) -> dict[str, Any]:
+    import torch
+
     if isinstance(value, str):
         return {"type": "str", "characters": len(value), "text": value}
     if isinstance(value, bytes):
@@ -76,16 +78,17 @@ def _line(found: dict[str, Any]) -> str:
         what = f" ({image['codec']}, {image['width']} × {image['height']})" if image else ""
         return f"bytes, {found['bytes']}{what}: {found['first']}{' …' if found['bytes'] > _FIRST else ''}"
     if not found["shape"]:
-        return f"{found['type']}, {_short(found['first'][0])}"
+        return f"{found['type']}, {short(found['first'][0])}"
     words = [f"{found['type']} [{', '.join(map(str, found['shape']))}]"]
     if "min" in found:
-        words.append(f"{_short(found['min'])} to {_short(found['max'])}, mean {_short(found['mean'])}")
+        words.append(f"{short(found['min'])} to {short(found['max'])}, mean {short(found['mean'])}")
     words += [f"{found[key]} {word}" for key, word in (("nan", "NaN"), ("infinite", "infinite")) if found.get(key)]
-    more = " …" if torch.Size(found["shape"]).numel() > _FIRST else ""
-    return f"{', '.join(words)}: {' '.join(map(_short, found['first']))}{more}"
+    more = " …" if math.prod(found["shape"]) > _FIRST else ""
+    return f"{', '.join(words)}: {' '.join(map(short, found['first']))}{more}"
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A number with four digits at most, if it is no whole one."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -108,10 +111,9 @@ def metadata_lines(metadata: Mapping[str, Any]) -> Iterator[str]:
 
 def caption(metadata: Mapping[str, Any], sample: Mapping[str, Any], number: int) -> str:
     """The caption of a sample's picture: its number, and its class if the dataset names classes."""
-    classes = metadata.get("classes")
-    for field, names in classes.items() if isinstance(classes, Mapping) else ():
+    for field, names in class_names(metadata).items():
         label = getattr(sample.get(field), "ndim", None) == 0 and int(sample[field])
-        if isinstance(names, list) and label is not False and 0 <= label < len(names):
+        if label is not False and 0 <= label < len(names):
             return f"{number} {names[label]}"
     return str(number)
 

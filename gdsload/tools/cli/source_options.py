@@ -17,8 +17,8 @@ from typing import Any
 
 from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import KINDS, source_class
-from gdsload.tools.cli.terminal import paint, say, terminal_width, wrapped
-from gdsload.tools.cli.usage import Parser, flags, meant
+from gdsload.tools.cli.terminal import paint, say, wrapped
+from gdsload.tools.cli.usage import Parser, entry, flags, help_width, meant
 
 _PREFIX = "source:"
 _ENTRY = re.compile(r"^(\*{0,2}\w+): ?(.*)$")
@@ -86,7 +86,8 @@ def _takes(annotation: Any, wanted: type) -> bool:
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
-    return typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    return typing.get_args(annotation) if is_union else (annotation,)
 
 
 def _parameters(kind: str) -> dict[str, inspect.Parameter]:
@@ -112,7 +113,7 @@ class HelpSource(argparse.Action):
 def _kinds() -> Iterator[str]:
     yield "kinds:"
     for kind in KINDS:
-        yield from wrapped(_summary(kind), terminal_width(sys.stdout) or 100, first=f"  {kind:<13}", rest=" " * 15)
+        yield from entry(kind, _summary(kind), 15)
     yield ""
     yield "`gdsload convert --help-source KIND` has the options of a kind."
 
@@ -122,7 +123,7 @@ def _summary(kind: str) -> str:
 
 
 def _described(kind: str) -> Iterator[str]:
-    width = terminal_width(sys.stdout) or 100
+    width = help_width()
     text, arguments = _sections(inspect.getdoc(source_class("", kind)[1]) or "")
     yield f"{kind}:"
     for paragraph in text:
@@ -137,7 +138,7 @@ def _described(kind: str) -> Iterator[str]:
         said = (arguments.get(name) or shared.get(name, "")).rstrip(".").replace("None: ", "without it: ") + shown
         flag = f"--{name.replace('_', '-')}"
         flag += "" if _takes(parameter.annotation, bool) else f" {name.upper()}"
-        yield from wrapped(said, width, first=f"  {flag:<22}  ", rest=" " * 26)
+        yield from entry(flag, said)
     yield ""
     yield from wrapped(f"In Python: gdsload.convert(SOURCE, OUT, kind={kind!r}, NAME=VALUE).", width)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import shutil
 import sys
 import textwrap
 import time
@@ -17,7 +16,9 @@ from gdsload.system.units import counted, format_bytes
 
 _CELLS = 20
 _EVERY_S = 0.1
-_WIDEST = 120
+_LOG_EVERY_S = 30.0
+"""Seconds between the lines of a log. Shorter runs leave none."""
+WIDEST = 120
 """Longer lines are hard to read."""
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1"}
 
@@ -77,14 +78,35 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def columns() -> int:
+    """The number of columns that text is laid out in: COLUMNS, or those of the terminal that shows anything, or 80.
+
+    So ``gdsload doctor | less`` fits the terminal that `less` has.
+    """
+    with contextlib.suppress(ValueError):
+        if (wished := int(os.environ.get("COLUMNS", ""))) > 0:
+            return wished
+    for fd in (1, 2, 0):
+        with contextlib.suppress(OSError):
+            if (found := os.get_terminal_size(fd).columns) > 0:
+                return found
+    return 80
+
+
+def page_width() -> int:
+    """The width of text that people read, wherever it goes."""
+    return min(columns(), WIDEST)
+
+
 def terminal_width(stream: TextIO) -> int | None:
-    """The number of columns of a terminal; None if the stream is none, and programs read it."""
-    return min(shutil.get_terminal_size().columns, _WIDEST) if stream.isatty() else None
+    """The width of lines on a terminal; None if the stream is none, where programs read whole lines."""
+    return page_width() if stream.isatty() else None
 
 
 def paint(text: str, colour: str, stream: TextIO) -> str:
-    """The text in a colour, if the stream shows colours and NO_COLOR is not set."""
-    if not is_terminal(stream) or os.environ.get("NO_COLOR"):
+    """The text in a colour, if the stream shows colours; NO_COLOR forbids them, FORCE_COLOR has them in pipes, too."""
+    wanted = is_terminal(stream) or os.environ.get("FORCE_COLOR", "0") not in ("", "0")
+    if not wanted or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
@@ -113,28 +135,30 @@ def say_wrapped(text: str, *, first: str = "", rest: str = "") -> None:
 
 
 class Bar:
-    """A line that shows the progress of something; on a terminal it is overwritten, elsewhere it is left out.
+    """The progress of something: a line that is overwritten on a terminal; in a log, a line every half minute.
 
     Args:
         stream: where it is shown.
         clock: returns the time in seconds.
-        hidden: whether it is left out on a terminal, too.
+        hidden: whether it is left out.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, *, hidden: bool = False) -> None:
-        self._stream, self._clock, self._shown = stream, clock, is_terminal(stream) and not hidden
+        self._stream, self._clock, self._shown = stream, clock, not hidden
+        self._overwrites = is_terminal(stream)
         self._before: tuple[float, float, int] | None = None
-        self._last = -_EVERY_S
+        self._begun, self._what = clock(), ""
+        self._last = -_EVERY_S if self._overwrites else self._begun
 
     def say(self, text: str) -> None:
-        """Show the present step, at once."""
-        if self._shown:
+        """Show the present step, at once; a log does without."""
+        if self._shown and self._overwrites:
             self._write([plain(text)])
 
     def show(
         self, done: float, of: float, *, what: str = "", samples: int | None = None, nbytes: int | None = None
     ) -> None:
-        """Show the progress, a few times a second at most, and always at the end.
+        """Show the progress, a few times a second at most, and at once at the end and where something else is done.
 
         The time that is left comes first. Parts that do not fit the terminal are left out, the last one first.
 
@@ -146,15 +170,18 @@ class Bar:
             nbytes: how many bytes that was, likewise.
         """
         now = self._clock()
-        if not self._shown or (now - self._last < _EVERY_S and done < of):
-            return
         if self._before is None:  # an earlier run's work does not count for the rate
             self._before = now, done, nbytes or 0
-        self._last = now
+        at_once = self._overwrites and (done >= of or what != self._what)
+        every = _EVERY_S if self._overwrites else _LOG_EVERY_S
+        if not self._shown or (now - self._last < every and not at_once):
+            return
+        self._last, self._what = now, what
         seconds, made = now - self._before[0], done - self._before[1]
         share = min(done / of, 1.0) if of else 1.0
         full, empty = "█░" if "utf" in (self._stream.encoding or "utf-8").lower() else "#."
-        words = [f"{full * int(_CELLS * share):{empty}<{_CELLS}} {int(100 * share)} %"]
+        bar = f"{full * int(_CELLS * share):{empty}<{_CELLS}} " if self._overwrites else ""
+        words = [f"{bar}{int(100 * share)} %"]
         if what:
             words.append(what)
         if samples is not None:
@@ -168,14 +195,17 @@ class Bar:
         self._write(words)
 
     def _write(self, words: list[str]) -> None:
-        width = shutil.get_terminal_size().columns - 1  # a longer line would wrap, and stay
+        if not self._overwrites:
+            self._send(f"after {_duration(self._last - self._begun)}: {', '.join(words)}\n")
+            return
+        width = columns() - 1  # a longer line would wrap, and stay
         while len(", ".join(words)) > width and len(words) > 1:
             words = words[:-1]
         self._send(f"\r\x1b[K{', '.join(words)[:width]}")
 
     def close(self) -> None:
         """Take the line away."""
-        if self._shown:
+        if self._shown and self._overwrites:
             self._send("\r\x1b[K")
 
     def _send(self, text: str) -> None:
@@ -194,6 +224,13 @@ def _duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02} min"
     return f"{whole // 3600}:{whole % 3600 // 60:02} h"
+
+
+def elapsed(seconds: float) -> str:
+    """``"31 ms"``, ``"4.2 s"``, then as whole seconds, minutes and hours."""
+    if seconds < 0.0995:
+        return f"{1000 * seconds:.0f} ms"
+    return f"{seconds:.2g} s" if seconds < 9.95 else _duration(seconds)
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -11,29 +11,64 @@ import json
 import math
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from gdsload.tools.cli.faults import show_usage
-from gdsload.tools.cli.terminal import paint, say, wrapped
+from gdsload.tools.cli.terminal import columns, paint, say, wrapped
 
 Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no other name for what `add_subparsers` returns
 _WIDEST = 100
+_SECOND = 26
+_NARROWEST = 24
+"""Columns that an explanation takes at least; where less is left beside what it explains, it gets lines to itself."""
 _COLUMNS = re.compile(r" +\S.*? {2,}(?=\S)")
+
+
+def help_width() -> int:
+    """The width of all help."""
+    return min(columns(), _WIDEST)
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
     """Help that fits the terminal; lines of descriptions and examples keep their indentation."""
 
     def __init__(self, prog: str) -> None:
-        width = min(shutil.get_terminal_size().columns, _WIDEST)
-        super().__init__(prog, max_help_position=26, width=width)
+        width = help_width()
+        super().__init__(prog, max_help_position=_SECOND if width >= _SECOND + _NARROWEST else 6, width=width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        found = ((line, indent + " " * _second_column(line)) for line in text.splitlines())
-        return "\n".join(one for line, rest in found for one in wrapped(line, width, rest=rest) or [""])
+        return "\n".join(indent + one for line in text.splitlines() for one in _fitted(line, width - len(indent)))
+
+    def _format_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any) -> str:
+        text = super()._format_usage(usage, actions, groups, prefix).strip()
+        return "\n".join([*wrapped(text, self._width, rest=" " * 7), "", ""])
+
+
+def entry(name: str, said: str, second: int = _SECOND) -> list[str]:
+    """Lines of help on something: its name, and what is said of it from a column on, or below it."""
+    width = help_width()
+    if width < second + _NARROWEST:
+        return [f"  {name}", *wrapped(said, width, first=" " * 6, rest=" " * 6)]
+    return wrapped(said, width, first=f"  {name:<{second - 4}}  ", rest=" " * second)
+
+
+def _fitted(line: str, width: int) -> list[str]:
+    """A line of a description or of examples, as lines of a width. Commands stay such that they can be pasted."""
+    second = _second_column(line)
+    left, right = line[:second].rstrip() or line, line[second:] if second else ""
+    if not left.lstrip().startswith("gdsload "):
+        return wrapped(line, width, rest=" " * second) or [""]
+    if right and len(line) > width and width - second < _NARROWEST:
+        return [*wrapped(right, width, first="  # ", rest="  # "), *_fitted(left, width)]
+    if right:
+        return wrapped(line, width, rest=" " * second)
+    if len(left) <= width:
+        return [left]
+    words = re.sub(r"(--\S+) (?!-)", "\\1\N{NO-BREAK SPACE}", left)  # an option's value stays beside it
+    lines = [one.replace("\N{NO-BREAK SPACE}", " ") for one in wrapped(words, width - 2, rest=" " * 6)]
+    return [*(f"{one} \\" for one in lines[:-1]), lines[-1]]
 
 
 def _second_column(line: str) -> int:
@@ -57,14 +92,20 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """Show the help, its headings in bold on a terminal."""
-        stream: Any = file or sys.stdout
         for line in self.format_help().rstrip().splitlines():
             heading = line.endswith(":") and not line.startswith(" ")
-            say(paint(line, "bold", stream) if heading else line, stream)
+            say(paint(line, "bold", file or sys.stdout) if heading else line, file)  # stdout changes if a pipe closes
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print argparse's own messages, such as the version, like all others."""
         say(message.rstrip(), file)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a word that is not among those that an option takes, and name similar ones."""
+        if action.choices is not None and value not in action.choices:
+            known = list(map(str, action.choices))
+            listed = f"there is no {value!r}. {meant(str(value), known)}There are {', '.join(known)}"
+            raise argparse.ArgumentError(action, listed)
 
     def error(self, message: str) -> NoReturn:
         """Show the error, and the command that lists the options; exit code 2."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from gdsload.errors import FormatError, GdsloadError
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.faults import show_fault
-from gdsload.tools.cli.terminal import Bar, paint, plain, say, say_wrapped
+from gdsload.tools.cli.terminal import Bar, elapsed, paint, say, say_wrapped, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser
 
 _SHOWN = 20
@@ -37,6 +38,7 @@ def add_to(commands: Commands[Parser]) -> None:
 def _run(chosen: argparse.Namespace) -> int:
     bar = Bar(sys.stderr)
     bar.say("looking at the shards…")
+    began = time.monotonic()
     try:
         from gdsload.shards.catalog import open_catalog
         from gdsload.shards.verify import verify_shards
@@ -56,19 +58,24 @@ def _run(chosen: argparse.Namespace) -> int:
         return 1
     finally:
         bar.close()
+    seconds = time.monotonic() - began
     if chosen.json:
-        tree = {"ok": True, "path": found.path, "samples": found.samples, **asdict(report)}
+        tree = {"ok": True, "path": found.path, "samples": found.samples, "seconds": seconds, **asdict(report)}
         say(json.dumps(tree, indent=1))
         return 0
-    checked = f"{counted(report.shards, 'shard')}, {format_bytes(report.checked_bytes)} as written"
-    say(f"{paint('ok', 'green', sys.stdout)}  {checked}")
+    said = f"{counted(found.samples, 'sample')}, {counted(report.shards, 'shard')}"
+    if report.checked_bytes:
+        pace = f"{elapsed(seconds)}, {format_bytes(report.checked_bytes / max(seconds, 1e-3))}/s"
+        said += f": {format_bytes(report.checked_bytes)} match their checksums ({pace})"
+    first, *rest = wrapped(said, terminal_width(sys.stdout), first="ok  ", rest="    ")
+    say("\n".join([paint("ok", "green", sys.stdout) + first[2:], *rest]))
     if report.unchecked_bytes:
         say(f"{format_bytes(report.unchecked_bytes)} have no checksums: gdsload did not write them")
     if chosen.deep:
         say(f"all {counted(found.samples, 'sample')} can be made")
         for name in dict.fromkeys([*report.nan, *report.infinite]):
             nan, infinite = report.nan.get(name, 0), report.infinite.get(name, 0)
-            say(f"  field {plain(name)}: {counted(nan, 'value')} NaN, {infinite} infinite")
+            say_wrapped(f"field {name}: {counted(nan, 'value')} NaN, {infinite} infinite", first="  ", rest="    ")
     return 0
 
 

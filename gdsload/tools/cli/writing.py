@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from gdsload.loader.described import field_rows
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.terminal import Bar, say, say_wrapped
+from gdsload.tools.cli.terminal import Bar, elapsed, plain, say, say_wrapped
 from gdsload.tools.cli.usage import add_list
 
 if TYPE_CHECKING:
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from gdsload.conversion.runner import ConvertReport
     from gdsload.errors import Skipped
 
+_FIELDS = 8
 NAMES = {"casts": "--cast"}
 """How options are typed that have other names in Python; for `as_typed`."""
 
@@ -57,10 +62,14 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def run_with_bar(chosen: argparse.Namespace) -> Iterator[RearrangeKeywords]:
-    """Yield the options of the run, and show a bar until it ends."""
+    """Yield the options of the run, and show a bar until it ends; `chosen.began` is when it began."""
     bar = Bar(sys.stderr, hidden=chosen.quiet)
-    bar.say("looking at the source…")
+    bar.say("starting…")
     with closing(bar), _cluster(chosen) as executor:
+        import gdsload.conversion.rearrange  # noqa: F401 - which takes a second, for torch
+
+        bar.say("looking at the source…")
+        chosen.began = time.monotonic()
 
         def show(samples: int, nbytes: int, parts: float, of: int) -> None:
             if samples or parts:
@@ -96,13 +105,45 @@ def summarise(chosen: argparse.Namespace, reports: Sequence[ConvertReport]) -> N
         trees = [as_tree(report, chosen.typed) for report in reports]
         say(json.dumps(trees[0] if len(trees) == 1 else {"ok": True, "datasets": trees}, indent=1))
         return
-    for report in [] if chosen.quiet else reports:
-        count = f"{counted(report.samples, 'sample')} in {counted(report.shards, 'shard')}"
-        say(f"{report.path}: {count}, {format_bytes(report.nbytes)}")
+    if chosen.quiet:
+        return
+    for report in reports:
+        _show(report, time.monotonic() - chosen.began if len(reports) == 1 else None)
         show_notes(report.notes, chosen.typed)
         if report.resumed:
             was = "part was" if report.resumed == 1 else "parts were"
             say(f"{report.resumed} {was} there from an interrupted run")
+    if len(reports) == 1:
+        place = shlex.quote(plain(_short(reports[0].path)))
+        say(f"next: gdsload inspect {place} --html card.html\n      gdsload bench {place}")
+
+
+def _show(report: ConvertReport, seconds: float | None) -> None:
+    """Show a new dataset: its size, how long it took if that is known, and its fields."""
+    from gdsload.shards.catalog import open_catalog
+
+    found = open_catalog(report.path)
+    size = f"{format_bytes(report.nbytes)} in {counted(report.shards, 'shard')}"
+    words = [counted(report.samples, "sample"), size]
+    if seconds is not None:
+        words.append(elapsed(seconds))
+        if not report.resumed:
+            words.append(f"{_figure(report.samples / max(seconds, 1e-3))} samples/s")
+    say_wrapped(f"{_short(report.path)}: {', '.join(words)}", rest="  ")
+    rows = field_rows(found.schema, found.metadata)
+    fields = [f"{name} {kind}{''.join(f' ({one})' for one in classes if one)}" for name, kind, _, *classes in rows]
+    more = [f"{len(fields) - _FIELDS} more"] if len(fields) > _FIELDS else []
+    say_wrapped(" · ".join([*fields[:_FIELDS], *more]), first="  ", rest="  ")
+
+
+def _figure(number: float) -> str:
+    return f"{number:.0f}" if number >= 100 else f"{number:.2g}"
+
+
+def _short(path: str) -> str:
+    """A path from the current folder, if it is in there."""
+    here = os.path.relpath(path)
+    return path if here.startswith(os.pardir) else here
 
 
 def show_notes(notes: Sequence[str], typed: Callable[[str], str]) -> None:

@@ -2,14 +2,19 @@
 
 report = gdsload.tools.doctor.diagnose("shards/")
 report.verdict.backend, report.verdict.why, report.verdict.improvements
-report.findings        # one for each check: check, severity, message, remedy, evidence
+report.findings        # one for each check: check, severity, message, fix, evidence
+report.ways            # to DMA: holds, of, steps, obstacles
 """
 
 from __future__ import annotations
 
 from gdsload.tools.doctor.checkup import CHECKS, diagnose
-from gdsload.tools.doctor.finding import Finding, Report, Severity, Verdict
+from gdsload.tools.doctor.finding import Finding, Fix, Report, Severity, Verdict, Way
 from gdsload.tools.doctor.system import Calls, System
 from gdsload.tools.doctor.verdict import judge
+from gdsload.tools.doctor.ways import find_ways, script
 
-__all__ = ["CHECKS", "Calls", "Finding", "Report", "Severity", "System", "Verdict", "diagnose", "judge"]
+__all__ = [
+    "CHECKS", "Calls", "Finding", "Fix", "Report", "Severity", "System", "Verdict", "Way", "diagnose",
+    "find_ways", "judge", "script",
+]  # fmt: skip

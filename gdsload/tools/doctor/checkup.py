@@ -11,18 +11,20 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
+from gdsload.errors import DatasetNotFoundError
 from gdsload.system.probe import CufileProbe
-from gdsload.system.probe.trial_file import trial_file
+from gdsload.system.probe.known_bugs import driver_version, known_bug
 from gdsload.system.version import __version__
 from gdsload.tools.doctor import (
     cufile_checks,
     gpu_checks,
     machine_checks,
+    nvfs_checks,
     p2p_checks,
     package_checks,
     storage_checks,
@@ -30,14 +32,16 @@ from gdsload.tools.doctor import (
 from gdsload.tools.doctor.context import Context, DataPlace, locate
 from gdsload.tools.doctor.finding import Finding, Report, clip, unknown
 from gdsload.tools.doctor.system import System, TorchBuild
-from gdsload.tools.doctor.trials import FileTrial, GpuTrial
+from gdsload.tools.doctor.trials import FileTrial, GpuTrial, trial_file
 from gdsload.tools.doctor.verdict import judge
+from gdsload.tools.doctor.ways import find_ways
 
 CHECKS = (
     *machine_checks.CHECKS,
     *gpu_checks.CHECKS,
     *cufile_checks.CHECKS,
     *p2p_checks.CHECKS,
+    *nvfs_checks.CHECKS,
     *storage_checks.CHECKS,
     *package_checks.CHECKS,
 )
@@ -77,7 +81,7 @@ def diagnose(
     device: str | None = None,
     *,
     system: System | None = None,
-    probe: bool = True,
+    probe: bool | None = None,
     timeout_s: float = 30.0,
 ) -> Report:
     """Examine this machine for data at a path. Needs no root, leaves no file, and raises no error for a finding.
@@ -86,37 +90,45 @@ def diagnose(
         path: where the data are or will be.
         device: the device, as torch names it; None for the current accelerator.
         system: the machine; None for this one.
-        probe: whether to ask cuFile itself, in a process.
+        probe: whether to ask cuFile itself, in a process; None: unless a read is known to hang this machine.
         timeout_s: seconds that each process with CUDA may take.
+
+    Raises:
+        DatasetNotFoundError: if there is nothing at the path.
     """
     system = system or System()
     start = time.monotonic()
     asked = os.path.join(os.getcwd(), path)  # and not longer: its file system may not answer
     place = _result(_start(lambda: locate(system, asked)), start + _FILES_S, DataPlace(asked, asked, None))
+    if place.exists is False:
+        raise DatasetNotFoundError("there is no such file or folder", file=asked, remedy="Name the folder of the data.")
     build = _result(_start(system.calls.torch_build), start + _FILES_S, TorchBuild("", "", ""))
     gpu, files, found = _trials(system, place, build, device or "", probe=probe, timeout_s=timeout_s)
     context = Context(system, place, build, gpu, files, found, device or "")
     findings = _check(context)
-    return Report(_machine(context), findings, judge(findings))
+    return Report(_machine(context, findings), findings, judge(findings), find_ways(findings))
 
 
 def _trials(
-    system: System, place: DataPlace, build: TorchBuild, wanted: str, *, probe: bool, timeout_s: float
+    system: System, place: DataPlace, build: TorchBuild, wanted: str, *, probe: bool | None, timeout_s: float
 ) -> tuple[GpuTrial, tuple[FileTrial, ...], CufileProbe | None]:
     """Try the GPU, files and cuFile, all at once, with one file of each mount."""
     calls = system.calls
     deadline = time.monotonic() + timeout_s + _FILES_S
     no_gpu = GpuTrial(status="skipped")
     late_gpu = GpuTrial(status="timeout", error="torch and CUDA gave no answer in time")
-    no_probe = CufileProbe("skipped", "there was no answer in time") if probe else None
+    no_probe = None if probe is False else CufileProbe("skipped", "there was no answer in time")
+    bug = known_bug(system.tree)
     ask_gpu = wanted != "cpu" and bool(build.accelerator)
     seen = Context(system, place, build, no_gpu, (), None, wanted).has_gpu
     rank = system.environ.get("LOCAL_RANK", "")
     device = f"cuda:{rank if rank.isdecimal() else 0}" if wanted in ("", "cuda") else wanted
 
     def ask_cufile(file: str) -> CufileProbe | None:
-        if not probe:
+        if probe is False:
             return None
+        if bug is not None and bug.hangs and not probe:
+            return CufileProbe("skipped", bug.what)
         if not ask_gpu and not seen:
             return CufileProbe("skipped", "there is no NVIDIA GPU to read into")
         if not file:
@@ -126,10 +138,7 @@ def _trials(
     def try_all() -> tuple[GpuTrial, tuple[FileTrial, ...], CufileProbe | None]:
         with contextlib.ExitStack() as stack:
             places = [volume.folder if volume.shards else place.real for volume in place.volumes]
-            files = [
-                stack.enter_context(trial_file(system.tree.at(one), may_make=place.exists is True)) or ""
-                for one in places
-            ]
+            files = [stack.enter_context(trial_file(system.tree.at(one))) or "" for one in places]
             gpu = _start(lambda: calls.try_gpu(files[0] if files else "", device, timeout_s) if ask_gpu else no_gpu)
             trials = [_start(partial(calls.try_file, file) if file else FileTrial) for file in files]
             probes = [_start(partial(ask_cufile, file)) for file in files]
@@ -165,20 +174,27 @@ def _attempt(check: Callable[[Context], Finding], context: Context) -> Finding:
         return unknown(f"the check gave no result: {clip(f'{type(error).__name__}: {error}')}")
 
 
-def _machine(context: Context) -> dict[str, Any]:
+def _machine(context: Context, findings: Iterable[Finding]) -> dict[str, Any]:
     """Facts for the head of the report; the same keys on every machine."""
     tree, mount = context.system.tree, context.place.mount
+    driver, is_open = driver_version(tree)
+    library = next(one.evidence.get("version") for one in findings if one.check == "cufile.library")
+    address = context.gpu_address()
     return {
         "gdsload": __version__,
         "path": context.place.path,
         "device": context.device or None,
         "kernel": clip(tree.text("/proc/sys/kernel/osrelease", 256) or ""),
         "architecture": context.system.architecture,
+        "container": context.container or None,
         "python": platform.python_version(),
         "torch": context.torch.version,
         "cuda": context.torch.cuda or None,
-        "driver": gpu_checks.driver_version(context)[0] or None,
-        "gpu": clip(context.gpu_name()) or None,
+        "driver": driver or None,
+        "open_driver": is_open,
+        "gpu": clip(context.gpu_name()) or (address and f"NVIDIA GPU at {address}") or None,
+        "libcufile": library or None,
         "filesystem": clip(mount.kind) if mount else None,
+        "device_of_data": clip(context.place.volumes[0].device) if context.place.volumes else None,
         "drives": [block.name for block in context.place.drives],
     }

@@ -6,12 +6,15 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gdsload.system.probe import CufileProbe
+from gdsload.system.probe.known_bugs import KnownBug, known_bug
 from gdsload.system.probe.library import Config, read_config
 from gdsload.system.probe.mounts import Mount
 from gdsload.tools.doctor.block import BlockDevice
-from gdsload.tools.doctor.finding import Finding, joined
+from gdsload.tools.doctor.finding import Finding, Fix, info, joined, ok, unknown, warning
+from gdsload.tools.doctor.libraries import Library, find_libraries
 from gdsload.tools.doctor.system import System, TorchBuild
 from gdsload.tools.doctor.trials import FileTrial, GpuTrial
 from gdsload.tools.doctor.volumes import Volume, shard_files, volumes_of
@@ -21,13 +24,26 @@ _MODEL = re.compile(r"^Model:\s*(.+)$", re.MULTILINE)
 _BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
+_WORDS = ("docker", "kubepods", "containerd", "libpod", "lxc", "garden")
+_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER")
+
+
+def container_signs(system: System) -> list[str]:
+    """Signs that this is a container."""
+    groups = system.tree.text("/proc/1/cgroup") or ""
+    signs = [path for path in ("/.dockerenv", "/run/.containerenv") if system.tree.exists(path)]
+    signs += [f"/proc/1/cgroup says {word}" for word in _WORDS if word in groups]
+    signs += [f"{name} is set" for name in _VARIABLES if system.environ.get(name)]
+    return signs + ["the kernel is gVisor"] * ("gVisor" in (system.tree.text("/proc/version") or ""))
+
+
 @dataclass(frozen=True, slots=True)
 class DataPlace:
     """The place of the data: a path, and the mounts that its shards are on.
 
     Attributes:
         path: the path asked about, absolute.
-        real: the same without links; the nearest folder that exists if it does not.
+        real: the same without links.
         exists: whether it does; None if the file system did not answer.
         volumes: the mounts that the shards are on; of a place without shards its own.
         lost: links to shards that lead nowhere.
@@ -74,18 +90,15 @@ def locate(system: System, path: str) -> DataPlace:
     """Find out where a path is; may wait as long as its file system does."""
     tree = system.tree
     whole = os.path.join(os.getcwd(), path)
-    real, exists = tree.resolve(whole), True
+    real = tree.resolve(whole)
     if real is None:
-        exists, real = False, whole
-        while real != "/" and tree.resolve(real) is None:
-            real = os.path.dirname(real)
-        real = tree.resolve(real) or real
-    files = list(shard_files(tree, real)) if exists else []
+        return DataPlace(whole, whole, exists=False)
+    files = list(shard_files(tree, real))
     there = [file for file in files if file is not None]
     volumes = volumes_of(there or [(real, 0)], system.calls.number, tree)
     if not there:
         volumes = tuple(replace(volume, shards=0) for volume in volumes)
-    return DataPlace(whole, real, exists, volumes, len(files) - len(there))
+    return DataPlace(whole, real, True, volumes, len(files) - len(there))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +143,23 @@ class Context:
         return read_config(self.system.tree, self.system.environ)
 
     @property
+    def properties(self) -> dict[str, Any]:
+        """The properties in it."""
+        found = self.config.values.get("properties")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def wants_p2p(self) -> bool:
+        """True if P2PDMA is switched on."""
+        variable = self.system.environ.get("CUFILE_USE_PCIP2PDMA", "")
+        return self.properties.get("use_pci_p2pdma") is True or variable.lower() in ("1", "true")
+
+    @property
+    def bug(self) -> KnownBug | None:
+        """A known bug of nvidia-fs that this machine has."""
+        return known_bug(self.system.tree)
+
+    @property
     def wants_host(self) -> bool:
         """True if the CPU was asked for."""
         return self.device == "cpu"
@@ -172,9 +202,34 @@ class Context:
     @property
     def nvfs(self) -> bool:
         """True if nvidia-fs is loaded."""
-        return self.system.tree.exists("/proc/driver/nvidia-fs/devcount") or self.system.tree.exists(
-            "/proc/driver/nvidia-fs/version"
-        )
+        return any(self.system.tree.exists(f"/proc/driver/nvidia-fs/{name}") for name in ("devcount", "version"))
+
+    @property
+    def libraries(self) -> list[Library]:
+        """Every libcufile that loaders could find."""
+        return find_libraries(self.system.tree, self.system.environ, self.system.site_folders)
+
+    @property
+    def container(self) -> str:
+        """``kubernetes``, ``apptainer`` or ``docker`` for any other container; empty outside of them."""
+        signs = " ".join(container_signs(self.system))
+        kinds = (("kube", "kubernetes"), ("KUBERNETES", "kubernetes"), ("APPTAINER", "apptainer"))
+        return next((kind for word, kind in kinds if word in signs), "docker" if signs else "")
+
+
+def trouble(context: Context, message: str, fix: Fix | str = "", **evidence: Any) -> Finding:
+    """A warning if there is an NVIDIA GPU; without one it does not matter."""
+    return (warning if context.has_gpu else info)(message, fix, **evidence)
+
+
+def condition(context: Context, holds: bool | None, message: str, fix: Fix | str = "", **evidence: Any) -> Finding:
+    """A condition of a way to DMA; None: not known. No warning without a GPU, nor where DMA works."""
+    evidence["fulfilled"] = holds
+    if holds:
+        return ok(message, **evidence)
+    if not context.has_gpu or (context.probe is not None and context.probe.proven):
+        return info(message, fix, **evidence)
+    return (unknown if holds is None else warning)(message, fix, **evidence)
 
 
 def on_each(check: Callable[[Context], Finding]) -> Callable[[Context], Finding]:

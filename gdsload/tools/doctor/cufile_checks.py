@@ -1,122 +1,142 @@
-"""Checks of cuFile: the library, its driver, its configuration, and its actual paths."""
+"""Checks of cuFile: the library, its configuration, and its actual paths."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
 
-from gdsload.system.probe.library import find_libraries
-from gdsload.tools.doctor.context import Context, on_each
-from gdsload.tools.doctor.finding import Finding, clip, info, ok, unknown, warning
+from gdsload.tools.doctor.context import Context, on_each, trouble
+from gdsload.tools.doctor.finding import Finding, Fix, clip, info, ok, quoted, unknown
+from gdsload.tools.doctor.libraries import missing_libraries
+from gdsload.tools.doctor.package_checks import extra
 
 _REMEDIES = {
-    "HANDLE_NOT_REGISTERED": "Most often the udev record is missing: see cufile.udev.",
-    "INTERNAL_ERROR": "The file system is none that cuFile knows: see storage.filesystem.",
-    "DRIVER_NOT_INITIALIZED": "Load nvidia-fs (sudo modprobe nvidia-fs), or set up P2PDMA.",
-    "IO_NOT_SUPPORTED": "cuFile's log says why; see storage.filesystem and the p2p conditions.",
-    "GPU_MEMORY_PINNING_FAILED": "Free BAR1 memory: nvidia-smi -q -d MEMORY shows who has it.",
+    "HANDLE_NOT_REGISTERED": "Most often the udev record is missing: see cufile.udev",
+    "INTERNAL_ERROR": "cuFile does not know the file system: see storage.filesystem",
+    "DRIVER_NOT_INITIALIZED": "Set up one of the two ways",
+    "IO_NOT_SUPPORTED": "cuFile's log (--json) has the reason; see storage.filesystem",
+    "GPU_MEMORY_PINNING_FAILED": "Free BAR1 memory: nvidia-smi -q -d MEMORY shows its users",
 }
-
-
-def _trouble(context: Context, message: str, remedy: str, **evidence: Any) -> Finding:
-    """A warning if there is a GPU; without one it does not matter."""
-    return warning(message, remedy, **evidence) if context.has_gpu else info(message, **evidence)
+_LIBRARIES = ("libudev.so.1", "libmount.so.1")
+"""Libraries that cuFile loads itself, without an error where one is missing."""
+_UDEV = {
+    "docker": "# docker run -v /run/udev:/run/udev:ro ...",
+    "apptainer": "# apptainer run --nv --bind /run/udev:/run/udev:ro ...",
+    "kubernetes": "# volumes: [{name: udev, hostPath: {path: /run/udev}}]\n"
+    "# volumeMounts: [{name: udev, mountPath: /run/udev, readOnly: true}]",
+}
+_UNREAD_FROM = (1, 17)
+"""The first libcufile without CUFILE_ALLOW_COMPAT_MODE: 1.13 to 1.16 have the word in them, 1.17 to 1.20 do not."""
 
 
 def library(context: Context) -> Finding:
     """The libcufile that is loaded or installed."""
-    system = context.system
-    found = find_libraries(system.tree, system.environ, system.site_folders)
-    evidence: dict[str, Any] = {"libraries": [{"path": item.path, "version": item.version} for item in found]}
-    if context.probe is not None and context.probe.library:
-        evidence |= {"loaded": context.probe.library, "version": context.probe.version}
-        return ok(f"libcufile {clip(context.probe.version)}: {clip(context.probe.library)}", **evidence)
-    if found:
-        return ok(f"libcufile {found[0].version or '(version unknown)'}: {clip(found[0].path)}", **evidence)
-    return _trouble(context, "there is no libcufile", 'Install it: pip install "gdsload[cu13]" or [cu12].', **evidence)
+    found, probe = context.libraries, context.probe
+    path, version = _loaded(context)
+    evidence: dict[str, Any] = {
+        "libraries": [{"path": item.path, "version": item.version} for item in found], "version": clip(version)
+    }  # fmt: skip
+    if probe is not None and probe.library:
+        evidence["loaded"] = probe.library
+    if not path:
+        return trouble(context, "there is no libcufile", extra(context), **evidence)
+    others = [clip(item.path) for item in found if item.path != path]
+    more = f"; {len(others)} more: {clip(', '.join(others), 200)}" if others else ""
+    return ok(f"libcufile {clip(version) or '(version unknown)'}: {clip(path)}{more}", **evidence)
+
+
+def _loaded(context: Context) -> tuple[str, str]:
+    """Path and version of the libcufile that the probe has loaded, or else of the first one that is found."""
+    probe, found = context.probe, context.libraries
+    if probe is not None and probe.library:
+        return probe.library, probe.version
+    return (found[0].path, found[0].version) if found else ("", "")
+
+
+def system_libraries(context: Context) -> Finding:
+    """The libraries that cuFile loads when it opens: without them it does not know drives and mounts."""
+    missing = missing_libraries(context.system.tree, _LIBRARIES)
+    if not missing:
+        return ok(f"{' and '.join(_LIBRARIES)} are there", missing=[])
+    install = "apt-get install -y libudev1 libmount1 || dnf install -y systemd-libs libmount"
+    fix = Fix("Install libudev and libmount", "root", "", (f"sudo sh -c '{install}'",))
+    if context.container:
+        fix = Fix("Add libudev and libmount to the image", "container", "a new image", (f"# RUN {install}",))
+    return trouble(context, f"cuFile needs {' and '.join(missing)} to recognise drives", fix, missing=missing)
 
 
 def probe(context: Context) -> Finding:
     """The result of cuFile's read of a file at the path, by its own counters."""
     found = context.probe
     if found is None:
-        return unknown("cuFile was not asked", "Run the doctor without --no-probe.", status="skipped", proven=False)
+        return unknown("cuFile was not asked (--no-probe)", "Leave --no-probe out", status="skipped", proven=False)
     evidence: dict[str, Any] = {**dataclasses.asdict(found), "proven": found.proven, "path": found.path}
     if found.proven:
         return ok(f"cuFile read {found.read_bytes} bytes by DMA ({found.path}), by its own counters", **evidence)
     if found.status == "ok" and found.path == "unknown":
-        return _trouble(
-            context,
-            "cuFile reads, but by which path is unknown: its counters cannot be read",
-            'Install cuda-bindings: pip install "gdsload[cu13]" or [cu12].',
-            **evidence,
-        )
+        message = "cuFile reads, but by which path is unknown: its counters cannot be read"
+        return trouble(context, message, extra(context), **evidence)
     if found.status == "ok":
-        return _trouble(
-            context,
-            f"cuFile reads through the CPU here ({found.path}: {found.posix_reads} reads), not by DMA",
-            "Load nvidia-fs, or fulfil the p2p conditions below; the file system must be one that cuFile supports. "
-            "gdscheck -p of the CUDA toolkit shows whether the IOMMU or BAR1 prevents DMA.",
-            **evidence,
-        )
-    if found.status in ("missing", "skipped"):
+        message = f"cuFile reads through the CPU here ({found.path}), not by DMA"
+        fix = "Set up one of the two ways. `gdscheck -p` of the CUDA toolkit shows whether the IOMMU prevents DMA"
+        return trouble(context, message, fix, **evidence)
+    if found.status == "missing":
         return info(f"cuFile could not be asked: {clip(found.reason, 200)}", **evidence)
-    message = f"cuFile was asked ({found.status}): {clip(found.reason, 200)}"
-    remedy = _REMEDIES.get(found.error, "See the evidence (--json) for cuFile's own log.")
+    if found.status == "skipped":
+        bug = context.bug is not None and context.bug.hangs
+        fix = "Pass --probe to ask it all the same" if bug else ""
+        return (unknown if bug else info)(f"cuFile was not asked: {clip(found.reason, 300)}", fix, **evidence)
+    ended = "cuFile crashed: " if found.status == "crashed" else "cuFile: "
+    fix = _REMEDIES.get(found.error, "The evidence (--json) has cuFile's own log")
     if found.status == "timeout" and found.stage == "driver-open" and not context.system.tree.exists("/proc/modules"):
         # Without /proc/modules (gVisor, kernels without modules) 1.19 and 1.20 were seen to spin in cuFileDriverOpen.
-        remedy = "Use an older libcufile (1.15 opens where there is no /proc/modules), or a kernel with modules."
-    return _trouble(context, message, remedy, **evidence)
-
-
-def nvidia_fs(context: Context) -> Finding:
-    """The nvidia-fs kernel module, which is one of the two ways of DMA."""
-    tree, folder = context.system.tree, "/proc/driver/nvidia-fs"
-    version = (tree.text(f"{folder}/version") or "").rpartition(":")[2].strip()
-    evidence: dict[str, Any] = {
-        "loaded": context.nvfs, "version": clip(version), "devices": tree.number(f"{folder}/devcount"),
-        "nodes": tree.exists("/dev/nvidia-fs0"),
-    }  # fmt: skip
-    if context.nvfs:
-        if not evidence["nodes"]:
-            return _trouble(
-                context,
-                f"nvidia-fs {clip(version)} is loaded, but there is no /dev/nvidia-fs0 here",
-                "In a container: start it with NVIDIA_GDS=enabled, or pass --device /dev/nvidia-fs0 and its siblings.",
-                **evidence,
-            )
-        return ok(f"nvidia-fs {clip(version)} is loaded", **evidence)
-    return info("nvidia-fs is not loaded; DMA then needs all p2p conditions below", **evidence)
+        fix = "Use an older libcufile (1.15 opens where there is no /proc/modules), or a kernel with modules"
+    return trouble(context, f"{ended}{clip(found.reason, 200)}", fix, **evidence)
 
 
 def config(context: Context) -> Finding:
     """The configuration that cuFile reads."""
     found, environ = context.config, context.system.environ
-    properties = found.values.get("properties")
-    properties = properties if isinstance(properties, dict) else {}
     wanted = ("allow_compat_mode", "force_compat_mode", "use_pci_p2pdma")
-    settings = {name: properties[name] for name in wanted if isinstance(properties.get(name), bool)}
+    settings = {name: context.properties[name] for name in wanted if isinstance(context.properties.get(name), bool)}
     evidence: dict[str, Any] = {"file": found.path, "exists": found.text is not None, "properties": settings}
+    file = clip(found.path)
     if found.error:
-        return _trouble(context, f"{clip(found.path)} is no valid JSON: {clip(found.error)}", "Mend it.", **evidence)
+        fix = Fix(f"Mend {file}", commands=(f"python3 -m json.tool {quoted(found.path)}",))
+        return trouble(context, f"{file} is no valid JSON: {clip(found.error)}", fix, **evidence)
     if found.text is None and "CUFILE_ENV_PATH_JSON" in environ:
-        remedy = "Name an existing file, or unset CUFILE_ENV_PATH_JSON."
-        return _trouble(
-            context,
-            f"CUFILE_ENV_PATH_JSON names {clip(found.path)}, which cannot be read",
-            remedy,
-            **evidence,
-        )
-    forced = environ.get("CUFILE_FORCE_COMPAT_MODE", "").lower() in ("1", "true")
-    if settings.get("force_compat_mode") or forced:
-        return _trouble(context, "cuFile's compat mode is forced: no DMA", "Take force_compat_mode out.", **evidence)
+        fix = Fix("Unset CUFILE_ENV_PATH_JSON, or name a file", commands=("unset CUFILE_ENV_PATH_JSON",))
+        return trouble(context, f"CUFILE_ENV_PATH_JSON names {file}, which cannot be read", fix, **evidence)
+    if settings.get("force_compat_mode") or environ.get("CUFILE_FORCE_COMPAT_MODE", "").lower() in ("1", "true"):
+        fix = Fix(f"Take force_compat_mode out of {file}", commands=("unset CUFILE_FORCE_COMPAT_MODE",))
+        return trouble(context, "cuFile's compat mode is forced: no DMA", fix, **evidence)
+    fabrics = [block.name for block in context.place.drives if block.transport not in ("pcie", "")]
+    if fabrics and context.wants_p2p:
+        fix = Fix(f"Set use_pci_p2pdma to false in {file}", commands=("unset CUFILE_USE_PCIP2PDMA",))
+        message = f"use_pci_p2pdma is on: cuFile's reads of {fabrics[0]}, an NVMe-oF drive, fail with I/O errors"
+        return trouble(context, message, fix, **evidence)
     if found.text is None:
-        return ok(
-            "there is no cufile.json, so cuFile uses its defaults (compat mode allowed, no P2PDMA)",
-            **evidence,
-        )
-    return ok(f"{clip(found.path)}: {json.dumps(settings)}", **evidence)
+        return ok("there is no cufile.json, so cuFile uses its defaults (compat mode allowed, no P2PDMA)", **evidence)
+    return ok(f"{file}: {json.dumps(settings)}", **evidence)
+
+
+def variables(context: Context) -> Finding:
+    """The environment variables of cuFile that are set, and one that only older versions read."""
+    known = {name: clip(value) for name, value in context.system.environ.items() if name.startswith("CUFILE_")}
+    named = ", ".join(f"{name}={value}" for name, value in sorted(known.items()))
+    name, version = "CUFILE_ALLOW_COMPAT_MODE", re.match(r"(\d{1,3})\.(\d{1,3})", _loaded(context)[1])
+    if name not in known:
+        return ok(named or "no variable of cuFile's is set", variables=known)
+    if version is None:
+        message = f"{named}: libcufile reads {name} up to 1.16 alone, and its version is not known"
+        return info(message, variables=known, read=None)
+    if (int(version[1]), int(version[2])) < _UNREAD_FROM:
+        return ok(f"{named}: libcufile {version[0]} reads it", variables=known, read=True)
+    fix = Fix(f"Set allow_compat_mode in {clip(context.config.path)} instead", commands=(f"unset {name}",))
+    message = f"{name} is set, but libcufile {version[0]} no longer reads it (1.16 did)"
+    return trouble(context, message, fix, variables=known, read=False)
 
 
 def udev(context: Context) -> Finding:
@@ -124,36 +144,38 @@ def udev(context: Context) -> Finding:
     tree, mount = context.system.tree, context.place.mount
     if mount is None or not context.place.stack:
         return info("no block device, so no udev record to look for", path="", exists=None)
-    number = context.place.stack[0].number or mount.number
-    path = f"/run/udev/data/b{number}"
+    block = context.place.stack[0]
+    path = f"/run/udev/data/b{block.number or mount.number}"
     record = tree.text(path)
-    evidence: dict[str, Any] = {
-        "path": path,
-        "exists": record is not None,
-        "device": context.place.stack[0].name,
-    }
     usage = next((line[15:] for line in (record or "").splitlines() if line.startswith("E:ID_FS_USAGE=")), None)
     usage = None if usage is None else clip(usage)
-    evidence["ID_FS_USAGE"] = usage
+    evidence: dict[str, Any] = {
+        "path": path, "exists": record is not None, "device": block.name, "ID_FS_USAGE": usage
+    }  # fmt: skip
     if usage is not None:
         return ok(f"{path} says ID_FS_USAGE", **evidence)
-    line = f'printf "E:ID_FS_TYPE={clip(mount.kind, 20)}\\nE:ID_FS_USAGE=filesystem\\n" > {path}'
+    kind = re.sub(r"[^\w.-]", "", mount.kind[:20])  # goes into a shell's command
+    line = f'printf "E:ID_FS_TYPE={kind}\\nE:ID_FS_USAGE=filesystem\\n" > {path}'
     by_hand = f"mkdir -p /run/udev/data && {line}"
-    if not tree.exists("/run/udev"):
-        message = "/run/udev is missing, so cuFile cannot register files (HANDLE_NOT_REGISTERED)"
-        remedy = f"Start the container with -v /run/udev:/run/udev:ro. Where that is impossible, as root: {by_hand}"
-    else:
-        message = f"{path} " + ("has no ID_FS_USAGE" if record is not None else "is missing")
-        message += ", so cuFile cannot register files (HANDLE_NOT_REGISTERED)"
-        name = context.place.stack[0].name
-        remedy = f"sudo udevadm trigger --action=change /dev/{name}; where there is no udev, as root: {by_hand}"
-    return _trouble(context, message, remedy, **evidence)
+    refuses = "so cuFile cannot register files (HANDLE_NOT_REGISTERED)"
+    if tree.exists("/run/udev"):
+        message = f"{path} {'has no ID_FS_USAGE' if record is not None else 'is missing'}, {refuses}"
+        trigger = f"sudo udevadm trigger --action=change /dev/{block.name} || sudo sh -c '{by_hand}'"
+        return trouble(context, message, Fix("Have udev write its record again", "root", "", (trigger,)), **evidence)
+    fix = Fix("Write the record by hand, since there is no udev here", "root", "", (f"sudo sh -c '{by_hand}'",))
+    if context.container:
+        lines = (*_UDEV[context.container].split("\n"), f"# or, as root in the container: {by_hand}")
+        fix = Fix("Start the container with -v /run/udev:/run/udev:ro", "container", "a restart of it", lines)
+        if context.container != "docker":
+            fix = dataclasses.replace(fix, does="Mount the host's /run/udev into the container, read-only")
+    return trouble(context, f"/run/udev is missing, {refuses}", fix, **evidence)
 
 
 CHECKS = (
     ("cufile.library", library),
+    ("cufile.system-libraries", system_libraries),
     ("cufile.probe", probe),
-    ("cufile.nvidia-fs", nvidia_fs),
     ("cufile.config", config),
+    ("cufile.variables", variables),
     ("cufile.udev", on_each(udev)),
 )

@@ -5,28 +5,24 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from gdsload.system.probe.known_bugs import driver_version
 from gdsload.system.units import format_bytes
-from gdsload.tools.doctor.context import Context
-from gdsload.tools.doctor.finding import Finding, clip, error, info, ok, unknown, warning
+from gdsload.tools.doctor.context import Context, trouble
+from gdsload.tools.doctor.finding import Finding, Fix, clip, error, info, ok, unknown, warning
+from gdsload.tools.doctor.p2p_checks import OPEN_DRIVER, registry_dwords
 
-_VERSION = re.compile(r"\b(\d{3,4}(?:\.\d+){1,2})\b")
-
-
-def driver_version(context: Context) -> tuple[str, bool]:
-    """Version of the NVIDIA kernel driver (empty if there is none), and whether it is the open one.
-
-    From the first line of /proc/driver/nvidia/version: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570".
-    """
-    text = (context.system.tree.text("/proc/driver/nvidia/version") or "").partition("\n")[0]
-    match = _VERSION.search(text)
-    return (match[1] if match else ""), "Open Kernel Module" in text
+_VIRTUAL = re.compile(r"-\d{1,3}[ABCQ]$")
+"""The end of a vGPU's name, such as that of ``NVIDIA A100-40C``."""
+_BEFORE_ADA = re.compile(r"\b[AMPTV]\d")
+_FEW_BYTES = 64 * 2**20
+_SMALL_BYTES = 2**30
 
 
 def driver(context: Context) -> Finding:
     """The NVIDIA kernel driver."""
     tree = context.system.tree
     text = tree.text("/proc/driver/nvidia/version")
-    version, is_open = driver_version(context)
+    version, is_open = driver_version(tree)
     evidence: dict[str, Any] = {"version": version, "open": is_open, "address": context.gpu_address()}
     if version:
         return ok(f"NVIDIA driver {version}, {'open' if is_open else 'proprietary'} kernel module", **evidence)
@@ -37,11 +33,12 @@ def driver(context: Context) -> Finding:
     if context.gpu.kind == "cuda" and not context.gpu.error:
         return info("torch uses a GPU, but /proc/driver/nvidia is hidden (a sandbox, perhaps)", **evidence)
     if context.gpu_address() and not context.wants_host:
-        return error(
-            f"there is an NVIDIA GPU at {context.gpu_address()}, but its driver is not loaded",
-            "Install the NVIDIA driver, or start the container with GPUs (docker run --gpus all ...).",
-            **evidence,
-        )
+        fix = Fix("Install the NVIDIA driver", "root", "", OPEN_DRIVER.commands[:1])
+        if context.container:
+            line = "# docker run --gpus all ...   or Kubernetes: resources: {limits: {nvidia.com/gpu: 1}}"
+            fix = Fix("Start the container with GPUs", "container", "a restart of it", (line,))
+        message = f"there is an NVIDIA GPU at {context.gpu_address()}, but its driver is not loaded"
+        return error(message, fix, **evidence)
     return info("no NVIDIA driver and no NVIDIA GPU", **evidence)
 
 
@@ -58,18 +55,16 @@ def device(context: Context) -> Finding:
     if not build.accelerator:
         message = f"torch {build.version} is built for the CPU alone"
         if context.has_gpu or context.device:
-            return error(
-                message,
-                "Install a torch built for CUDA: https://pytorch.org/get-started/locally/",
-                **evidence,
-            )
+            return error(message, "Install a torch for CUDA: https://pytorch.org/get-started/locally/", **evidence)
         return info(message, **evidence)
     if gpu.status == "timeout":
-        return error(clip(gpu.error), "Look into the kernel's log for NVRM and Xid messages (sudo dmesg).", **evidence)
+        fix = Fix("Look for NVRM and Xid in the kernel's log", "root", "", ("sudo dmesg | grep -E 'NVRM|Xid'",))
+        return error(clip(gpu.error), fix, **evidence)
     if gpu.error:
         message = f"torch cannot use {context.device or 'a GPU'}: {clip(gpu.error, 200)}"
         if context.has_gpu or gpu.kind or context.device:
-            return error(message, "See that nvidia-smi works here, and what CUDA_VISIBLE_DEVICES says.", **evidence)
+            lines = ("nvidia-smi", 'echo "$CUDA_VISIBLE_DEVICES"')
+            return error(message, Fix("See that nvidia-smi works, and lists this GPU", commands=lines), **evidence)
         return info(message, **evidence)
     if gpu.kind == "cuda":
         return ok(f"{clip(gpu.name)}, {format_bytes(gpu.total_bytes)}, torch {build.version}", **evidence)
@@ -79,25 +74,89 @@ def device(context: Context) -> Finding:
 
 
 def mapping(context: Context) -> Finding:
-    """The registration of a file's pages with CUDA, which the `mapped` backend needs."""
+    """The registration of a file's pages with CUDA, which the `mapped` backend needs, and the rate of their copies."""
     gpu = context.gpu
-    evidence: dict[str, Any] = {"registered": gpu.registered, "error": gpu.register_error}
+    evidence: dict[str, Any] = {
+        "registered": gpu.registered, "error": gpu.register_error, "slow": gpu.slow, "coherent": gpu.coherent,
+        "mapped_rate": gpu.mapped_rate, "pinned_rate": gpu.pinned_rate,
+    }  # fmt: skip
+    mapped, pinned = f"{gpu.mapped_rate / 1e9:.3g} GB/s", f"{gpu.pinned_rate / 1e9:.3g}"
+    if gpu.slow:
+        message = f"the GPU copies pages of files at {mapped}, and pinned memory at {pinned}: `bounce` is used"
+        return info(message, **evidence)
     if gpu.registered:
-        return ok("a read-only page of a file here was registered with CUDA", **evidence)
+        rate = f"; the GPU copies them at {mapped}, and pinned memory at {pinned}" if gpu.mapped_rate else ""
+        return ok(f"read-only pages of a file here were registered with CUDA{rate}", **evidence)
     if gpu.registered is None:
-        why = (
-            "there is no usable CUDA GPU" if gpu.kind != "cuda" or gpu.error else "there is no file here to try it with"
-        )
+        no_gpu = gpu.kind != "cuda" or gpu.error
+        why = "there is no usable CUDA GPU" if no_gpu else "there is no file here to try it with"
         return info(f"registering pages of files with CUDA was not tried: {why}", **evidence)
     return warning(
         f"pages of files here cannot be registered with CUDA: {clip(gpu.register_error)}",
-        "Use local ext4, XFS or tmpfs, and an up-to-date driver and kernel; without it, bytes are copied by the CPU.",
+        "Use local ext4, XFS or tmpfs, and a newer driver and kernel; without it, bytes are copied by the CPU",
         **evidence,
     )
+
+
+def bar1(context: Context) -> Finding:
+    """BAR1, the window of the GPU's memory that drives write into: its size, and what is free of it."""
+    gpu, total = context.gpu, context.gpu.bar1_bytes or _bar1_by_sysfs(context)
+    free = gpu.bar1_free if gpu.bar1_bytes else None
+    evidence: dict[str, Any] = {"bytes": total, "free_bytes": free}
+    if not total:
+        return info("the size of BAR1 is not visible", **evidence)
+    if total < _SMALL_BYTES:
+        fix = Fix("Switch Resizable BAR and Above 4G Decoding on in the firmware", "root", "a reboot")
+        return trouble(context, f"BAR1 has {format_bytes(total)}, too few for cuFile's buffers", fix, **evidence)
+    static = "RMForceStaticBar1=1" in (registry_dwords(context) or "")  # then all of it is in use, and shared
+    if free is not None and free < _FEW_BYTES and not static:
+        fix = Fix("End the processes that hold BAR1", commands=("nvidia-smi -q -d MEMORY,PIDS",))
+        message = f"only {format_bytes(free)} of {format_bytes(total)} of BAR1 are free: cuFile cannot register memory"
+        return trouble(context, message, fix, **evidence)
+    left = f", {format_bytes(free)} free" if free is not None and not static else ""
+    return ok(f"BAR1 has {format_bytes(total)}{left}", **evidence)
+
+
+def _bar1_by_sysfs(context: Context) -> int:
+    lines = (context.system.tree.text(f"/sys/bus/pci/devices/{context.gpu_address()}/resource") or "").splitlines()
+    words = lines[1].split() if len(lines) > 1 else []
+    if len(words) < 2 or not all(re.fullmatch(r"0x[0-9a-f]{1,16}", word) for word in words[:2]):
+        return 0
+    first, last = int(words[0], 16), int(words[1], 16)
+    return last - first + 1 if last > first else 0
+
+
+def part(context: Context) -> Finding:
+    """MIG and vGPU: a part of a GPU."""
+    name, tree = context.gpu_name(), context.system.tree
+    mig = (
+        context.gpu.mig
+        or " MIG " in f"{name} "
+        or any(
+            child.startswith("gi")
+            for gpu in tree.names("/proc/driver/nvidia/capabilities")
+            for child in tree.names(f"/proc/driver/nvidia/capabilities/{gpu}/mig")
+        )
+    )
+    evidence = {"mig": mig, "virtual": context.gpu.virtual or bool(_VIRTUAL.search(name))}
+    if evidence["virtual"] and _BEFORE_ADA.search(name):
+        fix = Fix("Pass a whole GPU through to the machine, or use one from Ada on", "root", "a new virtual machine")
+        message = f"{clip(name)} is a vGPU of a model before Ada, for which there is no GDS"
+        return trouble(context, message, fix, **evidence)
+    if mig:
+        message = (
+            f"{clip(name)} has MIG on, and NVIDIA's documents do not say that GDS works on slices: see cufile.probe"
+        )
+        return info(message, **evidence)
+    if evidence["virtual"]:
+        return info(f"{clip(name)} is a vGPU: GDS takes the open driver", **evidence)
+    return ok("neither MIG nor vGPU", **evidence)
 
 
 CHECKS = (
     ("gpu.driver", driver),
     ("gpu.device", device),
     ("gpu.mapping", mapping),
+    ("gpu.bar1", bar1),
+    ("gpu.slice", part),
 )

@@ -6,18 +6,20 @@ Runs in a separate process, because a sick driver hangs in the first call. Answe
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import mmap
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
+from gdsload.system.mapped_rate import TRIED_BYTES, copy_rates, is_coherent, slow_pages
 from gdsload.system.probe.process import write_answer
+from gdsload.system.streams import register_host, unregister_host
 from gdsload.tools.doctor.trials import GpuTrial
-
-_READ_ONLY = 8  # cudaHostRegisterReadOnly, driver_types.h
 
 
 def _try(file: str, device: str) -> GpuTrial:
@@ -36,10 +38,29 @@ def _try(file: str, device: str) -> GpuTrial:
     except Exception as error:
         return GpuTrial(kind, error=str(error).strip().partition("\n")[0][:300] or type(error).__name__)
     trial = GpuTrial(kind, found.name, _address(found), int(found.total_memory))
-    if kind != "cuda" or not file:
+    if kind != "cuda":
         return trial
-    wrong = _register(file)
-    return dataclasses.replace(trial, registered=not wrong, register_error=wrong)
+    trial = dataclasses.replace(trial, **_by_nvml(trial.address))
+    return dataclasses.replace(trial, **_register(file)) if file else trial
+
+
+def _by_nvml(address: str) -> dict[str, Any]:
+    """BAR1, MIG and vGPU, where nvidia-ml-py is installed."""
+    found: dict[str, Any] = {}
+    with suppress(Exception):
+        pynvml: Any = importlib.import_module("pynvml")
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByPciBusId(address.encode())
+        with suppress(pynvml.NVMLError):
+            bar1 = pynvml.nvmlDeviceGetBAR1MemoryInfo(handle)
+            found |= {"bar1_bytes": int(bar1.bar1Total), "bar1_free": int(bar1.bar1Free)}
+        with suppress(pynvml.NVMLError):
+            found["mig"] = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+        with suppress(pynvml.NVMLError):
+            mode = pynvml.nvmlDeviceGetVirtualizationMode(handle)
+            found["virtual"] = mode == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU
+    return found
 
 
 def _address(found: Any) -> str:
@@ -49,22 +70,24 @@ def _address(found: Any) -> str:
     return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
 
 
-def _register(file: str) -> str:
-    """Register a page of the file as the `mapped` backend does, and give it back; returns the error, or nothing."""
+def _register(file: str) -> dict[str, Any]:
+    """Register the beginning of a file as the `mapped` backend does, copy it, and give it back."""
     try:
         with open(file, "rb") as opened:
-            size = min(os.fstat(opened.fileno()).st_size, mmap.PAGESIZE)
+            size = min(os.fstat(opened.fileno()).st_size, TRIED_BYTES)
             mapped = mmap.mmap(opened.fileno(), size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
     except (OSError, ValueError) as error:
-        return str(error)
+        return {"registered": False, "register_error": str(error)}
     page = np.frombuffer(mapped, np.uint8)
-    address = int(page.__array_interface__["data"][0])
-    runtime: Any = torch.cuda.cudart()
-    code = int(runtime.cudaHostRegister(address, size, _READ_ONLY))
-    if code:
-        return f"cudaHostRegister: {runtime.cudaGetErrorString(runtime.cudaError(code))} ({code})"
-    runtime.cudaHostUnregister(address)
-    return ""
+    address, device = int(page.__array_interface__["data"][0]), torch.device("cuda", torch.cuda.current_device())
+    if wrong := register_host(device, address, size, read_only=True):
+        return {"registered": False, "register_error": wrong}
+    found: dict[str, Any] = {"registered": True, "coherent": is_coherent(device)}
+    if size == TRIED_BYTES:
+        found["mapped_rate"], found["pinned_rate"] = copy_rates(device, address, size)
+        found["slow"] = bool(slow_pages(device, address, size))
+    unregister_host(device, address)
+    return found
 
 
 def main(arguments: list[str]) -> None:

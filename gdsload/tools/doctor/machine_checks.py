@@ -7,30 +7,26 @@ and `lspci -vv` the switches between them.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
+from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import cgroup_limit, memory_room
 from gdsload.system.units import format_bytes
-from gdsload.tools.doctor.context import Context
-from gdsload.tools.doctor.finding import Finding, clip, info, ok, unknown, warning
+from gdsload.tools.doctor.context import Context, container_signs, trouble
+from gdsload.tools.doctor.finding import Finding, Fix, clip, info, ok, unknown, warning
 
-_WORDS = ("docker", "kubepods", "containerd", "libpod", "lxc", "garden")
-_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER")
+_FEW = 4
+"""Processors below which a time limit slows the threads that read."""
 
 
 def container(context: Context) -> Finding:
     """Signs of a container."""
-    tree, environ = context.system.tree, context.system.environ
-    groups = tree.text("/proc/1/cgroup") or ""
-    signs = [path for path in ("/.dockerenv", "/run/.containerenv") if tree.exists(path)]
-    signs += [f"/proc/1/cgroup says {word}" for word in _WORDS if word in groups]
-    signs += [f"{name} is set" for name in _VARIABLES if environ.get(name)]
-    if "gVisor" in (tree.text("/proc/version") or ""):
-        signs.append("the kernel is gVisor")
+    signs = container_signs(context.system)
     if not signs:
         return ok("no sign of a container", signs=[])
-    message = f"this is a container ({', '.join(signs)}): what it does not show may still be there"
-    return info(message, signs=signs)
+    return info(f"this is a container ({', '.join(signs)}): it may hide parts of the machine", signs=signs)
 
 
 def wsl(context: Context) -> Finding:
@@ -39,8 +35,45 @@ def wsl(context: Context) -> Finding:
     release = tree.text("/proc/sys/kernel/osrelease", 256) or ""
     if "microsoft" not in release.lower() and not tree.exists("/dev/dxg"):
         return ok("not WSL", release=clip(release))
-    remedy = "Run on Linux itself for DMA; keep the data inside WSL's own file system, not under /mnt."
-    return warning("this is WSL: cuFile cannot work by DMA", remedy, release=clip(release))
+    fix = Fix("Run on Linux itself; within WSL keep the data in its own file system, not under /mnt")
+    return warning("this is WSL: cuFile cannot work by DMA", fix, release=clip(release))
+
+
+def processors(context: Context) -> Finding:
+    """The processors that this process may use: its affinity, and the time limit of its control groups."""
+    tree = context.system.tree
+    status = tree.text("/proc/self/status") or ""
+    match = re.search(r"^Cpus_allowed_list:\s*([\d,-]{1,4096})$", status, re.MULTILINE | re.ASCII)
+    ranges = [part.partition("-") for part in match[1].split(",")] if match else []
+    allowed = sum(int(last or first) - int(first) + 1 for first, _, last in ranges if first.isdecimal()) or None
+    quota = min(_quotas(tree), default=None)
+    usable = min((count for count in (allowed, quota) if count), default=None)
+    evidence: dict[str, Any] = {"allowed": allowed, "quota": quota}
+    if usable is None:
+        return unknown("how many processors this process may use cannot be read", **evidence)
+    if quota is not None and quota == usable:
+        message = f"the control group gives this process the time of {quota:g} processors (cpu.max)"
+        line = "# docker run --cpus 8 ...   or Kubernetes: resources: {limits: {cpu: 8}}"
+        fix = Fix("Give the container 8 processors for each GPU", "container", "a restart of it", (line,))
+        return (warning if context.has_gpu and quota < _FEW else info)(message, fix, **evidence)
+    return ok(f"{usable:g} processors", **evidence)
+
+
+def _quotas(tree: Tree) -> Iterator[float]:
+    """The processors that each control group of this process has time for, v2 or v1."""
+    for line in (tree.text("/proc/self/cgroup") or "").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        v2 = number == "0" and not controllers
+        if not v2 and "cpu" not in controllers.split(","):
+            continue
+        parts = [part for part in path.split("/") if part not in ("", ".", "..")][:32]
+        for depth in range(len(parts) + 1):
+            group = "/".join(["/sys/fs/cgroup" if v2 else "/sys/fs/cgroup/cpu", *parts[:depth]])
+            names = ("cpu.max",) if v2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            words = " ".join(tree.text(f"{group}/{name}", 64) or "" for name in names).split()
+            if len(words) == 2 and all(word.isascii() and word.isdecimal() for word in words) and int(words[1]):
+                yield int(words[0]) / int(words[1])
 
 
 def page_cache(context: Context) -> Finding:
@@ -59,13 +92,19 @@ def page_cache(context: Context) -> Finding:
     both = f"{format_bytes(size)} of data, {format_bytes(room)} of memory{limited}"
     if size <= room:
         return ok(f"{both}: they fit into the page cache", **evidence)
-    remedy = "Raise the container's memory limit, if the host has more: pages of files count towards it."
+    remedy = "Raise the container's memory limit, if the host has more: pages of files count towards it"
     return info(f"{both}: they do not fit, so epochs read the drive", remedy if limited else "", **evidence)
 
 
 def _node(context: Context, address: str) -> int | None:
     node = context.system.tree.number(f"/sys/bus/pci/devices/{address}/numa_node")
     return node if node is not None and node >= 0 else None  # -1: the firmware does not say
+
+
+def _root(context: Context, address: str) -> str:
+    """The root complex that a device is below, such as ``pci0000:00``; empty if it is not known."""
+    path = context.system.tree.resolve(f"/sys/bus/pci/devices/{address}") if address else None
+    return next((part for part in (path or "").split("/") if part.startswith("pci")), "")
 
 
 def drives(context: Context) -> Finding:
@@ -82,9 +121,14 @@ def drives(context: Context) -> Finding:
     gpu, home = next(iter(gpus.items()), ("", None))
     nodes = {address: node for mount in mounts for address, node in mount["drives"].items()}
     far = [f"drive {address} on {node}" for address, node in nodes.items() if None not in (node, home) and node != home]
+    near = Fix("Use a GPU near the drive (nvidia-smi topo -m), or put the data on a drive near this GPU")
     if far:
-        remedy = "Use a GPU on the drive's NUMA node (nvidia-smi topo -m), or put the data on a drive near this GPU."
-        return warning(f"GPU {gpu} is on NUMA node {home}, but {', '.join(far)}", remedy, **evidence)
+        return warning(f"GPU {gpu} is on NUMA node {home}, but {', '.join(far)}", near, **evidence)
+    roots = {address: _root(context, address) for address in (gpu, *nodes)}
+    other = [address for address in nodes if gpu and roots[address] and roots[gpu] and roots[address] != roots[gpu]]
+    if other and not (context.probe is not None and context.probe.proven):
+        message = f"GPU {gpu} and drive {', '.join(other)} have different root complexes: cuFile may refuse DMA"
+        return trouble(context, message, near, **evidence)
     if len(mounts) > 1:
         listed = [f"{clip(one['mount'])} {one['shards']} shards on {clip(one['device'])}" for one in mounts]
         return info(f"{len(mounts)} mounts: {', '.join(listed)}", **evidence)
@@ -96,6 +140,7 @@ def drives(context: Context) -> Finding:
 CHECKS = (
     ("machine.container", container),
     ("machine.wsl", wsl),
+    ("machine.processors", processors),
     ("memory.page-cache", page_cache),
     ("topology.drives", drives),
 )

@@ -6,192 +6,149 @@ From NVIDIA's "GDS Support for NVMe" and the chapter on NVMe P2PDMA of its GPUDi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
-from gdsload.tools.doctor.context import Context, on_each
-from gdsload.tools.doctor.finding import Finding, clip, info, ok, unknown, warning
-from gdsload.tools.doctor.gpu_checks import driver_version
+from gdsload.system.probe.known_bugs import driver_version
+from gdsload.tools.doctor.context import Context, condition, on_each
+from gdsload.tools.doctor.finding import INITRAMFS, REBOOT, Finding, Fix, clip
 
 _KERNEL = (6, 2)
 _DRIVER = 565
 _GPUS = ("A100", "A40", "L4", "L40S", "H100", "H200", "B100", "B200", "B300")
 _DWORDS = ("RMForceStaticBar1=1", "RmForceDisableIomapWC=1")
+_OPTIONS = f'options nvidia NVreg_RegistryDwords="{";".join(_DWORDS)};"'
 _SYMBOLS = (b"p2pdma_pgmap_ops", b"pci_p2pdma_add_resource")
 """The one that the guide names, which not every kernel lists, and a function beside it."""
-_SYMBOLS_LIMIT_BYTES = 64 * 2**20
+SYMBOLS_LIMIT_BYTES = 64 * 2**20
+OPEN_DRIVER = Fix(
+    "Install the open NVIDIA kernel modules, 570 or later", "root", "a reboot",
+    ("sudo apt install nvidia-open || sudo dnf install nvidia-open  # from NVIDIA's CUDA repository", REBOOT),
+)  # fmt: skip
 
 
-def _fails(context: Context, message: str, remedy: str, **evidence: Any) -> Finding:
-    """A condition that fails: a warning if it matters, a fact if there is nvidia-fs or no GPU."""
-    evidence["fulfilled"] = False
-    if context.nvfs or not context.has_gpu:
-        return info(message, **evidence)
-    return warning(message, remedy, **evidence)
+def gpu(context: Context) -> Finding:
+    """A GPU in NVIDIA's supported list."""
+    name = clip(context.gpu_name())
+    if not name:
+        return condition(context, None, "the GPU's model is not known", name="")
+    words = re.findall(r"[A-Z]+\d+[A-Z]*", name.upper())
+    if "GH200" in words or "GB200" in words or not any(word in _GPUS for word in words):
+        message = f"NVIDIA does not list {name} for P2PDMA ({', '.join(_GPUS)}); nvidia-fs may work"
+        return condition(context, False, message, name=name)
+    return condition(context, True, name, name=name)
 
 
-def _holds(message: str, **evidence: Any) -> Finding:
-    return ok(message, fulfilled=True, **evidence)
-
-
-def _unclear(context: Context, message: str, **evidence: Any) -> Finding:
-    evidence["fulfilled"] = None
-    return unknown(message, **evidence) if context.has_gpu and not context.nvfs else info(message, **evidence)
+def drive(context: Context) -> Finding:
+    """A plain local NVMe drive: no RAID, no NVMe over fabrics."""
+    stack, drives = context.place.stack, context.place.drives
+    evidence: dict[str, Any] = {"stack": [f"{block.name} ({block.kind})" for block in stack]}
+    local = Fix("Put the data on a local NVMe drive")
+    if not stack:
+        return condition(context, False, "the data are on no block device", local, **evidence)
+    raid = next((block for block in stack if block.kind == "md"), None)
+    if raid is not None:
+        message = f"{raid.name} is md {clip(raid.detail)}, which P2PDMA cannot do"
+        fix = Fix("Mount the drives one by one: gdsload reads several folders at once", "root", "copying the data")
+        return condition(context, False, message, fix, **evidence)
+    bad = [block for block in drives if block.kind != "nvme" or block.transport not in ("pcie", "")]
+    if bad:
+        kind = f"{bad[0].kind} {bad[0].transport}".strip()
+        return condition(context, False, f"{bad[0].name} is {kind}, not a local NVMe drive", local, **evidence)
+    return condition(context, True, f"{', '.join(block.name for block in drives)}: NVMe on PCIe", **evidence)
 
 
 def kernel(context: Context) -> Finding:
-    """Linux 6.2 or later."""
-    release = context.system.tree.text("/proc/sys/kernel/osrelease", 256) or ""
-    match = re.match(r"(\d{1,4})\.(\d{1,4})", release)
+    """Linux 6.2 or later; Red Hat's kernels have older numbers and newer parts, but for 9.5."""
+    release = clip(context.system.tree.text("/proc/sys/kernel/osrelease", 256) or "")
+    match, red_hat = re.match(r"(\d{1,4})\.(\d{1,4})", release), re.search(r"\.el(\d{1,2})(?:_(\d{1,2}))?", release)
     if match is None:
-        return _unclear(context, "the kernel's version cannot be read", release=clip(release))
-    if (int(match[1]), int(match[2])) >= _KERNEL:
-        return _holds(f"Linux {clip(release)}", release=clip(release))
-    return _fails(
-        context, f"Linux {clip(release)} is older than 6.2", "Boot Linux 6.2 or later.", release=clip(release)
-    )
+        return condition(context, None, "the kernel's version cannot be read", release=release)
+    if red_hat and red_hat.groups() == ("9", "5") and context.system.architecture == "x86_64":
+        fix = Fix("Boot a kernel of RHEL 9.6 or later", "root", "a reboot", ("sudo dnf upgrade kernel", REBOOT))
+        message = f"Linux {release}: NVIDIA does not support P2PDMA on RHEL 9.5"
+        return condition(context, False, message, fix, release=release)
+    if red_hat or (int(match[1]), int(match[2])) >= _KERNEL:
+        return condition(context, True, f"Linux {release}", release=release)
+    fix = Fix("Boot Linux 6.2 or later", "root", "a reboot")
+    return condition(context, False, f"Linux {release} is older than 6.2", fix, release=release)
 
 
 def option(context: Context) -> Finding:
     """A kernel built with CONFIG_PCI_P2PDMA, by its symbols, as NVIDIA's guide looks for it."""
-    symbols = context.system.tree.data("/proc/kallsyms", _SYMBOLS_LIMIT_BYTES)
+    symbols = context.system.tree.data("/proc/kallsyms", SYMBOLS_LIMIT_BYTES)
     if not symbols:
-        return _unclear(context, "the kernel's symbols cannot be read")
-    if any(name in symbols for name in _SYMBOLS):
-        return _holds("the kernel has CONFIG_PCI_P2PDMA, by its symbols")
-    return _fails(
-        context,
-        "the kernel has no CONFIG_PCI_P2PDMA, by its symbols",
-        "Boot a kernel built with CONFIG_PCI_P2PDMA=y.",
-    )
+        return condition(context, None, "the kernel's symbols cannot be read")
+    found = any(name in symbols for name in _SYMBOLS)
+    fix = Fix("Boot a kernel built with CONFIG_PCI_P2PDMA=y", "root", "a reboot")
+    return condition(context, found, f"the kernel has {'' if found else 'no '}CONFIG_PCI_P2PDMA, by its symbols", fix)
 
 
 def driver(context: Context) -> Finding:
     """The open NVIDIA kernel driver, 565 or later."""
-    version, is_open = driver_version(context)
+    version, is_open = driver_version(context.system.tree)
     evidence: dict[str, Any] = {"version": version, "open": is_open}
     if not version:
-        return _unclear(context, "the NVIDIA driver's version is not known", **evidence)
+        return condition(context, None, "the NVIDIA driver's version is not known", **evidence)
     if not is_open:
-        remedy = "Install the open kernel modules of the NVIDIA driver (nvidia-open), 570 or later."
-        return _fails(context, f"the NVIDIA driver {version} is not the open one", remedy, **evidence)
+        return condition(context, False, f"the NVIDIA driver {version} is not the open one", OPEN_DRIVER, **evidence)
     if int(version.partition(".")[0]) < _DRIVER:
-        remedy = "Install version 570 or later of the NVIDIA driver."
-        return _fails(context, f"the NVIDIA driver {version} is older than 565", remedy, **evidence)
-    return _holds(f"open NVIDIA driver {version}", **evidence)
+        return condition(context, False, f"the NVIDIA driver {version} is older than 565", OPEN_DRIVER, **evidence)
+    return condition(context, True, f"open NVIDIA driver {version}", **evidence)
 
 
 def static_bar1(context: Context) -> Finding:
     """The driver's registry keys, from its `params`: the parameter in sysfs is empty even when it is in force."""
     if context.system.architecture not in ("x86_64", "AMD64"):
-        return _holds(f"needs no registry keys on {clip(context.system.architecture)}", dwords="")
-    text = context.system.tree.text("/proc/driver/nvidia/params")
-    if text is None:
-        return _unclear(context, "/proc/driver/nvidia/params cannot be read", dwords="")
-    line = next((line for line in text.splitlines() if line.startswith("RegistryDwords:")), "")
-    dwords = clip(line.partition(":")[2].strip().strip('"'), 400)
+        message = f"needs no registry keys on {clip(context.system.architecture)}"
+        return condition(context, True, message, dwords="")
+    dwords = registry_dwords(context)
+    if dwords is None:
+        return condition(context, None, "/proc/driver/nvidia/params cannot be read", dwords="")
     present = {part.strip().lower() for part in dwords.split(";")}
     missing = [name for name in _DWORDS if name.lower() not in present]
     if not missing:
-        return _holds("the driver has static BAR1", dwords=dwords)
-    remedy = (
-        f'Write: options nvidia NVreg_RegistryDwords="{";".join(_DWORDS)};" into /etc/modprobe.d/nvidia-p2pdma.conf, '
-        "rebuild the initramfs and reboot."
-    )
-    return _fails(context, f"the driver was loaded without {', '.join(missing)}", remedy, dwords=dwords)
+        return condition(context, True, "the driver has static BAR1", dwords=dwords)
+    lines = (f"echo '{_OPTIONS}' | sudo tee /etc/modprobe.d/nvidia-p2pdma.conf", INITRAMFS, REBOOT)
+    older = int(driver_version(context.system.tree)[0].partition(".")[0] or 0) < 595
+    price = "a reboot" + "; before driver 595 each process also leaks some kernel memory" * older
+    fix = Fix("Load the NVIDIA driver with static BAR1", "root", price, lines)
+    return condition(context, False, f"the driver was loaded without {', '.join(missing)}", fix, dwords=dwords)
+
+
+def registry_dwords(context: Context) -> str | None:
+    """The registry keys that the NVIDIA driver was loaded with; None if they cannot be read."""
+    text = context.system.tree.text("/proc/driver/nvidia/params")
+    line = next((line for line in (text or "").splitlines() if line.startswith("RegistryDwords:")), "")
+    return None if text is None else clip(line.partition(":")[2].strip().strip('"'), 400)
 
 
 def multipath(context: Context) -> Finding:
     """NVMe multipath switched off."""
     value = context.system.tree.text("/sys/module/nvme_core/parameters/multipath", 16)
     if value is None:
-        return _holds("nvme_core has no multipath here", value=None)
-    if value.upper().startswith(("N", "0")):
-        return _holds("nvme_core.multipath=N", value=clip(value))
-    remedy = "Write: options nvme_core multipath=N into /etc/modprobe.d/nvme.conf, rebuild the initramfs and reboot."
-    return _fails(context, "nvme_core.multipath is on", remedy, value=clip(value))
-
-
-def gpu(context: Context) -> Finding:
-    """A GPU of the supported list."""
-    name = context.gpu_name()
-    if not name:
-        return _unclear(context, "the GPU's model is not known", name="")
-    words = re.findall(r"[A-Z]+\d+[A-Z]*", name.upper())
-    if "GH200" in words or "GB200" in words:
-        return _fails(context, f"{clip(name)} is not supported", "Load nvidia-fs.", name=clip(name))
-    if any(word in _GPUS for word in words):
-        return _holds(clip(name), name=clip(name))
-    remedy = f"NVIDIA supports it on {', '.join(_GPUS)}; on others load nvidia-fs."
-    return _fails(context, f"{clip(name)} is not in NVIDIA's list", remedy, name=clip(name))
-
-
-def drive(context: Context) -> Finding:
-    """A plain local NVMe drive: no RAID, no NVMe over fabrics."""
-    stack = context.place.stack
-    evidence: dict[str, Any] = {"stack": [f"{block.name} ({block.kind})" for block in stack]}
-    if not stack:
-        return _fails(context, "the data are on no block device", "Put them on a local NVMe drive.", **evidence)
-    raid = next((block for block in stack if block.kind == "md"), None)
-    if raid is not None:
-        remedy = "Mount the drives one by one (gdsload reads several folders at once), or load nvidia-fs."
-        return _fails(context, f"{raid.name} is md {clip(raid.detail)}, which P2PDMA cannot do", remedy, **evidence)
-    bad = [block for block in context.place.drives if block.kind != "nvme" or block.transport not in ("pcie", "")]
-    if bad:
-        what = f"{bad[0].name} is {bad[0].kind} {bad[0].transport}".strip()
-        return _fails(context, f"{what}, not a local NVMe drive", "Put the data on a local NVMe drive.", **evidence)
-    return _holds(f"{', '.join(block.name for block in context.place.drives)}: NVMe on PCIe", **evidence)
+        return condition(context, True, "nvme_core has no multipath here", value=None)
+    holds = value.upper().startswith(("N", "0"))
+    lines = ("echo 'options nvme_core multipath=N' | sudo tee /etc/modprobe.d/nvme.conf", INITRAMFS, REBOOT)
+    fix = Fix("Switch NVMe multipath off", "root", "a reboot", lines)
+    return condition(context, holds, f"nvme_core.multipath={'N' if holds else 'Y'}", fix, value=clip(value))
 
 
 def config(context: Context) -> Finding:
     """`use_pci_p2pdma` in cuFile's configuration, or its variable."""
-    properties = context.config.values.get("properties")
-    value = properties.get("use_pci_p2pdma") if isinstance(properties, dict) else None
-    variable = context.system.environ.get("CUFILE_USE_PCIP2PDMA", "")
-    if value is True or variable.lower() in ("1", "true"):
-        return _holds("use_pci_p2pdma is on", file=context.config.path, variable=variable)
-    setting = '{"properties": {"use_pci_p2pdma": true}}'
-    remedy = f"Write {setting} into {clip(context.config.path)}, or set CUFILE_USE_PCIP2PDMA=true."
-    return _fails(
-        context,
-        "use_pci_p2pdma is off, as it is by default",
-        remedy,
-        file=context.config.path,
-        variable=variable,
-    )
+    evidence = {"file": context.config.path, "variable": context.system.environ.get("CUFILE_USE_PCIP2PDMA", "")}
+    lines = (f'# or in {clip(context.config.path)}: {{"properties": {{"use_pci_p2pdma": true}}}}',)
+    fix = Fix("Set CUFILE_USE_PCIP2PDMA=true for the training", commands=("export CUFILE_USE_PCIP2PDMA=true", *lines))
+    message = "use_pci_p2pdma is on" if context.wants_p2p else "use_pci_p2pdma is off, as it is by default"
+    return condition(context, context.wants_p2p, message, fix, **evidence)
 
 
-_CONDITIONS: tuple[tuple[str, Callable[[Context], Finding]], ...] = (
+CHECKS = (
+    ("cufile.p2p-gpu", gpu),
+    ("cufile.p2p-drive", on_each(drive)),
     ("cufile.p2p-kernel", kernel),
     ("cufile.p2p-option", option),
     ("cufile.p2p-driver", driver),
     ("cufile.p2p-bar1", static_bar1),
     ("cufile.p2p-multipath", multipath),
-    ("cufile.p2p-gpu", gpu),
-    ("cufile.p2p-drive", on_each(drive)),
     ("cufile.p2p-config", config),
 )
-
-
-def summary(context: Context) -> Finding:
-    """All conditions together."""
-    found = {name: check(context).evidence["fulfilled"] for name, check in _CONDITIONS}
-    failed = [name for name, fulfilled in found.items() if fulfilled is False]
-    open_ones = [name for name, fulfilled in found.items() if fulfilled is None]
-    evidence: dict[str, Any] = {"failed": failed, "unknown": open_ones}
-    if not failed and not open_ones:
-        proven = context.probe is not None and context.probe.proven
-        if context.nvfs or context.probe is None or proven:
-            return ok("all conditions of P2PDMA are fulfilled", **evidence)
-        # NVIDIA's release notes, known issues: it can fail with KASLR on x86-64.
-        return info(
-            "all conditions of P2PDMA are fulfilled, and yet no DMA was seen",
-            "Look into cuFile's log (--json), and try the kernel parameter nokaslr.",
-            **evidence,
-        )
-    parts = [f"{len(failed)} of {len(found)} conditions fail"] if failed else []
-    parts += [f"{len(open_ones)} unknown"] if open_ones else []
-    return info(f"P2PDMA: {', '.join(parts)} ({', '.join(name[11:] for name in [*failed, *open_ones])})", **evidence)
-
-
-CHECKS = (*_CONDITIONS, ("cufile.p2p", summary))

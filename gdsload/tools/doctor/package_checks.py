@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gdsload.tools.doctor.context import Context
-from gdsload.tools.doctor.finding import Finding, clip, error, info, ok, warning
+from gdsload.tools.doctor.finding import Finding, Fix, clip, error, info, ok, warning
 from gdsload.tools.doctor.system import MODULES
 
 _MAJOR = re.compile(r"-cu(?:da)?(\d{2})x?$")
@@ -19,9 +19,11 @@ _NEEDED_FOR = {
 }
 
 
-def _extra(context: Context) -> str:
+def extra(context: Context) -> Fix:
+    """The installation of all of them, for torch's CUDA."""
     major = context.torch.cuda.partition(".")[0]
-    return f'pip install "gdsload[cu{major}]"' if major in ("12", "13") else 'pip install "gdsload[cu13]"'
+    line = f'pip install "gdsload[cu{major if major in ("12", "13") else "13"}]"'
+    return Fix("Install gdsload's packages for CUDA", commands=(line,))
 
 
 def _versions(context: Context, package: str) -> dict[str, str]:
@@ -37,21 +39,23 @@ def _package(context: Context, package: str) -> Finding:
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     evidence: dict[str, Any] = {"installed": versions, "works": False, "error": ""}
     if not versions:
-        message = f"{package} is not installed; it is for {needed}"
+        message = f"{package}, for {needed}, is not installed"
         if context.has_gpu and package != "kvikio":
-            return warning(message, _extra(context), **evidence)
+            return warning(message, extra(context), **evidence)
         return info(message, **evidence)
     if len(versions) > 1 and package == "cupy":
         evidence["error"] = "more than one cupy is installed"
-        remedy = f"Uninstall all of them, then: {_extra(context)}"
-        return error(f"more than one cupy is installed, which breaks it: {named}", remedy, **evidence)
+        remove = f"pip uninstall -y {' '.join(versions)}"
+        fix = Fix("Uninstall all of them, and install the right one", commands=(remove, *extra(context).commands))
+        return error(f"more than one cupy is installed, which breaks it: {named}", fix, **evidence)
     broken = context.system.calls.import_error(MODULES[package])
     evidence |= {"works": not broken, "error": clip(broken, 300)}
     if not broken:
         return ok(named, **evidence)
     message = f"{named} cannot be imported: {clip(broken, 160)}"
     if context.has_gpu:
-        return error(message, f"Install it again: {_extra(context)}", **evidence)
+        again = f"pip install --force-reinstall {' '.join(versions)}"
+        return error(message, Fix("Install it again", commands=(again,)), **evidence)
     return info(message, **evidence)
 
 
@@ -69,7 +73,9 @@ def cuda_major(context: Context) -> Finding:
     if wrong:
         named = ", ".join(f"{name} (CUDA {major})" for name, major in wrong.items())
         message = f"torch is built for CUDA {wanted}, but {named} is installed"
-        return warning(message, f"Install those for CUDA {wanted}: {_extra(context)}", **evidence)
+        remove = f"pip uninstall -y {' '.join(wrong)}"
+        fix = Fix(f"Install those for CUDA {wanted}", commands=(remove, *extra(context).commands))
+        return warning(message, fix, **evidence)
     if not wanted:
         return info("torch is not built for CUDA, so there is nothing to match", **evidence)
     return ok(f"all packages are for CUDA {wanted}", **evidence)

@@ -2,78 +2,68 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Any
 
 from gdsload.system.units import format_bytes
-from gdsload.tools.doctor.context import Context, on_each
-from gdsload.tools.doctor.finding import Finding, clip, error, info, ok, unknown, warning
+from gdsload.tools.doctor.context import Context, on_each, trouble
+from gdsload.tools.doctor.finding import REBOOT, Finding, Fix, clip, error, info, ok, quoted, unknown, warning
 
 _SUPPORTED = ("lustre", "wekafs", "gpfs", "beegfs", "panfs", "scatefs", "virtiofs")
 """Besides ext4, XFS and NFS over RDMA; from the GPUDirect Storage documentation."""
 _LAYERED = ("overlay", "aufs", "fuse.fuse-overlayfs")
-_LOCAL = "Put the data on a local ext4 (mounted with data=ordered) or XFS, and give containers that folder as a volume."
-
-
-def _trouble(context: Context, message: str, remedy: str, **evidence: Any) -> Finding:
-    return warning(message, remedy, **evidence) if context.has_gpu else info(message, **evidence)
 
 
 def path(context: Context) -> Finding:
-    """The path itself: whether it exists, and its shards."""
+    """The path itself, and its shards."""
     place = context.place
     evidence: dict[str, Any] = {
-        "path": place.path,
-        "exists": place.exists,
-        "shards": place.shards,
-        "bytes": place.nbytes,
-        "lost": place.lost,
-    }
+        "path": place.path, "exists": place.exists, "shards": place.shards, "bytes": place.nbytes, "lost": place.lost
+    }  # fmt: skip
+    name = clip(place.path)
     if place.exists is None:
-        return error(f"{clip(place.path)} did not answer in time", "Look whether its file system hangs.", **evidence)
-    if not place.exists:
-        remedy = "Name the folder that holds the data, or will."
-        return error(f"there is no {clip(place.path)}; {clip(place.real)} was looked at instead", remedy, **evidence)
+        fix = Fix("Look whether its file system hangs", "root", "", ("sudo dmesg | tail -50",))
+        return error(f"{name} did not answer in time", fix, **evidence)
     if place.lost:
-        message = f"{clip(place.path)}: links of {place.lost} shards lead to where there is nothing"
-        return error(message, "Mount their drives; gdsload verify names them.", **evidence)
+        fix = Fix("Mount their drives", "root", "", (f"gdsload verify {quoted(place.path)}  # names them",))
+        return error(f"{name}: links of {place.lost} shards lead to where there is nothing", fix, **evidence)
     if not place.shards:
-        return info(f"{clip(place.path)} holds no safetensors files", **evidence)
+        return info(f"{name} holds no safetensors files", **evidence)
     over = f" on {len(place.volumes)} mounts" if len(place.volumes) > 1 else ""
     files = f"{place.shards} safetensors file{'s' * (place.shards != 1)}"
-    return ok(f"{clip(place.path)}: {files}, {format_bytes(place.nbytes)}{over}", **evidence)
+    return ok(f"{name}: {files}, {format_bytes(place.nbytes)}{over}", **evidence)
 
 
 def filesystem(context: Context) -> Finding:
     """The file system, and whether cuFile can read it by DMA."""
-    mount = context.place.mount
+    mount, in_memory = context.place.mount, context.place.in_memory
     if mount is None:
-        return unknown("the mount table does not say what the path is on", kind="", options=[])
+        return unknown("the mount table does not say which file system this is", kind="", options=[])
     evidence: dict[str, Any] = {
         "kind": mount.kind, "point": mount.point, "root": mount.root, "source": mount.source,
-        "options": list(mount.options), "bind": mount.root != "/",
+        "options": list(mount.options), "bind": mount.root != "/", "in_memory": in_memory,
     }  # fmt: skip
     name = f"{clip(mount.kind, 30)} on {clip(mount.point)}"
+    volume = ", and give the container that folder as a volume" if context.container else ""
+    local = Fix(f"Put the data on a local ext4 (with data=ordered) or XFS{volume}")
     if mount.kind == "ext4":
         return _ext4(context, name, evidence)
     if mount.kind == "xfs":
         return ok(f"{name}: cuFile supports it", **evidence)
     if mount.kind in _LAYERED:
-        return _trouble(context, f"{name}: a container's own layer, where cuFile refuses files", _LOCAL, **evidence)
-    if context.place.in_memory:
+        return trouble(context, f"{name}: a container's own layer, where cuFile refuses files", local, **evidence)
+    if in_memory:
         message = f"{name}: the data are in memory already; cuFile would copy them by the CPU, `mapped` need not"
         return info(message, **evidence)
     if mount.kind in ("nfs", "nfs4"):
         if any(option in ("proto=rdma", "rdma") for option in mount.options):
             return info(f"{name} over RDMA: cuFile supports it with nvidia-fs and the vendor's drivers", **evidence)
-        return _trouble(
-            context,
-            f"{name}: NFS without RDMA, so no DMA",
-            "Mount it with proto=rdma, or copy it.",
-            **evidence,
-        )
+        fix = Fix("Mount it with proto=rdma, or copy the data to a local drive", "root")
+        return trouble(context, f"{name}: NFS without RDMA, so no DMA", fix, **evidence)
     if mount.kind in _SUPPORTED:
         return info(f"{name}: cuFile supports it with nvidia-fs and the vendor's client", **evidence)
-    return _trouble(context, f"{name}: none that cuFile reads by DMA", _LOCAL, **evidence)
+    return trouble(context, f"{name}: no file system that cuFile reads by DMA", local, **evidence)
 
 
 def _ext4(context: Context, name: str, evidence: dict[str, Any]) -> Finding:
@@ -87,15 +77,21 @@ def _ext4(context: Context, name: str, evidence: dict[str, Any]) -> Finding:
     if mode == "data=ordered":
         return ok(f"{name}, data=ordered: cuFile supports it", **evidence)
     if mode:
-        return _trouble(context, f"{name}, {clip(mode)}: cuFile wants data=ordered", "Mount it with it.", **evidence)
-    where = "rootflags=data=ordered on the kernel's command line" if evidence["point"] == "/" else "/etc/fstab"
-    remedy = (
-        f"Unmount it and mount it again with -o data=ordered (for good: {where}). It is the default, but cuFile wants "
-        "to see it in the mount table, and a remount does not show it."
-    )
-    return _trouble(
-        context, f"{name}: data=ordered is not in the mount table, so cuFile refuses DMA", remedy, **evidence
-    )
+        fix = Fix("Mount it with data=ordered", "root", "unmounting it")
+        return trouble(context, f"{name}, {clip(mode)}: cuFile wants data=ordered", fix, **evidence)
+    point, message = str(evidence["point"]), f"{name}: data=ordered is not in the mount table, so cuFile refuses DMA"
+    source, where, price = quoted(evidence["source"]), quoted(point), "unmounting it, but no reboot"
+    mounted = f"mount -o data=ordered {source}"
+    lines: tuple[str, ...] = (f"sudo umount {where}", f"sudo {mounted} {where}", "# for good: /etc/fstab")
+    does = f"Mount {clip(point)} with data=ordered"
+    if context.container or evidence["bind"]:
+        does = f"Mount {source} with data=ordered{', on the host' * bool(context.container)}"
+        lines = (f"# where it is mounted: umount, then {mounted} (for good: /etc/fstab)",)
+    elif point == "/":
+        grub = "sudo update-grub || sudo grub2-mkconfig -o /boot/grub2/grub.cfg"
+        lines, price = ("# in /etc/default/grub, GRUB_CMDLINE_LINUX: rootflags=data=ordered", grub, REBOOT), "a reboot"
+    fix = Fix(does, "root", price, lines)
+    return trouble(context, message, fix, **evidence)
 
 
 def direct_io(context: Context) -> Finding:
@@ -105,10 +101,8 @@ def direct_io(context: Context) -> Finding:
     if trial.direct is None:
         return unknown("direct I/O was not tried: there is no file here, and none can be made", **evidence)
     if not trial.direct:
-        remedy = (
-            "Reads then go through the page cache, slower when cold; ext4 and XFS with blocks of 4096 bytes have it."
-        )
-        return warning(f"direct I/O does not work here ({clip(trial.direct_error)})", remedy, **evidence)
+        fix = "Use ext4 or XFS with blocks of 4096 bytes: reads through the page cache are slower when it is cold"
+        return warning(f"direct I/O does not work here ({clip(trial.direct_error)})", fix, **evidence)
     return ok("direct I/O works", **evidence)
 
 
@@ -123,16 +117,63 @@ def drives(context: Context) -> Finding:
     message = clip(" over ".join(names), 400)
     between = [block for block in stack if block.kind in ("md", "dm", "loop")]
     if any((block.kind, block.detail) != ("md", "raid0") for block in between):
-        remedy = "cuFile reads by DMA from plain NVMe drives, and from md raid0 through nvidia-fs."
-        return _trouble(context, f"{message}: layers that cuFile may not read through", remedy, **evidence)
+        fix = Fix("Put the data on a plain NVMe drive, or on md raid0 with nvidia-fs")
+        return trouble(context, f"{message}: layers that cuFile may not read through", fix, **evidence)
     if any(block.kind != "nvme" for block in context.place.drives):
         return info(f"{message}: not NVMe, so DMA from the drive to the GPU is not to be had", **evidence)
     return ok(f"{message}, which nvidia-fs reads by DMA" if between else message, **evidence)
+
+
+def facts(context: Context) -> Finding:
+    """The drives' own figures, which explain their rates, and their links, which may be narrower than they could be."""
+    tree, said, narrow = context.system.tree, [], []
+    for block in context.place.drives:
+        queue = f"{block.path.rpartition('/')[0] if block.partition else block.path}/queue"
+        link = f"/sys/bus/pci/devices/{block.pci}" if block.pci else ""
+        speed, width, most = (
+            tree.text(f"{link}/{name}", 64) or "" if link else ""
+            for name in ("current_link_speed", "current_link_width", "max_link_width")
+        )
+        chosen = re.search(r"\[([\w-]{1,32})\]", tree.text(f"{queue}/scheduler", 256) or "")
+        sizes = [tree.number(f"{queue}/{name}") for name in ("max_sectors_kb", "read_ahead_kb", "logical_block_size")]
+        words = [
+            f"{clip(speed, 20)} x{clip(width, 4)}" if speed and width else "",
+            f"scheduler {chosen[1]}" if chosen else "",
+            *(text.format(size) for text, size in zip(_SIZES, sizes, strict=True) if size is not None),
+        ]
+        if any(words):
+            said.append(f"{block.name}: {', '.join(filter(None, words))}")
+        if width.isdecimal() and most.isdecimal() and int(width) < int(most):
+            narrow.append(f"{block.name} has {clip(width)} of {clip(most)} lanes")
+    if narrow:
+        return warning(f"{', '.join(narrow)}: it reads slower than it could", "Look at its slot, and seat it again")
+    return ok("; ".join(said)) if said else info("nothing more is known of the drives")
+
+
+_SIZES = ("{} KiB a request", "read-ahead {} KiB", "blocks of {} bytes")
+
+
+def extents(context: Context) -> Finding:
+    """Holes and unwritten extents in one file: cuFile reads files that have them through the CPU."""
+    trial = context.file
+    evidence: dict[str, Any] = {"holes_bytes": trial.holes, "unwritten_bytes": trial.unwritten, "file": trial.file}
+    if trial.holes is None or trial.unwritten is None:
+        return info("the extents of a file were not looked at", **evidence)
+    if not trial.holes and not trial.unwritten:
+        return ok("a file here has neither holes nor unwritten extents", **evidence)
+    name, parts = clip(trial.file), ((trial.holes, "holes"), (trial.unwritten, "unwritten extents"))
+    found = " and ".join(f"{format_bytes(nbytes)} of {word}" for nbytes, word in parts if nbytes)
+    files = f"{quoted(os.path.dirname(trial.file))}/*.safetensors"
+    line = f'for file in {files}; do cp --sparse=never "$file" "$file.new" && mv "$file.new" "$file"; done'
+    fix = Fix("Write the files again in full, as `gdsload convert` does", commands=(line,))
+    return trouble(context, f"{name} has {found}, which cuFile reads through the CPU", fix, **evidence)
 
 
 CHECKS = (
     ("storage.path", path),
     ("storage.filesystem", on_each(filesystem)),
     ("storage.drives", on_each(drives)),
+    ("storage.facts", facts),
+    ("storage.extents", on_each(extents)),
     ("storage.direct-io", on_each(direct_io)),
 )

@@ -6,13 +6,13 @@ Every call has a time limit, or is made in a thread that is waited for up to a l
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-
-import torch
 
 from gdsload.system.probe import CufileProbe, ask_cufile
 from gdsload.system.probe.process import END_WITH_PARENT, answer_of, module_command, module_environment, run_bounded
@@ -35,9 +35,13 @@ class TorchBuild:
 
 
 def _torch_build() -> TorchBuild:
-    accelerator = torch.accelerator.current_accelerator(check_available=False)
-    kind = "hip" if torch.version.hip else "" if accelerator is None else accelerator.type
-    return TorchBuild(str(torch.__version__), kind, torch.version.cuda or "")
+    """Read from the file that its build wrote: importing torch takes more time than all the checks."""
+    spec = importlib.util.find_spec("torch")
+    with open(os.path.join(os.path.dirname(str(spec and spec.origin)), "version.py"), encoding="utf-8") as file:
+        found = dict(re.findall(r"^(\w+)(?:\s*:[^=]*)?\s*=\s*'([^']*)'", file.read(), re.MULTILINE))
+    kinds = [kind for kind in ("hip", "cuda", "xpu") if found.get(kind)]
+    other = "mps" if sys.platform == "darwin" else ""
+    return TorchBuild(found["__version__"], kinds[0] if kinds else other, found.get("cuda", ""))
 
 
 def _try_gpu(file: str, device: str, timeout_s: float) -> GpuTrial:
@@ -71,6 +75,10 @@ def _import_error(name: str) -> str:
     return ran.errors.strip().rpartition("\n")[2][:300] or f"the import ended with {ran.code}"
 
 
+def _probe(file: str, device: str, timeout_s: float) -> CufileProbe:
+    return ask_cufile(file, device, timeout_s, despite_bugs=True)
+
+
 def device_number(path: str) -> str:
     """``major:minor`` of the device that a path is on.
 
@@ -88,7 +96,7 @@ class Calls:
     Attributes:
         torch_build: the build of torch.
         try_gpu: (file, device, seconds): asks torch about the device, in a process.
-        probe: (file, device, seconds): see `ask_cufile`.
+        probe: (file, device, seconds): see `ask_cufile`; known bugs have been looked for.
         try_file: (file): tries reads.
         distributions: versions of the installed packages that matter, by their names.
         import_error: (module): the error of importing it in a process; empty if it works.
@@ -97,7 +105,7 @@ class Calls:
 
     torch_build: Callable[[], TorchBuild] = _torch_build
     try_gpu: Callable[[str, str, float], GpuTrial] = _try_gpu
-    probe: Callable[[str, str, float], CufileProbe] = ask_cufile
+    probe: Callable[[str, str, float], CufileProbe] = _probe
     try_file: Callable[[str], FileTrial] = try_file
     distributions: Callable[[], dict[str, str]] = _distributions
     import_error: Callable[[str], str] = _import_error

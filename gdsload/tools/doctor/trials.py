@@ -1,13 +1,28 @@
-"""The answers of the trials: of the process that asks torch about the GPU, and of reads of a file at the path."""
+"""The trials: answers of the process that asks torch about the GPU, and reads of a file at the path, or of one made."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import fcntl
+import functools
+import itertools
 import mmap
 import os
+import stat
+import struct
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 _ALIGNED_BYTES = 4096
 """As fields in shards are aligned."""
+_FS_IOC_FIEMAP = 0xC020660B
+_MAP, _EXTENT = struct.Struct("=QQIIII"), struct.Struct("=QQQQQI3I")
+_SYNC, _UNWRITTEN, _EXTENTS = 1, 0x800, 1024
+_SMALLEST_BYTES = 4096
+_MOST_LOOKED_AT = 2000
+_MADE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +37,14 @@ class GpuTrial:
         error: why it cannot be used, or empty.
         registered: whether a page of a file, mapped read-only, could be registered with CUDA; None if not tried.
         register_error: CUDA's error, where it could not.
+        mapped_rate: bytes a second at which the GPU copies pages of a file; 0 if that was not measured.
+        pinned_rate: the same of pinned memory.
+        coherent: whether its memory and the CPU's are coherent.
+        slow: whether they are, and the first rate is too low for `mapped` to be of use.
+        bar1_bytes: the size of BAR1 by NVML; 0 if it is not known.
+        bar1_free: what is free of it.
+        mig: whether MIG is switched on.
+        virtual: whether it is a vGPU.
         status: ``ok``, ``timeout``, ``crashed`` or ``skipped``: how the process that asked ended.
     """
 
@@ -32,6 +55,14 @@ class GpuTrial:
     error: str = ""
     registered: bool | None = None
     register_error: str = ""
+    mapped_rate: float = 0.0
+    pinned_rate: float = 0.0
+    coherent: bool = False
+    slow: bool = False
+    bar1_bytes: int = 0
+    bar1_free: int = 0
+    mig: bool = False
+    virtual: bool = False
     status: str = "ok"
 
 
@@ -43,15 +74,19 @@ class FileTrial:
         file: the file; empty if there was none.
         direct: whether an O_DIRECT read of aligned bytes worked; None if it was not tried.
         direct_error: why it did not.
+        holes: its bytes that no extent has; None where the file system does not say.
+        unwritten: its bytes in extents that were never written, likewise.
     """
 
     file: str = ""
     direct: bool | None = None
     direct_error: str = ""
+    holes: int | None = None
+    unwritten: int | None = None
 
 
 def try_file(file: str) -> FileTrial:
-    """Read a file with O_DIRECT; may wait as long as the file system does."""
+    """Read a file with O_DIRECT, and ask for its extents; may wait as long as the file system does."""
     with mmap.mmap(-1, _ALIGNED_BYTES) as memory, memoryview(memory) as view:
         step = "open"
         try:
@@ -59,8 +94,98 @@ def try_file(file: str) -> FileTrial:
             try:
                 step = "read"
                 os.preadv(fd, [view], 0)
+                return FileTrial(file, True, "", *_extents(fd))
             finally:
                 os.close(fd)
         except OSError as error:
             return FileTrial(file, False, f"{step}: {error.strerror}")
-    return FileTrial(file, True)
+
+
+def _extents(fd: int) -> tuple[int | None, int | None]:
+    """Bytes of a file in holes, and in extents that were never written (linux/fiemap.h)."""
+    size, there, unwritten, start = os.fstat(fd).st_size, 0, 0, 0
+    try:
+        while start < size:
+            asked = bytearray(_MAP.size + _EXTENTS * _EXTENT.size)
+            _MAP.pack_into(asked, 0, start, size - start, _SYNC, 0, _EXTENTS, 0)
+            fcntl.ioctl(fd, _FS_IOC_FIEMAP, asked)
+            count = _MAP.unpack_from(asked)[3]
+            for index in range(count):
+                logical, _, nbytes, _, _, flags, *_ = _EXTENT.unpack_from(asked, _MAP.size + index * _EXTENT.size)
+                inside = min(logical + nbytes, size) - max(logical, start)
+                there += inside
+                unwritten += inside * bool(flags & _UNWRITTEN)
+                start = logical + nbytes
+            if count < _EXTENTS:
+                break
+    except (OSError, struct.error):
+        return None, None
+    return size - there, unwritten
+
+
+@contextlib.contextmanager
+def trial_file(path: str) -> Iterator[str | None]:
+    """A readable file at a path: the file itself, a shard or any file in the folder, or a temporary one.
+
+    None if there is none and none can be made (a read-only folder without files). A temporary file is called
+    ``.gdsload-trial-*`` and is removed when the context is left, or at the latest when Python ends. May wait as long as
+    the file system does.
+    """
+    found = _find(path)
+    if found is not None:
+        yield found
+        return
+    made = _make(path)
+    if made is None:
+        yield None
+        return
+    # The context may be held by a daemon thread, which is killed without cleanup when the main thread ends.
+    remove = functools.partial(_remove, made)
+    atexit.register(remove)
+    try:
+        yield made
+    finally:
+        remove()
+        atexit.unregister(remove)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _find(path: str) -> str | None:
+    if _readable(path, 1):
+        return path
+    try:
+        with os.scandir(path) as entries:
+            names = [entry.name for entry in itertools.islice(entries, _MOST_LOOKED_AT)]
+    except (OSError, ValueError):
+        return None
+    names.sort(key=lambda name: (not name.endswith(".safetensors"), name))
+    return next((found for name in names if _readable(found := os.path.join(path, name), _SMALLEST_BYTES)), None)
+
+
+def _readable(path: str, smallest: int) -> bool:
+    try:
+        # Not through links: a link may lead to another file system, and the question is how this one behaves.
+        found = os.lstat(path)
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size >= smallest and os.access(path, os.R_OK)
+
+
+def _make(folder: str) -> str | None:
+    try:
+        fd, path = tempfile.mkstemp(prefix=".gdsload-trial-", dir=folder)
+    except OSError:
+        return None
+    try:
+        with open(fd, "wb") as file:
+            file.write(os.urandom(_MADE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        _remove(path)
+        return None
+    return path

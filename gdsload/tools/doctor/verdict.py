@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gdsload.backends.names import BackendName
-from gdsload.tools.doctor.finding import Finding, Verdict
+from gdsload.tools.doctor.finding import Finding, Verdict, Way
+from gdsload.tools.doctor.ways import CONDITIONS, find_ways, nearest_first
 
 _NEEDED = ("gpu.", "packages.", "storage.path")
 """Checks that any GPU backend needs; others decide between bounce and gds, or about speed."""
+_CAUSES = ("cufile.nvfs-bugs", "cufile.udev", "storage.filesystem")
 
 
 def judge(findings: Iterable[Finding]) -> Verdict:
@@ -17,12 +19,17 @@ def judge(findings: Iterable[Finding]) -> Verdict:
 
     - ``host``: torch has no accelerator to use, or one that is no GPU of CUDA's or ROCm's, or the CPU was asked for.
     - ``gds``: cuFile's counters moved under nvidia-fs or P2PDMA, and what gdsload's backend needs can be imported.
-    - ``mapped``: pages of files can be registered with CUDA, and the data fit into memory (or their size is not known).
+    - ``mapped``: pages of files can be registered with CUDA, the GPU reads them as fast as other memory, and the data
+      fit into memory (or their size is not known).
     - ``bounce``: otherwise.
     """
     known = {finding.check: finding for finding in findings}
     backend, why = _choose(known)
-    return Verdict(backend, why, _improvements(known, backend))
+    cuda = backend != "host" and _evidence(known, "gpu.device").get("kind") == "cuda"
+    ways = find_ways(known.values())
+    missing = _missing(known, ways) if cuda and backend != "gds" else ""
+    worth = _worth(known) if cuda else ""
+    return Verdict(backend, why, missing, worth, _improvements(known, backend, ways))
 
 
 def _evidence(known: dict[str, Finding], check: str) -> dict[str, Any]:
@@ -37,30 +44,46 @@ def _choose(known: dict[str, Finding]) -> tuple[BackendName, str]:
         return "bounce", "the GPU is AMD's, which has neither cuFile nor pages of files that it can read"
     if device.get("kind") != "cuda":
         return "host", f"the accelerator is {device.get('kind')}, to which torch copies batches"
-    probe = _evidence(known, "cufile.probe")
+    probe, mapping = _evidence(known, "cufile.probe"), _evidence(known, "gpu.mapping")
     if probe.get("proven") is True:
         if _evidence(known, "packages.cuda-bindings").get("works") is True:
-            return "gds", f"a read was made by DMA ({probe.get('path')}), by cuFile's own counters"
-        return "bounce", "cuFile reads by DMA here, but cuda-bindings, which the gds backend needs, cannot be imported"
-    no_dma = "no DMA is proven" if probe.get("status") != "ok" else "cuFile does not read by DMA here"
-    fits = _evidence(known, "memory.page-cache").get("fits")
-    if _evidence(known, "gpu.mapping").get("registered") is not True:
-        return "bounce", f"{no_dma}, and pages of files cannot be registered with CUDA"
-    if fits is False:
-        return (
-            "bounce",
-            f"{no_dma}, and the data do not fit into memory; parts that are resident go by mapped",
-        )
-    return (
-        "mapped",
-        f"{no_dma}; pages can be registered with CUDA, so resident data need no copy by the CPU (else bounce)",
-    )
+            return "gds", f"a trial read went from drive to GPU by DMA ({probe.get('path')}, by cuFile's counters)"
+        return "bounce", "through pinned memory, because cuda-bindings, which the gds backend needs, cannot be imported"
+    if mapping.get("registered") is not True:
+        return "bounce", "through pinned memory; pages of files cannot be registered with CUDA"
+    if mapping.get("slow") is True:
+        return "bounce", "through pinned memory; this GPU reads pages of files too slowly"
+    if _evidence(known, "memory.page-cache").get("fits") is False:
+        return "bounce", "through pinned memory; the data do not fit into memory, and only resident shards get mapped"
+    return "mapped", "the GPU reads resident shards from the page cache; until they are resident, bounce reads them"
 
 
-def _improvements(known: dict[str, Finding], backend: str) -> list[str]:
-    """Remedies, those for errors first; for the CPU only the obstacles to a GPU."""
+def _missing(known: dict[str, Finding], ways: Sequence[Way]) -> str:
+    """Why there is no DMA: a cause that is known, or else what cuFile did, and the first thing that the way lacks."""
+    causes = [one.message for name in _CAUSES if (one := known.get(name)) and one.bad]
+    asked = [known["cufile.probe"].message if "cufile.probe" in known else "cuFile was not asked"]
+    lacks = [step.message for way in nearest_first(ways)[:1] for step in way.steps if step.check != "cufile.probe"]
+    return causes[0] if causes else "; ".join(asked + lacks[:1])
+
+
+def _worth(known: dict[str, Finding]) -> str:
+    """The worth of DMA as far as it is known without measuring it."""
+    made = "" if _evidence(known, "storage.path").get("shards", 1) else "--make 8GiB "
+    measure = f"`gdsload bench {made}PATH` measures it in two minutes"
+    if _evidence(known, "storage.filesystem").get("in_memory"):
+        return "no: the data are in memory already"
+    if _evidence(known, "gpu.mapping").get("coherent"):
+        return f"hardly: the memories of CPU and GPU are coherent here, and a copy costs little; {measure}"
+    if _evidence(known, "memory.page-cache").get("fits"):
+        return f"for first epochs alone: the data fit into memory, from which later ones are read; {measure}"
+    return f"not known before it is measured: {measure}"
+
+
+def _improvements(known: dict[str, Finding], backend: str, ways: Sequence[Way]) -> list[str]:
+    """Remedies, those for errors first; for the CPU only the obstacles to a GPU, else not those of the longer way."""
     order = {"error": 0, "warning": 1}
-    bad = [finding for finding in known.values() if finding.severity in order and finding.remedy]
+    longer = {check for way in nearest_first(ways)[1:] for check in CONDITIONS[way.name]}
+    bad = [finding for finding in known.values() if finding.bad and finding.fix and finding.check not in longer]
     if backend == "host":
         bad = [finding for finding in bad if finding.check.startswith(_NEEDED)]
     bad.sort(key=lambda finding: order[finding.severity])

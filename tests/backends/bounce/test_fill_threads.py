@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.backends.bounce import fill_threads, resident_rows
+from gdsload.backends.bounce.copier import BlockPath
 from gdsload.backends.bounce.fill_threads import ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
 from gdsload.backends.bounce.slot_layout import lay_out
@@ -98,7 +99,7 @@ class Site:
             patched.setattr(pinned, "processors_near", lambda _device: None)
             self.ring = pinned.PinnedRing(torch.device("cpu"), BLOCKS, BLOCK)
         self.copier, self.counted, self._lock = Copier(), [0, 0], threading.Lock()
-        self.means = self.files, self.ring, self.copier, self._count
+        self.means = self.files, BlockPath(self.ring, self.copier, self._count)
         self.fill = None
 
     def _count(self, direct, buffered):

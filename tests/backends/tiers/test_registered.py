@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload.backends import keep as keep_module
+from gdsload.backends import mapped as mapped_module
 from gdsload.backends.base import Both, PendingRead
 from gdsload.backends.host import HostBackend
 from gdsload.backends.tiers import registered as registered_module
@@ -426,3 +427,33 @@ def test_registered_shards_are_looked_at_like_the_others(routed):
     routed.near.registered[:2] = True
     routed.check(np.array([0, 3, 1, 2]))
     assert routed.far.checked == [[0, 3, 1, 2]]
+
+
+@pytest.mark.parametrize("found", ["", "0.25 GB/s", RuntimeError("no memory")])
+def test_the_first_shard_is_measured_and_stays_registered_unless_copies_of_it_are_slow(
+    folder, monkeypatch, to_close, found
+):
+    registered, measured = set(), []
+
+    def measure(_device, address, nbytes):
+        assert (registered, nbytes) == ({address}, files.length(0))
+        measured.append(address)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(mapped_module, "register_host", lambda _device, address, *_, **__: registered.add(address))
+    for module in (mapped_module, registered_module):
+        monkeypatch.setattr(module, "unregister_host", lambda _device, address: registered.discard(address))
+    monkeypatch.setattr(registered_module, "slow_pages", measure)
+    files = files_in(folder, mapped=True)
+    to_close(files)
+    tier = RegisteredTier(files, torch.device("cpu"), register_bytes=2**40, at_once=4)
+    try:
+        trouble = tier.try_register(0)
+    except RuntimeError as error:
+        trouble = str(error)
+    assert trouble == str(found)
+    assert (len(registered), bool(tier.ready[0])) == (not trouble, not trouble)
+    assert tier.try_register(1) == ""
+    assert len(measured) == 1

@@ -1,12 +1,17 @@
 """NumPy arrays: which of them are fields."""
 
+import ast
+import io
+import os
+import threading
+import time
 import zipfile
 
 import numpy as np
 import pytest
 
 import gdsload
-from gdsload.conversion.sources.arrays import ArraySource
+from gdsload.conversion.sources.arrays import ArraySource, decode_npy, map_npy
 from gdsload.errors import FormatError, OptionError, ReadError
 
 
@@ -25,7 +30,7 @@ def test_fields_are_chosen_before_lengths_are_compared(tmp_path, converted, arch
     assert dataset.read_batch([0, 1, 2])["x"].tolist() == arrays["x"].tolist()
     with pytest.raises(OptionError, match="there is no field 'means'. Did you mean 'mean'"):
         gdsload.convert(place, tmp_path / "no", fields=["means"])
-    with pytest.raises(FormatError, match=r"different lengths.*`fields=\['x', 'y'\]`"):
+    with pytest.raises(FormatError, match="different lengths.*choose those of one length, `fields="):
         gdsload.convert(place, tmp_path / "no", fields=["x", "y", "mean"])
     with pytest.raises(FormatError, match="never loaded"):
         gdsload.convert(place, tmp_path / "no")
@@ -173,3 +178,55 @@ def test_raw_bytes_that_may_be_numbers_are_noted(tmp_path):
     np.save(tmp_path / "x.npy", np.array([b"\xc0?", b"\0@"], "V2"))  # as NumPy saves bfloat16
     (note,) = gdsload.convert(tmp_path / "x.npy", tmp_path / "out", workers=1).notes
     assert note.startswith("'x' has raw bytes (2), as which NumPy saves bfloat16 and float8, too")
+
+
+@pytest.fixture
+def content():
+    stream = io.BytesIO()
+    np.save(stream, np.arange(6).reshape(2, 3))
+    return stream.getvalue()
+
+
+@pytest.fixture
+def uses(tmp_path, content):
+    (tmp_path / "x.npy").write_bytes(content)
+    return [
+        lambda: decode_npy(content),
+        lambda: map_npy(str(tmp_path / "x.npy")),
+    ]
+
+
+def test_one_thread_at_a_time_has_them_parsed(uses, monkeypatch):
+    inside, most, parse = [], [], ast.literal_eval
+
+    def slow(text):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.02)
+        inside.pop()
+        return parse(text)
+
+    monkeypatch.setattr(ast, "literal_eval", slow)
+    threads = [threading.Thread(target=use) for use in uses * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert most == [1] * 4
+
+
+def test_a_process_that_is_forked_meanwhile_can_have_them_parsed(uses, monkeypatch, ends_in_a_child):
+    begun, parse = threading.Event(), ast.literal_eval
+
+    def slow(text):
+        begun.set()
+        time.sleep(0.2)
+        return parse(text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ast, "literal_eval", slow)
+        thread = threading.Thread(target=uses[0])
+        thread.start()
+        assert begun.wait(20)
+    assert ends_in_a_child(lambda: uses[0]() is not None or os._exit(2))
+    thread.join(20)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import gdsload
 import gdsload.conversion.runner
 from gdsload.conversion.part import samples_of
-from gdsload.conversion.sources import csv_text
+from gdsload.conversion.sources import csv_cells
 from gdsload.conversion.sources.csv_files import CsvSource
 from gdsload.errors import FormatError, GdsloadError, OptionError, ReadError
 from tests.conversion.reading import items_of, rows_of
@@ -180,7 +180,7 @@ def test_rows_are_the_same_wherever_the_text_is_cut(tmp_path_factory, rows, stre
     rows = [cells for cells in rows if cells != [""]]  # an empty line is no row, and a file without rows an error
     wanted = outcomes(items_of(source)) if rows else []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(csv_text, "STRETCH_BYTES", stretch)
+        patched.setattr(csv_cells, "STRETCH_BYTES", stretch)
         assert (outcomes(items_of(source, 100)) if rows else []) == wanted
 
 
@@ -374,7 +374,7 @@ def test_files_that_cannot_be_read(tmp_path, name, reason):
     ],
 )
 def test_files_that_are_no_table(tmp_path, monkeypatch, content, reason):
-    monkeypatch.setattr(csv_text, "MAX_ROW_BYTES", 5000)
+    monkeypatch.setattr(csv_cells, "MAX_ROW_BYTES", 5000)
     (tmp_path / "t.csv").write_text(content)
     with pytest.raises(FormatError, match=reason):
         CsvSource(str(tmp_path / "t.csv")).parts(1)

@@ -116,7 +116,7 @@ def test_videos_are_refused_with_the_way_out(tmp_path, samples_in):
 
 def test_splits_are_ranges_of_episodes(tmp_path, samples_in):
     path = write(tmp_path / "d", splits={"train": "0:3", "val": "3:"})
-    with pytest.raises(OptionError, match="several splits: 'train', 'val'. Pass one as `split="):
+    with pytest.raises(OptionError, match="several splits: 'train', 'val'. Pass `split='train'"):
         LeRobotSource(path).parts(1)
     for target in (100, 2**20):
         for split, expected in (("train", range(9)), ("val", range(9, 12)), ("all", range(12))):

@@ -3,11 +3,15 @@
 import io
 import struct
 import zlib
+from typing import get_args
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gdsload
+from gdsload.conversion.sources.boxes import Boxes, BoxForm
 from gdsload.conversion.sources.pictures import ImageForm, decode_image
 from gdsload.errors import ConversionError, FormatError
 
@@ -218,3 +222,29 @@ def test_another_palette_after_the_first_pictures_is_refused(images_of, other):
 def test_animations_are_not_kept(images_of):
     with pytest.raises(ConversionError, match="is an animation.*Save each picture of it as a file"):
         images_of(of_several("PNG"), keep_encoded=True)
+
+
+CORNERS = st.tuples(*[st.integers(0, 50)] * 4)
+
+
+def written(low, high, form, width, height):
+    if form == "cxcywh":
+        return np.concatenate([(low + high) / 2, high - low], 1) / (width, height, width, height)
+    return np.concatenate([low, high if form == "xyxy" else high - low], 1).astype(float)
+
+
+@given(
+    st.lists(CORNERS, max_size=5),
+    st.sampled_from(["xywh", "cxcywh"]),
+    st.sampled_from(get_args(Boxes)),
+    st.sampled_from([None, 1, 24, 500]),
+)
+def test_every_form_is_made_of_every_other_for_the_image_as_it_is_made(corners, has, wanted, size):
+    points = np.array(corners).reshape(-1, 2, 2)
+    low, high = points.min(1), points.max(1)
+    look = ImageForm() if size is None else ImageForm(size=size, resize="squash")
+    made = BoxForm(wanted, look).made(written(low, high, has, 60, 50), has, 60, 50)
+    width, height = (60, 50) if size is None else (size, size)
+    scale = np.array([width / 60, height / 50])
+    assert (made.dtype, made.shape) == (np.float32, (len(corners), 4))
+    assert np.allclose(made, written(low * scale, high * scale, wanted, width, height), atol=1e-4)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gdsload.conversion.sources.reading_process import read_apart
+from gdsload.conversion.spread import read_apart
 from gdsload.errors import FormatError
 
 

@@ -139,7 +139,7 @@ def test_a_generator_function_is_called_again_and_a_generator_refused(tmp_path):
     report = gdsload.convert(numbered, tmp_path / "out", workers=1)
     assert report.samples == 5
     assert [int(sample["n"]) for sample in gdsload.ShardDataset(tmp_path / "out")] == list(range(5))
-    with pytest.raises(OptionError, match="generator, which can be gone through once only. Pass the function"):
+    with pytest.raises(OptionError, match="generator, no dataset. .*of an iterator the function that makes it"):
         gdsload.convert(numbered(), tmp_path / "again")
     with pytest.raises(FormatError, match="the call without arguments failed: TypeError: .* missing 1 required"):
         gdsload.convert(lambda path: path, tmp_path / "again")
@@ -149,7 +149,7 @@ def test_a_generator_function_is_called_again_and_a_generator_refused(tmp_path):
 def test_loaders_are_refused(tmp_path, loader):
     with gdsload.ShardWriter(tmp_path / "d") as writer:
         writer.write({"x": 1})
-    with pytest.raises(OptionError, match="a loader, which gives batches, not samples. Pass its dataset"):
+    with pytest.raises(OptionError, match="DataLoader, no dataset. .*Of a loader pass its dataset"):
         gdsload.convert(loader(gdsload.ShardDataset(tmp_path / "d")), tmp_path / "out")
 
 

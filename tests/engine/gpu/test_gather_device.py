@@ -12,7 +12,7 @@ import torch
 from gdsload.engine.gpu import gather_device
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.system.copies import SHORT_BYTES
-from gdsload.system.memory import UNIT_DTYPES
+from gdsload.system.memory_views import UNIT_DTYPES
 
 DATA = np.random.default_rng(0).integers(0, 256, 1 << 22, np.uint8)
 

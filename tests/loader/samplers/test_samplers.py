@@ -205,7 +205,7 @@ class TestSameAsTorch:
         with make(10, sampler=sampler) as one, make(batch_sampler=batches) as other:
             assert (one.sampler, other.batch_sampler) == (sampler, batches)
             assert (one.batch_size, other.batch_size) == (10, None)
-            assert "sampler order (sampler=Own)" in repr(one)
+            assert "order    sampler (sampler=Own), seed 0" in repr(one)
 
 
 class TestResume:

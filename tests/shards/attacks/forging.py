@@ -74,24 +74,19 @@ def inside(key: str, change_it: Change) -> Change:
     return change
 
 
-def in_schema(change: Change) -> Change:
-    """Change the schema inside a shard's metadata."""
-    return inside("gdsload.schema", change)
-
-
 def version(text: str) -> Change:
     """Say another version of the format."""
     return lambda tree: tree["__metadata__"].update({"gdsload.version": text})
 
 
-def forged(tree: dict) -> bytes:
-    """The index with a digest that is right, so that it is not what complains."""
-    tree.pop("sha256", None)
+def forged(tree: dict, key: str = "sha256") -> bytes:
+    """The index with a digest that is right, so that it is not what complains: of all of it, or of its metadata."""
+    covered = {name: value for name, value in tree.items() if name != key} if key == "sha256" else tree["metadata"]
     try:
-        text = json.dumps(tree, separators=(",", ":"), ensure_ascii=False).encode()
+        text = json.dumps(covered, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError:
         text = b""
-    return json.dumps({**tree, "sha256": hashlib.sha256(text).hexdigest()}).encode()
+    return json.dumps({**tree, key: hashlib.sha256(text).hexdigest()}).encode()
 
 
 # Version 2, of packed columns, and version 3, of images.

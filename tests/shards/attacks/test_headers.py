@@ -76,6 +76,7 @@ JSON = {
     "H028": Attack("a second object after the first", GOOD + GOOD, 4, "no valid JSON: Extra data", None, 8 + len(GOOD)),
     "H031": Attack("bytes that are no UTF-8", GOOD.replace(b"x", b"\xff"), 4, "no valid UTF-8", None, 10),
     "H035": Attack("overflowing the stack with objects", b'{"a":' * 200_000, 0, "nested too deeply", None, 8),
+    "H036": Attack("memory of thirty times its size", b'{"a":[' + b"[]," * 2**23 + b"[]]}", 0, "nothing but brackets"),
     "H037": Attack(
         "a raw line end in a name", GOOD.replace(b"x", b"x\n"), 4, "no valid JSON: Invalid control", None, 11
     ),

@@ -8,8 +8,6 @@ import pytest
 
 from gdsload.errors import FormatError
 from gdsload.shards.format.header import parse_header
-from gdsload.shards.format.layout import ShardLayout
-from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import read_shard
 from tests.shards.attacks.forging import (
     FILE,
@@ -24,20 +22,8 @@ from tests.shards.attacks.forging import (
     tree_of,
     version,
 )
+from tests.shards.format.shard_files import SMALL as LAYOUT
 
-LAYOUT = ShardLayout(
-    Schema(
-        {
-            "x": Field("float32", (3,)),
-            "tokens": Field("int32", (None, 2)),
-            "mask": Field("bool", (None,)),
-            "name": "str",
-        }
-    ),
-    5,
-    {"tokens": 7, "mask": 7, "name": 30},
-    {"tokens": "tokens", "mask": "tokens", "name": "name"},
-)
 TOKENS, NAME = "gdsload:offsets:tokens", "gdsload:offsets:name"
 SAMPLES, SCHEMA, CHECKSUMS, VERSION = (f"gdsload.{key}" for key in ("samples", "schema", "checksums", "version"))
 

@@ -19,6 +19,8 @@ from gdsload.shards.format.shard import Shard, read_shard
 from gdsload.shards.format.stored import StoredSchema
 from tests.shards.small_dataset import ODD_NAMES
 
+# With what images of each codec begin.
+SIGNATURES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n", "webp": b"RIFF\1\2\3\4WEBP"}
 FILE, SHA = "shard.safetensors", "0123456789abcdef" * 4
 
 
@@ -51,6 +53,13 @@ def tree_of(raw: bytes) -> dict:
     """The JSON of a header, with which a file begins."""
     return json.loads(raw[PREFIX_BYTES : PREFIX_BYTES + int.from_bytes(raw[:PREFIX_BYTES], "little")])
 
+
+SMALL = ShardLayout(
+    Schema({
+        "x": Field("float32", (3,)), "tokens": Field("int32", (None, 2)), "mask": Field("bool", (None,)), "name": "str",
+    }),
+    5, {"tokens": 7, "mask": 7, "name": 30}, {"tokens": "tokens", "mask": "tokens", "name": "name"},
+)  # fmt: skip
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 NAMES = TEXTS.filter(lambda name: name not in ("", "__metadata__") and not name.startswith(RESERVED_PREFIX))
@@ -102,6 +111,16 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=8,
 )  # fmt: skip
+
+
+def deep(levels: int) -> object:
+    """A list in an object in a list, and so on."""
+    value: object = 1
+    for level in range(levels):
+        value = {"a": value} if level % 2 else [value]
+    return value
+
+
 METADATA = st.dictionaries(TEXTS, VALUES, max_size=3)
 SHARDS = st.lists(
     st.builds(IndexEntry, FILES, st.integers(1, 2**60), st.integers(1, 2**63 - 1), st.just(SHA)),

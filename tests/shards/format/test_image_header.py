@@ -176,9 +176,7 @@ def test_a_jpeg_of_any_coding_has_a_header():
 
 
 def test_what_is_no_image_of_a_codec():
-    stream = io.BytesIO()
-    image("RGB", (4, 4)).save(stream, "gif")
-    gif = stream.getvalue()
+    gif = encoded("gif")
     assert [image_codec(one) for one in (gif, b"", b"RIFF\0\0\0\0WAVE", b"\xff\xd8")] == [None] * 4
     with pytest.raises(FormatError, match="it is no JPEG, PNG or WebP: it begins with b'GIF"):
         read_image_header(gif)
@@ -188,15 +186,12 @@ def test_what_is_no_image_of_a_codec():
 
 @pytest.mark.parametrize("codec", ["webp", "png"])
 def test_animations_are_refused(codec):
-    pages = []
-    for count in (2, 1):
-        stream = io.BytesIO()
-        others = [image("RGB", (4, 4), number) for number in range(1, count)]
-        image("RGB", (4, 4)).save(stream, codec, save_all=True, append_images=others)
-        pages.append(stream.getvalue())
+    moving, still = (
+        encoded(codec, size=(4, 4), save_all=True, append_images=others) for others in ([image("RGB", (4, 4), 1)], [])
+    )
     with pytest.raises(FormatError, match="the image is an animation"):
-        read_image_header(pages[0])
-    assert read_image_header(pages[1]).width == 4
+        read_image_header(moving)
+    assert read_image_header(still).width == 4
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from gdsload.errors import SchemaError
 from gdsload.shards.encode import batch_rows, sample_rows
 from gdsload.shards.format.image_header import IMAGE_CODECS
 from gdsload.shards.format.schema import Field, Schema
-
-SIGNATURES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n", "webp": b"RIFF\1\2\3\4WEBP"}
+from tests.shards.format.shard_files import SIGNATURES
 
 
 def test_codecs_are_a_set():
@@ -24,16 +23,20 @@ def test_codecs_are_a_set():
     assert (Field("bytes").codecs, Field("uint8", (None,)).codecs) == ((), ())
 
 
-@pytest.mark.parametrize("given", [[], ["jpeg", "bmp"], "jpg", 3, [["jpeg"]]], ids=repr)
-def test_codecs_that_there_are_not(given):
-    with pytest.raises(SchemaError, match="the codecs of encoded images are .* Name some of jpeg, png, webp"):
-        Field("image", codecs=given)
+NO_CODECS = "the codecs of encoded images are .* Name some of jpeg, png, webp"
 
 
-@pytest.mark.parametrize("dtype", ["bytes", "str", "uint8"])
-def test_codecs_of_what_is_no_image(dtype):
-    with pytest.raises(SchemaError, match="codecs are those of encoded images"):
-        Field(dtype, codecs=["png"])
+@pytest.mark.parametrize(
+    ("dtype", "codecs", "says"),
+    [
+        *[("image", codecs, NO_CODECS) for codecs in ([], ["jpeg", "bmp"], "jpg", 3, [["jpeg"]])],
+        *[(dtype, ["png"], "codecs are those of encoded images") for dtype in ("bytes", "str", "uint8")],
+    ],
+    ids=repr,
+)
+def test_codecs_that_cannot_be(dtype, codecs, says):
+    with pytest.raises(SchemaError, match=says):
+        Field(dtype, codecs=codecs)
 
 
 @pytest.mark.parametrize("batch", [False, True])

@@ -13,7 +13,7 @@ from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
 from gdsload.shards.format.metadata import MAX_METADATA_BYTES, checked_metadata
 from gdsload.shards.format.schema import Field, Schema
-from tests.shards.format.shard_files import SHA, indexes
+from tests.shards.format.shard_files import SHA, deep, indexes
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=80)
 EXAMPLE = Index(
@@ -99,13 +99,6 @@ def test_change_of_a_byte_is_refused_or_harmless(position, change):
         assert index == EXAMPLE
 
 
-def test_problem_of_the_json_is_located_in_bytes():
-    raw = '{"é€": nonsense}'.encode()
-    with pytest.raises(FormatError, match="no valid JSON") as caught:
-        parse_index(raw, INDEX_NAME)
-    assert [(INDEX_NAME, raw.index(b"nonsense"))] == [(one.file, one.offset) for one in caught.value.problems]
-
-
 # --- metadata that users pass ---
 
 
@@ -113,13 +106,6 @@ def test_what_users_pass_is_what_is_read():
     given_them = {"a": (1, 2, {"b": ()}), "c": True}
     assert checked_metadata(given_them) == {"a": [1, 2, {"b": []}], "c": True}
     assert checked_metadata(None) == checked_metadata({}) == {}
-
-
-def deep(levels: int) -> object:
-    value: object = 1
-    for _ in range(levels):
-        value = [value]
-    return value
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gdsload.errors import OptionError, SchemaError
 from gdsload.shards.encode import batch_rows, column_rows
 from gdsload.shards.format.schema import Field, Schema
-from gdsload.shards.format.stored import StoredSchema, pack_rule, packed_by, read_packed
+from gdsload.shards.format.stored import StoredSchema, pack_rule, packed_by
 from gdsload.shards.values import torch_dtype
 from tests.shards.format.shard_files import stored_schemas
 
@@ -108,11 +108,3 @@ def test_what_cannot_be_packed_is_refused(name, says):
     schema = Schema({"x": Field("int8"), "text": "str", "r": Field("int8", (None,)), "none": Field("int8", (0,))})
     with pytest.raises(SchemaError, match=f"it cannot be packed: {says}"):
         packed_by(schema, ("x", name))
-
-
-def test_rows_that_no_offset_could_address_are_refused():
-    schema = Schema({name: Field("uint8", (2**62,)) for name in "abc"})
-    assert read_packed(schema, {"packed": [["a"], ["b"]]}, (2,)) == ((("a",), ("b",)), [])
-    assert read_packed(schema, {"packed": [["a", "b", "c"]]}, (2,))[1] == [
-        "packed[0]: a row has more bytes than 64-bit offsets can address"
-    ]

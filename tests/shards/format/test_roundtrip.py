@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from gdsload.shards.format.checksum import ALGORITHM, BLOCK_BYTES, DIGEST_CHARS
 from gdsload.shards.format.header import PREFIX_BYTES, parse_header
 from gdsload.shards.format.index import Index
-from gdsload.shards.format.layout import ShardLayout, align_up
+from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import ALIGNMENT, OFFSETS_PREFIX, PADDING_PREFIX, is_gdsload
 from tests.shards.format.shard_files import (
     FILE,
+    SMALL,
     digests_of,
     file_of,
     header_of,
@@ -27,10 +28,6 @@ from tests.shards.format.shard_files import (
 )
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=80)
-SMALL = ShardLayout(
-    Schema({"x": Field("float32", (3,)), "tokens": Field("int32", (None, 2)), "mask": Field("bool", (None,)), "s": "str"}),
-    5, {"tokens": 7, "mask": 7, "s": 30}, {"tokens": "tokens", "mask": "tokens", "s": "s"},
-)  # fmt: skip
 
 
 @SETTINGS
@@ -133,9 +130,9 @@ def test_metadata_of_a_shard():
     assert {"gdsload.version", "gdsload.samples", "gdsload.schema", "gdsload.checksums"} == set(metadata)
     assert (metadata["gdsload.version"], metadata["gdsload.samples"]) == ("1", "5")
     schema = json.loads(metadata["gdsload.schema"])
-    assert schema["offsets"] == {"tokens": "tokens", "mask": "tokens", "s": "s"}
+    assert schema["offsets"] == {"tokens": "tokens", "mask": "tokens", "name": "name"}
     assert schema["fields"]["tokens"] == {"dtype": "int32", "shape": [None, 2]}
-    assert schema["fields"]["s"] == {"dtype": "str"}
+    assert schema["fields"]["name"] == {"dtype": "str"}
     checksums = json.loads(metadata["gdsload.checksums"])
     assert {"algorithm": ALGORITHM, "block_bytes": 262144, "digests": digests_of(payloads)} == checksums
 
@@ -153,9 +150,9 @@ def test_metadata_of_a_shard_with_packed_fields_and_images():
 def test_ragged_fields_may_share_offsets():
     shard = shard_of(file_of(SMALL, random_payloads(SMALL)))
     assert shard.columns["tokens"].offsets_begin == shard.columns["mask"].offsets_begin
-    assert shard.columns["tokens"].offsets_begin != shard.columns["s"].offsets_begin
+    assert shard.columns["tokens"].offsets_begin != shard.columns["name"].offsets_begin
     names = [name for name in shard.header.tensors if name.startswith(OFFSETS_PREFIX)]
-    assert names == ["gdsload:offsets:tokens", "gdsload:offsets:s"]
+    assert names == ["gdsload:offsets:tokens", "gdsload:offsets:name"]
 
 
 def test_offsets_are_little_endian_rows():
@@ -179,8 +176,3 @@ def test_header_digest_changes_with_any_byte():
     first = parse_header(bytes(raw), size, FILE).sha256
     raw[-1:] = b"\n"
     assert first != parse_header(bytes(raw), size, FILE).sha256
-
-
-@pytest.mark.parametrize(("value", "expected"), [(0, 0), (1, 4096), (4096, 4096), (4097, 8192), (2**62 + 1, 2**62 + 4096)])  # fmt: skip
-def test_align_up(value, expected):
-    assert expected == align_up(value)

@@ -12,15 +12,10 @@ import safetensors.torch
 import torch
 
 import gdsload
-from gdsload.shards.format.header import PREFIX_BYTES, Header, header_bytes, parse_header
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
-from gdsload.shards.format.shard import is_gdsload, read_shard
-
-
-def read(path) -> tuple[bytes, Header]:
-    raw = path.read_bytes()
-    return raw, parse_header(raw[: header_bytes(raw[:PREFIX_BYTES], len(raw), path.name)], len(raw), path.name)
+from gdsload.shards.format.shard import is_gdsload
+from tests.shards.format.shard_files import file_of, header_of, shard_of
 
 
 def test_numpy_file_has_the_offsets_that_safetensors_sees(tmp_path):
@@ -32,7 +27,8 @@ def test_numpy_file_has_the_offsets_that_safetensors_sees(tmp_path):
         "empty": np.zeros((6, 0), np.float64),
     }
     safetensors.numpy.save_file(arrays, path, metadata={"made by": "a test"})
-    raw, header = read(path)
+    raw = path.read_bytes()
+    header = header_of(raw)
     theirs = dict(safetensors.deserialize(raw))
     assert set(theirs) == set(header.tensors)
     for name, entry in header.tensors.items():
@@ -48,13 +44,12 @@ def test_plain_file_is_read_as_a_shard(tmp_path, wide):
     path = tmp_path / "a.safetensors"
     kinds = {name: np.float64 if name == wide else np.int8 for name in "ba"}
     safetensors.numpy.save_file({name: np.zeros((3, 2), kind) for name, kind in kinds.items()}, path)
-    _, header = read(path)
-    shard = read_shard(header, path.name)
-    assert not is_gdsload(header)
+    shard = shard_of(path.read_bytes())
+    assert not is_gdsload(shard.header)
     assert ["a", "b"] == list(shard.schema) == list(shard.columns)
     assert Schema({name: Field(kinds[name], (2,)) for name in "ab"}) == shard.schema
     assert {name: column.begin for name, column in shard.columns.items()} == {
-        name: header.tensors[name].begin for name in "ab"
+        name: shard.header.tensors[name].begin for name in "ab"
     }
 
 
@@ -63,16 +58,9 @@ def test_safetensors_opens_a_shard(tmp_path):
     layout = ShardLayout(schema, 3, {"text": 5}, {"text": "text"})
     x = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
     offsets = np.array([0, 2, 2, 5])
-    data = np.zeros(layout.data_bytes(), np.uint8)
-    for name, values in {
-        "x": x,
-        "gdsload:offsets:text": offsets,
-        "text": np.frombuffer(b"hallo", np.uint8),
-    }.items():
-        begin = layout.data_offsets()[name]
-        data[begin : begin + values.nbytes] = values.reshape(-1).view(np.uint8)
+    payloads = {"x": x.tobytes(), "nothing": b"", "gdsload:offsets:text": offsets.tobytes(), "text": b"hallo"}
     path = tmp_path / "a.safetensors"
-    path.write_bytes(layout.header() + data.tobytes())
+    path.write_bytes(file_of(layout, payloads))
 
     loaded = safetensors.torch.load_file(path)
     assert torch.equal(torch.from_numpy(x), loaded["x"])
@@ -85,7 +73,7 @@ def test_safetensors_opens_a_shard(tmp_path):
 
 
 def load(path, device):
-    """All tensors of a file, by the call that docs/guide.md shows where the installed safetensors has it."""
+    """All tensors of a file, by the call that docs/datasets.md shows where the installed safetensors has it."""
     if device == "cpu" or not hasattr(safetensors.safe_open, "prefetch"):
         return safetensors.torch.load_file(path, device=device)
     with safetensors.safe_open(path, framework="pt") as file, file.prefetch(device=device, threads=16) as loading:
@@ -105,9 +93,3 @@ def test_safetensors_loads_a_shard_onto_a_device(tmp_path, device):
     ends = tensors["gdsload:offsets:tokens"].tolist()
     found = [tensors["tokens"][begin:end].tolist() for begin, end in pairwise(ends)]
     assert found == [[number] * number for number in range(20)]
-
-
-def test_float8_scales_are_known_to_safetensors():
-    layout = ShardLayout(Schema({"scale": Field("float8_e8m0fnu", (4,))}), 2, {}, {})
-    theirs = dict(safetensors.deserialize(layout.header() + bytes(layout.data_bytes())))
-    assert (theirs["scale"]["dtype"], theirs["scale"]["shape"]) == ("F8_E8M0", [2, 4])

@@ -33,7 +33,7 @@ def test_ctrl_c_gives_what_was_measured(planned, turns):
             raise KeyboardInterrupt
 
     record = run_bench(planned(cold=False), progress=progress)
-    assert record["stopped"] == f"after {turns} of 6 turns"
+    assert record["stopped"] == f"by Ctrl-C after {turns} of 6 turns"
     assert sum(len(row["turns"]) for row in record["hot"]["rows"]) == turns
     assert record["cold"] is None
 

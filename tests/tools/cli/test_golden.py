@@ -25,6 +25,15 @@ HELP = ["", "--version", *(
         "convert", "merge", "split", "reshard", "inspect", "verify", "doctor", "bench", "demo", "completion"
     )
 ), "convert --help-source", "convert --help-source images", "convert --help-source parquet"]  # fmt: skip
+NARROW = [
+    "help",
+    "help convert",
+    "help inspect",
+    "convert --help-source numpy",
+    "inspect words --sample 1",
+    "convert x.npy b --kind nump",
+    "inspect aa",
+]
 WORK = [
     "convert x.npy a --dry-run",
     "convert x.npy a --workers 1",
@@ -41,6 +50,7 @@ WORK = [
 ]
 FAULTS = [
     "conver x.npy a",
+    "inspect aa",
     "convert x.npy a --field x",
     "convert x.npy",
     "convert x.npy a b",
@@ -66,7 +76,7 @@ FAULTS = [
     "inspect a --image x",
     "verify damaged",
 ]
-SHOWN = {"help": HELP, "work": WORK, "faults": FAULTS}
+SHOWN = {"help": HELP, "narrow": NARROW, "work": WORK, "faults": FAULTS}
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +136,8 @@ def masked(text, folder):
     text = text.replace(str(folder), "FOLDER").replace(gdsload.__version__, "VERSION")
     text = re.sub(r"digest [0-9a-f]+", "digest DIGEST", text)
     text = re.sub(r'"digest": "[^"]+"', '"digest": "DIGEST"', text)
+    text = re.sub(r"\d[\d.]* m?s, [\d.]+ samples/s", "TIME", text)
+    text = re.sub(r"\(\d[\d.]* m?s, [\d.]+ .?i?B/s\)", "(TIME)", text)
     text = re.sub(r"^/\S* \(?\S*\)? {2,}(\d)", r"MOUNT  \1", text, flags=re.MULTILINE)
     text = re.sub(r'"(mount|device)": "[^"]*"', r'"\1": "MOUNT"', text)
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
@@ -136,11 +148,15 @@ def lines_of(text):
     return [line for line in lines if not line.startswith("$ ")]
 
 
-@pytest.mark.parametrize(("what", "columns"), [("help", 80), ("work", 80), ("work", 120), ("faults", 80)])
+@pytest.mark.parametrize(
+    ("what", "columns"), [("help", 80), ("narrow", 40), ("work", 80), ("work", 120), ("faults", 80)]
+)
 def test_in_a_terminal(monkeypatch, folder, what, columns):
     if what == "faults":
         gdsload.convert(folder / "x.npy", folder / "a", workers=1)
     said = show(monkeypatch, folder, columns, SHOWN[what])
     wide = [line for line in lines_of(said) if len(line) > columns]
-    assert [line for line in wide if not line.startswith(("  gdsload ", '"digest', ' "'))] == []  # what is to be pasted
+    assert [
+        line for line in wide if not line.startswith(("  gdsload ", "digest ", '"digest', ' "'))
+    ] == []  # what is to be pasted
     golden(GOLDEN / f"{what}-{columns}.txt", masked(settled(said), folder))

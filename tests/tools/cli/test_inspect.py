@@ -1,4 +1,5 @@
 import io
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from gdsload.system.probe.mounts import parse_mounts
 from gdsload.tools.cli import main
 from gdsload.tools.cli.samples import caption
 from gdsload.tools.doctor import volumes
+from tests.tools.cli.terminals import Terminal
 
 
 @pytest.fixture
@@ -31,9 +33,9 @@ def test_inspect_shows_fields_shards_counts_and_sizes(dataset, cli):
     assert lines[0] == str(dataset)
     assert lines[1].startswith(f"20 samples in {len(opened.shards)} shards, ")
     assert lines[2] == f"digest {opened.digest}"
-    assert "image   uint8  [2, 3]             6" in lines
-    assert "tokens  int16  [*]                2 a row" in lines
-    assert "text    str    -                  varies" in lines
+    assert "image   uint8 [2, 3]  6 B" in lines
+    assert "tokens  int16 [*]     2 B a row" in lines
+    assert "text    str           varies" in lines
     assert sum(line.startswith("shard-") for line in lines) == min(len(opened.shards), 10)
 
 
@@ -111,6 +113,15 @@ def test_inspect_shows_what_lies_on_which_drive(tmp_path, dataset, cli, monkeypa
     assert sum(one["bytes"] for one in found) == gdsload.ShardDataset(tmp_path / "spread").num_bytes
 
 
+def test_a_terminal_that_is_too_narrow_for_a_table_gets_two_lines_for_each_row(dataset, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setenv("COLUMNS", "24")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert main(["inspect", str(dataset), "--shards", "1"]) == 0
+    assert "image\n  uint8 [2, 3] · 6 B\ntokens\n  int16 [*] · 2 B a row\n" in terminal.text
+    assert re.search(r"\nshard-00000.safetensors\n  \d+ · \d+ KiB\n", terminal.text)
+
+
 def test_of_a_plain_dataset_there_is_one_drive(dataset, cli):
     [found] = cli("inspect", "--json", dataset).tree["drives"]
     assert found["shards"] == len(gdsload.ShardDataset(dataset).shards)
@@ -149,7 +160,7 @@ def test_what_a_dataset_says_of_itself_is_shown(named, cli):
     assert "written by gdsload 0.1.0\n" in said
     assert "licence: CC0\n" in said
     assert max(map(len, said.splitlines())) < 250
-    assert "photo  image  -                  varies" in said
+    assert "photo  image  varies\n" in said
     assert cli("inspect", named, "--json").tree["metadata"] == gdsload.ShardDataset(named).metadata
 
 
@@ -170,7 +181,7 @@ def test_anything_that_json_can_hold_is_shown(tmp_path, cli):
 
 def test_a_sheet_of_encoded_images_has_their_classes(named, tmp_path, cli):
     out = tmp_path / "sheet.png"
-    assert "4 pictures, samples 0 to 3" in cli("inspect", named, "--image", "photo", "--out", out).out
+    assert "4 pictures, drawn at random" in cli("inspect", named, "--image", "photo", "--out", out).out
     assert {(number * 60, 255, 0) for number in range(4)} <= colours(out)
 
 

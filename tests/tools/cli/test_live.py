@@ -62,7 +62,7 @@ def test_a_conversion_shows_at_once_what_it_does_and_then_how_long_it_lasts(slow
     terminal = Shown([slow(0.005)], columns=40, cwd=tmp_path)
     assert terminal.end() == 0
     shown = states(terminal.text)
-    assert shown[0] == "looking at the source…"
+    assert shown[:2] == ["starting…", "looking at the source…"]
     assert "starting on 4 parts…" in shown
     bars = [one for one in shown if "%" in one]
     assert len(bars) > 4
@@ -70,7 +70,10 @@ def test_a_conversion_shows_at_once_what_it_does_and_then_how_long_it_lasts(slow
     assert within, "before the first of four parts is finished"
     assert all(re.match(r"\d+ s left, [█░]{20} \d+ %", one) for one in bars[2:])
     assert max(map(len, shown[:-1])) < 40
-    assert settled(terminal.text).strip() == f"{tmp_path / 'out'}: 800 samples in 4 shards, 32 KiB"
+    assert re.match(
+        r"out: 800 samples, 32 KiB in 4 shards,\s+[\d.]+ m?s, \d+ samples/s\n  n int64\nnext: gdsload inspect out --html",
+        settled(terminal.text).strip(),
+    )
 
 
 @pytest.mark.slow
@@ -105,23 +108,34 @@ def test_bench_says_what_it_does(tmp_path, monkeypatch):
         writer.write_batch({"x": np.zeros((400, 4096), np.uint8)})
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
-    words = ["bench", str(tmp_path / "d"), "--turns", "2", "--seconds", "0.01", "--hot-only", "--device", "cpu"]
     monkeypatch.setattr(rows, "TorchRow", rows.ReadRow)  # its workers take seconds to begin
+    words = f"bench {tmp_path}/d --turns 1 --seconds 0.01 --hot-only --device cpu".split()
+    monkeypatch.setenv("NO_COLOR", "1")
     code, text = in_terminal(monkeypatch, *words)
     assert code == 0
     shown = states(text)
-    assert shown[0] == "looking at the dataset…"
-    assert any("hot, " in one for one in shown)
+    assert shown[0] == "starting…"
+    assert any("comparing bytes" in one for one in shown)
     lines = settled(text).splitlines()
-    assert max(len(line) for line in lines if str(tmp_path) not in line) <= 80
-    assert any(line.startswith("host") for line in lines)
+    assert [line for line in lines if str(tmp_path) not in line and len(line) > 80] == []
+    assert lines[0].startswith("plan       1 turn")
+    assert any(line.startswith("VERDICT    No ") for line in lines)
 
 
 def test_nothing_of_it_where_lines_cannot_be_written_over(tmp_path, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     np.save(tmp_path / "x.npy", np.arange(800))
     words = ["convert", f"{tmp_path}/x.npy", f"{tmp_path}/out", "--workers", "1", "--shard-bytes", "1600"]
-    assert in_terminal(monkeypatch, *words) == (0, f"{tmp_path / 'out'}: 800 samples in 4 shards, 32 KiB\n")
+    code, shown = in_terminal(monkeypatch, *words)
+    assert code == 0
+    assert " ".join(shown.split()).startswith(f"{tmp_path / 'out'}: 800 samples, 32 KiB in 4 shards, ")
+
+
+@pytest.mark.parametrize(("forbidden", "painted"), [("1", False), ("", True)])
+def test_colours_in_a_pipe_for_those_who_want_them(tmp_path, monkeypatch, cli, forbidden, painted):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", forbidden)
+    assert ("\x1b[31merror:\x1b[0m" in cli("inspect", tmp_path / "none", code=1).err) == painted
 
 
 @pytest.mark.parametrize(("wish", "painted"), [("1", False), ("", True)])

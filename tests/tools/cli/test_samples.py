@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import gdsload
+from gdsload.tools.cli.picks import pick_samples
 from gdsload.tools.cli.samples import facts, lines
 from gdsload.tools.cli.sheet import as_picture
 
@@ -96,6 +97,28 @@ def test_a_sheet(dataset, tmp_path, cli, field, size, mode):
             assert np.array_equal(found[top : top + large.shape[0], left : left + large.shape[1]], large)
 
 
+def test_which_samples_a_sheet_shows(tmp_path, cli):
+    """Not the first ones, which in a dataset sorted by class are all of one."""
+    with gdsload.ShardWriter(tmp_path / "d", metadata={"classes": {"y": ["a", "b", "c"]}}) as writer:
+        writer.write_batch({"x": np.zeros((300, 8, 8), np.uint8), "y": np.repeat([0, 1, 2], [100, 195, 5])})
+    dataset = gdsload.ShardDataset(tmp_path / "d")
+    chosen = pick_samples(dataset, "random", 16)
+    assert chosen == sorted(set(chosen)) == pick_samples(dataset, "random", 16)
+    assert max(chosen) > 150
+    assert len(pick_samples(dataset, "random", 1000)) == 300
+    assert pick_samples(dataset, "first", 3, first=-2) == [298, 299]
+    assert dataset.column("y")[pick_samples(dataset, "class", 17)].tolist() == [0] * 5 + [1] * 5 + [2] * 5
+    assert dataset.column("y")[pick_samples(dataset, "class", 2)].tolist() == [0, 1]
+    asked = ["inspect", tmp_path / "d", "--image", "x", "--out", tmp_path / "s.png", "--overwrite"]
+    assert "16 pictures, drawn at random\n" in cli(*asked).out
+    assert "15 pictures, drawn at random of each class\n" in cli(*asked, "--pick", "class").out
+
+
+def test_without_classes_there_is_none_of_each(dataset, cli):
+    said = cli("inspect", dataset, "--image", "chw", "--pick", "class", code=2).err
+    assert "there is no field of classes" in said
+
+
 def test_pictures_of_other_element_types():
     ramp = torch.tensor([[0.0, 0.5], [1.0, float("nan")]])
     assert as_picture(ramp, (0, 1), first=None).tolist() == [[0, 128], [255, 0]]
@@ -113,7 +136,7 @@ def test_pictures_of_other_element_types():
         (["--image", "text"], "no image"),
         (["--image", "odd"], "no 1, 3 or 4 channels, first or last"),
         (["--image", "chw", "--count", "0"], "no picture to show"),
-        (["--image", "ragged", "--count", "1"], "no picture to show"),
+        (["--image", "ragged", "--count", "1", "--pick", "first"], "no picture to show"),
     ],
 )
 def test_what_cannot_be_shown(dataset, cli, arguments, message):

@@ -12,7 +12,7 @@ import gdsload
 from gdsload.tools.cli import main
 from gdsload.tools.cli.terminal import Bar, plain
 from tests.shards.bits import flip
-from tests.tools.cli.terminals import Terminal
+from tests.tools.cli.terminals import Shown, Terminal
 
 
 class Clock:
@@ -68,6 +68,12 @@ def test_it_is_not_shown_at_every_step_but_at_the_last(terminal, clock, bar):
     assert "100 %" in terminal.sent()[-1]
 
 
+def test_another_step_is_shown_at_once(terminal, clock, bar):
+    for what in ("reading", "reading", "comparing", "comparing"):
+        bar.show(1, 4, what=what)
+    assert [one.rpartition(" ")[2] for one in terminal.sent()] == ["reading", "comparing"]
+
+
 def test_it_fits_the_terminal(clock, monkeypatch):
     terminal = Terminal("ascii")
     bar = Bar(terminal, clock)
@@ -84,12 +90,37 @@ def test_it_fits_the_terminal(clock, monkeypatch):
     ]
 
 
-def test_elsewhere_nothing_is_shown():
-    stream = io.StringIO()
-    bar = Bar(stream)
-    bar.show(1, 1, nbytes=1)
+def test_a_log_gets_a_line_each_half_minute(clock):
+    log = io.StringIO()
+    bar = Bar(log, clock)
+    bar.say("looking…")
+    for second in range(100):
+        bar.show(second, 200, samples=second)
+        clock.now += 1
     bar.close()
-    assert stream.getvalue() == ""
+    assert log.getvalue().splitlines() == [
+        "after 30 s: 2:50 min left, 15 %, 30 samples",
+        "after 1:00 min: 2:20 min left, 30 %, 60 samples",
+        "after 1:30 min: 1:50 min left, 45 %, 90 samples",
+    ]
+
+
+def test_a_short_run_leaves_nothing_in_a_log_and_a_quiet_one_neither(clock):
+    log = io.StringIO()
+    for hidden, seconds in ((False, 29), (True, 300)):
+        bar = Bar(log, clock, hidden=hidden)
+        clock.now += seconds
+        bar.show(1, 1, nbytes=1)
+        bar.close()
+    assert log.getvalue() == ""
+
+
+def test_help_in_a_pipe_fits_the_terminal_that_shows_it():
+    """As under `less`, whose terminal has the width."""
+    help_of = "s.run([sys.executable, '-m', 'gdsload', 'help'], stdout=s.PIPE, text=True).stdout.splitlines()"
+    terminal = Shown(["-c", f"import subprocess as s, sys; print(max(map(len, {help_of})))"], columns=50)
+    assert terminal.end() == 0
+    assert 40 < int(terminal.text) <= 50
 
 
 def test_what_comes_from_files_does_not_move_the_cursor():

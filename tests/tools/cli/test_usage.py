@@ -28,6 +28,29 @@ def ended(capsys, *arguments, code=0):
     return capsys.readouterr()
 
 
+@pytest.mark.parametrize(
+    ("words", "same_as"),
+    [("help", "--help"), ("help verify", "verify --help"), ("help help", "--help"), ("version", "--version"),
+     ("-V", "--version")],
+)  # fmt: skip
+def test_help_and_version_can_be_asked_for_in_words(capsys, words, same_as):
+    assert ended(capsys, *words.split()).out == ended(capsys, *same_as.split()).out
+
+
+def test_help_of_no_command_is_wrong(capsys):
+    assert "there is no command 'verfy'\nhint: Did you mean 'verify'?" in wrong(capsys, "help", "verfy")
+
+
+@pytest.mark.parametrize("command", ["", *make_parser()[1]])
+@pytest.mark.parametrize("columns", [40, 48, 60, 80])
+def test_help_fits_the_terminal_and_its_explanations_are_no_columns_of_words(capsys, monkeypatch, command, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = ended(capsys, "help", *command.split()).out.splitlines()
+    assert max(len(line) for line in lines if "/completions/" not in line) <= columns  # a path is not broken
+    alone = [line for line in lines if line.startswith(" " * (columns // 2)) and " " not in line.strip()]
+    assert len(alone) < len(lines) / 8
+
+
 def wrong(capsys, *arguments):
     said = ended(capsys, *arguments, code=2)
     assert said.out == ""
@@ -48,7 +71,7 @@ def test_every_command_has_examples_that_its_parser_takes(command, capsys):
     parser, commands = make_parser()
     for example in examples:
         words = example.partition("  ")[2].partition("   ")[0].partition(" > ")[0].split()
-        assert words[0] == "gdsload"
+        assert words[:1] == ["gdsload"]
         if "--help-source" not in words and "--size" not in words:
             parser.parse_args(words[1:])
         assert words[1] in commands
@@ -70,7 +93,7 @@ def test_every_option_says_what_it_does_and_its_default(command):
     [
         (["--versio"], "error: gdsload has no option --versio\nhint: Did you mean --version? `gdsload --help` lists"),
         (["verify", ".", "--dep"], "error: gdsload verify has no option --dep\nhint: Did you mean --deep"),
-        (["convert", "a", "b", "--kind", "image"], "error: --kind: invalid choice: 'image'"),
+        (["convert", "a", "b", "--kind", "image"], "error: --kind: there is no 'image'. Did you mean 'images'?"),
         (["convert", "a", "b", "--siz", "3"], "Did you mean --size"),  # an option of a kind
         (["convert", "a", "b", "--types", "zip:str"], "error: --types: 'zip:str' is not NAME=VALUE,...\n"),
         (["convert"], "error: the following arguments are required: SOURCE, OUT\n"),
@@ -184,6 +207,12 @@ def test_bash_completes(tmp_path, cli):
         assert done.stdout.split() == [wanted]
 
 
+def test_help_into_a_closed_pipe():
+    program = f"{sys.executable} -m gdsload help convert | head -n 1"
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("usage: gdsload convert SOURCE OUT [options]\n", "")
+
+
 def test_the_first_line_comes_before_torch_also_with_options_of_a_kind(tmp_path):
     """A line at once: `--size` is of a kind that is found without importing those that need torch."""
     asked = """
@@ -195,7 +224,22 @@ main(["convert", ".", "out", "--size", "32", "--with-key"])
 """
     program = [sys.executable, "-B", "-c", asked]  # by -B a Python that has not imported torch already
     done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == "looking at the source… False"
+    assert done.stderr.splitlines()[-1] == "starting… False"
+
+
+def test_inspect_and_verify_start_without_torch(tmp_path):
+    """Which takes more than a second, and neither needs it."""
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        writer.write({"x": np.ones(3, np.float32), "text": "a"})
+    asked = """
+import sys
+from gdsload.tools.cli import main
+assert [main([*words.split(), "d"]) for words in ("inspect", "inspect --json", "verify --deep")] == [0, 0, 0]
+sys.exit("torch" in sys.modules)
+"""
+    program = [sys.executable, "-B", "-c", asked]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_completion_without_shtab(cli, monkeypatch):

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 from contextlib import redirect_stdout
 
 import numpy as np
@@ -31,7 +32,9 @@ def dataset(tmp_path):
 
 def test_a_sound_dataset(dataset, cli):
     said = cli("verify", dataset)
-    assert said.out.startswith("ok  3 shards, ")
+    assert re.fullmatch(
+        r"ok  30 samples, 3 shards: \S+ KiB match their checksums \([\d.]+ m?s, \S+ .iB/s\)\n", said.out
+    )
     assert said.err == ""
     assert "field x: 1 value NaN, 3 infinite" in cli("verify", dataset, "--deep").out
     tree = cli("verify", dataset, "--deep", "--json").tree
@@ -177,6 +180,13 @@ def test_files_without_checksums(tmp_path, cli):
     assert "field 'b'" in said.err
     assert "1 values are neither 0 nor 1 (samples 2 to 2)" in said.err
     assert said.out.endswith("1 sample is spoiled: 2\n")
+
+
+def test_datasets_beside_a_path_without_one_are_named(dataset, cli):
+    (dataset.parent / "other").mkdir()
+    said = cli("verify", dataset.parent / "dd", code=1).err
+    assert said.endswith(f"hint: In {dataset.parent} is the dataset d.\n")
+    assert cli("verify", dataset.parent, code=1).err.endswith(f"hint: In {dataset.parent} is the dataset d.\n")
 
 
 def test_nothing_there(tmp_path, cli):

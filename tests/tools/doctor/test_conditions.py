@@ -6,23 +6,23 @@ import dataclasses
 
 import pytest
 
+from gdsload.tools.cli.doctor import render_text
 from tests.machines import CLOSED_DRIVER, Made
 
-NAMES = ("kernel", "option", "driver", "bar1", "multipath", "gpu", "drive", "config")
+NAMES = ("gpu", "drive", "kernel", "option", "driver", "bar1", "multipath", "config")
 
 
 def failed(made: Made) -> list[str]:
-    found = made.findings()
-    assert found["cufile.p2p"].evidence["failed"] == [
-        f"cufile.p2p-{name}" for name in NAMES if found[f"cufile.p2p-{name}"].evidence["fulfilled"] is False
-    ]
-    return [name.removeprefix("cufile.p2p-") for name in found["cufile.p2p"].evidence["failed"]]
+    report = made.diagnose()
+    found = {finding.check: finding for finding in report.findings}
+    fulfilled = {name: found[f"cufile.p2p-{name}"].evidence["fulfilled"] for name in NAMES}
+    assert (report.ways[0].holds, report.ways[0].of) == (list(fulfilled.values()).count(True), len(NAMES))
+    return [name for name in NAMES if fulfilled[name] is False]
 
 
 def test_a_machine_that_fulfils_them_all(p2p: Made):
     found = p2p.findings()
     assert [found[f"cufile.p2p-{name}"].severity for name in NAMES] == ["ok"] * len(NAMES)
-    assert found["cufile.p2p"].severity == "ok"
     assert p2p.diagnose().verdict.backend == "gds"
 
 
@@ -55,14 +55,14 @@ OLD_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14
     [
         (writes("/proc/sys/kernel/osrelease", "5.15.0-100-generic"), "kernel", "6.2"),
         (writes("/proc/kallsyms", "0000 d jiffies\n"), "option", "CONFIG_PCI_P2PDMA=y"),
-        (writes("/proc/driver/nvidia/version", CLOSED_DRIVER), "driver", "open kernel modules"),
+        (writes("/proc/driver/nvidia/version", CLOSED_DRIVER), "driver", "open NVIDIA kernel modules"),
         (writes("/proc/driver/nvidia/version", OLD_DRIVER), "driver", "570"),
         (no_dwords, "bar1", "RMForceStaticBar1=1"),
         (writes("/sys/module/nvme_core/parameters/multipath", "Y\n"), "multipath", "options nvme_core multipath=N"),
         (has_gpu("NVIDIA GeForce RTX 4090"), "gpu", "nvidia-fs"),
         (has_gpu("NVIDIA GH200 480GB"), "gpu", "nvidia-fs"),
         (raid, "drive", "one by one"),
-        (writes("/sys/class/block/nvme0n1/device/transport", "tcp\n"), "drive", "local NVMe"),
+        (writes("/sys/class/block/nvme0n1/device/transport", "tcp\n"), "drive", "not a local NVMe drive"),
         (no_config, "config", "use_pci_p2pdma"),
     ],
 )
@@ -70,18 +70,34 @@ def test_each_condition_fails_alone_and_names_its_remedy(p2p: Made, spoil, condi
     spoil(p2p)
     p2p.probe = dataclasses.replace(p2p.probe, p2p_reads=0, posix_reads=1)
     assert failed(p2p) == [condition]
-    finding = p2p.findings()[f"cufile.p2p-{condition}"]
-    assert finding.severity == "warning"
-    assert remedy in finding.remedy
-    verdict = p2p.diagnose().verdict
-    assert verdict.backend == "mapped"
-    assert any(remedy in text for text in verdict.improvements)
+    report = p2p.diagnose()
+    finding = next(one for one in report.findings if one.check == f"cufile.p2p-{condition}")
+    assert (finding.severity, report.verdict.backend) == ("warning", "mapped")
+    assert remedy in finding.message + finding.remedy
+    way = report.ways[0]
+    own = [step.check for step in way.steps[way.common :]]
+    assert [*own, *way.obstacles] == [finding.check if finding.fix else finding.message]
 
 
-def test_with_nvidia_fs_or_without_a_gpu_a_failing_condition_is_only_a_fact(nvfs: Made, tmp_path):
+def test_where_dma_works_a_failing_condition_of_the_other_way_is_only_a_fact(nvfs: Made):
     severities = {finding.severity for finding in nvfs.diagnose().findings if "p2p" in finding.check}
     assert severities <= {"ok", "info"}
     assert failed(nvfs) == ["bar1", "config"]
+
+
+@pytest.mark.parametrize(
+    ("release", "architecture", "holds"),
+    [
+        ("5.14.0-503.11.1.el9_5.x86_64", "x86_64", False),
+        ("5.14.0-503.11.1.el9_5.aarch64", "aarch64", True),
+        ("5.14.0-570.12.1.el9_6.x86_64", "x86_64", True),
+        ("6.1.0-28-amd64", "x86_64", False),
+    ],
+)
+def test_red_hats_kernels_count_by_their_own_numbers(p2p: Made, release: str, architecture: str, holds: bool):
+    p2p.write("/proc/sys/kernel/osrelease", release)
+    p2p.architecture = architecture
+    assert p2p.findings()["cufile.p2p-kernel"].evidence["fulfilled"] is holds
 
 
 @pytest.mark.parametrize("variable", ["1", "TRUE"])
@@ -103,7 +119,7 @@ def test_the_option_is_found_by_a_function_too_or_stays_unknown(p2p: Made, symbo
     if symbols is not None:
         p2p.write("/proc/kallsyms", symbols)
     finding = p2p.findings()["cufile.p2p-option"]
-    assert (finding.evidence["fulfilled"], finding.severity) == ((True, "ok") if symbols else (None, "unknown"))
+    assert (finding.evidence["fulfilled"], finding.severity) == ((True, "ok") if symbols else (None, "info"))
 
 
 def test_the_parameter_in_sysfs_is_not_believed(p2p: Made):
@@ -114,6 +130,12 @@ def test_the_parameter_in_sysfs_is_not_believed(p2p: Made):
 
 def test_all_fulfilled_and_yet_no_dma_is_said(p2p: Made):
     p2p.probe = dataclasses.replace(p2p.probe, p2p_reads=0, posix_reads=1)
-    finding = p2p.findings()["cufile.p2p"]
-    assert finding.severity == "info"
-    assert "no DMA was seen" in finding.message
+    assert "nokaslr" in p2p.diagnose().ways[0].steps[0].fix.does
+
+
+def test_what_could_not_be_looked_at_is_said_of_its_way(p2p: Made):
+    p2p.probe = dataclasses.replace(p2p.probe, p2p_reads=0, posix_reads=1)
+    p2p.remove("/proc/kallsyms")
+    way = p2p.diagnose().ways[0]
+    assert (way.holds, way.unclear) == (7, ("the kernel's symbols cannot be read",))
+    assert "not known: the kernel's symbols cannot be read" in " ".join(render_text(p2p.diagnose()).split())

@@ -71,7 +71,7 @@ def test_where_the_folder_lies_does_not_matter(two: Made):
     [
         (
             lambda two: two.mounts(ROOT_MOUNT, DATA_MOUNT, FAR_MOUNT.replace("xfs", "zfs")),
-            "storage.filesystem", "zfs on /far: none that cuFile reads by DMA",
+            "storage.filesystem", "zfs on /far: no file system that cuFile reads by DMA",
         ),
         (lambda two: two.remove("/run/udev/data/b259:9"), "cufile.udev", "/run/udev/data/b259:9 is missing"),
     ],
@@ -89,13 +89,13 @@ def test_conditions_of_p2pdma_are_those_of_all_drives(two: Made):
         two.remove(f"/proc/driver/nvidia-fs/{name}")
     two.write("/proc/driver/nvidia/params", DWORDS)
     two.write("/etc/cufile.json", '{"properties": {"use_pci_p2pdma": true}}')
-    assert of(two)["cufile.p2p"].evidence["failed"] == []
+    two.probe = dataclasses.replace(two.probe, nvfs_reads=0, posix_reads=1)
+    assert two.diagnose("/home/set").ways[0].holds == 8
     two.write(f"{two.layer('md0', '9:0', 'nvme1n1')}/md/level", "raid0\n")
     two.mounts(ROOT_MOUNT, DATA_MOUNT, FAR_MOUNT.replace("259:9", "9:0").replace("nvme1n1", "md0"))
     found = of(two)
     assert found["cufile.p2p-drive"].severity == "warning"
     assert "/far: md0 is md raid0, which P2PDMA cannot do" in found["cufile.p2p-drive"].message
-    assert found["cufile.p2p"].evidence["failed"] == ["cufile.p2p-drive"]
 
 
 def test_cufile_is_asked_with_a_file_of_each_mount_and_the_worst_answer_counts(two: Made):

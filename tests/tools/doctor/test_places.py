@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 
 import pytest
 
+from gdsload.errors import DatasetNotFoundError
+from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.mounts import find_mount, parse_mounts
 from gdsload.tools.doctor import checkup as run
 from gdsload.tools.doctor.trials import FileTrial, try_file
@@ -36,8 +39,8 @@ def test_ext4_in_another_mode(nvfs: Made):
         ("40 27 0:50 / /data rw - nfs4 host:/export rw,vers=4.2,proto=tcp", "warning", "without RDMA"),
         ("40 27 0:50 / /data rw - nfs host:/export rw,vers=3,proto=rdma", "info", "over RDMA"),
         ("40 27 0:50 / /data rw - lustre mgs@tcp:/fs rw", "info", "vendor's client"),
-        ("40 27 0:50 / /data rw - 9p share rw", "warning", "none that cuFile reads"),
-        ("40 27 0:50 / /data rw - zfs tank/data rw", "warning", "none that cuFile reads"),
+        ("40 27 0:50 / /data rw - 9p share rw", "warning", "no file system that cuFile reads"),
+        ("40 27 0:50 / /data rw - zfs tank/data rw", "warning", "no file system that cuFile reads"),
     ],
 )
 def test_other_file_systems(nvfs: Made, line: str, severity: str, says: str):
@@ -50,7 +53,7 @@ def test_no_file_system_is_a_fault_without_a_gpu(laptop: Made):
     assert mounted(laptop, "40 27 0:50 / /data rw - nfs4 host:/export rw")["storage.filesystem"].severity == "info"
 
 
-def test_a_container_without_udev_gets_the_exact_remedy(nvfs: Made):
+def test_without_a_udev_record_the_remedy_is_exact(nvfs: Made):
     nvfs.remove("/run/udev/data/b259:1")
     finding = nvfs.findings()["cufile.udev"]
     assert finding.severity == "warning"
@@ -58,11 +61,30 @@ def test_a_container_without_udev_gets_the_exact_remedy(nvfs: Made):
     assert "udevadm trigger --action=change /dev/nvme0n1p1" in finding.remedy
     (nvfs.root / "run/udev/data").rmdir()
     (nvfs.root / "run/udev").rmdir()
-    finding = nvfs.findings()["cufile.udev"]
-    assert "-v /run/udev:/run/udev:ro" in finding.remedy
     line = r'mkdir -p /run/udev/data && printf "E:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem\n" > /run/udev/data/b259:1'
-    assert line in finding.remedy
-    assert finding.remedy in " ".join(nvfs.diagnose().verdict.improvements)
+    assert line in nvfs.findings()["cufile.udev"].remedy
+    assert line in " ".join(nvfs.diagnose().verdict.improvements)
+
+
+@pytest.mark.parametrize(
+    ("variable", "udev", "node"),
+    [
+        ("container", "docker run -v /run/udev:/run/udev:ro", "NVIDIA_GDS=enabled"),
+        ("KUBERNETES_SERVICE_HOST", "mountPath: /run/udev", "name: NVIDIA_GDS, value: enabled"),
+        ("APPTAINER_CONTAINER", "--bind /run/udev:/run/udev:ro", "--bind /dev/nvidia-fs0"),
+    ],
+)
+def test_a_container_gets_the_lines_of_its_kind(nvfs: Made, variable: str, udev: str, node: str):
+    nvfs.environ[variable] = "x"
+    for path in ("/run/udev/data/b259:1", "/dev/nvidia-fs0"):
+        nvfs.remove(path)
+    (nvfs.root / "run/udev/data").rmdir()
+    (nvfs.root / "run/udev").rmdir()
+    nvfs.probe = CufileProbe("failed", "no")
+    found = nvfs.findings()
+    for check, line in (("cufile.udev", udev), ("cufile.nvidia-fs", node)):
+        assert (found[check].fix.who, found[check].severity) == ("container", "warning")
+        assert line in found[check].remedy
 
 
 def test_a_record_without_the_property_is_not_enough(nvfs: Made):
@@ -77,9 +99,10 @@ def test_md_raid0_is_read_through_nvidia_fs_only(nvfs: Made):
     assert [layer["name"] for layer in found["storage.drives"].evidence["stack"]] == ["md0", "nvme0n1"]
     for name in ("version", "devcount"):
         nvfs.remove(f"/proc/driver/nvidia-fs/{name}")
+    nvfs.probe = CufileProbe("failed", "no")
     assert nvfs.findings()["cufile.p2p-drive"].severity == "warning"
     nvfs.write("/sys/devices/virtual/block/md0/md/level", "raid5\n")
-    assert "from md raid0" in nvfs.findings()["storage.drives"].remedy
+    assert "on md raid0" in nvfs.findings()["storage.drives"].remedy
 
 
 def test_an_encrypted_volume(nvfs: Made):
@@ -137,12 +160,43 @@ def test_a_file_is_read_directly_or_the_step_that_failed_is_said(tmp_path):
     assert try_file(str(tmp_path / "none")).direct_error == "open: No such file or directory"
 
 
+def test_holes_and_unwritten_extents_are_counted(tmp_path):
+    """By the file system itself, if it has such files and says so."""
+    for name, make in (
+        ("hole", lambda fd: os.ftruncate(fd, 2**20)),
+        ("new", lambda fd: os.posix_fallocate(fd, 0, 2**20)),
+    ):
+        (tmp_path / name).write_bytes(bytes(4096))
+        with open(tmp_path / name, "r+b") as file:
+            make(file.fileno())
+            os.fsync(file.fileno())
+    hole, new = (try_file(str(tmp_path / name)) for name in ("hole", "new"))
+    if hole.holes is None or new.unwritten is None:
+        pytest.skip("this file system does not list extents")
+    assert hole.holes + hole.unwritten == new.holes + new.unwritten == 2**20 - 4096
+    assert hole.holes > new.holes
+    assert new.unwritten
+
+
+def test_a_file_with_holes_is_a_warning_beside_a_gpu(nvfs: Made):
+    nvfs.file = FileTrial("/data/a b/x.safetensors", True, holes=4096, unwritten=2**20)
+    finding = nvfs.findings()["storage.extents"]
+    assert (finding.severity, finding.evidence["unwritten_bytes"]) == ("warning", 2**20)
+    assert "4 KiB of holes and 1 MiB of unwritten extents" in finding.message
+    assert "for file in '/data/a b'/*.safetensors; do cp --sparse=never" in finding.remedy
+
+
+def test_the_figures_of_a_drive_and_its_lanes(nvfs: Made):
+    finding = nvfs.findings()["storage.facts"]
+    said = "32.0 GT/s PCIe x4, scheduler none, 128 KiB a request, read-ahead 128 KiB, blocks of 512 bytes"
+    assert (finding.severity, finding.message) == ("ok", f"nvme0n1p1: {said}")
+    nvfs.write("/sys/bus/pci/devices/0000:04:00.0/current_link_width", "2\n")
+    assert "has 2 of 4 lanes" in nvfs.findings()["storage.facts"].message
+
+
 def test_a_path_that_is_not_there(nvfs: Made):
-    report = nvfs.diagnose("/data/none/of/this")
-    found = {finding.check: finding for finding in report.findings}
-    assert found["storage.path"].severity == "error"
-    assert "/data was looked at instead" in found["storage.path"].message
-    assert found["storage.filesystem"].evidence["point"] == "/data"
+    with pytest.raises(DatasetNotFoundError, match="/data/none/of/this: there is no such file or folder"):
+        nvfs.diagnose("/data/none/of/this")
     assert not list((nvfs.root / "data").glob(".gdsload*"))
 
 
@@ -218,3 +272,21 @@ def test_no_mount_table(nvfs: Made):
     nvfs.remove("/proc/self/mountinfo")
     assert nvfs.findings()["storage.filesystem"].severity == "unknown"
     assert dataclasses.asdict(nvfs.diagnose().verdict)
+
+
+@pytest.mark.parametrize(
+    ("environ", "root", "point", "line"),
+    [
+        ({}, "/", "/data", "sudo mount -o data=ordered /dev/nvme0n1p1 /data"),
+        ({}, "/export", "/data", "where it is mounted: umount, then mount -o data=ordered /dev/nvme0n1p1"),
+        ({"container": "x"}, "/", "/data", "Mount /dev/nvme0n1p1 with data=ordered, on the host"),
+        ({}, "/", "/", "rootflags=data=ordered"),
+    ],
+)
+def test_the_lines_that_mount_ext4_so_that_it_shows_its_mode(nvfs: Made, environ, root: str, point: str, line: str):
+    nvfs.environ |= environ
+    nvfs.mounts(f"40 27 259:1 {root} {point} rw,relatime - ext4 /dev/nvme0n1p1 rw")
+    finding = nvfs.findings()["storage.filesystem"]
+    assert line in finding.remedy
+    commands = [command for command in finding.fix.commands if not command.startswith("#")]
+    assert bool(commands) == (root == "/" and not environ)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gdsload.tools.doctor import Finding, judge
+from gdsload.tools.doctor import Finding, Fix, judge
 
 
 def findings(**changes):
@@ -16,10 +16,11 @@ def findings(**changes):
         "gpu.mapping": {"registered": True},
         "packages.cuda-bindings": {"works": True},
         "memory.page-cache": {"fits": True},
+        "storage.filesystem": {},
     }
     for name, change in changes.items():
         evidence[name.replace("__", ".").replace("page_cache", "page-cache").replace("a_b", "a-b")] |= change
-    return [Finding(check, "ok", f"about {check}", "", values) for check, values in evidence.items()]
+    return [Finding(check, "ok", f"about {check}", evidence=values) for check, values in evidence.items()]
 
 
 POSIX = {"proven": False, "path": "cufile-posix"}
@@ -33,13 +34,14 @@ POSIX = {"proven": False, "path": "cufile-posix"}
         ({"gpu__device": {"kind": "xpu"}}, "host", "xpu"),
         ({"gpu__device": {"kind": "hip"}}, "bounce", "AMD"),
         ({"packages__cuda_bindings": {"works": False}}, "bounce", "cuda-bindings"),
-        ({"cufile__probe": POSIX}, "mapped", "does not read by DMA"),
-        ({"cufile__probe": {"proven": False, "status": "timeout"}}, "mapped", "no DMA is proven"),
+        ({"cufile__probe": POSIX}, "mapped", "from the page cache"),
+        ({"cufile__probe": {"proven": False, "status": "timeout"}}, "mapped", "from the page cache"),
         ({"cufile__probe": POSIX, "gpu__mapping": {"registered": False}}, "bounce", "cannot be registered"),
         ({"cufile__probe": POSIX, "gpu__mapping": {"registered": None}}, "bounce", "cannot be registered"),
         ({"cufile__probe": POSIX, "memory__page_cache": {"fits": False}}, "bounce", "do not fit"),
         ({"cufile__probe": POSIX, "memory__page_cache": {"fits": None}}, "mapped", "resident"),
-        ({"cufile__probe": POSIX, "packages__cuda_bindings": {"works": False}}, "mapped", "does not read by DMA"),
+        ({"cufile__probe": POSIX, "packages__cuda_bindings": {"works": False}}, "mapped", "from the page cache"),
+        ({"cufile__probe": POSIX, "gpu__mapping": {"slow": True}}, "bounce", "too slowly"),
     ],
 )
 def test_the_table(changes, backend: str, why: str):
@@ -73,14 +75,46 @@ def test_what_was_not_looked_at_counts_as_not_there(left_out: str):
 
 def test_improvements_are_the_remedies_of_what_is_wrong_errors_first():
     extra = [
-        Finding("storage.filesystem", "warning", "m", "mount it"),
-        Finding("topology.drives", "info", "m", "not this"),
-        Finding("cufile.udev", "ok", "m", "nor this"),
-        Finding("gpu.driver", "error", "m", "install it"),
-        Finding("storage.drives", "warning", "m", "mount it"),
+        Finding("storage.filesystem", "warning", "m", Fix("mount it")),
+        Finding("topology.drives", "info", "m", Fix("not this")),
+        Finding("cufile.udev", "ok", "m", Fix("nor this")),
+        Finding("gpu.driver", "error", "m", Fix("install it", "root", "", ("apt", "reboot"))),
+        Finding("storage.drives", "warning", "m", Fix("mount it")),
     ]
     assert judge(findings() + extra).improvements == [
-        "gpu.driver: install it", "storage.filesystem: mount it", "storage.drives: mount it"
+        "gpu.driver: install it: apt; reboot", "storage.filesystem: mount it", "storage.drives: mount it"
     ]  # fmt: skip
     host = judge([*findings(gpu__device={"usable": False}), *extra])
-    assert host.improvements == ["gpu.driver: install it"]
+    assert host.improvements == ["gpu.driver: install it: apt; reboot"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "worth"),
+    [
+        ({}, "for first epochs alone"),
+        ({"memory__page_cache": {"fits": False}}, "not known before it is measured"),
+        ({"storage__filesystem": {"in_memory": True}}, "no: the data are in memory"),
+        ({"gpu__mapping": {"coherent": True}}, "hardly"),
+        ({"gpu__device": {"usable": False}}, ""),
+        ({"gpu__device": {"kind": "hip"}}, ""),
+    ],
+)
+def test_what_dma_would_be_worth(changes, worth: str):
+    said = judge(findings(**changes)).worth
+    assert said.startswith(worth)
+    assert bool(said) == bool(worth)
+
+
+@pytest.mark.parametrize(
+    ("bad", "missing"),
+    [
+        ((), "about cufile.probe"),
+        (("storage.filesystem",), "about storage.filesystem"),
+        (("storage.filesystem", "cufile.udev"), "about cufile.udev"),
+    ],
+)
+def test_what_is_missing_is_the_first_known_cause(bad, missing: str):
+    known = [one for one in findings(cufile__probe=POSIX) if one.check not in bad]
+    known += [Finding(check, "warning", f"about {check}") for check in bad]
+    assert judge(known).missing == missing
+    assert judge(findings()).missing == ""

@@ -1,0 +1,125 @@
+"""The facts of a record that a verdict rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gdsload.tools.bench.compare import Comparison, compare
+
+Row = dict[str, Any]
+State = Literal["cold", "hot"]
+STATES: tuple[State, ...] = ("cold", "hot")
+
+
+def rate(row: Row) -> float:
+    """The median rate of a row, in GB/s."""
+    return float(row["gb_per_s"]["median"])
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A record, asked.
+
+    Attributes:
+        record: what `run_bench` returns.
+    """
+
+    record: dict[str, Any]
+
+    @property
+    def on_gpu(self) -> bool:
+        """True if batches went to a GPU of CUDA's, the only ones that cuFile can read into."""
+        cuda = self.record["versions"].get("cuda", "none") != "none"  # else it is ROCm that calls its devices so
+        return cuda and str(self.record["conditions"]["device"]).startswith("cuda")
+
+    def left_out(self, backend: str) -> str:
+        """The reason why a backend was not measured; empty if it was not tried."""
+        return str((self.record["conditions"].get("unavailable") or {}).get(backend, ""))
+
+    @property
+    def fits_memory(self) -> bool:
+        """True if the page cache can hold the dataset, so that only the first epoch is cold."""
+        return bool(self.record["dataset"]["fits_memory"])
+
+    @property
+    def cores(self) -> int:
+        """Processors that the benchmark could use."""
+        return int(self.record["machine"]["cores"])
+
+    @property
+    def decisive(self) -> State:
+        """The state of the page cache that an answer rests on: GDS is about the drive, if that was measured."""
+        return "hot" if self.rows("hot") and not self.rows("cold") else "cold"
+
+    def rows(self, state: State) -> list[Row]:
+        """The loader's own rows, without the control."""
+        found = (self.record[state] or {}).get("rows", ())
+        return [row for row in found if row["kind"] == "gdsload" and row["turns"] and rate(row) > 0]
+
+    def row(self, state: State, backend: str) -> Row | None:
+        """The row of a backend, if it was measured."""
+        return next((row for row in self.rows(state) if row["name"] == backend), None)
+
+    def best(self, state: State, *, but: str = "") -> Row | None:
+        """The fastest row of the loader's, leaving out one backend's."""
+        return max((row for row in self.rows(state) if row["name"] != but), key=rate, default=None)
+
+    def chosen(self, state: State) -> Row | None:
+        """The row that `backend="auto"` uses, or the fastest one if that was not measured."""
+        return next((row for row in self.rows(state) if "auto" in row["asked"]), self.best(state))
+
+    def refusal(self, state: State) -> str:
+        """The reason why this state of the page cache could not be had; empty if it could, or was not asked for."""
+        found = str((self.record[state] or {}).get("state", state))
+        return "" if found == state else found.partition(": ")[2] or found
+
+    def noise(self, state: State) -> float | None:
+        """The share by which the same row, measured twice, differs; None if that is not known."""
+        found = (self.record["limits"].get("noise") or {}).get(state)
+        return None if found is None else float(found)
+
+    def limit(self, name: Literal["drive", "link", "memory"]) -> float | None:
+        """The rate of the drive, the link or one copy in memory, in GB/s; None if it is not known."""
+        found = self.record["limits"].get(name)
+        return float(found["gb_per_s"]) if found else None
+
+    def ceiling(self, state: State) -> tuple[str, float] | None:
+        """The limit of a state's rows, by name, and its rate in GB/s; None if it is not known.
+
+        That is the drive or the link, the lower of them, if the page cache is cold, and otherwise the link, or memory
+        where batches stay in it.
+        """
+        drive, link, memory = self.limit("drive"), self.limit("link"), self.limit("memory")
+        if state == "cold":
+            if drive is None:
+                return None
+            return ("link", link) if link is not None and link < drive else ("drive", drive)
+        if link is not None:
+            return "link", link
+        return None if memory is None else ("memory", memory)
+
+    def limited_by(self, state: State) -> str | None:
+        """The name of what limits the row that `auto` uses: "drive", "link", "memory", or "loader" if none does."""
+        row, ceiling = self.chosen(state), self.ceiling(state)
+        if row is None or ceiling is None:
+            return None
+        return ceiling[0] if rate(row) >= 0.9 * ceiling[1] else "loader"
+
+
+def compared(ours: Row, theirs: Row) -> Comparison:
+    """Two rows, turn by turn."""
+    return compare([turn["gb_per_s"] for turn in ours["turns"]], [turn["gb_per_s"] for turn in theirs["turns"]])
+
+
+def cores_of(row: Row) -> float | None:
+    """Processors that a row keeps busy."""
+    spent = row.get("cpu_s_per_gb")
+    return None if spent is None else spent * rate(row)
+
+
+def saved(row: Row, other: Row) -> float | None:
+    """CPU seconds a GB that a row takes less than another one; None if that is not known."""
+    if row.get("cpu_s_per_gb") is None or other.get("cpu_s_per_gb") is None:
+        return None
+    return float(other["cpu_s_per_gb"] - row["cpu_s_per_gb"])

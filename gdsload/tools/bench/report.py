@@ -1,0 +1,164 @@
+"""The record of a benchmark as text for a terminal, from 40 columns on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from gdsload.tools.bench.contents import (
+    Column,
+    answers,
+    bar_shares,
+    cold_start,
+    columns,
+    conditions,
+    limits,
+    missing,
+    remarks,
+    shown_rows,
+)  # fmt: skip
+from gdsload.tools.bench.facts import STATES, State
+from gdsload.tools.cli.terminal import plain, wrapped
+
+Paint = Callable[[str, str], str]
+
+_TITLES = {
+    "cold": "COLD   first epochs, or data larger than memory",
+    "hot": "HOT    epochs once the data are in the page cache",
+}
+_LABEL = 11
+_NARROW = 60
+"""Below it, text gets all columns, and labels no column."""
+_BAR, _LEAST_BAR = 24, 6
+_KEPT = 3
+"""Columns with this number or less are worth more than bars."""
+_BEFORE_BARS = ("", "GB/s", "spread")
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def render_text(
+    record: dict[str, Any], width: int = 80, *, blocks: bool = True, painted: Paint = lambda text, _colour: text
+) -> str:
+    """The report.
+
+    Args:
+        record: what `run_bench` returns, with its verdict.
+        width: the columns that lines may have.
+        blocks: whether bars are drawn with block characters, which not all encodings have.
+        painted: gives a text a colour.
+    """
+    lines = [line for name, text in conditions(record).items() for line in _labelled(name, text, width)]
+    for title, entries in (("LIMITS", limits(record)), ("COLD START", cold_start(record))):
+        lines += _entries(title, entries, width, painted)
+    for state in STATES:
+        lines += _table(record, state, width, blocks, painted)
+    return "\n".join([*lines, *_verdict(record, width, painted), *_notes(record, width)])
+
+
+def _labelled(name: str, text: str, width: int, indent: str = "", label: int = _LABEL) -> list[str]:
+    first, rest = f"{indent}{name:<{label}}", indent + " " * label
+    if width < _NARROW:
+        first, rest = f"{indent}{name}: ", indent + "  "
+    return wrapped(plain(text), width, first=first, rest=rest)
+
+
+def _entries(title: str, entries: Sequence[tuple[str, str, str]], width: int, painted: Paint) -> Iterator[str]:
+    """Lines of names, right-aligned values and remarks; remarks that do not fit get a line."""
+    if not entries:
+        return
+    yield ""
+    indent = " " * _LABEL if width >= _NARROW else "  "
+    if width < _NARROW:
+        yield painted(title, "bold")
+    wide = max(len(value) for _, value, _ in entries)
+    names = min(max(len(name) for name, _, _ in entries), width - len(indent) - wide - 2)
+    for number, (name, value, remark) in enumerate(entries):
+        *above, last = wrapped(plain(name), names)
+        lines = [*above, f"{last:<{names}}  {value:>{wide}}"]
+        if remark and len(indent) + len(lines[-1]) + 3 + len(remark) <= width:
+            lines[-1] += f"   {plain(remark)}"
+        elif remark:
+            lines += wrapped(plain(remark), width - len(indent), first="  ", rest="  ")
+        for place, line in enumerate(lines):
+            first = not number and not place and width >= _NARROW
+            yield (painted(title, "bold") + indent[len(title) :] if first else indent) + line
+
+
+def _table(record: dict[str, Any], state: State, width: int, blocks: bool, painted: Paint) -> Iterator[str]:
+    if record[state] is None:
+        return
+    yield ""
+    name, _, words = _TITLES[state].partition("  ")
+    if not shown_rows(record, state):
+        yield from _painted_first(wrapped(plain(f"{name}  {missing(record, state)}"), width, rest="  "), name, painted)
+        return
+    checked = record[state]["checked"]  # empty if it was stopped
+    title = f"{name} {words.rstrip()}" + (f"   ({checked})" if checked else "")
+    yield from _painted_first(wrapped(plain(title), width, rest="  "), name, painted)
+    for line in _laid_out(columns(record, state), bar_shares(record, state), width - 2, blocks):
+        yield f"  {line}".rstrip()
+    for text in remarks(record, state):
+        yield from wrapped(plain(text), width, first="    ", rest="      ")
+
+
+def _painted_first(lines: list[str], name: str, painted: Paint) -> list[str]:
+    return [painted(name, "bold") + lines[0][len(name) :], *lines[1:]]
+
+
+def _laid_out(found: list[Column], shares: list[float], width: int, blocks: bool) -> Iterator[str]:
+    """A table's lines: columns that do not fit are left out, and the last three only where bars are, too."""
+    found = [column for column in found if set(column.cells) != {"–"}]
+    most = max(column.spare for column in found)
+    while most and _width(found) + (_LEAST_BAR + 2 if most > _KEPT else 0) > width:
+        found = [column for column in found if column.spare < most]
+        most = max(column.spare for column in found)
+    room = width - _width(found) - 2
+    bar = min(_BAR, room) if room >= _LEAST_BAR else 0
+    place = sum(column.title in _BEFORE_BARS for column in found)
+    for number in range(-1, len(shares)):  # -1: the headings
+        texts = [column.title if number < 0 else plain(column.cells[number]) for column in found]
+        cells = [f"{text:>{_widest(column)}}" for text, column in zip(texts, found, strict=True)]
+        cells[0] = f"{texts[0]:<{_widest(found[0])}}"
+        if bar:
+            cells.insert(place, f"{'' if number < 0 else _bar(shares[number], bar, blocks):<{bar}}")
+        yield "  ".join(cells)
+
+
+def _widest(column: Column) -> int:
+    return max(map(len, (column.title, *column.cells)))
+
+
+def _width(found: list[Column]) -> int:
+    return sum(map(_widest, found)) + 2 * (len(found) - 1)
+
+
+def _bar(share: float, cells: int, blocks: bool) -> str:
+    eighths = max(round(share * cells * 8), 1)
+    if not blocks:
+        return "#" * max(round(share * cells), 1)
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).strip()
+
+
+def _verdict(record: dict[str, Any], width: int, painted: Paint) -> Iterator[str]:
+    found, wide = record["verdict"], width >= _NARROW
+    colour = {"yes": "green", "no": "green", "worse": "red"}.get(found["gds"], "yellow")
+    lines = wrapped(
+        plain(found["sentence"]),
+        width,
+        first=f"{'VERDICT':<{_LABEL}}" if wide else "VERDICT  ",
+        rest=" " * _LABEL if wide else "  ",
+    )
+    yield ""
+    yield from [painted("VERDICT", colour) + lines[0][len("VERDICT") :], *lines[1:]]
+    for label, text in answers(record):
+        yield from _labelled(label, text, width, indent="  ", label=_LABEL - 2)
+    for number, command in enumerate(found["next"]):
+        label = "" if number else "Next"
+        yield f"  {label:<{_LABEL - 2}}{plain(command)}" if wide else f"  {plain(command)}"
+
+
+def _notes(record: dict[str, Any], width: int) -> Iterator[str]:
+    if record["conditions"]["notes"]:
+        yield ""
+    for note in record["conditions"]["notes"]:
+        yield from wrapped(plain(note), width, first="- ", rest="  ")

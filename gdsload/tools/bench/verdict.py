@@ -1,0 +1,346 @@
+"""The verdict on a benchmark: a pure function of its record, with a table of cases.
+
+Each case looks at the facts and answers, or leaves it to the next one. That nothing can be said is an answer, too: rows
+that chance alone may have set apart are never called different.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from gdsload.system.units import format_bytes
+from gdsload.tools.bench.bottleneck import judge_step
+from gdsload.tools.bench.compare import CHANCE, EQUAL, FEWEST_PAIRS, Comparison
+from gdsload.tools.bench.facts import STATES, Facts, Row, compared, rate, saved
+from gdsload.tools.bench.figures import figure, gain_text, percent
+from gdsload.tools.bench.sentences import (
+    chosen_by_itself,
+    later_epochs,
+    longer,
+    may_help,
+    saving,
+    shares_taken,
+    spending,
+    would_help,
+)  # fmt: skip
+
+Gds = Literal["no", "yes", "unavailable", "worse", "unknown"]
+
+TOO_NOISY = 0.15
+"""A row that differs by more from itself decides nothing."""
+_WIDE = 0.15
+"""Rows are called equal only where their difference is known to be smaller."""
+_WORTH = 1.1
+"""A limit that is so many times a row's rate is worth reaching for."""
+_MANY_CORES = 0.1
+"""The share of the machine's processors from which on saving them is an answer by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer about GDS.
+
+    Attributes:
+        gds: whether it helps: "no", "yes", "unavailable", "worse" (do not use it) or "unknown" (no verdict).
+        case: the case of the table.
+        sentence: the answer.
+        why: the evidence.
+        saves: processors that it saves, or would save.
+        do: one thing to do.
+        otherwise: when the answer would be another one.
+        comparison: gds beside the best other row, if both were measured.
+        cpu_s_per_gb_saved: CPU seconds a GB that gds takes less than that row.
+    """
+
+    gds: Gds
+    case: str
+    sentence: str
+    why: str = ""
+    saves: str = ""
+    do: str = ""
+    otherwise: str = ""
+    comparison: Comparison | None = None
+    cpu_s_per_gb_saved: float | None = None
+
+
+def verdict(record: dict[str, Any]) -> dict[str, Any]:
+    """The verdict on a record of `run_bench`, as JSON types.
+
+    The keys are those of `Answer`, with the comparison as ``gain``, ``gain_interval`` (95 %) and ``chance``; and
+    ``limit`` ("drive", "link", "memory", "loader" or None), ``fits_memory``, ``noise`` (a share), ``loading`` (see
+    `judge_step`) and ``next``, commands to go on with.
+    """
+    facts = Facts(record)
+    answer = next(found for case in _CASES if (found := case(facts)) is not None)
+    tree = asdict(answer)
+    found = tree.pop("comparison")
+    tree |= {
+        "gain": found and found["gain"],
+        "gain_interval": found and [found["low"], found["high"]],
+        "chance": found and found["chance"],
+        "noise": facts.noise(facts.decisive),
+        "limit": facts.limited_by(facts.decisive),
+        "fits_memory": facts.fits_memory,
+        "loading": judge_step(facts),
+    }
+    return tree | {"next": _next(facts, answer)}
+
+
+def _next(facts: Facts, answer: Answer) -> list[str]:
+    path, made_in = shlex.quote(facts.record["dataset"]["path"]), facts.record["dataset"].get("made_in")
+    found = []
+    if made_in is not None:  # the dataset is gone
+        path = f"--make 8GiB {shlex.quote(made_in)}"
+    if answer.gds == "unavailable":
+        found.append(f"gdsload doctor {path if made_in is None else shlex.quote(made_in)}")
+    if answer.case in ("noisy", "undecided", "too short", "few turns"):
+        found.append(f"gdsload bench {path} {longer(facts)}")
+    if answer.case in ("alone", "not asked"):
+        found.append(f"gdsload bench {path} --backends auto,gds,bounce")
+    if answer.case in ("not cold", "stopped"):
+        found.append("gdsload bench --make 8GiB DIR" if answer.case == "not cold" else f"gdsload bench {path}")
+    if facts.record["conditions"]["step_ms"] is None:
+        found.append(f"gdsload bench {path} --step-ms MS")
+    return found
+
+
+# No verdict
+
+
+def _nothing(facts: Facts) -> Answer | None:
+    if any(facts.rows(state) or facts.refusal(state) for state in STATES):
+        return None
+    return Answer(
+        "unknown", "stopped", "No verdict: it was stopped before each row had a turn.",
+        do="Let it run to its end, or give it less time: --budget 30s.",
+    )  # fmt: skip
+
+
+def _noisy(facts: Facts) -> Answer | None:
+    noise = facts.noise(facts.decisive)
+    if noise is None or noise <= TOO_NOISY:
+        return None
+    load = facts.record["machine"].get("load")
+    why = ""
+    if load is not None:
+        cores = f"load {figure(load)} on {facts.cores} cores"
+        busy = load > facts.cores / 2
+        why = f"Other processes are busy ({cores})." if busy else f"The drive or its host is not steady ({cores})."
+    return Answer(
+        "unknown", "noisy", f"No verdict: the same row measured twice differs by {percent(noise)}.",
+        why=why, do=f"Try again when the machine is quiet, or with {longer(facts)}.",
+    )  # fmt: skip
+
+
+def _no_gpu(facts: Facts) -> Answer | None:
+    if facts.on_gpu:
+        return None
+    device = str(facts.record["conditions"]["device"])
+    where = "No GPU takes the batches here, so this says nothing about VRAM"
+    if device != "cpu":
+        where = f"GDS is of no use here: cuFile reads into NVIDIA GPUs alone, and the batches go to {device}"
+    parts = []
+    cold, hot, drive = facts.chosen("cold"), facts.chosen("hot"), facts.limit("drive")
+    if cold and drive:
+        parts.append(
+            f"Of the drive's {figure(drive)} GB/s the loader takes {figure(rate(cold))} ({percent(rate(cold) / drive)})"
+            " cold" + (f"; from memory {figure(rate(hot))}" if hot else "")
+        )
+    else:
+        parts += [f"Cold, the loader takes {figure(rate(cold))} GB/s"] if cold else []
+        parts += [f"From memory the loader takes {figure(rate(hot))} GB/s"] if hot else []
+    why = facts.refusal("cold")
+    slow = bool(cold and drive and rate(cold) < 0.7 * drive) and facts.record["conditions"]["shuffle"] == "full"
+    return Answer(
+        "unknown" if device == "cpu" else "no", "no gpu", ". ".join([where, *parts]) + ".",
+        why=f"Cold reads were not measured: {why}." if why else "",
+        do="Run it where the NVIDIA GPU is." + (' `shuffle="block"` reads the drive in longer runs.' if slow else ""),
+    )  # fmt: skip
+
+
+def _too_short(facts: Facts) -> Answer | None:
+    rows = facts.rows(facts.decisive)
+    found = next((row for row in rows if str(row["warning"] or "").startswith("too short")), None)
+    if found is None:
+        return None
+    return Answer(
+        "unknown", "too short", f"No verdict: the turns of {found['name']} are too short for a rate.",
+        why=f"{found['warning'].partition(': ')[2].capitalize()}.",
+        do=f"Give it more time, {longer(facts)}, or smaller batches, --batch-size.",
+    )  # fmt: skip
+
+
+def _not_cold(facts: Facts) -> Answer | None:
+    state = next((one for one in STATES if facts.refusal(one)), None)
+    if state is None or facts.rows("cold") or (state == "hot" and facts.rows("hot")):
+        return None
+    hot = facts.chosen("hot")
+    do = "Stop the process that uses the files, or copy the dataset; or measure a made one: --make 8GiB DIR."
+    why = f"From memory {hot['name']} gives {figure(rate(hot))} GB/s, which shows nothing of the drive." if hot else ""
+    return Answer(
+        "unknown", f"not {state}", f"No verdict on {state} reads: {facts.refusal(state)}.",
+        why=why,
+        do=do if state == "cold" else "Leave --hot-only out: the drive decides about data that do not fit into memory.",
+    )  # fmt: skip
+
+
+def _absent(facts: Facts) -> Answer | None:
+    """Cold rows were measured, and gds is not among them."""
+    state = facts.decisive
+    other = facts.best(state)
+    if other is None or facts.row(state, "gds"):
+        return None
+    if state == "hot":
+        return _absent_in_memory(facts, other)
+    lacks = facts.left_out("gds")
+    if not lacks and not any("auto" in row["asked"] for row in facts.rows(state)):
+        return Answer(
+            "unknown", "not asked", "No verdict on GDS: it was not measured.", do="Add it: --backends auto,gds,bounce."
+        )
+    ceiling, name = facts.ceiling(state), other["name"]
+    if ceiling is None:
+        why = facts.record["limits"].get("drive_why") or "its rate was not measured"
+        return Answer(
+            "unavailable", "unavailable, no limit",
+            "GDS is not available here, and nothing shows how much it could give: the drive's own rate is not known.",
+            why=f"The drive: {why}.", do="gdsload doctor says what GDS lacks.",
+        )  # fmt: skip
+    return _unavailable(facts, other, ceiling, lacks or f"auto uses {name}: {other['reason']}")
+
+
+def _absent_in_memory(facts: Facts, other: Row) -> Answer:
+    drive, link = facts.limit("drive"), facts.limit("link")
+    share = f" ({percent(rate(other) / link)} of the link)" if link else ""
+    if drive is None or drive > rate(other):
+        return Answer(
+            "unknown", "hot only", "No verdict on GDS: only reads of the page cache were measured.",
+            why=f"From there {other['name']} gives {figure(rate(other))} GB/s{share}.", do="Leave --hot-only out.",
+        )  # fmt: skip
+    return Answer(
+        "no", "in memory",
+        f"Data in memory need no GDS: {other['name']} gives {figure(rate(other))} GB/s{share}, the drive "
+        f"{figure(drive)}.",
+        do=chosen_by_itself(facts), otherwise=may_help(facts),
+    )  # fmt: skip
+
+
+def _unavailable(facts: Facts, other: Row, ceiling: tuple[str, float], lacks: str) -> Answer:
+    possible, share = ceiling[1] / rate(other), rate(other) / ceiling[1]
+    cores, name = other.get("cpu_s_per_gb"), other["name"]
+    takes = "all of it" if share >= 0.95 else f"{percent(share)} of it"
+    if possible > max(_WORTH, 1 + (facts.noise(facts.decisive) or 0.0)):
+        return Answer(
+            "unavailable", "unavailable, could help",
+            f"GDS is not available here; it could give at most {figure(possible)} times as much: {name} takes "
+            f"{percent(share)} of what the {ceiling[0]} gives.",
+            why=f"{lacks}. {later_epochs(facts)}", saves=spending(other),
+            do="gdsload doctor says what GDS lacks, and in which order to put it right.",
+            otherwise=f"It would not help with a {ceiling[0]} that gives less than {figure(rate(other))} GB/s.",
+        )  # fmt: skip
+    spends = "" if cores is None else f" at {figure(cores)} CPU-s a GB ({figure(cores * rate(other))} cores)"
+    return Answer(
+        "unavailable", "unavailable, useless",
+        f"GDS would not help: your {ceiling[0]} gives {figure(ceiling[1])} GB/s, and {name} takes {takes}{spends}.",
+        why=f"{lacks}. {later_epochs(facts)}", do=chosen_by_itself(facts), otherwise=would_help(facts, name),
+    )  # fmt: skip
+
+
+# gds beside another row
+
+
+def _beside(facts: Facts) -> Answer:
+    state = facts.decisive
+    gds, other = facts.row(state, "gds"), facts.best(state, but="gds")
+    if gds is None or other is None:
+        return Answer(
+            "unknown", "alone", "No verdict: gds was measured alone.", do="Add a row to compare: --backends gds,bounce."
+        )
+    found, noise = compared(gds, other), facts.noise(state) or 0.0
+    rates = f"{figure(rate(gds))} instead of {figure(rate(other))} GB/s"
+    if found.pairs < FEWEST_PAIRS:
+        return Answer(
+            "unknown", "few turns", f"No verdict: {found.pairs} turns of each row are too few to tell them apart.",
+            why=f"So far gds gives {rates} of {other['name']}.", comparison=found,
+            do=f"Let it run to its end, or give it more time: {longer(facts)}.",
+        )  # fmt: skip
+    if found.different(noise):
+        return (_helps if found.gain > 0 else _worse)(facts, gds, other, found)
+    if max(-found.low, found.high) > _WIDE:
+        return Answer(
+            "unknown", "undecided",
+            f"No verdict: the difference of gds to {other['name']} may be anything from {gain_text(found.low)} to "
+            f"{gain_text(found.high)}.",
+            why=f"The turns of a row vary too much; so far gds gives {rates}.", comparison=found,
+            do=f"Try again when the machine is quiet, or with {longer(facts)}.",
+        )  # fmt: skip
+    return _equal(facts, gds, other, found)
+
+
+def _helps(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
+    state, less, auto = facts.decisive, saved(gds, other), "auto" in gds["asked"]
+    cores = less * rate(gds) if less is not None else 0.0
+    also = f", and {figure(cores)} cores less" if cores >= 0.05 else ""
+    used = " It is what `auto` uses." if auto else ""
+    return Answer(
+        "yes", "helps",
+        f"GDS helps: {figure(rate(gds))} instead of {figure(rate(other))} GB/s in {state} epochs "
+        f"({gain_text(found.gain)}){also}.{used}",
+        why=f"{shares_taken(facts, gds, other)} {later_epochs(facts)}",
+        saves=saving(facts, gds, other), comparison=found, cpu_s_per_gb_saved=less,
+        do="nothing: `DataLoader(...)` chooses gds by itself." if auto else 'Pass `backend="gds"`.',
+        otherwise=f"It would not help with a drive below {figure(rate(other))} GB/s, or with data in memory.",
+    )  # fmt: skip
+
+
+def _worse(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
+    state, size = facts.decisive, facts.record["dataset"]["read_bytes"]
+    if state == "hot":
+        return Answer(
+            "no", "in memory",
+            f"GDS does not help with data in memory: {other['name']} gives {figure(rate(other))} GB/s, and gds, which "
+            f"reads the drive anyway, {figure(rate(gds))}.",
+            saves=saving(facts, gds, other), do=chosen_by_itself(facts), comparison=found,
+            cpu_s_per_gb_saved=saved(gds, other),
+            otherwise=may_help(facts),
+        )  # fmt: skip
+    small = f"; a read has {format_bytes(size)} alone" if size < 64 * 2**10 else ""
+    auto = facts.chosen(state)
+    asked = auto is not None and "auto" in auto["asked"]
+    used = f" `auto` uses {auto['name']}." if asked and auto and auto["name"] != "gds" else ""
+    return Answer(
+        "worse", "worse",
+        f"Do not use GDS here: {figure(rate(gds))} instead of {figure(rate(other))} GB/s{small}.{used}",
+        why=shares_taken(facts, gds, other), saves=saving(facts, gds, other), comparison=found,
+        cpu_s_per_gb_saved=saved(gds, other),
+        do=f"Pass `backend=\"{other['name']}\"`." if asked and not used else chosen_by_itself(facts),
+        otherwise='Larger reads (`shuffle="block"`), or a drive at the GPU\'s own switch, may change that.',
+    )  # fmt: skip
+
+
+def _equal(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
+    less = saved(gds, other)
+    cores = less * rate(gds) if less is not None else 0.0
+    many = cores >= _MANY_CORES * facts.cores
+    small = found.chance < CHANCE and abs(found.gain) <= EQUAL
+    apart = (
+        f"A difference of {gain_text(found.gain)} does not matter." if small else "The difference is within the noise."
+    )
+    return Answer(
+        "no", "saves processors" if many else "fits memory" if facts.fits_memory else "equal",
+        f"GDS is no faster here, but it saves {figure(cores)} of {facts.cores} cores in {facts.decisive} epochs."
+        if many else "GDS does not help you here.",
+        why=f"{shares_taken(facts, gds, other)} {apart} {later_epochs(facts)}",
+        saves=saving(facts, gds, other), comparison=found, cpu_s_per_gb_saved=less,
+        do='Pass `backend="gds"` if the processors are busy.'
+        if many and "auto" not in gds["asked"] else chosen_by_itself(facts),
+        otherwise=would_help(facts, other["name"]),
+    )  # fmt: skip
+
+
+_CASES: tuple[Callable[[Facts], Answer | None], ...] = (
+    _nothing, _noisy, _no_gpu, _too_short, _not_cold, _absent, _beside,
+)  # fmt: skip
+"""The first that answers counts."""

@@ -1,0 +1,263 @@
+"""The facts of a dataset card: of each field its values and lengths, of each class its samples, and some texts.
+
+Facts that take reading the samples are those of some samples, which are drawn at random with one seed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gdsload.errors import FormatError, GdsloadError
+from gdsload.shards.format.image_header import read_image_header
+from gdsload.shards.format.metadata import class_names
+from gdsload.shards.local_files import open_regular
+from gdsload.shards.page_cache import is_resident
+from gdsload.shards.reads import PAGE_BYTES
+from gdsload.tools.cli.picks import SEED, drawn, label_field, labels_of
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from gdsload.loader.dataset import ShardDataset
+    from gdsload.shards.format.schema import Field
+
+BINS = 24
+_SAMPLES, _BYTES = 2000, 16 * 2**20
+"""Samples whose values are looked at, and their bytes, at most: a card takes seconds then, however large the data."""
+_EXACT = 20_000_000
+"""Samples up to which all labels and lengths are read, 8 bytes each."""
+_PAGES = 1000
+_FIRST_TEXTS, _CHARACTERS = 3, 400
+_TOGETHER = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Some numbers: the least, greatest and mean of those that are finite, how many are not, and a histogram.
+
+    Attributes:
+        count: how many numbers there are.
+        least: the least.
+        greatest: the greatest.
+        mean: their mean.
+        nan: how many are NaN.
+        infinite: how many are infinite.
+        bars: how many are in each of the equally wide bins from `least` to `greatest`.
+    """
+
+    count: int
+    least: float
+    greatest: float
+    mean: float
+    nan: int
+    infinite: int
+    bars: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """The lengths of a ragged field's samples: rows, or bytes of a text.
+
+    Attributes:
+        quantiles: the least, the median, the 99th percentile and the greatest.
+        padding: the share of a batch of 64 samples, drawn at random, that is padding if it is padded to its longest.
+        padding_to_longest: the same of all samples, if each is padded to the longest of all.
+        spread: their histogram.
+    """
+
+    quantiles: tuple[int, int, int, int]
+    padding: float
+    padding_to_longest: float
+    spread: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class FieldFacts:
+    """One field.
+
+    Attributes:
+        name: its name.
+        field: its type and shape.
+        nbytes: bytes of all its samples; estimated where the lengths of all samples were not read.
+        values: its numbers, of the samples that were drawn; None for texts, bytes, images and complex numbers.
+        lengths: of a ragged field.
+        images: of encoded images the codecs, and the least and greatest width and height.
+        texts: the first texts.
+    """
+
+    name: str
+    field: Field
+    nbytes: int
+    values: Spread | None = None
+    lengths: Lengths | None = None
+    images: str = ""
+    texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The classes of a field of labels.
+
+    Attributes:
+        name: the field's.
+        counts: for each class its name, and how many samples it has, in order of the classes' numbers.
+        samples: how many samples were counted.
+    """
+
+    name: str
+    counts: tuple[tuple[str, int], ...]
+    samples: int
+
+
+def field_facts(dataset: ShardDataset) -> tuple[list[FieldFacts], int]:
+    """The facts of each field, and how many samples their values are of.
+
+    Raises:
+        GdsloadError: if samples cannot be read.
+    """
+    samples = len(dataset)
+    each = max(dataset.num_bytes // max(samples, 1), 1)
+    ids = drawn(samples, min(_SAMPLES, max(_BYTES // each, 1)))
+    if not ids:
+        return [FieldFacts(name, field, 0) for name, field in dataset.schema.items()], 0
+    batch = dataset.read_batch(ids)
+    return [_facts(dataset, name, batch[name]) for name in dataset.schema], len(ids)
+
+
+def _facts(dataset: ShardDataset, name: str, found: Any) -> FieldFacts:
+    """A field's facts, from its values in the samples that were drawn."""
+    field, samples = dataset.schema[name], len(dataset)
+    if field.kind == "fixed":
+        return FieldFacts(name, field, field.row_bytes * samples, spread_of(found))
+    if samples <= _EXACT:
+        lengths = dataset.lengths(name).numpy()
+    elif field.is_string:
+        lengths = np.array([len(one.encode() if isinstance(one, str) else one) for one in found], np.int64)
+    else:
+        lengths = np.diff(found[1].numpy())
+    nbytes = int(lengths.sum() / max(len(lengths), 1) * samples) * field.row_bytes
+    known = lengths_of(lengths)
+    if not field.is_string:
+        return FieldFacts(name, field, nbytes, spread_of(found[0]), known)
+    images = _images(found) if field.kind == "image" else ""
+    texts: tuple[str, ...] = ()
+    if field.kind == "str":
+        first = dataset.read_batch(range(min(_FIRST_TEXTS, samples)), fields=[name])[name]
+        texts = tuple(one if len(one) <= _CHARACTERS else one[:_CHARACTERS] + "…" for one in first)
+    return FieldFacts(name, field, nbytes, None, known, images, texts)
+
+
+def spread_of(values: torch.Tensor) -> Spread | None:
+    """The spread of a tensor's numbers; None for complex ones."""
+    import torch
+
+    if values.is_complex():
+        return None
+    return _spread(values.reshape(-1).to(torch.float64).numpy(), whole=not values.is_floating_point())
+
+
+def _spread(wide: NDArray[np.float64], *, whole: bool) -> Spread:
+    """The spread of numbers; `whole` ones have a bar each, if there are not too many."""
+    finite = wide[np.isfinite(wide)]
+    nan = int(np.isnan(wide).sum())
+    if not finite.size:
+        return Spread(wide.size, math.nan, math.nan, math.nan, nan, wide.size - nan, ())
+    least, greatest = float(finite.min()), float(finite.max())
+    if whole and greatest - least < BINS:
+        places, bins = finite - least, int(greatest - least) + 1
+    else:
+        room = greatest / 2 - least / 2  # halves, since the whole may be no float
+        places = (finite / 2 - least / 2) / room * BINS if room else np.zeros_like(finite)
+        bins = BINS if room else 1
+    bars = np.bincount(places.astype(np.int64).clip(0, bins - 1), minlength=bins)
+    infinite = wide.size - finite.size - nan
+    return Spread(wide.size, least, greatest, float((finite / finite.size).sum()), nan, infinite, tuple(map(int, bars)))
+
+
+def lengths_of(lengths: NDArray[np.int64]) -> Lengths:
+    """The quantiles of the lengths of samples, their histogram, and the cost of padding."""
+    found = np.percentile(lengths, (0, 50, 99, 100), method="inverted_cdf")
+    least, middle, most, longest = (int(one) for one in found)
+    mixed = np.random.default_rng(SEED).permutation(lengths)
+    starts = np.arange(0, len(mixed), _TOGETHER)
+    sizes = np.diff([*starts.tolist(), len(mixed)])
+    room = int((np.maximum.reduceat(mixed, starts) * sizes).sum())
+    total = int(mixed.sum())
+    padding = 1 - total / room if room else 0.0
+    to_longest = 1 - total / (longest * len(mixed)) if longest else 0.0
+    return Lengths((least, middle, most, longest), padding, to_longest, _spread(mixed.astype(float), whole=True))
+
+
+def _images(found: Sequence[bytes]) -> str:
+    """The codecs and sizes of encoded images, in words."""
+    headers = []
+    for one in found:
+        try:
+            headers.append(read_image_header(one))
+        except FormatError:
+            continue
+    if not headers:
+        return ""
+    codecs = Counter(one.codec for one in headers)
+    sides = [(min(side), max(side)) for side in ([one.width for one in headers], [one.height for one in headers])]
+    size = " × ".join(str(low) if low == high else f"{low}–{high}" for low, high in sides)
+    return f"{', '.join(f'{codec} {count / len(headers):.0%}' for codec, count in codecs.most_common())}, {size} pixels"
+
+
+def classes_of(dataset: ShardDataset) -> Classes | None:
+    """The classes, if a field says of each sample which is its own."""
+    name = label_field(dataset)
+    if name is None or not len(dataset):
+        return None
+    if len(dataset) <= _EXACT:
+        labels = labels_of(dataset, name)
+    else:
+        labels = dataset.read_batch(drawn(len(dataset), _EXACT // 100), fields=[name])[name].numpy().astype(np.int64)
+    known = class_names(dataset.metadata).get(name, [])
+    found = dict(zip(*(one.tolist() for one in np.unique(labels, return_counts=True)), strict=True))
+    if not known and len(found) > len(labels) / 2:  # numbers that are no classes
+        return None
+    numbers = [*range(len(known)), *(number for number in found if not 0 <= number < len(known))]
+    counts = ((known[one] if 0 <= one < len(known) else str(one), found.get(one, 0)) for one in numbers)
+    return Classes(name, tuple(counts), len(labels))
+
+
+def cached_share(dataset: ShardDataset) -> float | None:
+    """The share of the shards' bytes that is in the page cache, by a look at some pages; None if that is not known."""
+    sizes = np.array([source.file_bytes for source in dataset.sources])
+    ends = np.cumsum(sizes)
+    if not len(ends) or not ends[-1]:
+        return None
+    draw = random.Random()  # with no seed: a look may fetch a page, so the next look has to be at others
+    places = sorted({draw.randrange(int(ends[-1])) // PAGE_BYTES * PAGE_BYTES for _ in range(_PAGES)})
+    there = 0
+    try:
+        for file in np.unique(np.searchsorted(ends, places, side="right")).tolist():
+            fd = open_regular(dataset.sources[file].path)
+            try:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # else a look at a page fetches its neighbours, too
+                begin = int(ends[file] - sizes[file])
+                inside = [place - begin for place in places if begin <= place < ends[file]]
+                there += sum(is_resident(fd, place) for place in inside)
+                if not _answers(fd):
+                    return None
+            finally:
+                os.close(fd)
+    except (GdsloadError, OSError):
+        return None
+    return there / len(places)
+
+
+def _answers(fd: int) -> bool:
+    """Return whether a page that was just read is said to be there: not every file system answers."""
+    os.pread(fd, 1, 0)
+    return is_resident(fd, 0)

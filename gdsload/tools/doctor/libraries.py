@@ -1,0 +1,62 @@
+"""The paths of libcufile and of the libraries that it loads itself, found without loading anything."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gdsload.system.probe.tree import Tree
+
+_NAME = "libcufile.so.0"
+_IN_WHEELS = ("nvidia/cu13/lib", "nvidia/cu12/lib", "nvidia/cufile/lib")
+_IN_SYSTEM = tuple(
+    f"{root}/{folder}"
+    for root in ("/usr", "")
+    for folder in ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")
+)
+_VERSION = re.compile(r"(?:libcufile\.so\.|nvidia[_-]cufile(?:[_-]cu\d+)?-)(\d+\.\d+[0-9.]*?)(?:\.dist-info)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A libcufile on disk; its version as its file's or its package's name gives it, or empty."""
+
+    path: str
+    version: str
+
+
+def find_libraries(tree: Tree, environ: Mapping[str, str], site_folders: Sequence[str]) -> list[Library]:
+    """Every libcufile in the places that loaders search, in about the order in which cuda-bindings does."""
+    sites = [site for site in site_folders if site.startswith("/")]
+    cudas = [environ.get("CUDA_HOME"), environ.get("CUDA_PATH")]
+    cudas += [f"/usr/local/{name}" for name in tree.names("/usr/local") if name.startswith("cuda")]
+    folders = [f"{site}/{wheel}" for site in sites for wheel in _IN_WHEELS]
+    folders += [f"{prefix}/lib" for prefix in [environ.get("CONDA_PREFIX")] if prefix]
+    folders += [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
+    folders += [f"{cuda}/{lib}" for cuda in cudas if cuda for lib in ("lib64", "targets/x86_64-linux/lib")]
+    found = {}
+    for path in [*(f"{folder.rstrip('/')}/{_NAME}" for folder in (*folders, *_IN_SYSTEM)), *_cached(tree, _NAME)]:
+        real = tree.resolve(path)
+        if real is not None and real not in found:
+            site = next((path.partition(f"/{wheel}/")[0] for wheel in _IN_WHEELS if f"/{wheel}/" in path), None)
+            named = [os.path.basename(real), *(tree.names(site) if site else ())]
+            versions = [match[1] for name in named if (match := _VERSION.fullmatch(name))]
+            found[real] = Library(path, versions[0] if versions else "")
+    return list(found.values())
+
+
+def missing_libraries(tree: Tree, names: Sequence[str]) -> list[str]:
+    """Those of some libraries of the system that a loader would not find, such as ``libudev.so.1``."""
+    return [
+        name
+        for name in names
+        if not any(map(tree.exists, [*(f"{folder}/{name}" for folder in _IN_SYSTEM), *_cached(tree, name)]))
+    ]
+
+
+def _cached(tree: Tree, name: str) -> list[str]:
+    """The paths that the linker's cache has for a library: a table of strings is all that matters of its format."""
+    paths = map(os.fsdecode, (tree.data("/etc/ld.so.cache", 16 * 2**20) or b"").split(b"\0"))
+    return [path for path in paths if path.startswith("/") and path.endswith(f"/{name}")]

@@ -1,0 +1,132 @@
+"""What limits a loop: from made-up evidence, and of real loops."""
+
+import copy
+import time
+from dataclasses import replace
+
+import pytest
+
+from gdsload import PerSample
+from gdsload.engine.stats import LoaderStats
+from gdsload.loader.diagnosis import Diagnosis
+from gdsload.testing import SlowBackend
+
+STATS = LoaderStats(
+    batches=2000, ready=1000, groups=2000, host_wait_s=40, late_s=39, busy_s=76, bytes_by_path={"host": 880 * 10**9}
+)
+READS = replace(STATS, read_s=70, gather_s=10)
+GPU = {"stats": replace(READS, starved_s=10.6, stream_s=76, bytes_by_path={"gds-p2p": 880 * 10**9}), "on_gpu": True}
+BOUNCED = replace(GPU["stats"], bytes_by_path={"bounce": 880 * 10**9})
+MAPPED = {"stats": replace(GPU["stats"], read_s=0, gather_s=70, bytes_by_path={"mapped": 1}), "on_gpu": True}
+SIZES = {"dataset_bytes": 193 * 10**9, "vram_room": 61 * 10**9, "memory_room": 10**12, "sample_bytes": 150_000}
+SMALL = {"shuffle": "full", "sample_bytes": 4096}
+
+
+@pytest.mark.parametrize(
+    ("limit", "do", "evidence"),
+    [
+        ("unknown", "ask again after 20 steps", {"stats": replace(READS, batches=19)}),
+        ("model", "nothing about loading", {"stats": replace(READS, host_wait_s=2)}),
+        ("model", "nothing about loading", {"stats": replace(READS, starved_s=0.0, stream_s=76)}),
+        ("drive", "spread the shards", {"stats": READS}),
+        ("drive", "nothing, if there are more epochs", {"stats": replace(READS, epoch=0), **SIZES}),
+        ("drive", 'cache="vram": 61 GB of 193 GB fit', {**GPU, **SIZES}),
+        ("drive", "spread the shards", {**GPU, **SIZES, "cache": "vram"}),
+        ("drive", "spread the shards", {**GPU, **SIZES, "vram_room": 10**9}),
+        ("drive", "spread the shards", {**GPU, "drive_rate": 12e9, **SMALL}),
+        ("drive", 'shuffle="block": the drive can do more', {**GPU, "drive_rate": 30e9}),
+        ("drive", 'shuffle="block": it reads', {"stats": READS, **SMALL}),
+        ("drive", "spread", {"stats": replace(BOUNCED, drive_bytes=700 * 10**9), "on_gpu": True}),
+        ("drive", "spread", {"stats": replace(GPU["stats"], drive_bytes=0), "on_gpu": True}),
+        ("link", "store smaller types", {"stats": replace(BOUNCED, drive_bytes=0), "on_gpu": True}),
+        ("link", "store smaller types", MAPPED),
+        ("link", 'cache="vram": 61 GB', {**MAPPED, **SIZES}),
+        ("gather", "name the `fields`", {"stats": replace(READS, gather_s=80)}),
+        ("gather", 'shuffle="block"', {"stats": replace(READS, gather_s=80), **SMALL}),
+        ("gather", "name the `fields`", {**GPU, "stats": replace(GPU["stats"], gather_s=80)}),
+        ("decode", 'cache="ram"', {"stats": replace(READS, decode_s=80)}),
+        ("decode", 'cache="vram"', {**GPU, "stats": replace(GPU["stats"], decode_s=80)}),
+        ("decode", "convert with a smaller", {"stats": replace(READS, decode_s=80), "cache": "ram"}),
+        ("transform", "more workers", {"stats": replace(READS, transform_s=80)}),
+        ("host", "a larger batch_size", {"stats": replace(READS, late_s=3)}),
+        ("host", "a larger batch_size", {"stats": replace(STATS, gather_s=3)}),
+    ],
+)  # fmt: skip
+def test_the_limit_and_what_to_do(limit, do, evidence):
+    found = Diagnosis(**evidence)
+    assert (found.limit, found.evidence["limit"]) == (limit, limit)
+    assert found.do.startswith(do)
+    assert str(found).endswith(f"\nDo: {found.do}")
+
+
+def test_two_sentences():
+    assert str(Diagnosis(**GPU, **SIZES, drive_rate=12e9)) == (
+        "The drive limits this run: 11.6 GB/s come from it, 96% of what it gave in a probe; the GPU had nothing to do for "
+        "13.9% of the last 2000 steps (5.3 ms of 38 ms). Of each second the loader's threads spent 0.92 s waiting for "
+        "reads, 0.13 s gathering; 50% of the batches were there when they were asked for.\n"
+        'Do: cache="vram": 61 GB of 193 GB fit, and are read once; about 0% of the time would still be lost.'
+    )
+
+
+def drive(seconds):
+    """The delays of a drive that gives one read after the other."""
+    free = 0.0
+
+    def delay():
+        nonlocal free
+        free = max(free, time.monotonic()) + seconds
+        return free - time.monotonic()
+
+    return delay
+
+
+def slow(sample):
+    time.sleep(0.0002)
+    return sample
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    """A group is a batch, so that there are many."""
+    for name in ("_LEAST_GROUP_BYTES", "_MOST_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER"):
+        monkeypatch.setattr(f"gdsload.loader.budgets.{name}", 1)
+
+
+@pytest.mark.usefixtures("small_groups")
+@pytest.mark.parametrize(
+    ("limit", "options", "drive_s", "step_s"),
+    [
+        ("drive", {"shuffle": "block"}, 0.01, 0.001),
+        ("transform", {"sample_transform": PerSample(slow, workers=1)}, 0.0, 0.001),
+        ("model", {}, 0.0, 0.015),
+        ("unknown", {}, 0.0, None),
+    ],
+)
+def test_real_loops(load, plain, wrap, limit, options, drive_s, step_s):
+    wrap(lambda inner: SlowBackend(inner, drive(drive_s)))
+    loader = load(plain, 20, mmap=False, **options)
+    for epoch in range(2 if step_s else 0):  # the first one opens files
+        for _ in loader:
+            time.sleep(epoch * step_s)
+    assert loader.diagnose().limit == limit
+
+
+@pytest.mark.parametrize(("loader_s", "step_s"), [(0.02, 0.002), (0.002, 0.02)])
+def test_a_loop_that_waits_for_its_loader_and_one_that_does_not(load, plain, loader_s, step_s):
+    def wait(sample):
+        time.sleep(loader_s)
+        return sample
+
+    batches = iter(loader := load(plain, 1, sample_transform=PerSample(wait, workers=1)))
+    next(batches)
+    before = copy.copy(loader.stats)
+    begun = time.perf_counter()
+    for _ in range(15):
+        next(batches)
+        time.sleep(step_s)
+    took, found = time.perf_counter() - begun, loader.stats.since(before)
+    assert found.host_wait_share == pytest.approx(1 - 15 * step_s / took, abs=0.15)
+    assert (found.ready_share > 0.8) == (
+        loader_s < step_s
+    )  # two threads share the worker: each other batch may be there
+    assert found.starved_share is None

@@ -1,0 +1,241 @@
+"""The verdict on made-up records: each sentence of its table, and that it never claims more than the record shows."""
+
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gdsload.tools.bench.verdict import verdict
+from tests.tools.bench.records import AGAIN, COLD, CPU_MACHINE, HOT, SPREAD, made_record, row, table
+
+NOISY = (0.6, 1.5, 1.0, 0.7, 1.3, 0.9, 1.2, 0.8, 1.0)
+SMALL_MACHINE = {"machine": {"cores": 4}, "dataset": {"fits_memory": False, "memory_bytes": 2**34}}
+FAST_DRIVE = {"limits": {"drive": {"gb_per_s": 24.0}}}
+SLOW_DRIVE = {"limits": {"drive": {"gb_per_s": 3.14}}}
+NO_DRIVE = {"limits": {"drive": None, "drive_why": "the file system takes no O_DIRECT"}}
+BOUNCE = row("bounce", 14.0, asked="auto bounce", cpu=0.08)
+BOUNCE_11 = row("bounce", 11.4)
+NOT_COLD = table() | {"state": "not cold: another process maps these files (pid 4711)"}
+NOT_HOT = table() | {"state": "not hot: the dataset has 2 TiB, and 1 TiB of memory are to be had"}
+TOO_SLOW_GDS = {"cold": table(row("gds", 0.4, asked="gds"), row("bounce", 2.9, asked="auto bounce"))}
+
+CASES = {
+    "fits memory": ("no", [], "GDS does not help you here."),
+    "equal": ("no", [{"dataset": {"fits_memory": False}}], "GDS does not help you here."),
+    "saves processors": (
+        "no", [SMALL_MACHINE], "GDS is no faster here, but it saves 0.66 of 4 cores in cold epochs.",
+    ),
+    "helps": (
+        "yes", [FAST_DRIVE, {"cold": table(row("gds", 23.1, asked="auto gds", cpu=0.004), BOUNCE)}],
+        "GDS helps: 23.1 instead of 14.0 GB/s in cold epochs (+65 %), and 1.8 cores less. It is what `auto` uses.",
+    ),
+    "unavailable, could help": (
+        "unavailable", [FAST_DRIVE, {"cold": table(BOUNCE)}],
+        "GDS is not available here; it could give at most 1.7 times as much: bounce takes 58 % of what the drive gives.",
+    ),
+    "unavailable, useless": (
+        "unavailable", [SLOW_DRIVE, {"cold": table(row("bounce", 3.1, asked="auto"))}],
+        "GDS would not help: your drive gives 3.1 GB/s, and bounce takes all of it at 0.060 CPU-s a GB (0.19 cores).",
+    ),
+    "unavailable, no limit": (
+        "unavailable", [NO_DRIVE, {"cold": table(BOUNCE)}],
+        "GDS is not available here, and nothing shows how much it could give: the drive's own rate is not known.",
+    ),
+    "worse": (
+        "worse", [TOO_SLOW_GDS, {"dataset": {"read_bytes": 4096}}],
+        "Do not use GDS here: 0.40 instead of 2.9 GB/s; a read has 4 KiB alone. `auto` uses bounce.",
+    ),
+    "no gpu": (
+        "unknown", [CPU_MACHINE],
+        ("No GPU takes the batches here, so this says nothing about VRAM. Of the drive's 0.88 GB/s the loader takes 0.61 "
+        "(69 %) cold; from memory 2.8."),
+    ),
+    "noisy": (
+        "unknown", [CPU_MACHINE, {"limits": {"noise": {"cold": 0.38}}}],
+        "No verdict: the same row measured twice differs by 38 %.",
+    ),
+    "too short": (
+        "unknown", [{"cold": table(row("gds", 9.0, warning="too short: a turn had 3 batches, and 20 are needed"))}],
+        "No verdict: the turns of gds are too short for a rate.",
+    ),
+    "not cold": (
+        "unknown", [{"cold": NOT_COLD}], "No verdict on cold reads: another process maps these files (pid 4711).",
+    ),
+    "not hot": (
+        "unknown", [{"cold": None, "hot": NOT_HOT}],
+        "No verdict on hot reads: the dataset has 2 TiB, and 1 TiB of memory are to be had.",
+    ),
+    "in memory": (
+        "no", [{"cold": None}],
+        "GDS does not help with data in memory: mapped gives 52.3 GB/s, and gds, which reads the drive anyway, 11.6.",
+    ),
+    "hot only": (
+        "unknown", [NO_DRIVE, {"cold": None, "hot": table(HOT["rows"][0], state="hot")}],
+        "No verdict on GDS: only reads of the page cache were measured.",
+    ),
+    "not asked": (
+        "unknown", [{"cold": table(row("bounce", 11.4))}], "No verdict on GDS: it was not measured.",
+    ),
+    "alone": ("unknown", [{"cold": table(COLD["rows"][0])}], "No verdict: gds was measured alone."),
+    "few turns": (
+        "unknown", [{"cold": table(row("gds", 11.6, spread=SPREAD[:4]), row("bounce", 11.4, spread=AGAIN[:4]))}],
+        "No verdict: 4 turns of each row are too few to tell them apart.",
+    ),
+    "undecided": (
+        "unknown", [{"cold": table(row("gds", 11.6, spread=NOISY), row("bounce", 11.4, spread=NOISY[::-1]))}],
+        "No verdict: the difference of gds to bounce may be anything from -30 % to +49 %.",
+    ),
+    "stopped": (
+        "unknown", [{"cold": None, "hot": None, "stopped": "after 0 of 20 turns"}],
+        "No verdict: it was stopped before each row had a turn.",
+    ),
+}  # fmt: skip
+MORE = [
+    (
+        "no gpu", "no", [{"conditions": {"device": "xpu:0"}, "hot": None}],
+        ("GDS is of no use here: cuFile reads into NVIDIA GPUs alone, and the batches go to xpu:0. Of the drive's 11.9 "
+        "GB/s the loader takes 11.4 (96 %) cold."),
+    ),
+    (
+        "in memory", "no", [{"cold": None, "hot": table(HOT["rows"][0], state="hot")}],
+        "Data in memory need no GDS: mapped gives 52.3 GB/s (95 % of the link), the drive 11.9.",
+    ),
+    (
+        "no gpu", "unknown", [CPU_MACHINE, {"cold": NOT_COLD}],
+        "No GPU takes the batches here, so this says nothing about VRAM. From memory the loader takes 2.8 GB/s.",
+    ),
+    (
+        "unavailable, useless", "unavailable",
+        [{"cold": table(row("bounce", 10.5, asked="auto", cpu=None)), "limits": {"noise": {"cold": 0.14}}}],
+        "GDS would not help: your drive gives 11.9 GB/s, and bounce takes 88 % of it.",
+    ),
+    (
+        "worse", "worse", [{"cold": table(row("gds", 9.0, asked="auto gds"), row("bounce", 11.4))}],
+        "Do not use GDS here: 9.0 instead of 11.4 GB/s.",
+    ),
+    (
+        "helps", "yes", [{"cold": table(row("gds", 11.6, cpu=None), row("bounce", 9.0, cpu=None))}],
+        "GDS helps: 11.6 instead of 9.0 GB/s in cold epochs (+29 %).",
+    ),
+    (
+        "unavailable, useless", "unavailable", [{"cold": table(row("bounce", 11.0, asked="auto", cpu=None))}],
+        "GDS would not help: your drive gives 11.9 GB/s, and bounce takes 92 % of it.",
+    ),
+]  # fmt: skip
+TABLE = [(case, *rest) for case, rest in CASES.items()] + MORE
+
+
+@pytest.mark.parametrize(("case", "gds", "changes", "sentence"), TABLE)
+def test_each_sentence_has_a_record_that_yields_it(case, gds, changes, sentence):
+    record = made_record(*changes)
+    kept = copy.deepcopy(record)
+    found = verdict(record)
+    assert record == kept
+    assert (found["case"], found["gds"], found["sentence"]) == (case, gds, sentence)
+    assert found["do"]
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert (gds == "unknown") == (sentence.startswith(("No verdict", "No GPU")))
+
+
+def test_the_keys_that_programs_read():
+    found = verdict(made_record())
+    assert found["gain"] == pytest.approx(11.6 / 11.4 - 1, abs=0.02)
+    assert found["gain_interval"][0] <= found["gain"] <= found["gain_interval"][1]
+    assert found["cpu_s_per_gb_saved"] == pytest.approx(0.057)
+    assert (found["limit"], found["fits_memory"], found["noise"]) == ("drive", True, 0.021)
+    assert verdict(made_record({"cold": None}))["limit"] == "link"
+    assert verdict(made_record(CPU_MACHINE))["limit"] == "loader"
+    assert verdict(made_record(NO_DRIVE, {"limits": {"link": None}}))["limit"] is None
+
+
+def test_why_and_when_it_would_be_otherwise():
+    found = verdict(made_record())
+    assert found["why"] == (
+        "bounce takes 96 % of what the drive gives, and gds 97 %. The difference is within the noise. Your 193 GiB fit "
+        "into memory, so from the second epoch on mapped is 4.4 times as fast as the drive."
+    )
+    assert found["saves"] == "gds saves 0.057 CPU-s a GB beside bounce: 0.66 of 112 cores while it reads."
+    assert found["do"] == "nothing: `DataLoader(...)` chooses bounce, then mapped by itself."
+    assert found["otherwise"] == (
+        "It would help with more than 1 TiB of data and a busy CPU, or with 4 such drives (bounce ends near 44.0 GB/s)."
+    )
+    assert "do not fit into the page cache (1 TiB)" in verdict(made_record({"dataset": {"fits_memory": False}}))["why"]
+    close = row("gds", 11.6, spread=AGAIN)
+    assert "A difference of +2 % does not matter." in verdict(made_record({"cold": table(close, BOUNCE_11)}))["why"]
+    shaky = verdict(made_record({"limits": {"noise": {"cold": 0.2}}}))
+    assert shaky["do"] == "Try again when the machine is quiet, or with --turns 25 --budget 8min."
+    assert shaky["next"][0] == "gdsload bench /data/imagenet --turns 25 --budget 8min"
+    busy = verdict(made_record({"machine": {"load": 99.0}, "limits": {"noise": {"cold": 0.2}}}))
+    assert busy["why"] == "Other processes are busy (load 99.0 on 112 cores)."
+
+
+@given(
+    gain=st.floats(-0.9, 3),
+    noise=st.floats(0, 0.15),
+    spread=st.lists(st.floats(0.5, 2), min_size=9, max_size=9),
+)
+def test_a_difference_below_the_noise_is_never_claimed(gain, noise, spread):
+    rows = table(row("gds", 10 * (1 + gain), spread=spread), row("bounce", 10, spread=[1] * 9))
+    found = verdict(made_record({"cold": rows, "limits": {"noise": {"cold": noise}}}))
+    if found["case"] in ("helps", "worse"):
+        assert abs(found["gain"]) > max(0.04, 2 * noise)
+        assert found["chance"] < 0.01
+        assert (found["case"] == "helps") == (found["gain"] > 0)
+    else:
+        assert found["case"] in ("fits memory", "saves processors", "undecided")
+
+
+STEPS = {
+    "no": (38.0, [], "Loading is not your bottleneck: 38.0 ms a step need 0.44 GB/s, the loader gives 11.4 at least."),
+    "close": (
+        1.55, [], "Loading just keeps up in cold epochs: 1.6 ms a step need 10.8 GB/s, the loader gives 11.4.",
+    ),
+    "yes, in cold epochs": (
+        1.18, [], ("Loading is your bottleneck in cold epochs: you need 14.2 GB/s, the drive gives 11.9 at best; 20 % of a "
+        "step is starved. From the second epoch on memory gives 52.3."),
+    ),
+    "yes, in every epoch": (
+        0.2, [{"dataset": {"fits_memory": False}}],
+        ("Loading is your bottleneck in every epoch: you need 83.9 GB/s, the drive gives 11.9 at best; 86 % of a step is "
+        "starved."),
+    ),
+    "yes, although the drive has more": (
+        1.5, [FAST_DRIVE, {"cold": table(row("bounce", 6.1, asked="auto")), "hot": None}],
+        ("Loading is your bottleneck in cold epochs: you need 11.2 GB/s, the loader gives 6.1 of the 24.0 that the drive "
+        "has; 45 % of a step is starved."),
+    ),
+    "yes, and the drive has less": (
+        0.5, [FAST_DRIVE, {"cold": table(row("bounce", 6.1, asked="auto")), "hot": None}],
+        ("Loading is your bottleneck in cold epochs: you need 33.6 GB/s, the drive gives 24.0 at best, of which the loader "
+        "takes 6.1; 82 % of a step is starved."),
+    ),
+    "unknown": (38.0, [{"cold": None, "hot": None}], "38.0 ms a step need 0.44 GB/s; no row was measured."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_and_loading(name):
+    step_ms, changes, sentence = STEPS[name]
+    found = verdict(made_record({"conditions": {"step_ms": step_ms}}, *changes))["loading"]
+    assert (found["answer"], found["sentence"]) == (name.partition(",")[0], sentence)
+    assert found["needs_gb_per_s"] == pytest.approx(2**24 / step_ms / 1e6)
+    for state, share in found["starved_share"].items():
+        given_rate = {"cold": 11.4, "hot": 52.3}[state] if not changes or "cold" not in changes[-1] else 6.1
+        assert share == pytest.approx(max(0, 1 - given_rate / found["needs_gb_per_s"]))
+
+
+def test_more_drives_are_counted():
+    found = verdict(made_record({"conditions": {"step_ms": 0.5}}))["loading"]
+    assert found["do"] == 'No loader can give that. 3 such drives, encoded images or `cache="vram"` can.'
+    found = verdict(made_record({"conditions": {"step_ms": 0.2}, "cold": None}))["loading"]
+    assert found["do"].startswith("No loader can give that: the link is the limit.")
+
+
+def test_a_step_that_was_not_given():
+    found = verdict(made_record())
+    assert found["loading"]["sentence"] == (
+        "Not asked. A step on a batch of 108 that takes longer than 1.5 ms (cold) or 0.32 ms (hot) does not wait."
+    )
+    assert found["next"] == ["gdsload bench /data/imagenet --step-ms MS"]
