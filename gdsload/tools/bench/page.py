@@ -17,7 +17,7 @@ from gdsload.tools.bench.contents import (
     missing,
     remarks,
     shown_rows,
-)  # fmt: skip
+)
 from gdsload.tools.bench.facts import STATES, State
 from gdsload.tools.web_page import web_page
 

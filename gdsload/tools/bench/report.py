@@ -16,7 +16,7 @@ from gdsload.tools.bench.contents import (
     missing,
     remarks,
     shown_rows,
-)  # fmt: skip
+)
 from gdsload.tools.bench.facts import STATES, State
 from gdsload.tools.cli.terminal import plain, wrapped
 

@@ -25,7 +25,7 @@ from gdsload.tools.bench.sentences import (
     shares_taken,
     spending,
     would_help,
-)  # fmt: skip
+)
 
 Gds = Literal["no", "yes", "unavailable", "worse", "unknown"]
 
