@@ -57,7 +57,7 @@ CASES = {
         "No verdict: the same row measured twice differs by 38 %.",
     ),
     "too short": (
-        "unknown", [{"cold": table(row("gds", 9.0, warning="too short: a turn had 3 batches, and 20 are needed"))}],
+        "unknown", [{"cold": table(row("gds", 9.0, batches=4), BOUNCE)}],
         "No verdict: the turns of gds are too short for a rate.",
     ),
     "not cold": (
