@@ -37,9 +37,11 @@ from gdsload.loader import budgets
 from gdsload.loader.options import default_budgets
 from gdsload.system.units import format_bytes, parse_bytes
 from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, make_plan, versions
+from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.cache_state import drop, fill
+from gdsload.tools.bench.late_samples import LateSamples
 from gdsload.tools.bench.rows import LoaderRow
-from gdsload.tools.bench.turns import run_turn, settle
+from gdsload.tools.bench.turns import Warm, run_turn, settle
 
 __all__ = ["main"]
 
@@ -138,17 +140,18 @@ def _sweep(
 
 
 def _trial(plan: BenchPlan, row: LoaderRow, value: Value, state: str, number: int) -> tuple[dict[str, Any], int]:
-    def prepare() -> None:
+    def prepare(epoch: int) -> Warm:
         found = drop(plan.files) if state == "cold" else fill(plan.files)
         if not (found.cold if state == "cold" else found.hot):
             raise RuntimeError(f"the files cannot be made {state}: {found}")
+        return LateSamples(plan, StoredRows(plan.path), epoch).warm
 
     with ExitStack() as stack:
         for module, name, wanted in value.patches:
             stack.enter_context(mock.patch.object(module, name, wanted))
         stack.callback(row.close)
         if state == "hot":
-            prepare()
+            prepare(0)
             settle(row, plan, plan.limit_s)
         turn, _ = run_turn(row, plan, number, prepare if state == "cold" else None)
         return turn, row.loader.stats.reads_ahead

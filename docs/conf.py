@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT))
 from sphinx.ext.napoleon.docstring import GoogleDocstring  # noqa: E402
 
 from gdsload.system.version import __version__  # noqa: E402
-from tools.site import copy_pictures, with_help, write_llms, write_start  # noqa: E402
+from tools.docs_site import copy_pictures, with_help, write_llms, write_start  # noqa: E402
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

@@ -7,6 +7,7 @@ from functools import partial
 
 from gdsload.system.numa import stay_on
 from gdsload.system.pool import Future, Pool, Work, done
+from gdsload.system.spans import in_span, profiled
 
 _MOST = 48
 """Threads that read from all drives together, unless they are asked for: they take turns at the interpreter lock."""
@@ -36,6 +37,8 @@ def run_on(pools: Sequence[Pool], works: Sequence[tuple[int, Work]], future: Fut
     if not works:
         return done
     future = future or Future(len(works))
+    if profiled():
+        works = [(number, partial(in_span, "gdsload::read", work)) for number, work in works]
     queues: dict[int, list[Work]] = {}
     for number, work in works:
         queues.setdefault(number, []).append(work)

@@ -26,7 +26,6 @@ from gdsload.engine.images.decode import ImageBatch
 from gdsload.engine.lane_windows import LaneWindows
 from gdsload.engine.loaded_rows import LoadedRows, RowMap, RowSlice, Slices
 from gdsload.engine.runs import runs_of
-from gdsload.engine.spans import span
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder
@@ -34,6 +33,7 @@ from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.reads import Extents, concat_extents, distinct
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.arrays import IntArray, unique
+from gdsload.system.spans import span
 
 _NONE = np.zeros(0, np.int64)
 _Reads = tuple[IntArray, list[Extents], Sequence[Callable[[IntArray], RowMap]]]
@@ -97,7 +97,7 @@ class LandedSource:
     def _made(self, steps: range, slices: Slices, gather: _Gather, stopped: Callable[[], bool]) -> Ready:
         """See `PendingBatches.result`."""
         times = [time.perf_counter()]
-        with span("gdsload::read"):
+        with span("gdsload::wait"):
             slices.wait()
         times.append(time.perf_counter())
         with span("gdsload::gather"):

@@ -18,11 +18,11 @@ from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.device_queue import hand_over
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
-from gdsload.engine.spans import span
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.errors import GdsloadError
 from gdsload.system.arrays import IntArray
+from gdsload.system.spans import span
 from gdsload.system.streams import current_stream, on, record, room_for, stream_handle
 
 _log = logging.getLogger("gdsload")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from gdsload.engine.stats import LoaderStats, short
+from gdsload.loader.resources import SHARE_OF_VRAM
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import memory_room
 
@@ -53,8 +54,8 @@ class Diagnosis:
         on_gpu: whether batches are made on a GPU.
         sample_bytes: mean bytes of a sample.
         dataset_bytes: bytes of all samples.
-        memory_bytes: bytes of memory that are free or hold files, for all that is cached; None if unknown.
-        vram_bytes: bytes of the GPU's memory that are free; None without one.
+        memory_room: bytes of memory that are free or hold files, for all that is cached; None if unknown.
+        vram_room: bytes that a cache in the GPU's memory would take by default; None without one.
         shuffle: the order's, as in `loader.order_options`.
         cache: the loader's option.
         drive_rate: bytes a second that the drive gave in a probe; None if it was not asked.
@@ -65,8 +66,8 @@ class Diagnosis:
     on_gpu: bool = False
     sample_bytes: float = 0.0
     dataset_bytes: int = 0
-    memory_bytes: int | None = None
-    vram_bytes: int | None = None
+    memory_room: int | None = None
+    vram_room: int | None = None
     shuffle: str = "sequential"
     cache: str = "pagecache"
     drive_rate: float | None = None
@@ -108,12 +109,12 @@ class Diagnosis:
         if stats.late_s < stats.host_wait_s / 2 or sum(self.times.values()) < _IDLE:
             return "host"
         most = max(self.times, key=self.times.__getitem__)
+        path = max(stats.bytes_by_path, key=stats.bytes_by_path.__getitem__, default="")
         if most == "read":
-            from_drive = self.from_drive_share
-            return "link" if self.on_gpu and from_drive is not None and from_drive < _FEW else "drive"
+            cached = self.from_drive_share is not None and self.from_drive_share < _FEW
+            return "link" if self.on_gpu and cached and not path.startswith("gds") else "drive"
         if most == "gather":
-            paths = stats.bytes_by_path
-            return "link" if self.on_gpu and max(paths, key=paths.__getitem__, default="") in _LINK_PATHS else "gather"
+            return "link" if self.on_gpu and path in _LINK_PATHS else "gather"
         return "decode" if most == "decode" else "transform"
 
     @property
@@ -130,7 +131,7 @@ class Diagnosis:
             for name, value in self.stats.as_dict().items()
         }
         found |= {f"{name}_threads": round(busy, 3) for name, busy in self.times.items()}
-        names = ("threads", "on_gpu", "sample_bytes", "dataset_bytes", "memory_bytes", "vram_bytes", "shuffle", "cache")
+        names = ("threads", "on_gpu", "sample_bytes", "dataset_bytes", "memory_room", "vram_room", "shuffle", "cache")
         given = {name: getattr(self, name) for name in (*names, "rate", "drive_rate", "from_drive_share")}
         return {"limit": self.limit, **{name: value for name, value in given.items() if value is not None}, **found}
 
@@ -158,7 +159,7 @@ class Diagnosis:
     def _do_about_drive(self) -> str:
         if self.drive_rate is not None and self.rate < 0.6 * self.drive_rate and self.shuffle != "block":
             return 'shuffle="block": the drive can do more in longer reads. More threads would not make them longer.'
-        if self.stats.epoch == 0 and self.memory_bytes is not None and self.dataset_bytes < self.memory_bytes:
+        if self.stats.epoch == 0 and self.memory_room is not None and self.dataset_bytes < self.memory_room:
             return "nothing, if there are more epochs: this was the first, and later ones find all bytes in memory."
         if self.drive_rate is None and self.shuffle == "full" and self.sample_bytes < _SMALL_ROWS:
             return 'shuffle="block": it reads neighbouring samples together, in long reads.'
@@ -195,25 +196,28 @@ class Diagnosis:
 
     def _fits(self) -> str:
         """The cache in VRAM as what to do, if it is not used and has room for a tenth of the dataset or more."""
-        room = self.vram_bytes or 0
+        room = self.vram_room or 0
         if self.cache in ("vram", "auto") or not self.on_gpu or room <= self.dataset_bytes / 10:
             return ""
         kept = min(room, self.dataset_bytes)
-        return f'cache="vram": {short(kept, "B")} of {short(self.dataset_bytes, "B")} fit, and are read once.'
+        left = 1 - kept / self.dataset_bytes  # of what takes all of the time now, while the step takes the rest
+        lost = max(1 - (1 - self.lost_share) / left, 0.0) if left else 0.0
+        fit = f"{short(kept, 'B')} of {short(self.dataset_bytes, 'B')} fit, and are read once"
+        return f'cache="vram": {fit}; about {lost:.0%} of the time would still be lost.'
 
 
 def diagnosed(plan: LoaderPlan, stats: LoaderStats, threads: int) -> Diagnosis:
     """The diagnosis of a loader of this plan."""
     nbytes = int(plan.sample_bytes * len(plan.selected))
-    free = torch.cuda.mem_get_info(plan.device)[0] if plan.device.type == "cuda" else None
+    on_cuda = plan.device.type == "cuda"
     return Diagnosis(
         stats,
         threads,
         on_gpu=plan.placement == "gpu",
         sample_bytes=plan.sample_bytes,
         dataset_bytes=nbytes,
-        memory_bytes=memory_room(Tree()),
-        vram_bytes=free,
+        memory_room=memory_room(Tree()),
+        vram_room=int(torch.cuda.mem_get_info(plan.device)[0] * SHARE_OF_VRAM["vram"]) if on_cuda else None,
         shuffle=plan.order.shuffle,
         cache=plan.options.cache,
     )

@@ -22,12 +22,12 @@ import torch
 
 from gdsload.engine.batch_source import identity
 from gdsload.engine.prefetch import Prefetcher
-from gdsload.engine.spans import profiled, span
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.loader.state import Place
 from gdsload.system.dropped import Closer
 from gdsload.system.failed import Failed
 from gdsload.system.pool import park_at_exit, program_end
+from gdsload.system.spans import profiled, span
 
 if TYPE_CHECKING:
     from gdsload.loader.life import Life

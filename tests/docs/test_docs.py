@@ -9,7 +9,7 @@ import torch
 
 import gdsload
 import gdsload.transforms
-from tools.site import write_llms
+from tools.docs_site import write_llms
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])

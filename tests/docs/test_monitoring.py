@@ -17,7 +17,7 @@ def run(tmp_path, monkeypatch):
     """Runs the blocks under a heading; gives their names, with a loader whose epoch has run."""
     monkeypatch.chdir(tmp_path)
     gdsload.convert({"x": np.arange(640)}, "shards")
-    with gdsload.DataLoader("shards", 8, device="cpu") as loader:
+    with gdsload.DataLoader("shards", 8, device="cpu", mmap=False) as loader:
         list(loader)
         noted = []
         known = {"gdsload": gdsload, "loader": loader, "train": noted.append, "noted": noted}
@@ -98,4 +98,4 @@ def test_opentelemetry_asks_the_loader(run):
 
 def test_profilers_see_the_loaders_threads(run):
     names = {event.key for event in run("Profilers")["profiler"].key_averages()}
-    assert {"gdsload::read", "gdsload::gather", "enumerate(DataLoader)#Epoch.__next__"} <= names
+    assert {"gdsload::read", "gdsload::wait", "gdsload::gather", "enumerate(DataLoader)#Epoch.__next__"} <= names

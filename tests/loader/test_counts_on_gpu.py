@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gdsload import DataLoader
-from gdsload.engine import spans
+from gdsload.system import spans
 
 pytestmark = pytest.mark.cuda
 
@@ -26,7 +26,7 @@ def test_what_is_held(numbered, options, held):
         assert found[held] > 0
         assert found["bytes"] >= 20_000 * 4096
         assert 0 <= found["starved_share"] <= 1
-        assert loader.diagnose().evidence["vram_bytes"] > 0
+        assert loader.diagnose().evidence["vram_room"] > 0
     assert getattr(loader.stats, held) == 0
 
 

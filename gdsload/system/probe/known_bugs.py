@@ -49,8 +49,9 @@ def nvfs_version(tree: Tree) -> str:
     """The version of nvidia-fs if it is loaded: as exact as the kernel or DKMS says; empty if neither does."""
     loaded = (tree.text("/proc/driver/nvidia-fs/version", 256) or "").rpartition(":")[2].strip()
     exact = (tree.text("/sys/module/nvidia_fs/version", 256) or "").strip()
-    built = [name for name in tree.names("/var/lib/dkms/nvidia-fs") if loaded and name.startswith(f"{loaded}.")]
-    return exact if loaded and exact.startswith(loaded) else built[0] if len(built) == 1 else loaded
+    built = tree.names("/var/lib/dkms/nvidia-fs") if loaded else []
+    found = [name for name in (exact, *built) if re.fullmatch(rf"{re.escape(loaded)}\.[\d.]*\d", name, re.ASCII)]
+    return found[0] if found and (found[0] == exact or len(found) == 1) else loaded
 
 
 def known_bug(tree: Tree) -> KnownBug | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypedDict, Unpack
@@ -145,11 +145,16 @@ class BenchPlan:
         own = max(len(self.backends) - ("auto" in self.backends), 1) if self.device.type == "cuda" else 1
         return own + 2 + self.torch_row
 
-    def ids(self, epoch: int) -> Iterator[IntArray]:
-        """The samples of each batch of an epoch, in the order of gdsload's loader."""
+    @property
+    def batches(self) -> int:
+        """Batches of an epoch."""
+        return -(-len(self.dataset) // self.batch_size)
+
+    def ids(self, epoch: int, steps: Iterable[int] | None = None) -> Iterator[IntArray]:
+        """The samples of batches of an epoch, in the order of gdsload's loader: of these, or for None of all."""
         order = make_order(self.order, self.dataset.counts.tolist(), SEED, epoch)
-        steps = Ordered(order, Schedule(len(self.dataset), self.batch_size, lanes=order.lanes))
-        return (steps.positions(range(step, step + 1)) for step in range(steps.steps))
+        ordered = Ordered(order, Schedule(len(self.dataset), self.batch_size, lanes=order.lanes))
+        return (ordered.positions(range(step, step + 1)) for step in (range(self.batches) if steps is None else steps))
 
 
 def make_plan(
@@ -256,7 +261,8 @@ def conditions(plan: BenchPlan) -> dict[str, Any]:
     """How it is measured, for the record."""
     notes = [
         "cold: not in this kernel's page cache; what caches drives and hosts below it have is not known",
-        "cold: a turn is cut where much has been read ahead that was not asked for; each part has a new loader",
+        "cold: a part of a turn ends where samples of the end of its epoch are in the page cache",
+        "cold: each part has a new loader of gdsload's, for which the page cache is dropped",
         "rates are taken after a ramp; the time of a batch is that from the one before it",
         "bytes from the drive: /proc/PID/io of this process and its workers, during the turns",
         "the consumer does nothing with the batches",

@@ -10,11 +10,12 @@ import ctypes
 import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gdsload.errors import ReadError
 from gdsload.shards.local_files import open_regular
@@ -63,6 +64,19 @@ def look(files: Sequence[str]) -> Residency:
     """
     found = [_look(file, None) for file in files]
     return Residency(sum(one.pages for one in found), sum(one.resident for one in found))
+
+
+def resident_share(places: Iterable[tuple[str, int]]) -> float:
+    """Share of some pages, given by file and a byte in them, that are in the page cache; 0 for none.
+
+    Raises:
+        ReadError: if a file cannot be opened, or mincore fails.
+    """
+    by_file: dict[str, list[int]] = {}
+    for file, offset in places:
+        by_file.setdefault(file, []).append(offset // mmap.PAGESIZE)
+    found = [_pages(file, pages) for file, pages in by_file.items()]
+    return float(np.concatenate(found).mean()) if found else 0.0
 
 
 def why_blind(files: Sequence[str]) -> str:
@@ -127,17 +141,25 @@ def _drop(file: str) -> None:
 
 def _look(file: str, nbytes: int | None) -> Residency:
     """The pages of a file, or of its first bytes, that are in the page cache."""
+    nbytes = os.stat(file).st_size if nbytes is None else nbytes
+    found = _pages(file, [0], -(-nbytes // mmap.PAGESIZE)) if nbytes else np.zeros(0, bool)
+    return Residency(found.size, int(found.sum()))
+
+
+def _pages(file: str, begins: Sequence[int], count: int = 1) -> NDArray[np.bool_]:
+    """For each of some pages of a file, and so many that follow it: True if it is in the page cache."""
+    found = np.zeros((len(begins), count), np.uint8)
     fd = open_regular(file)
     try:
-        nbytes = os.fstat(fd).st_size if nbytes is None else nbytes
-        found = np.zeros(-(-nbytes // mmap.PAGESIZE), np.uint8)
-        if nbytes:
-            address = map_file(fd, nbytes, file)
-            failed = _libc.mincore(address, nbytes, found.ctypes.data)
-            number = ctypes.get_errno()
-            unmap(address, nbytes)
-            if failed:
-                raise ReadError(f"mincore does not say what is in the page cache: {os.strerror(number)}", file=file)
+        nbytes = os.fstat(fd).st_size
+        address = map_file(fd, nbytes, file)
     finally:
         os.close(fd)
-    return Residency(found.size, int((found & 1).sum()))
+    try:
+        for row, begin in zip(found, begins, strict=True):
+            if _libc.mincore(address + begin * mmap.PAGESIZE, count * mmap.PAGESIZE, row.ctypes.data):
+                why = os.strerror(ctypes.get_errno())
+                raise ReadError(f"mincore does not say what is in the page cache: {why}", file=file)
+    finally:
+        unmap(address, nbytes)
+    return (found & 1).astype(bool).reshape(-1)

@@ -13,12 +13,14 @@ from gdsload.system.drive_rate import DriveRate, measure_drive
 from gdsload.system.probe.mounts import IN_MEMORY
 from gdsload.system.units import format_bytes
 from gdsload.tools.bench.bench_plan import SEED, BenchPlan, conditions, describe, machine, versions
+from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.cache_state import drop, fill, look, who_maps, why_blind
 from gdsload.tools.bench.check import Reference, check_row
+from gdsload.tools.bench.late_samples import LateSamples
 from gdsload.tools.bench.limits import drive_limit, link_limit, memory_limit, shown
 from gdsload.tools.bench.rows import ControlRow, Row, make_rows, sample_bytes, synchronise
 from gdsload.tools.bench.summary import limit_of, noise_of, summary
-from gdsload.tools.bench.turns import run_turn, settle
+from gdsload.tools.bench.turns import Warm, run_turn, settle
 
 Progress = Callable[[str, int, int], None]
 """Called with a text on the present step, the turns that are done, and the number of turns. An error that it raises
@@ -142,7 +144,7 @@ class _Bench:
             taken.clear()
             self.done = self.plan.turns * len(rows)
 
-    def _take(self, name: str, turn: int, row: Row, prepare: Callable[[], None] | None) -> None:
+    def _take(self, name: str, turn: int, row: Row, prepare: Callable[[int], Warm] | None) -> None:
         self._say(f"{name}, turn {self.done + 1} of {self.of}: {row.name}")
         found = run_turn(row, self.plan, turn, prepare)
         next(turns for one, turns in self._taken[name] if one is row).append(found)
@@ -167,9 +169,14 @@ class _Bench:
         most = self._drop()
         self._cold_start()
 
-        def prepare() -> None:
+        stored = StoredRows(self.plan.path)
+        self._stack.callback(stored.close)
+
+        def prepare(epoch: int) -> Warm:
             nonlocal most
+            late = LateSamples(self.plan, stored, epoch)
             most = max(most, self._drop())
+            return late.warm
 
         for turn, row in self._rounds("cold", rows):
             if row is rows[turn % len(rows)] and self._drive is not None:

@@ -24,12 +24,12 @@ from gdsload.tools.bench.rows import LoaderRow, Row, sample_bytes, synchronise
 
 LEAST_BATCHES = 20
 """Batches of a turn below which chance weighs more than the row."""
-_OVERREAD = 0.1
-"""Share of a dataset that may have come into the page cache unasked before a cold part of a turn ends."""
 _LEAST_PART_S = 0.25
 _LOOK_S = 0.1
 _UNDER_WAY = 2
 """Batches that the device may still be finishing when the next one is asked for."""
+Warm = Callable[[], bool]
+"""Tells whether so much of what is still to be read is in the page cache that a row's rate is not a cold one's."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -103,13 +103,10 @@ class _Turn:
         self.between: list[float] = []
         self.paths: dict[str, int] = {}
 
-    def part(self, batches: Iterator[Batch], *, batches_of_epoch: int | None) -> None:
-        """Take batches until there were enough, or the state of the page cache does not hold any more.
-
-        `batches_of_epoch` is given where the page cache has to stay cold, and `batches` end with the epoch.
-        """
+    def part(self, batches: Iterator[Batch], warm: Warm | None) -> None:
+        """Take batches until there were enough, or the page cache is warm; with `warm` they may end before."""
         started, used, paths = time.perf_counter(), Usage.now(), self.row.paths()
-        ramp, now = Ramp(self.row, self.plan, batches_of_epoch, started), started
+        ramp, now = Ramp(self.row, self.plan, used, cold=warm is not None), started
         between, some = list[float](), (0, 0)
         for batch in batches:
             if not ramp.count:
@@ -119,13 +116,13 @@ class _Turn:
             before, now = now, time.perf_counter()
             between.append(now - before)
             some = some[0] + _samples(batch), some[1] + (nbytes := sample_bytes(batch))
-            if ramp.over(nbytes) and self._measured(batches, cold=batches_of_epoch is not None):
+            if ramp.over(nbytes) and self._measured(batches, warm):
                 return
         # The epoch has ended within its ramp, which is then all that there is to be measured.
         self.between += between
         self._count(started, used, paths, some)
 
-    def _measured(self, batches: Iterator[Batch], *, cold: bool) -> bool:
+    def _measured(self, batches: Iterator[Batch], warm: Warm | None) -> bool:
         """Measure the batches that follow; returns False if there are none."""
         first, used, paths = self.arrivals.all(), Usage.now(), self.row.paths()
         now = looked = first
@@ -137,9 +134,9 @@ class _Turn:
             self.between.append(now - before)
             if self.seconds + now - first >= self.plan.turn_s:
                 break
-            if cold and now - looked > _LOOK_S and now - first > _LEAST_PART_S:
+            if warm is not None and now - looked > _LOOK_S and now - first > _LEAST_PART_S:
                 looked = now
-                if self._warm((Usage.now().drive_bytes or 0) - (used.drive_bytes or 0) - some[1]):
+                if warm():
                     break
         if now == first:
             return False
@@ -160,10 +157,6 @@ class _Turn:
             self.drive_bytes += max(ended.drive_bytes - used.drive_bytes, 0)
         for path, moved in _difference(self.row.paths(), paths).items():
             self.paths[path] = self.paths.get(path, 0) + moved
-
-    def _warm(self, unasked: int) -> bool:
-        """Return whether so many bytes were read that nobody asked for that later reads find theirs among them."""
-        return unasked > _OVERREAD * self.plan.dataset.num_bytes
 
     def record(self, number: int) -> dict[str, Any]:
         """The turn, for the record. Times of batches are in milliseconds."""
@@ -187,10 +180,10 @@ class _Turn:
 class Ramp:
     """The beginning of a part: until as much was handed out as had been read ahead when the row found its pace."""
 
-    def __init__(self, row: Row, plan: BenchPlan, batches_of_epoch: int | None, started: float) -> None:
-        self._row, self._plan, self._started = row, plan, started
-        self._most = None if batches_of_epoch is None else max(batches_of_epoch // 4, 1)
-        self._moved = sum(row.paths().values())
+    def __init__(self, row: Row, plan: BenchPlan, used: Usage, *, cold: bool) -> None:
+        self._row, self._plan, self._started = row, plan, time.perf_counter()
+        self._most = max(plan.batches // 4, 1) if cold else None
+        self._moved, self._used = sum(row.paths().values()), used if cold else None
         self._depth = row.depth()
         self.count = self._handed = self._since = 0
 
@@ -205,18 +198,25 @@ class Ramp:
             return True  # a short epoch has to have something left to be measured
         if waited < self._plan.ramp_s or self.count <= self._row.ahead:
             return False
-        ahead = sum(self._row.paths().values()) - self._moved - self._handed
         # Of a slow row there would be nothing but a ramp.
-        return self._handed - self._since >= ahead or waited > self._plan.turn_s + 3 * self._plan.ramp_s
+        return self._handed - self._since >= self._ahead() or waited > self._plan.turn_s + 3 * self._plan.ramp_s
+
+    def _ahead(self) -> int:
+        """Bytes that were read and not handed out, as far as that is known."""
+        moved = sum(self._row.paths().values()) - self._moved
+        if self._used is not None and self._used.drive_bytes is not None:  # what is not counted before it is gathered
+            moved = max(moved, (Usage.now().drive_bytes or 0) - self._used.drive_bytes)
+        return moved - self._handed
 
 
 def run_turn(
-    row: Row, plan: BenchPlan, number: int, prepare: Callable[[], None] | None = None
+    row: Row, plan: BenchPlan, number: int, prepare: Callable[[int], Warm] | None = None
 ) -> tuple[dict[str, Any], list[float]]:
     """A turn of a row that is open.
 
-    Without `prepare`, epochs follow one another. With it, a turn has parts: it is called before each, and has the page
-    cache cold, for which rows that map files are closed first.
+    Without `prepare`, epochs follow one another. With it, a turn has parts, each of one epoch at most: it is called
+    before each, with the number of the epoch, and has the page cache cold, for which rows that map files are closed
+    first. It returns what then says whether the page cache has become warm.
 
     Args:
         row: the row.
@@ -230,19 +230,19 @@ def run_turn(
     turn = _Turn(row, plan)
     until = time.monotonic() + 3 * (plan.turn_s + plan.ramp_s)
     for part in count():
+        epoch, warm = 1 + number + plan.turns * part, None
         if prepare is not None:
             if row.maps:
                 row.close()
-            prepare()
+            warm = prepare(epoch)
         row.open()
-        epoch = 1 + number + plan.turns * part
         every = row.epoch(epoch) if prepare is not None else _endless(row, epoch)
         with closing(cast("Any", every)) as batches:
-            turn.part(batches, batches_of_epoch=-(-len(plan.dataset) // plan.batch_size) if prepare else None)
+            turn.part(batches, warm)
         row.rest()
         if prepare is None or turn.seconds >= plan.turn_s or time.monotonic() > until:
-            return turn.record(number), turn.between
-    raise AssertionError
+            break
+    return turn.record(number), turn.between
 
 
 def _endless(row: Row, epoch: int) -> Iterator[Batch]:

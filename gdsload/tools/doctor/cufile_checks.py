@@ -86,7 +86,7 @@ def probe(context: Context) -> Finding:
         return info(f"cuFile could not be asked: {clip(found.reason, 200)}", **evidence)
     if found.status == "skipped":
         bug = context.bug is not None and context.bug.hangs
-        fix = "With --probe it is asked nevertheless" if bug else ""
+        fix = "Pass --probe to ask it all the same" if bug else ""
         return (unknown if bug else info)(f"cuFile was not asked: {clip(found.reason, 300)}", fix, **evidence)
     ended = "cuFile crashed: " if found.status == "crashed" else "cuFile: "
     fix = _REMEDIES.get(found.error, "The evidence (--json) has cuFile's own log")
@@ -154,7 +154,8 @@ def udev(context: Context) -> Finding:
     }  # fmt: skip
     if usage is not None:
         return ok(f"{path} says ID_FS_USAGE", **evidence)
-    line = f'printf "E:ID_FS_TYPE={clip(mount.kind, 20)}\\nE:ID_FS_USAGE=filesystem\\n" > {path}'
+    kind = re.sub(r"[^\w.-]", "", mount.kind[:20])  # goes into a shell's command
+    line = f'printf "E:ID_FS_TYPE={kind}\\nE:ID_FS_USAGE=filesystem\\n" > {path}'
     by_hand = f"mkdir -p /run/udev/data && {line}"
     refuses = "so cuFile cannot register files (HANDLE_NOT_REGISTERED)"
     if tree.exists("/run/udev"):

@@ -144,9 +144,10 @@ def part(context: Context) -> Finding:
         message = f"{clip(name)} is a vGPU of a model before Ada, for which there is no GDS"
         return trouble(context, message, fix, **evidence)
     if mig:
-        return info(
-            f"MIG is on: NVIDIA documents no GDS on slices; cufile.probe is the proof ({clip(name)})", **evidence
+        message = (
+            f"{clip(name)} has MIG on, and NVIDIA's documents do not say that GDS works on slices: see cufile.probe"
         )
+        return info(message, **evidence)
     if evidence["virtual"]:
         return info(f"{clip(name)} is a vGPU: GDS takes the open driver", **evidence)
     return ok("neither MIG nor vGPU", **evidence)

@@ -10,7 +10,7 @@ from typing import Any
 
 from gdsload.system.probe.known_bugs import driver_version, nvfs_version
 from gdsload.tools.doctor.context import Context, condition
-from gdsload.tools.doctor.finding import INITRAMFS, REBOOT, Finding, Fix, clip, warning
+from gdsload.tools.doctor.finding import INITRAMFS, REBOOT, Finding, Fix, clip, info, warning
 from gdsload.tools.doctor.p2p_checks import OPEN_DRIVER, SYMBOLS_LIMIT_BYTES
 
 _HOOKS = re.compile(rb"\bnvme\w*_register_nvfs_dma_ops\b")
@@ -82,8 +82,10 @@ def nvme(context: Context) -> Finding:
 def bugs(context: Context) -> Finding:
     """Known bugs of this nvidia-fs with this driver, by their versions alone."""
     bug = context.bug
+    if not context.nvfs:
+        return info("nvidia-fs is not loaded, so it has no bug", hangs=False)
     if bug is None:
-        hidden = "; DKMS's log, which a container does not see, has more" if context.nvfs and context.container else ""
+        hidden = "; DKMS's log, which a container does not see, has more" if context.container else ""
         return condition(context, True, f"no known bug of nvidia-fs with this driver{hidden}", hangs=False)
     fix = Fix(bug.remedy, "root", "a reboot if nvidia-fs is in use" if bug.hangs else "", bug.commands)
     if not bug.hangs:

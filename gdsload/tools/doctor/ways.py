@@ -22,7 +22,7 @@ CONDITIONS = {
     ),
     "nvidia-fs": ("cufile.nvfs-driver", "cufile.nvfs-nvme", "cufile.nvidia-fs", "cufile.nvfs-bugs"),
 }
-"""The conditions of each way; every one is a check whose evidence says whether it is ``fulfilled``."""
+"""The conditions of each way: checks whose evidence has ``fulfilled`` where they apply."""
 _NOKASLR = Fix("Boot with the kernel parameter nokaslr: P2PDMA can fail without it on x86-64", "root", "a reboot")
 _LOG = Fix("Read cuFile's own log, which --json has with cufile.probe")
 
@@ -44,7 +44,7 @@ def nearest_first(ways: Iterable[Way]) -> list[Way]:
 
 
 def _way(name: Literal["p2pdma", "nvidia-fs"], known: dict[str, Finding], common: list[Finding]) -> Way:
-    found = [known[check] for check in CONDITIONS[name] if check in known]
+    found = [known[check] for check in CONDITIONS[name] if check in known and "fulfilled" in known[check].evidence]
     failing = [one for one in found if one.evidence.get("fulfilled") is False]
     holds = sum(one.evidence.get("fulfilled") is True for one in found)
     steps = [*common, *(one for one in failing if one.fix)]

@@ -2,12 +2,15 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload.tools.bench import cache_state, make_plan, turns
+from gdsload.tools.bench.by_hand import StoredRows
+from gdsload.tools.bench.late_samples import LateSamples
 from gdsload.tools.bench.rows import Row
 from gdsload.tools.bench.summary import LEAST_BATCHES, noise_of, summary
 from gdsload.tools.bench.turns import Usage, run_turn
@@ -85,7 +88,7 @@ def plans(bench_data):
 )  # fmt: skip
 def test_short_turns_and_long_ones_agree(plans, clock, late, ahead, group, cold, batches):
     row = (plans[2], clock, batches, late, ahead, group)
-    prepare = (lambda: None) if cold else None
+    prepare = (lambda epoch: lambda: False) if cold else None
     short, long = (pace_of(Paced(plans[seconds], *row[1:]), plans[seconds], prepare) for seconds in (2, 20))
     assert short == pytest.approx(long, rel=0.06)
     if cold or batches > 1000:  # else epochs begin again, with their late batches, within the turn
@@ -102,17 +105,32 @@ def test_without_a_ramp_they_would_not(plans, clock, monkeypatch):
 @pytest.mark.parametrize("batches", [1, 2, 5, 30])
 def test_epochs_that_are_shorter_than_a_ramp_are_repeated(plans, clock, batches):
     prepared = []
-    assert pace_of(Paced(plans[1], clock, batches), plans[1], lambda: prepared.append(1)) == pytest.approx(1)
-    assert len(prepared) * batches * PACE_S >= 1
+
+    def prepare(epoch):
+        prepared.append(epoch)
+        return lambda: False
+
+    assert pace_of(Paced(plans[1], clock, batches), plans[1], prepare) == pytest.approx(1)
+    assert len(set(prepared)) == len(prepared) >= 1 / (batches * PACE_S)
 
 
-def test_a_part_ends_where_more_was_read_ahead_than_was_asked_for(plans, clock, monkeypatch):
-    for factor, most in (1, 1), (1.001, 1), (100, 5):
-        monkeypatch.setattr(clock, "factor", factor)
-        turn, _ = run_turn(Paced(plans[1], clock), plans[1], 0, lambda: None)
-        assert (turn["parts"] > 1) == (most > 1)
-        assert turn["parts"] <= most
-        assert turn["drive_bytes"] == pytest.approx(factor * turn["bytes"], rel=0.02)
+def test_a_part_ends_where_the_page_cache_is_warm(plans, clock, monkeypatch):
+    for warm, parts in (False, 1), (True, 4):
+        turn, _ = run_turn(Paced(plans[1], clock), plans[1], 0, lambda epoch, warm=warm: lambda: warm)
+        assert turn["parts"] == parts
+        assert turn["drive_bytes"] == pytest.approx(turn["bytes"], rel=0.02)
+
+
+def test_what_comes_late_in_an_epoch_is_looked_at(planned, drops):
+    plan = planned(shuffle="full", batch_size=5)
+    rows = StoredRows(plan.path)
+    late = LateSamples(plan, rows, 3)
+    assert cache_state.drop(plan.files).cold  # headers and offsets were read
+    assert not late.warm()
+    last = np.concatenate(list(plan.ids(3, range(105, 140))))
+    rows.batch(last)
+    assert late.warm()
+    rows.close()
 
 
 def turn(**more):

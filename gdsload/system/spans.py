@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -15,17 +15,23 @@ _nvtx = any(name in os.environ for name in _NSIGHT)
 
 
 def profiled() -> bool:
-    """Return whether torch's profiler runs, in this thread or in another one."""
-    return bool(profiler._is_profiler_enabled)  # noqa: SLF001  (the public question is about this thread alone)
+    """Return whether a profiler runs, in this thread or in another one."""
+    return _nvtx or bool(profiler._is_profiler_enabled)  # noqa: SLF001  (the public question is about this thread alone)
 
 
 def span(name: str) -> AbstractContextManager[object]:
     """A range of this thread, if a profiler runs."""
-    return _ranges(name) if _nvtx or profiled() else nullcontext()
+    return _ranges(name) if profiled() else nullcontext()
+
+
+def in_span(name: str, work: Callable[[], object]) -> None:
+    """Do some work in a range."""
+    with span(name):
+        work()
 
 
 @contextmanager
 def _ranges(name: str) -> Iterator[None]:
     nvtx = torch.cuda.nvtx.range(name) if _nvtx else nullcontext()
-    with profiler.record_function(name) if profiled() else nullcontext(), nvtx:
+    with profiler.record_function(name), nvtx:
         yield
