@@ -210,7 +210,7 @@ def _absent(facts: Facts) -> Answer | None:
             "GDS is not available here, and nothing shows how much it could give: the drive's own rate is not known.",
             why=f"The drive: {why}.", do="gdsload doctor says what GDS lacks.",
         )  # fmt: skip
-    return _unavailable(facts, other, ceiling, lacks or f"auto uses {name}: {other['reason']}")
+    return _unavailable(facts, other, ceiling, (lacks or f"auto uses {name}: {other['reason']}").rstrip(". "))
 
 
 def _absent_in_memory(facts: Facts, other: Row) -> Answer:

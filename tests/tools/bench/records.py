@@ -55,7 +55,7 @@ GPU_MACHINE = {
     },
     "conditions": {
         "device": "cuda:0", "batch_size": 108, "batch_bytes": 2**24, "shuffle": "full", "turns": 9, "turn_s": 1.5,
-        "ramp_s": 0.5, "budget_s": 120.0, "step_ms": None, "workers": 16,
+        "ramp_s": 0.5, "budget_s": 120.0, "step_ms": None, "workers": 16, "unavailable": {},
         "notes": ["caches in the drive or below a hypervisor are not counted"],
     },
     "verified": [{"row": "gds", "samples": 512, "bytes": 2**26}],
