@@ -94,4 +94,5 @@ def _chance(differences: NDArray[np.float64]) -> float:
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.int64]:
     """Twice the rank of each, so that those of ties are whole numbers."""
-    return (values[:, None] > values).sum(1) + (values[:, None] >= values).sum(1) + 1
+    ranks: NDArray[np.int64] = (values[:, None] > values).sum(1) + (values[:, None] >= values).sum(1) + 1
+    return ranks
