@@ -84,8 +84,8 @@ class LoaderStats(Observer):
         transform_s: seconds that threads spent on transforms ahead of the consumer, likewise.
         bytes_by_path: bytes read or gathered, by the path they took, as in `loader.backend`.
         cache_hit_bytes: of these, bytes that came from a cache, by its name as in `loader.cache`.
-        drive_bytes: bytes that the kernel has read from drives meanwhile, for this whole process; None if it does not
-            say. Of what is in the page cache there are none.
+        drive_bytes: bytes that the kernel has read from drives for this whole process, up to the newest epoch's end;
+            None if it does not say. Of what is in the page cache there are none.
         reads_ahead: groups of batches whose reads may be under way before one is gathered, at this moment. It grows
             when the consumer has to wait for reads, within the budgets, and slowly shrinks when it does not.
         batches_ahead: batches that are ahead of the consumer at this moment, made or being made.
