@@ -48,7 +48,7 @@ _CLAUSES: dict[Limit, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis:
     """The limit of a training loop, the evidence for it, and one thing to do; as text two sentences, and the advice.
 
@@ -159,6 +159,8 @@ class Diagnosis:
             f"{all_ms:.3g} ms). Of each second the loader's threads spent {', '.join(spent) or 'nothing'}; "
             f"{stats.ready_share:.0%} of the batches were there when they were asked for.\nDo: {self.do}"
         )
+
+    __repr__ = __str__
 
     def _do_about_drive(self) -> str:
         if self.drive_rate is not None and self.rate < 0.6 * self.drive_rate and self.shuffle != "block":

@@ -61,7 +61,7 @@ def test_the_limit_and_what_to_do(limit, do, evidence):
 
 
 def test_two_sentences():
-    assert str(Diagnosis(**GPU, **SIZES, drive_rate=12e9)) == (
+    assert repr(Diagnosis(**GPU, **SIZES, drive_rate=12e9)) == (
         "The drive limits this run: 11.6 GB/s come from it, 96% of what it gave in a probe; the GPU had nothing to do for "
         "13.9% of the last 2000 steps (5.3 ms of 38 ms). Of each second the loader's threads spent 0.92 s waiting for "
         "reads, 0.13 s gathering; 50% of the batches were there when they were asked for.\n"
