@@ -108,7 +108,8 @@ class Diagnosis:
         stats = self.stats
         if stats.batches < ENOUGH_BATCHES:
             return "unknown"
-        if self.lost_share < _LITTLE:
+        seconds = stats.busy_s if stats.starved_s is None else stats.stream_s
+        if self.lost_share - stats.begin_s / max(seconds, 1e-9) < _LITTLE:
             return "model"
         if stats.late_s < stats.host_wait_s / 2 or sum(self.times.values()) < _IDLE:
             return "host"
@@ -195,6 +196,8 @@ class Diagnosis:
         return "a larger batch_size, as each batch takes some Python; a `transform` in the loop's thread counts, too."
 
     def _do_about_model(self) -> str:
+        if self.lost_share >= _LITTLE:
+            return "longer epochs: each one begins with a wait, and nothing else is lost."
         return "nothing about loading: a faster loader would change nothing. `gdsload.cached(loader)` shows that."
 
     def _do_about_unknown(self) -> str:
