@@ -28,6 +28,8 @@ ends the measurement, KeyboardInterrupt with a record."""
 
 SCHEMA = 1
 _EPOCHS = 3
+_FILL = 3
+"""The part of all time that filling the page cache may take: a third."""
 _OVER = 1.1
 """Share of its time by which a state may be late: a round less is a worse measurement."""
 _AGAIN_S = 0.3
@@ -223,6 +225,10 @@ class _Bench:
         if not data["fits_memory"] and data["file_system"] not in IN_MEMORY:
             room = f"{format_bytes(data['memory_bytes'])} of memory are to be had"
             raise _RefusedError(f"the dataset has {format_bytes(data['bytes'])}, and {room}")
+        about_s = data["bytes"] / 1e9 / self._drive.sequential_gb_per_s if self._drive else 0.0
+        if about_s > plan.whole_s / _FILL and not look(plan.files).hot:
+            takes = f"about {about_s:.0f} s to read, of {plan.whole_s:.0f} s in all"
+            raise _RefusedError(f"the dataset takes {takes}: give it a larger budget, or measure it cold only")
         if not (found := fill(plan.files)).hot:
             raise _RefusedError(f"{found}, after they were read")
         self._say("hot, epochs that are not timed")

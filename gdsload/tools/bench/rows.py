@@ -14,7 +14,7 @@ import torch
 from gdsload.backends.names import SUMMARIES, BackendChoice
 from gdsload.backends.select import dma_is_possible
 from gdsload.engine.assemble import Batch
-from gdsload.errors import BackendUnavailableError
+from gdsload.errors import BackendUnavailableError, BudgetError
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.loader import DataLoader
 from gdsload.system.arrays import IntArray
@@ -289,7 +289,7 @@ def _resolved(plan: BenchPlan, name: BackendChoice, lacking: dict[str, str]) -> 
         tier = row.loader.cache.tiers.get("pagecache")
         whole = len(parts) == 1 or (tier is not None and tier.budget_bytes >= plan.dataset.num_bytes)
         return parts[-1], parts[0] if whole else name
-    except BackendUnavailableError as error:
+    except (BackendUnavailableError, BudgetError) as error:
         lacking[name] = error.message
         return None
     finally:

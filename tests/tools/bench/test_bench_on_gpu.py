@@ -1,41 +1,60 @@
-"""`gdsload bench` on a GPU: both ways end in VRAM with the dataset's bytes, and the record tells them apart."""
+"""`gdsload bench` on a GPU: rows end in VRAM with the dataset's bytes by their paths, and the answers agree with them."""
 
 import json
 
 import pytest
 
+from gdsload.tools.bench import rows
 from gdsload.tools.cli import main
 
 pytestmark = pytest.mark.cuda
 
 
-def test_both_ways_to_vram_are_measured(varied, numbered, capsys):
-    backends = ["auto", "bounce", "mapped", "host"]
-    for path, samples in ((varied, 300), (numbered, 512)):
-        arguments = [
-            "--device",
-            "cuda",
-            "--trials",
-            "2",
-            "--shuffle",
-            "full",
-            "--backends",
-            ",".join(backends),
-            "--json",
-        ]
-        assert main(["bench", str(path), *arguments]) == 0
-        record = json.loads(capsys.readouterr().out)
-        assert record["machine"]["gpu"]
-        assert record["conditions"]["device"].startswith("cuda:")
-        assert {checked["samples"] for checked in record["verified"]} == {samples}
-        ways = {contender["name"]: contender["way"] for contender in record["contenders"]}
-        assert ways["direct, auto"] == "SSD→VRAM"
-        assert ways["direct, host"] == ways["by RAM"] == "SSD→RAM→VRAM"
-        assert record["hot"]["state"] == "hot"
-        paths = {entry["contender"]: set(entry["bytes_by_path"]) for entry in record["hot"]["contenders"]}
-        assert paths["direct, mapped"] == {"mapped"}
-        assert paths["direct, bounce"] <= {"bounce-direct", "bounce-buffered", "host"}
-        assert paths["direct, host"] == paths["by RAM"] == {"host"}
-        for state in (record["hot"], record["cold"]):
-            copied = {entry["contender"] for entry in state["contenders"] if entry["copied_bytes"]}
-            assert copied <= {"by RAM"}
+@pytest.fixture
+def record_of(capsys, monkeypatch):
+    monkeypatch.setattr(rows, "TorchRow", rows.ReadRow)  # its workers take seconds to begin
+
+    def measure(path, *words):
+        assert main(["bench", str(path), "--device", "cuda", "--seconds", "0.1", "--json", *words]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return measure
+
+
+@pytest.mark.parametrize("name", ["varied", "numbered"])
+def test_each_row_takes_its_path_to_vram(name, request, record_of):
+    words = ["--turns", "2", "--shuffle", "full", "--backends", "auto,bounce,mapped,host"]
+    record = record_of(request.getfixturevalue(name), *words)
+    assert record["machine"]["gpu"]
+    assert record["conditions"]["device"].startswith("cuda:")
+    assert record["hot"]["state"] == "hot"
+    paths = {row["name"]: set(row["bytes_by_path"]) for row in record["hot"]["rows"]}
+    assert paths["mapped"] == {"mapped"}
+    assert paths["bounce"] <= {"bounce-direct", "bounce-buffered", "host"}
+    assert paths["host"] == {"host"}
+    assert {checked["row"] for checked in record["verified"]} >= {"mapped", "bounce", "host"}
+    assert record["limits"]["link"]["gb_per_s"] > 1
+
+
+def test_the_verdict_is_of_what_was_measured(numbered, record_of, tmp_path):
+    page = tmp_path / "page.html"
+    record = record_of(numbered, "--turns", "8", "--step-ms", "1000", "--html", str(page))
+    found, names = record["verdict"], {row["name"] for row in record["cold"]["rows"]}
+    assert found["case"] != "no gpu"
+    assert found["loading"]["needs_gb_per_s"] == pytest.approx(record["conditions"]["batch_bytes"] / 1e9)
+    if record["cold"]["state"] != "cold":
+        assert (found["gds"], found["case"]) == ("unknown", "not cold")
+    elif found["gds"] in ("yes", "no", "worse"):
+        assert "gds" in names
+        assert found["gain_interval"][0] <= found["gain"] <= found["gain_interval"][1]
+    elif found["gds"] == "unavailable":
+        assert "gds" not in names
+        assert found["next"][0].startswith("gdsload doctor ")
+    else:
+        assert found["sentence"].startswith("No verdict")
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_gdsio_is_among_the_commands(numbered, capsys):
+    assert main(["bench", str(numbered), "--device", "cuda:0", "--commands"]) == 0
+    assert "\ngdsio -f " in capsys.readouterr().out
