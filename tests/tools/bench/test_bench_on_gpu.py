@@ -1,41 +1,48 @@
-"""`gdsload bench` on a GPU: both ways end in VRAM with the dataset's bytes, and the record tells them apart."""
-
-import json
+"""`gdsload bench` on a GPU: rows end in VRAM with the dataset's bytes, and are those of paths that differ."""
 
 import pytest
 
-from gdsload.tools.cli import main
+from gdsload.backends.select import dma_is_possible
+from gdsload.tools.bench import make_plan, run_bench
 
 pytestmark = pytest.mark.cuda
 
 
-def test_both_ways_to_vram_are_measured(varied, numbered, capsys):
-    backends = ["auto", "bounce", "mapped", "host"]
+@pytest.fixture
+def bench():
+    """Runs a benchmark of short turns."""
+
+    def run(path, **options):
+        return run_bench(make_plan(str(path), device="cuda", turns=2, seconds=0.05, **options))
+
+    return run
+
+
+def test_each_path_is_a_row_and_ends_in_vram(varied, numbered, bench):
     for path, samples in ((varied, 300), (numbered, 512)):
-        arguments = [
-            "--device",
-            "cuda",
-            "--trials",
-            "2",
-            "--shuffle",
-            "full",
-            "--backends",
-            ",".join(backends),
-            "--json",
-        ]
-        assert main(["bench", str(path), *arguments]) == 0
-        record = json.loads(capsys.readouterr().out)
+        record = bench(path, shuffle="full", workers=2, torch_row=path is numbered)
         assert record["machine"]["gpu"]
         assert record["conditions"]["device"].startswith("cuda:")
+        assert record["limits"]["link"]["gb_per_s"] > 1
+        unavailable = record["conditions"]["unavailable"]
+        for state in filter(lambda state: record[state]["rows"], ("cold", "hot")):
+            rows = {row["name"]: row for row in record[state]["rows"]}
+            assert {"bounce", "control", "read + .to"} <= rows.keys()
+            assert ("mapped" in rows) == (state == "hot" and "mapped" not in unavailable)
+            assert ("gds" in rows) == ("gds" not in unavailable)
+            assert ("kvikio" in rows) == (state == "cold" and "kvikio" not in unavailable)
+            assert "auto" not in rows  # it comes to one of the others
+            assert sum("auto" in row["asked"] for row in rows.values()) == 1
+            assert all(row["gb_per_s"]["median"] > 0 for row in rows.values())
+            assert set(rows["bounce"]["bytes_by_path"]) <= {"bounce-direct", "bounce-buffered", "host"}
         assert {checked["samples"] for checked in record["verified"]} == {samples}
-        ways = {contender["name"]: contender["way"] for contender in record["contenders"]}
-        assert ways["direct, auto"] == "SSD→VRAM"
-        assert ways["direct, host"] == ways["by RAM"] == "SSD→RAM→VRAM"
-        assert record["hot"]["state"] == "hot"
-        paths = {entry["contender"]: set(entry["bytes_by_path"]) for entry in record["hot"]["contenders"]}
-        assert paths["direct, mapped"] == {"mapped"}
-        assert paths["direct, bounce"] <= {"bounce-direct", "bounce-buffered", "host"}
-        assert paths["direct, host"] == paths["by RAM"] == {"host"}
-        for state in (record["hot"], record["cold"]):
-            copied = {entry["contender"] for entry in state["contenders"] if entry["copied_bytes"]}
-            assert copied <= {"by RAM"}
+        assert {"bounce", "read + .to"} <= {checked["row"] for checked in record["verified"]}
+    assert {row["kind"] for row in record["hot"]["rows"]} >= {"gdsload", "control", "read", "torch"}
+
+
+def test_gds_that_cannot_be_used_is_named_with_the_reason(numbered, bench):
+    possible, why = dma_is_possible()
+    record = bench(numbered, cold=False, torch_row=False)
+    lacking = record["conditions"]["unavailable"].get("gds", "")
+    assert bool(lacking) != any("gds" in row["asked"] for row in record["hot"]["rows"])
+    assert possible or lacking == why
