@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 from gdsload.errors import FileChangedError, OptionError
 
@@ -55,8 +55,9 @@ class Item:
 class Source(Protocol):
     """A source of samples. It is picklable: other processes read its parts.
 
-    It may have the methods `metadata`, which returns its part of the dataset's metadata, and `notes`, which returns
-    sentences on it that no error says: for `gdsload convert`, and for `ConvertReport.notes`.
+    It may have the methods `metadata`, which returns its part of the dataset's metadata; `notes`, which returns
+    sentences on it that no error says; and `only`, which returns a source of some fields alone: faults of others do not
+    matter then, and its `parts` raise an `OptionError` if it lacks one of them.
     """
 
     kind: str
@@ -87,14 +88,6 @@ class ExactParts:
     """Base of sources whose parts become shards as they are: they know each sample's bytes and cut as a writer does."""
 
 
-@runtime_checkable
-class Selective(Protocol):
-    """A source that can leave fields out before it looks at them: faults of those do not matter then."""
-
-    def only(self, fields: Sequence[str]) -> Source:
-        """A source of these fields alone, which raises an `OptionError` when it is read if it lacks one of them."""
-
-
 class OfDocuments:
     """Base of sources that can give documents of tokens to pack, where their samples may be the tokens themselves."""
 
@@ -112,7 +105,7 @@ class OfDocuments:
 
 
 class FieldChoice:
-    """Base of sources that are `Selective`: they read `fields`, None for all of them.
+    """Base of sources that have `only`: they read `fields`, None for all of them.
 
     A source keeps what its first samples show in attributes that begin with `_known`, until other fields are chosen.
     """
@@ -136,7 +129,8 @@ def path_of(source: Source) -> str | None:
 
 def taking(source: Source, fields: Sequence[str] | None) -> Source:
     """A source of these fields alone, if it can leave others out; None: of all of them."""
-    return source if fields is None or not isinstance(source, Selective) else source.only(tuple(fields))
+    only: Callable[[Sequence[str]], Source] | None = getattr(source, "only", None)
+    return source if fields is None or only is None else only(tuple(fields))
 
 
 class SourceSnapshot:

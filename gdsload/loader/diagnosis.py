@@ -8,13 +8,16 @@ it is the host, which cannot plan and hand over batches as quickly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from gdsload.engine.stats import LoaderStats, short
+from gdsload.errors import ReadError
 from gdsload.loader.resources import SHARE_OF_VRAM
+from gdsload.system.drive_rate import measure_drive
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import memory_room
 
@@ -31,6 +34,7 @@ _FEW = 0.1
 """Share of the bytes that come from a drive below which they are in the page cache."""
 _SMALL_ROWS = 2**16
 _SAID_S = 0.005
+_PROBE_S, _LONG_READ_BYTES = 1.0, 2**20
 _LINK_PATHS = ("mapped", "pagecache")
 _CLAUSES: dict[Limit, str] = {
     "drive": "The drive limits this run",
@@ -44,7 +48,7 @@ _CLAUSES: dict[Limit, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis:
     """The limit of a training loop, the evidence for it, and one thing to do; as text two sentences, and the advice.
 
@@ -104,7 +108,8 @@ class Diagnosis:
         stats = self.stats
         if stats.batches < ENOUGH_BATCHES:
             return "unknown"
-        if self.lost_share < _LITTLE:
+        seconds = stats.busy_s if stats.starved_s is None else stats.stream_s
+        if self.lost_share - stats.begin_s / max(seconds, 1e-9) < _LITTLE:
             return "model"
         if stats.late_s < stats.host_wait_s / 2 or sum(self.times.values()) < _IDLE:
             return "host"
@@ -156,6 +161,8 @@ class Diagnosis:
             f"{stats.ready_share:.0%} of the batches were there when they were asked for.\nDo: {self.do}"
         )
 
+    __repr__ = __str__
+
     def _do_about_drive(self) -> str:
         if self.drive_rate is not None and self.rate < 0.6 * self.drive_rate and self.shuffle != "block":
             return 'shuffle="block": the drive can do more in longer reads. More threads would not make them longer.'
@@ -189,6 +196,8 @@ class Diagnosis:
         return "a larger batch_size, as each batch takes some Python; a `transform` in the loop's thread counts, too."
 
     def _do_about_model(self) -> str:
+        if self.lost_share >= _LITTLE:
+            return "longer epochs: each one begins with a wait, and nothing else is lost."
         return "nothing about loading: a faster loader would change nothing. `gdsload.cached(loader)` shows that."
 
     def _do_about_unknown(self) -> str:
@@ -206,18 +215,24 @@ class Diagnosis:
         return f'cache="vram": {fit}; about {lost:.0%} of the time would still be lost.'
 
 
-def diagnosed(plan: LoaderPlan, stats: LoaderStats, threads: int) -> Diagnosis:
-    """The diagnosis of a loader of this plan."""
-    nbytes = int(plan.sample_bytes * len(plan.selected))
+def diagnosed(plan: LoaderPlan, stats: LoaderStats, threads: int, *, probe: bool) -> Diagnosis:
+    """The diagnosis of a loader of this plan. If its drive is the limit, that may be measured, for a second."""
     on_cuda = plan.device.type == "cuda"
-    return Diagnosis(
+    found = Diagnosis(
         stats,
         threads,
         on_gpu=plan.placement == "gpu",
         sample_bytes=plan.sample_bytes,
-        dataset_bytes=nbytes,
+        dataset_bytes=int(plan.sample_bytes * len(plan.selected)),
         memory_room=memory_room(Tree()),
         vram_room=int(torch.cuda.mem_get_info(plan.device)[0] * SHARE_OF_VRAM["vram"]) if on_cuda else None,
         shuffle=plan.order.shuffle,
         cache=plan.options.cache,
     )
+    if not probe or found.limit != "drive":
+        return found
+    read_bytes = int(plan.sample_bytes) if plan.order.shuffle == "full" else _LONG_READ_BYTES
+    files = [source.path for dataset in plan.selected.datasets for source in dataset.sources]
+    with suppress(ReadError):  # a file system without O_DIRECT, or files that are elsewhere
+        return replace(found, drive_rate=measure_drive(files, read_bytes, _PROBE_S).gb_per_s * 1e9)
+    return found

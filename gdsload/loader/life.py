@@ -110,8 +110,8 @@ class Life:
         stats.arena_bytes = sum(one.source.held_bytes() for one in running)
         plain, stats.pinned_bytes = held_bytes()
         stats.registered_bytes = registered_in_process()
-        if (read := bytes_from_drives()) is not None and self._drive_bytes is not None:
-            stats.drive_bytes = read - self._drive_bytes
+        if running and self._drive_bytes is not None:  # between epochs others read
+            stats.drive_bytes = (bytes_from_drives() or 0) - self._drive_bytes
         if self._plan.placement == "gpu":
             stats.vram_bytes = kept + max(plain, stats.arena_bytes)  # an arena may be torch's memory, or plain
         return stats
@@ -126,7 +126,8 @@ class Life:
         stats = self.epoch_stats
         if stats.batches < ENOUGH_BATCHES:
             stats = self.settled().since(LoaderStats())
-        return diagnosed(self._plan, stats, self._threads)
+        running = any(not one.stopped for one in self.pipelines)
+        return diagnosed(self._plan, stats, self._threads, probe=not running)
 
     def observe(self, observer: Observer) -> None:
         """As `DataLoader.observe`."""
@@ -312,8 +313,9 @@ class Life:
             resources.table.files.check_passed()
         with self._lock:
             self._progress.ended(epoch.place)
+        found = self.epoch_stats  # while the pipeline is there
         if _log.isEnabledFor(logging.INFO):
-            _log.info("%s", self.epoch_stats)
+            _log.info("%s", found)
 
     def _start(self, epoch: Epoch) -> Prefetcher:
         plan, place = self._plan, epoch.place

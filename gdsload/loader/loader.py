@@ -307,7 +307,7 @@ class DataLoader(TorchAttributes):
         self._life.observe(observer)
 
     def diagnose(self) -> Diagnosis:
-        """Say what limits this loop, by the counts of the newest epoch, or of all if it was short: to be printed."""
+        """Say what limits this loop, from counts, and if it is the drive from a second of reads between two epochs."""
         return self._life.diagnosed()
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import copy
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,6 +29,7 @@ SMALL = {"shuffle": "full", "sample_bytes": 4096}
         ("unknown", "ask again after 20 steps", {"stats": replace(READS, batches=19)}),
         ("model", "nothing about loading", {"stats": replace(READS, host_wait_s=2)}),
         ("model", "nothing about loading", {"stats": replace(READS, starved_s=0.0, stream_s=76)}),
+        ("model", "longer epochs", {"stats": replace(READS, begin_s=39)}),
         ("drive", "spread the shards", {"stats": READS}),
         ("drive", "nothing, if there are more epochs", {"stats": replace(READS, epoch=0), **SIZES}),
         ("drive", 'cache="vram": 61 GB of 193 GB fit', {**GPU, **SIZES}),
@@ -60,7 +62,7 @@ def test_the_limit_and_what_to_do(limit, do, evidence):
 
 
 def test_two_sentences():
-    assert str(Diagnosis(**GPU, **SIZES, drive_rate=12e9)) == (
+    assert repr(Diagnosis(**GPU, **SIZES, drive_rate=12e9)) == (
         "The drive limits this run: 11.6 GB/s come from it, 96% of what it gave in a probe; the GPU had nothing to do for "
         "13.9% of the last 2000 steps (5.3 ms of 38 ms). Of each second the loader's threads spent 0.92 s waiting for "
         "reads, 0.13 s gathering; 50% of the batches were there when they were asked for.\n"
@@ -86,6 +88,16 @@ def slow(sample):
 
 
 @pytest.fixture
+def probed(monkeypatch):
+    """The probes of a drive, which find 3 GB/s."""
+    calls = []
+    monkeypatch.setattr(
+        "gdsload.loader.diagnosis.measure_drive", lambda *given: calls.append(given) or SimpleNamespace(gb_per_s=3.0)
+    )
+    return calls
+
+
+@pytest.fixture
 def small_groups(monkeypatch):
     """A group is a batch, so that there are many."""
     for name in ("_LEAST_GROUP_BYTES", "_MOST_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER"):
@@ -94,21 +106,27 @@ def small_groups(monkeypatch):
 
 @pytest.mark.usefixtures("small_groups")
 @pytest.mark.parametrize(
-    ("limit", "options", "drive_s", "step_s"),
+    ("limit", "options", "seconds"),
     [
-        ("drive", {"shuffle": "block"}, 0.01, 0.001),
-        ("transform", {"sample_transform": PerSample(slow, workers=1)}, 0.0, 0.001),
-        ("model", {}, 0.0, 0.015),
-        ("unknown", {}, 0.0, None),
+        ("drive", {"shuffle": "full"}, (0.006, 0.001)),
+        ("transform", {"sample_transform": PerSample(slow, workers=1)}, (0.0, 0.001)),
+        ("model", {}, (0.0, 0.015)),
+        ("unknown", {}, (0.0, None)),
     ],
 )
-def test_real_loops(load, plain, wrap, limit, options, drive_s, step_s):
+def test_real_loops(load, plain, wrap, probed, limit, options, seconds):
+    drive_s, step_s = seconds
     wrap(lambda inner: SlowBackend(inner, drive(drive_s)))
     loader = load(plain, 20, mmap=False, **options)
     for epoch in range(2 if step_s else 0):  # the first one opens files
         for _ in loader:
             time.sleep(epoch * step_s)
-    assert loader.diagnose().limit == limit
+    found = loader.diagnose()
+    assert (found.limit, found.drive_rate, len(probed)) == (limit, *((3e9, 1) if limit == "drive" else (None, 0)))
+    batches = iter(loader)
+    next(batches)
+    loader.diagnose()
+    assert len(probed) == (limit == "drive")  # while batches are read, the drive is left alone
 
 
 @pytest.mark.parametrize(("loader_s", "step_s"), [(0.02, 0.002), (0.002, 0.02)])

@@ -150,6 +150,13 @@ def remarks(record: Record, state: State) -> Iterator[str]:
             yield f"warning: {row['name']}: {row['warning']}"
 
 
+def notes(record: Record) -> list[str]:
+    """The rows that were left out, and what holds for all numbers."""
+    given = record["conditions"]
+    left_out = given.get("unavailable", {}).items()
+    return [*(f"{name} was not measured: {why}" for name, why in left_out), *given["notes"]]
+
+
 def answers(record: Record) -> list[tuple[str, str]]:
     """The verdict below its first sentence: labels and texts."""
     found = record["verdict"]

@@ -15,9 +15,10 @@ from gdsload.tools.bench.contents import (
     conditions,
     limits,
     missing,
+    notes,
     remarks,
     shown_rows,
-)  # fmt: skip
+)
 from gdsload.tools.bench.facts import STATES, State
 from gdsload.tools.web_page import web_page
 
@@ -60,7 +61,7 @@ def render_page(record: dict[str, Any]) -> str:
     for state in STATES:
         parts += _table(record, state)
     parts += ["<h2>How it was measured</h2>", _pairs(conditions(record).items())]
-    parts += [f"<p><small>{escape(note)}</small></p>" for note in record["conditions"]["notes"]]
+    parts += [f"<p><small>{escape(note)}</small></p>" for note in notes(record)]
     parts.append(f"<p><small>{escape(record['when'])} · <code>{escape(record['command'])}</code></small></p>")
     return web_page(title, _STYLE, "\n".join(parts))
 

@@ -14,9 +14,10 @@ from gdsload.tools.bench.contents import (
     conditions,
     limits,
     missing,
+    notes,
     remarks,
     shown_rows,
-)  # fmt: skip
+)
 from gdsload.tools.bench.facts import STATES, State
 from gdsload.tools.cli.terminal import plain, wrapped
 
@@ -158,7 +159,6 @@ def _verdict(record: dict[str, Any], width: int, painted: Paint) -> Iterator[str
 
 
 def _notes(record: dict[str, Any], width: int) -> Iterator[str]:
-    if record["conditions"]["notes"]:
-        yield ""
-    for note in record["conditions"]["notes"]:
+    yield ""
+    for note in notes(record):
         yield from wrapped(plain(note), width, first="- ", rest="  ")

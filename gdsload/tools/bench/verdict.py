@@ -25,7 +25,7 @@ from gdsload.tools.bench.sentences import (
     shares_taken,
     spending,
     would_help,
-)  # fmt: skip
+)
 
 Gds = Literal["no", "yes", "unavailable", "worse", "unknown"]
 
@@ -33,6 +33,8 @@ TOO_NOISY = 0.15
 """A row that differs by more from itself decides nothing."""
 _WIDE = 0.15
 """Rows are called equal only where their difference is known to be smaller."""
+_FEWEST_BATCHES = 5
+"""With fewer batches in a turn its rate is that of its begin and its end."""
 _WORTH = 1.1
 """A limit that is so many times a row's rate is worth reaching for."""
 _MANY_CORES = 0.1
@@ -104,6 +106,8 @@ def _next(facts: Facts, answer: Answer) -> list[str]:
         found.append("gdsload bench --make 8GiB DIR" if answer.case == "not cold" else f"gdsload bench {path}")
     if facts.record["conditions"]["step_ms"] is None:
         found.append(f"gdsload bench {path} --step-ms MS")
+    if made_in is None and facts.limit("drive") is not None:
+        found.append(f"gdsload bench {path} --commands")  # to check the limit with fio
     return found
 
 
@@ -162,13 +166,13 @@ def _no_gpu(facts: Facts) -> Answer | None:
 
 
 def _too_short(facts: Facts) -> Answer | None:
-    rows = facts.rows(facts.decisive)
-    found = next((row for row in rows if str(row["warning"] or "").startswith("too short")), None)
-    if found is None:
+    fewest = {row["name"]: min(turn["batches"] for turn in row["turns"]) for row in facts.rows(facts.decisive)}
+    name = min(fewest, key=fewest.__getitem__, default="")
+    if not name or fewest[name] >= _FEWEST_BATCHES:
         return None
     return Answer(
-        "unknown", "too short", f"No verdict: the turns of {found['name']} are too short for a rate.",
-        why=f"{found['warning'].partition(': ')[2].capitalize()}.",
+        "unknown", "too short", f"No verdict: the turns of {name} are too short for a rate.",
+        why=f"One of them had {fewest[name]} of at least {_FEWEST_BATCHES} batches.",
         do=f"Give it more time, {longer(facts)}, or smaller batches, --batch-size.",
     )  # fmt: skip
 
@@ -208,7 +212,7 @@ def _absent(facts: Facts) -> Answer | None:
             "GDS is not available here, and nothing shows how much it could give: the drive's own rate is not known.",
             why=f"The drive: {why}.", do="gdsload doctor says what GDS lacks.",
         )  # fmt: skip
-    return _unavailable(facts, other, ceiling, lacks or f"auto uses {name}: {other['reason']}")
+    return _unavailable(facts, other, ceiling, (lacks or f"auto uses {name}: {other['reason']}").rstrip(". "))
 
 
 def _absent_in_memory(facts: Facts, other: Row) -> Answer:

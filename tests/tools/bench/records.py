@@ -9,7 +9,7 @@ AGAIN = (1.0, 0.99, 1.01, 1.0, 1.005, 0.995, 1.0, 1.01, 0.985)
 NAMES = {"read": "read + .to", "kvikio": "kvikio", "torch": "torch DataLoader"}
 
 
-def row(name, gb_per_s, *, asked="", cpu=0.06, spread=AGAIN, **more):
+def row(name, gb_per_s, *, asked="", cpu=0.06, spread=AGAIN, batches=900, **more):
     """A row of a table: a backend of the loader's, or a name of `NAMES`."""
     kind = name if name in NAMES else "gdsload"
     return {
@@ -19,7 +19,7 @@ def row(name, gb_per_s, *, asked="", cpu=0.06, spread=AGAIN, **more):
         "samples_per_s": gb_per_s * 6640, "batch_ms": {"p50": 17 / gb_per_s, "p99": 40 / gb_per_s},
         "first_batch_s": 0.2, "cpu_s_per_gb": cpu, "drive_share": 1.0, "share_of_limit": gb_per_s / 11.9,
         "warning": "", "bytes_by_path": {},
-        "turns": [{"gb_per_s": gb_per_s * one, "seconds": 1.5, "batches": 900, "bytes": 15e9} for one in spread],
+        "turns": [{"gb_per_s": gb_per_s * one, "seconds": 1.5, "batches": batches, "bytes": 15e9} for one in spread],
     } | more  # fmt: skip
 
 
@@ -55,7 +55,7 @@ GPU_MACHINE = {
     },
     "conditions": {
         "device": "cuda:0", "batch_size": 108, "batch_bytes": 2**24, "shuffle": "full", "turns": 9, "turn_s": 1.5,
-        "ramp_s": 0.5, "budget_s": 120.0, "step_ms": None, "workers": 16,
+        "ramp_s": 0.5, "budget_s": 120.0, "step_ms": None, "workers": 16, "unavailable": {},
         "notes": ["caches in the drive or below a hypervisor are not counted"],
     },
     "verified": [{"row": "gds", "samples": 512, "bytes": 2**26}],

@@ -1,48 +1,60 @@
-"""`gdsload bench` on a GPU: rows end in VRAM with the dataset's bytes, and are those of paths that differ."""
+"""`gdsload bench` on a GPU: rows end in VRAM with the dataset's bytes by their paths, and the answers agree with them."""
+
+import json
 
 import pytest
 
-from gdsload.backends.select import dma_is_possible
-from gdsload.tools.bench import make_plan, run_bench
+from gdsload.tools.bench import rows
+from gdsload.tools.cli import main
 
 pytestmark = pytest.mark.cuda
 
 
 @pytest.fixture
-def bench():
-    """Runs a benchmark of short turns."""
+def record_of(capsys, monkeypatch):
+    monkeypatch.setattr(rows, "TorchRow", rows.ReadRow)  # its workers take seconds to begin
 
-    def run(path, **options):
-        return run_bench(make_plan(str(path), device="cuda", turns=2, seconds=0.05, **options))
+    def measure(path, *words):
+        assert main(["bench", str(path), "--device", "cuda", "--seconds", "0.1", "--json", *words]) == 0
+        return json.loads(capsys.readouterr().out)
 
-    return run
-
-
-def test_each_path_is_a_row_and_ends_in_vram(varied, numbered, bench):
-    for path, samples in ((varied, 300), (numbered, 512)):
-        record = bench(path, shuffle="full", workers=2, torch_row=path is numbered)
-        assert record["machine"]["gpu"]
-        assert record["conditions"]["device"].startswith("cuda:")
-        assert record["limits"]["link"]["gb_per_s"] > 1
-        unavailable = record["conditions"]["unavailable"]
-        for state in filter(lambda state: record[state]["rows"], ("cold", "hot")):
-            rows = {row["name"]: row for row in record[state]["rows"]}
-            assert {"bounce", "control", "read + .to"} <= rows.keys()
-            assert ("mapped" in rows) == (state == "hot" and "mapped" not in unavailable)
-            assert ("gds" in rows) == ("gds" not in unavailable)
-            assert ("kvikio" in rows) == (state == "cold" and "kvikio" not in unavailable)
-            assert "auto" not in rows  # it comes to one of the others
-            assert sum("auto" in row["asked"] for row in rows.values()) == 1
-            assert all(row["gb_per_s"]["median"] > 0 for row in rows.values())
-            assert set(rows["bounce"]["bytes_by_path"]) <= {"bounce-direct", "bounce-buffered", "host"}
-        assert {checked["samples"] for checked in record["verified"]} == {samples}
-        assert {"bounce", "read + .to"} <= {checked["row"] for checked in record["verified"]}
-    assert {row["kind"] for row in record["hot"]["rows"]} >= {"gdsload", "control", "read", "torch"}
+    return measure
 
 
-def test_gds_that_cannot_be_used_is_named_with_the_reason(numbered, bench):
-    possible, why = dma_is_possible()
-    record = bench(numbered, cold=False, torch_row=False)
-    lacking = record["conditions"]["unavailable"].get("gds", "")
-    assert bool(lacking) != any("gds" in row["asked"] for row in record["hot"]["rows"])
-    assert possible or lacking == why
+@pytest.mark.parametrize("name", ["varied", "numbered"])
+def test_each_row_takes_its_path_to_vram(name, request, record_of):
+    words = ["--turns", "2", "--shuffle", "full", "--backends", "auto,bounce,mapped,host"]
+    record = record_of(request.getfixturevalue(name), *words)
+    assert record["machine"]["gpu"]
+    assert record["conditions"]["device"].startswith("cuda:")
+    assert record["hot"]["state"] == "hot"
+    paths = {row["name"]: set(row["bytes_by_path"]) for row in record["hot"]["rows"]}
+    assert paths["mapped"] == {"mapped"}
+    assert paths["bounce"] <= {"bounce-direct", "bounce-buffered", "host"}
+    assert paths["host"] == {"host"}
+    assert {checked["row"] for checked in record["verified"]} >= {"mapped", "bounce", "host"}
+    assert record["limits"]["link"]["gb_per_s"] > 1
+
+
+def test_the_verdict_is_of_what_was_measured(numbered, record_of, tmp_path):
+    page = tmp_path / "page.html"
+    record = record_of(numbered, "--turns", "8", "--step-ms", "1000", "--html", str(page))
+    found, names = record["verdict"], {row["name"] for row in record["cold"]["rows"]}
+    assert found["case"] != "no gpu"
+    assert found["loading"]["needs_gb_per_s"] == pytest.approx(record["conditions"]["batch_bytes"] / 1e9)
+    if record["cold"]["state"] != "cold":
+        assert (found["gds"], found["case"]) == ("unknown", "not cold")
+    elif found["gds"] in ("yes", "no", "worse"):
+        assert "gds" in names
+        assert found["gain_interval"][0] <= found["gain"] <= found["gain_interval"][1]
+    elif found["gds"] == "unavailable":
+        assert "gds" not in names
+        assert found["next"][0].startswith("gdsload doctor ")
+    else:
+        assert found["sentence"].startswith("No verdict")
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_gdsio_is_among_the_commands(numbered, capsys):
+    assert main(["bench", str(numbered), "--device", "cuda:0", "--commands"]) == 0
+    assert "\ngdsio -f " in capsys.readouterr().out

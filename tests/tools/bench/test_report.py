@@ -61,6 +61,12 @@ def test_every_line_fits(record, width, blocks):
             )
 
 
+def test_rows_that_were_left_out_are_named():
+    record = judged({"conditions": {"unavailable": {"kvikio": "it is not installed"}}})
+    for text in (render_text(record, 80), render_page(record)):
+        assert "kvikio was not measured: it is not installed" in text
+
+
 def test_bars_are_shares_of_the_limit():
     text = render_text(judged(), 140)
     bars = {line.split()[0]: line.count("█") for line in text.splitlines() if "█" in line}

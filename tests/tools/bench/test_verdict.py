@@ -57,7 +57,7 @@ CASES = {
         "No verdict: the same row measured twice differs by 38 %.",
     ),
     "too short": (
-        "unknown", [{"cold": table(row("gds", 9.0, warning="too short: a turn had 3 batches, and 20 are needed"))}],
+        "unknown", [{"cold": table(row("gds", 9.0, batches=4), BOUNCE)}],
         "No verdict: the turns of gds are too short for a rate.",
     ),
     "not cold": (
@@ -162,6 +162,9 @@ def test_why_and_when_it_would_be_otherwise():
         "It would help with more than 1 TiB of data and a busy CPU, or with 4 such drives (bounce ends near 44.0 GB/s)."
     )
     assert "do not fit into the page cache (1 TiB)" in verdict(made_record({"dataset": {"fits_memory": False}}))["why"]
+    lacks = {"conditions": {"unavailable": {"gds": "nvidia-fs is not loaded."}}}
+    found = verdict(made_record(FAST_DRIVE, lacks, {"cold": table(row("bounce", 14.0))}))
+    assert (found["gds"], found["why"].partition(" Your ")[0]) == ("unavailable", "nvidia-fs is not loaded.")
     close = row("gds", 11.6, spread=AGAIN)
     assert "A difference of +2 % does not matter." in verdict(made_record({"cold": table(close, BOUNCE_11)}))["why"]
     shaky = verdict(made_record({"limits": {"noise": {"cold": 0.2}}}))
@@ -238,4 +241,4 @@ def test_a_step_that_was_not_given():
     assert found["loading"]["sentence"] == (
         "Not asked. A step on a batch of 108 that takes longer than 1.5 ms (cold) or 0.32 ms (hot) does not wait."
     )
-    assert found["next"] == ["gdsload bench /data/imagenet --step-ms MS"]
+    assert found["next"] == [f"gdsload bench /data/imagenet --{option}" for option in ("step-ms MS", "commands")]

@@ -10,17 +10,25 @@ from gdsload.tools.cli import main
 pytestmark = pytest.mark.cuda
 
 
-def test_the_verdict_is_of_what_was_measured(numbered, capsys, monkeypatch, tmp_path):
+@pytest.fixture
+def record_of(capsys, monkeypatch):
     monkeypatch.setattr(rows, "TorchRow", rows.ReadRow)  # its workers take seconds to begin
+
+    def measure(path, *words):
+        assert main(["bench", str(path), "--device", "cuda", "--seconds", "0.1", "--json", *words]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return measure
+
+
+def test_the_verdict_is_of_what_was_measured(numbered, record_of, tmp_path):
     page = tmp_path / "page.html"
-    words = ["bench", str(numbered), "--device", "cuda", "--turns", "8", "--seconds", "0.1", "--step-ms", "1000"]
-    assert main([*words, "--json", "--html", str(page)]) == 0
-    record = json.loads(capsys.readouterr().out)
-    found, names = record["verdict"], {row["name"] for row in (record["cold"] or {"rows": ()})["rows"]}
+    record = record_of(numbered, "--turns", "8", "--step-ms", "1000", "--html", str(page))
+    found, names = record["verdict"], {row["name"] for row in record["cold"]["rows"]}
     assert found["case"] != "no gpu"
     assert found["loading"]["needs_gb_per_s"] == pytest.approx(record["conditions"]["batch_bytes"] / 1e9)
     if record["cold"]["state"] != "cold":
-        assert (found["gds"], found["case"]) == ("unknown", "not cold")
+        assert found["gds"] in ("unknown", "no")  # the latter of data in memory
     elif found["gds"] in ("yes", "no", "worse"):
         assert "gds" in names
         assert found["gain_interval"][0] <= found["gain"] <= found["gain_interval"][1]
@@ -30,7 +38,6 @@ def test_the_verdict_is_of_what_was_measured(numbered, capsys, monkeypatch, tmp_
     else:
         assert found["sentence"].startswith("No verdict")
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    assert record["limits"]["link"]["gb_per_s"] > 1
 
 
 def test_gdsio_is_among_the_commands(numbered, capsys):

@@ -10,6 +10,7 @@ import pytest
 import gdsload
 from gdsload.tools import bench
 from gdsload.tools.bench import rows
+from gdsload.tools.cli import Terminated
 from tests.tools.bench.records import GPU_MACHINE, made_record
 from tests.tools.cli.terminals import Terminal
 
@@ -182,6 +183,15 @@ def test_what_there_is_is_printed_when_it_is_stopped(dataset, command, measured,
     said = command(dataset, "--expect", "gds=yes", code=code)
     assert "COLD" in said.out
     assert said.err.endswith(f"stopped: by {by} after 4 of 20 turns\n")
+
+
+@pytest.mark.parametrize(("error", "by"), [(KeyboardInterrupt, "Ctrl-C"), (Terminated, "SIGTERM")])
+def test_the_record_says_how_it_was_stopped(dataset, error, by):
+    def stop(what, done, of):
+        raise error
+
+    record = bench.run_bench(bench.make_plan(str(dataset), device="cpu"), progress=stop)
+    assert record["stopped"].startswith(f"by {by} after 0 of ")
 
 
 def test_bars_have_other_characters_where_there_are_no_blocks(dataset, command, measured, monkeypatch):
