@@ -44,6 +44,7 @@ SMALL = {"shuffle": "full", "sample_bytes": 4096}
         ("link", "store smaller types", MAPPED),
         ("link", 'cache="vram": 61 GB', {**MAPPED, **SIZES}),
         ("gather", "name the `fields`", {"stats": replace(READS, gather_s=80)}),
+        ("gather", "name the `fields`", {"stats": replace(READS, drive_bytes=0)}),
         ("gather", 'shuffle="block"', {"stats": replace(READS, gather_s=80), **SMALL}),
         ("gather", "name the `fields`", {**GPU, "stats": replace(GPU["stats"], gather_s=80)}),
         ("decode", 'cache="ram"', {"stats": replace(READS, decode_s=80)}),
@@ -104,11 +105,18 @@ def small_groups(monkeypatch):
         monkeypatch.setattr(f"gdsload.loader.budgets.{name}", 1)
 
 
-@pytest.mark.usefixtures("small_groups")
+@pytest.fixture
+def kernel(monkeypatch, limit):
+    """A kernel that says that the bytes are in the page cache; where the drive is the limit, one that does not say."""
+    monkeypatch.setattr("gdsload.loader.life.bytes_from_drives", lambda: None if limit == "drive" else 0)
+
+
+@pytest.mark.usefixtures("small_groups", "kernel")
 @pytest.mark.parametrize(
     ("limit", "options", "seconds"),
     [
         ("drive", {"shuffle": "full"}, (0.006, 0.001)),
+        ("gather", {"shuffle": "full"}, (0.006, 0.001)),
         ("transform", {"sample_transform": PerSample(slow, workers=1)}, (0.0, 0.001)),
         ("model", {}, (0.0, 0.015)),
         ("unknown", {}, (0.0, None)),

@@ -18,6 +18,7 @@ from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.source_options import HelpSource, add_source_options, source_options
 from gdsload.tools.cli.terminal import Bar, say, say_wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, script_folder
+from gdsload.tools.cli.whole_file import write_whole
 from gdsload.tools.cli.writing import NAMES, add_writing, listed, run_with_bar, show_notes, summarise
 
 if TYPE_CHECKING:
@@ -187,11 +188,8 @@ def _tell(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
 def _write_report(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
     if chosen.report is None:
         return
-    try:
-        with open(chosen.report, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(one) + "\n" for one in listed(skipped, chosen.typed))
-    except OSError as error:
-        raise WriteError(f"the report cannot be written: {error.strerror}", file=chosen.report) from error
+    lines = (json.dumps(one) + "\n" for one in listed(skipped, chosen.typed))
+    write_whole(chosen.report, "".join(lines).encode(), "report")
 
 
 def _packing(chosen: argparse.Namespace) -> dict[str, Any] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+import os
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -12,9 +14,10 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.sources.extras import need
 from gdsload.engine.images.host_decoders import decode_image, refuse_without_decoder
-from gdsload.errors import FormatError, OptionError, WriteError
+from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.image_header import read_image_header
 from gdsload.shards.format.schema import Field
+from gdsload.tools.cli.whole_file import write_whole
 
 _SMALLEST, _LARGEST = 96, 256
 """Pixels of a picture's longer side on the sheet; smaller ones are enlarged by whole numbers, larger ones reduced."""
@@ -114,12 +117,12 @@ def save_sheet(images: Sequence[torch.Tensor], captions: Sequence[str], out: str
         left, top = _GAP + place % columns * width, _GAP + place // columns * height
         sheet.paste(picture.convert("RGB"), (left, top), picture if picture.mode == "RGBA" else None)
         pen.text((left, top + picture.height), _cut(caption, width), fill=(255, 255, 255))
+    file = io.BytesIO()
     try:
-        sheet.save(out)
+        sheet.save(file, pillow.registered_extensions()[os.path.splitext(out)[1].lower()])
     except (KeyError, ValueError):  # the end of the name is none that it knows, or can write
         raise OptionError(f"{out!r} has no name of a picture", remedy="Name it sheet.png or sheet.jpg, say.") from None
-    except OSError as error:
-        raise WriteError(f"the sheet cannot be written: {error.strerror}", file=out) from error
+    write_whole(out, file.getvalue(), "sheet")
 
 
 def _cut(caption: str, width: int) -> str:

@@ -132,6 +132,9 @@ def test_pictures_of_other_element_types():
     [
         (["--image", "no"], "there is no field 'no'"),
         (["--out", "a.png"], "--out is for a contact sheet"),
+        (["--pick", "first"], "--pick is for a contact sheet"),
+        (["--count", "16"], "--count is for a contact sheet"),
+        (["--html", "a.html", "--sample", "1"], "--html takes no --sample"),
         (["--image", "chw", "--out", "a.xyz"], "'a.xyz' has no name of a picture"),
         (["--image", "text"], "no image"),
         (["--image", "odd"], "no 1, 3 or 4 channels, first or last"),
