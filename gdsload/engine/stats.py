@@ -72,6 +72,7 @@ class LoaderStats(Observer):
         host_wait_s: seconds that the consumer's thread waited for a batch. A GPU may have had work meanwhile: whether
             loading cost anything is what `starved_s` says.
         late_s: seconds of these for batches that were not there when they were asked for.
+        begin_s: seconds of these for the first batches of epochs.
         busy_s: seconds from the first `next` of each epoch to its last.
         starved_s: seconds that the GPU had nothing to do while batches were waited for, by events on the stream that
             the consumer gets them on; None where there are no such events, as on the CPU. It is up to date when it is
@@ -105,6 +106,7 @@ class LoaderStats(Observer):
     retries: int = 0
     host_wait_s: float = 0.0
     late_s: float = 0.0
+    begin_s: float = 0.0
     busy_s: float = 0.0
     starved_s: float | None = None
     stream_s: float = 0.0
@@ -140,6 +142,8 @@ class LoaderStats(Observer):
             self.ready += 1
         else:
             self.late_s += waited_s
+            if next_s == step_s:  # the first of its epoch
+                self.begin_s += waited_s
         self.busy_s += step_s
         if next_s > _SHORT_S:
             self.next_counts[_bucket(next_s)] += 1

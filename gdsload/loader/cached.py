@@ -11,22 +11,7 @@ from gdsload.order.checks import check_whole
 
 
 class Cached:
-    """Hands out the first batches of a loader again and again, as many in an epoch as the loader has.
-
-        for batch in gdsload.cached(loader):  # in place of the loader: the difference in time is what loading costs
-            train(batch)
-
-    They are loaded when the first epoch begins, and stay where they are, so that they take memory of that place. What a
-    training step writes into them stays there, too. `len` and all else, such as `set_epoch` and `state_dict`, are the
-    loader's: its place is after the batches that were loaded.
-
-    Args:
-        loader: gdsload's, torch's, or any iterable with a length.
-        batches: how many batches.
-
-    Raises:
-        OptionError: if `batches` is no whole number from 1, or the loader has no length.
-    """
+    """See `cached`."""
 
     def __init__(self, loader: Any, batches: int = 8) -> None:
         if not isinstance(loader, Sized):
@@ -52,5 +37,20 @@ class Cached:
 
 
 def cached(loader: Any, batches: int = 8) -> Cached:
-    """As `Cached`: the first batches of a loader, again and again."""
+    """The first batches of a loader again and again, as many in an epoch as the loader has: for any training loop.
+
+        for batch in gdsload.cached(loader):  # in place of the loader: the difference in time is what loading costs
+            train(batch)
+
+    They are loaded when the first epoch begins, and stay where they are, so that they take memory of that place. What a
+    training step writes into them stays there, too. `len` and all else, such as `set_epoch` and `state_dict`, are the
+    loader's: its place is after the batches that were loaded.
+
+    Args:
+        loader: gdsload's, torch's, or any iterable with a length.
+        batches: how many batches.
+
+    Raises:
+        OptionError: if `batches` is no whole number from 1, or the loader has no length.
+    """
     return Cached(loader, batches)

@@ -48,7 +48,7 @@ _CLAUSES: dict[Limit, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis:
     """The limit of a training loop, the evidence for it, and one thing to do; as text two sentences, and the advice.
 
@@ -108,7 +108,8 @@ class Diagnosis:
         stats = self.stats
         if stats.batches < ENOUGH_BATCHES:
             return "unknown"
-        if self.lost_share < _LITTLE:
+        seconds = stats.busy_s if stats.starved_s is None else stats.stream_s
+        if self.lost_share - stats.begin_s / max(seconds, 1e-9) < _LITTLE:
             return "model"
         if stats.late_s < stats.host_wait_s / 2 or sum(self.times.values()) < _IDLE:
             return "host"
@@ -160,6 +161,8 @@ class Diagnosis:
             f"{stats.ready_share:.0%} of the batches were there when they were asked for.\nDo: {self.do}"
         )
 
+    __repr__ = __str__
+
     def _do_about_drive(self) -> str:
         if self.drive_rate is not None and self.rate < 0.6 * self.drive_rate and self.shuffle != "block":
             return 'shuffle="block": the drive can do more in longer reads. More threads would not make them longer.'
@@ -193,6 +196,8 @@ class Diagnosis:
         return "a larger batch_size, as each batch takes some Python; a `transform` in the loop's thread counts, too."
 
     def _do_about_model(self) -> str:
+        if self.lost_share >= _LITTLE:
+            return "longer epochs: each one begins with a wait, and nothing else is lost."
         return "nothing about loading: a faster loader would change nothing. `gdsload.cached(loader)` shows that."
 
     def _do_about_unknown(self) -> str:

@@ -19,6 +19,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import profiler
 
 from gdsload.engine.batch_source import identity
 from gdsload.engine.prefetch import Prefetcher
@@ -27,7 +28,7 @@ from gdsload.loader.state import Place
 from gdsload.system.dropped import Closer
 from gdsload.system.failed import Failed
 from gdsload.system.pool import park_at_exit, program_end
-from gdsload.system.spans import profiled, span
+from gdsload.system.spans import span
 
 if TYPE_CHECKING:
     from gdsload.loader.life import Life
@@ -74,7 +75,7 @@ class Epoch(Iterator[Any]):
     def __next__(self) -> Any:
         if torch.compiler.is_compiling():  # a loop that is compiled with the loader in it: there is nothing to compile
             return torch.compiler.disable(self._advance)()
-        if profiled():
+        if profiler._is_profiler_enabled:  # noqa: SLF001  (see `spans.profiled`, whose call takes longer)
             with span(_SPAN):
                 return self._advance()
         return self._advance()
@@ -150,8 +151,8 @@ class Epoch(Iterator[Any]):
 
     def _take(self, entered: float) -> tuple[Any, int]:
         """The pipeline's batch for the next step, on the consumer's stream, and its number of samples."""
-        clock, asked = None, None
-        if not (ready := bool(self._batches)):
+        clock, asked, ready = None, None, True
+        if not self._batches:
             if (clock := self._owner.clock) is not None:
                 asked = clock.asked()
             try:

@@ -120,7 +120,7 @@ def _forked() -> None:
     Nothing of it is freed: an event of CUDA's that is destroyed in a forked process ends that process.
     """
     cuda = sys.modules.get("torch.cuda")
-    if cuda is not None and cuda._is_in_bad_fork():  # CUDA was in use in the parent
+    if cuda is not None and cuda._is_in_bad_fork():  # noqa: SLF001  (CUDA was in use in the parent)
         gc.freeze()  # or the child's collector would free what the parent's has not come to
     for closer in _closers.copy():
         _parents.extend(closer.left)

@@ -62,6 +62,7 @@ def test_the_epochs_stats_are_since_it_began(load, plain):
         list(loader)
         found = loader.epoch_stats
         assert (found.epoch, found.batches, found.bytes_by_path) == (epoch, 100, {"host": 32_000})
+        assert 0 < found.begin_s <= found.late_s <= found.host_wait_s <= found.busy_s
     assert loader.stats.epoch is None
     assert str(loader.stats).startswith("all epochs: 2 k samples, 64 kB in ")
 

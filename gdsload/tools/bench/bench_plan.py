@@ -33,7 +33,7 @@ _BATCH_BYTES = 16 * 2**20
 _BLOCK_READ_BYTES = 4 * 2**20
 """Bytes of a read where neighbours are read together: in order, and with the block shuffle."""
 _TURNS = 9
-_TURNS_SHARE = 0.8
+_TURNS_SHARE = 0.75
 _RAMP_S = 0.3
 _AROUND_HOT_S, _AROUND_COLD_S = 0.4, 0.8
 """About what a turn takes besides what is measured: ramps, and dropping a dataset from the page cache."""
@@ -263,7 +263,7 @@ def conditions(plan: BenchPlan) -> dict[str, Any]:
         "cold: not in this kernel's page cache; what caches drives and hosts below it have is not known",
         "cold: a part of a turn ends where samples of the end of its epoch are in the page cache",
         "cold: each part has a new loader of gdsload's, for which the page cache is dropped",
-        "rates are taken after a ramp; the time of a batch is that from the one before it",
+        "rates are taken after a ramp; a batch's time is since the one before, and gdsload's come in groups",
         "bytes from the drive: /proc/PID/io of this process and its workers, during the turns",
         "the consumer does nothing with the batches",
     ]

@@ -55,10 +55,11 @@ def check_row(row: Row, plan: BenchPlan, reference: Reference) -> dict[str, Any]
         ReadError: if a sample is not what the dataset holds, or a batch has fewer or more.
     """
     most = max(min(_SAMPLES, int(_BYTES / plan.sample_bytes)), _LEAST_SAMPLES)
+    each = max(_SAMPLES_OF_A_BATCH, -(-most // plan.batches))
     random = np.random.default_rng(_SEED)
     found: dict[int, _Digest] = {}
     row.open()
-    until = time.monotonic() + _MOST_S
+    until = float("inf")
     expected = plan.ids(0)
     with closing(cast("Any", row.epoch(0))) as batches:
         for ids in expected:
@@ -66,7 +67,8 @@ def check_row(row: Row, plan: BenchPlan, reference: Reference) -> dict[str, Any]
             if batch is None or _size(batch) != len(ids):
                 count = 0 if batch is None else _size(batch)
                 raise _wrong(row, f"a batch has {count} samples, and {len(ids)} were to come")
-            for place in random.permutation(len(ids))[: min(_SAMPLES_OF_A_BATCH, most - len(found))].tolist():
+            until = min(until, time.monotonic() + _MOST_S)  # from the first batch on: workers take a while to begin
+            for place in random.permutation(len(ids))[: min(each, most - len(found))].tolist():
                 found[int(ids[place])] = _digest(sample_of(batch, place))
             if len(found) >= most or time.monotonic() > until:
                 break

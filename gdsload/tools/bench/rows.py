@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
+from itertools import count
 from typing import Any, ClassVar, cast
 
 import torch
@@ -259,7 +260,8 @@ def make_rows(plan: BenchPlan) -> tuple[list[Row], list[Row], dict[str, str]]:
     for state in (0, 1):
         names: dict[str, list[str]] = {}
         for name, parts in chosen.items():
-            names.setdefault(parts[state], []).append(name)
+            part = name if parts[state] == "mapped" and "mapped" not in chosen else parts[state]
+            names.setdefault(part, []).append(name)
         if not state and len(names) > 1:
             names.pop("mapped", None)  # it gathers from the page cache alone
         own = [LoaderRow(plan, cast("BackendChoice", name)) for name in sorted(names, key=[*SUMMARIES, "auto"].index)]
@@ -280,10 +282,11 @@ def _resolved(plan: BenchPlan, name: BackendChoice, lacking: dict[str, str]) -> 
         row.open()
         until, parts = time.monotonic() + _PROBE_S, [str(name)]
         may_change = name == "auto" and plan.device.type == "cuda" and dma_is_possible()[0]
-        for _ in row.epoch(0):
-            parts = row.loader.backend.chosen.split("+")
-            if not may_change or parts[-1] == "gds" or time.monotonic() > until:
-                break
+        with closing(cast("Any", endless(row, 0))) as batches:
+            for _ in batches:
+                parts = row.loader.backend.chosen.split("+")
+                if not may_change or parts[-1] == "gds" or time.monotonic() > until:
+                    break
         if name != "auto":
             return name, name
         tier = row.loader.cache.tiers.get("pagecache")
@@ -306,6 +309,12 @@ def _kvikio(plan: BenchPlan, lacking: dict[str, str]) -> list[Row]:
         lacking["kvikio"] = str(error)
         return []
     return [row]
+
+
+def endless(row: Row, epoch: int) -> Iterator[Batch]:
+    """The batches of a row's epochs, one after the other."""
+    for number in count(epoch):
+        yield from row.epoch(number)
 
 
 def sample_bytes(batch: Batch) -> int:

@@ -10,8 +10,6 @@ import numpy as np
 from gdsload.tools.bench.rows import LoaderRow, Row
 from gdsload.tools.bench.turns import LEAST_BATCHES, spread
 
-_COUNTED_SHARE = 0.5
-"""Share of a cold row's bytes that must have been seen coming from the drive, or the system does not count them."""
 _FROM_DRIVE_SHARE = 0.9
 """Share of the bytes below which the drive's speed limits a row no more."""
 
@@ -49,7 +47,7 @@ def summary(
     seconds, nbytes = (sum(turn[name] for turn in turns) for name in ("seconds", "bytes"))
     between = np.concatenate([np.array(times) for _, times in taken]) * 1e3
     firsts = [turn["first_batch_s"] for turn in turns if turn["first_batch_s"] is not None]
-    from_drive = _drive_share(turns, nbytes)
+    from_drive = _drive_share(turns, nbytes, cold=cold)
     share, warnings = _share_of_limit(rate["median"], limit, from_drive if cold else None)
     if (least := min(turn["batches"] for turn in turns)) < LEAST_BATCHES:
         warnings.insert(0, f"too short: a turn had {least} batches, and {LEAST_BATCHES} are needed")
@@ -79,9 +77,12 @@ def summary(
     }
 
 
-def _drive_share(turns: Sequence[dict[str, Any]], nbytes: int) -> float | None:
+def _drive_share(turns: Sequence[dict[str, Any]], nbytes: int, *, cold: bool) -> float | None:
+    """The share of the bytes that came from a drive; None if it is not known."""
     read = [turn["drive_bytes"] for turn in turns]
-    return None if None in read or not nbytes else sum(read) / nbytes
+    if None in read or not nbytes or (cold and not any(read)):  # some file systems, of networks say, do not count
+        return None
+    return float(sum(read) / nbytes)
 
 
 def _share_of_limit(

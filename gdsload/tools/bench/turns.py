@@ -20,7 +20,7 @@ from gdsload.engine.assemble import Batch
 from gdsload.system.probe.tree import Tree
 from gdsload.system.streams import current_stream, has_streams, record
 from gdsload.tools.bench.bench_plan import BenchPlan
-from gdsload.tools.bench.rows import LoaderRow, Row, sample_bytes, synchronise
+from gdsload.tools.bench.rows import LoaderRow, Row, endless, sample_bytes, synchronise
 
 LEAST_BATCHES = 20
 """Batches of a turn below which chance weighs more than the row."""
@@ -239,18 +239,13 @@ def run_turn(
                 row.close()
             warm = prepare(epoch)
         row.open()
-        every = row.epoch(epoch) if prepare is not None else _endless(row, epoch)
+        every = row.epoch(epoch) if prepare is not None else endless(row, epoch)
         with closing(cast("Any", every)) as batches:
             turn.part(batches, warm)
         row.rest()
         if prepare is None or turn.seconds >= plan.turn_s or time.monotonic() > until:
             break
     return turn.record(number), turn.between
-
-
-def _endless(row: Row, epoch: int) -> Iterator[Batch]:
-    for number in count(epoch):
-        yield from row.epoch(number)
 
 
 def settle(row: Row, plan: BenchPlan, most_s: float) -> None:

@@ -106,6 +106,8 @@ def _next(facts: Facts, answer: Answer) -> list[str]:
         found.append("gdsload bench --make 8GiB DIR" if answer.case == "not cold" else f"gdsload bench {path}")
     if facts.record["conditions"]["step_ms"] is None:
         found.append(f"gdsload bench {path} --step-ms MS")
+    if made_in is None and facts.limit("drive") is not None:
+        found.append(f"gdsload bench {path} --commands")  # to check the limit with fio
     return found
 
 

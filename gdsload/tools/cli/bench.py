@@ -67,7 +67,7 @@ def _add_measure(parser: Parser) -> None:
         "--budget", type=_duration, default="2min", metavar="TIME", help="how long it may take (default: 2min)"
     )
     parser.add_argument(
-        "--turns", type=as_count, metavar="N", help="turns of each row; with fewer than 8 no verdict (default: 9)"
+        "--turns", type=as_count, metavar="N", help="turns of each row; with fewer than 5 no verdict (default: 9)"
     )
     parser.add_argument("--seconds", type=as_seconds, metavar="S", help="length of a turn, whatever the budget says")
     parser.add_argument(

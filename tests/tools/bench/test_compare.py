@@ -15,7 +15,7 @@ PAIRS = st.lists(st.tuples(RATES, RATES), min_size=1, max_size=12)
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.15, 0.3])
-@pytest.mark.parametrize("turns", [9, 25])
+@pytest.mark.parametrize("turns", [FEWEST_PAIRS, 7, 9, 25])
 def test_equal_rows_are_called_different_in_less_than_1_percent_of_benchmarks(noise, turns):
     random = np.random.default_rng(8)
     rates = np.exp(noise * random.standard_normal((900, 3, turns)))
@@ -53,7 +53,7 @@ def test_the_other_way_round_is_the_other_way_round(pairs):
     assert found.low <= found.gain <= found.high
 
 
-@given(st.lists(st.sampled_from([0.5, 0.8, 1.0, 1.25, 2.0, 3.0]), min_size=1, max_size=8))
+@given(st.lists(st.sampled_from([0.5, 0.8, 1.0, 1.25, 2.0, 3.0]), min_size=8, max_size=10))
 def test_chance_is_the_share_of_sign_patterns_as_far_apart(ratios):
     found = [np.log(ratio) for ratio in ratios if ratio != 1]
     ranks = [
@@ -70,6 +70,8 @@ def test_chance_is_the_share_of_sign_patterns_as_far_apart(ratios):
 def test_fewer_turns_cannot_tell_rows_apart():
     for pairs in range(1, 12):
         assert compare([100.0] * pairs, [1.0] * pairs).different(0) == (pairs >= FEWEST_PAIRS)
+    assert compare([2.0] * 5, [1.0] * 5).chance == pytest.approx(2 / 252)
+    assert compare([2.0, 2.1, 2.2, 2.3, 0.9], [1.0] * 5).chance > 0.01
 
 
 def test_turns_without_a_batch_do_not_count():

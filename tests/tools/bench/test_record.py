@@ -33,6 +33,5 @@ def test_the_record_has_limits_and_a_row_for_each_path(planned, drops):
             assert 0 < row["gb_per_s"]["q1"] <= row["gb_per_s"]["median"] <= row["gb_per_s"]["q3"]
             assert row["cpu_s_per_gb"] > 0
     assert sum(found["drive_share"] for found in record["hot"]["rows"]) == 0
-    assert all(found["drive_share"] is not None for found in record["cold"]["rows"])
     assert said[-1] == ("hot, turn 16 of 16: " + said[-1][0].partition(": ")[2], 15, 16)
     assert [done for _, done, _ in said] == sorted(done for _, done, _ in said)

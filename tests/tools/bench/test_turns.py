@@ -148,6 +148,7 @@ def turn(**more):
         ({}, None, None, ""),
         ({"drive_bytes": 10**9}, ("drive", 4.0), None, "50% came from the page cache"),
         ({"drive_bytes": None}, ("drive", 4.0), 0.5, ""),
+        ({"drive_bytes": 0}, ("drive", 4.0), 0.5, ""),  # cold, so that they came from where nobody counts
         ({"batches": 19}, ("link", 4.0), 0.5, "too short: a turn had 19 batches, and 20 are needed"),
     ],
 )

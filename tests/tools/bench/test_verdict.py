@@ -241,4 +241,4 @@ def test_a_step_that_was_not_given():
     assert found["loading"]["sentence"] == (
         "Not asked. A step on a batch of 108 that takes longer than 1.5 ms (cold) or 0.32 ms (hot) does not wait."
     )
-    assert found["next"] == ["gdsload bench /data/imagenet --step-ms MS"]
+    assert found["next"] == [f"gdsload bench /data/imagenet --{option}" for option in ("step-ms MS", "commands")]
