@@ -41,14 +41,14 @@ def test_an_epoch_is_a_line_in_the_log_too(run, caplog, capsys):
 
 
 def test_the_diagnosis_and_the_headspace(run, capsys):
-    run("What limits it, and what to do")
+    run("What limits the loop")
     assert re.search(r"^\w.* limits this run.*\nDo: ", capsys.readouterr().out)
     assert len({id(batch) for batch in run("Headspace: training without loading")["noted"]}) == 8
 
 
 def test_loggers_of_scalars(run):
     found = []
-    run("What limits it, and what to do")["writer"] = type(
+    run("What limits the loop")["writer"] = type(
         "", (), {"add_scalar": lambda _, *given: found.append(given)}
     )()
     run("TensorBoard, Weights & Biases, MLflow")
@@ -57,7 +57,7 @@ def test_loggers_of_scalars(run):
 
 
 def test_an_observer(run):
-    known = run("An observer of your own")
+    known = run("Custom observers")
     assert [type(one).__name__ for one in known["loader"].stats.observers] == ["Slow"]
     known["loader"].stats.delivered(4, False, 2.0, 2.0, 2.0)
 
