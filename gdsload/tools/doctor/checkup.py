@@ -121,8 +121,7 @@ def _trials(
     bug = known_bug(system.tree)
     ask_gpu = wanted != "cpu" and bool(build.accelerator)
     seen = Context(system, place, build, no_gpu, (), None, wanted).has_gpu
-    rank = system.environ.get("LOCAL_RANK", "")
-    device = f"cuda:{rank if rank.isdecimal() else 0}" if wanted in ("", "cuda") else wanted
+    device = f"cuda:{_rank(system)}" if wanted in ("", "cuda") else wanted
 
     def ask_cufile(file: str) -> CufileProbe | None:
         if probe is False:
@@ -149,6 +148,13 @@ def _trials(
             )
 
     return _result(_start(try_all), deadline + _GRACE_S, (no_gpu, (), no_probe))
+
+
+def _rank(system: System) -> int:
+    """The index of the GPU that a loader takes: LOCAL_RANK, unless its launcher shows each process one GPU alone."""
+    rank, visible = system.environ.get("LOCAL_RANK", ""), system.environ.get("CUDA_VISIBLE_DEVICES", "")
+    hidden = visible and rank.isdecimal() and int(rank) >= len(visible.split(","))
+    return int(rank) if rank.isdecimal() and not hidden else 0
 
 
 def _worst(probes: list[CufileProbe | None]) -> CufileProbe | None:

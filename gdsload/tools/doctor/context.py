@@ -10,7 +10,7 @@ from typing import Any
 
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.known_bugs import KnownBug, known_bug
-from gdsload.system.probe.library import Config, read_config
+from gdsload.system.probe.library import Config, read_config, wants_p2p
 from gdsload.system.probe.mounts import Mount
 from gdsload.tools.doctor.block import BlockDevice
 from gdsload.tools.doctor.finding import Finding, Fix, info, joined, ok, unknown, warning
@@ -143,16 +143,9 @@ class Context:
         return read_config(self.system.tree, self.system.environ)
 
     @property
-    def properties(self) -> dict[str, Any]:
-        """The properties in it."""
-        found = self.config.values.get("properties")
-        return found if isinstance(found, dict) else {}
-
-    @property
     def wants_p2p(self) -> bool:
         """True if P2PDMA is switched on."""
-        variable = self.system.environ.get("CUFILE_USE_PCIP2PDMA", "")
-        return self.properties.get("use_pci_p2pdma") is True or variable.lower() in ("1", "true")
+        return wants_p2p(self.config, self.system.environ)
 
     @property
     def bug(self) -> KnownBug | None:

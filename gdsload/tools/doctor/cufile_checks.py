@@ -100,7 +100,7 @@ def config(context: Context) -> Finding:
     """The configuration that cuFile reads."""
     found, environ = context.config, context.system.environ
     wanted = ("allow_compat_mode", "force_compat_mode", "use_pci_p2pdma")
-    settings = {name: context.properties[name] for name in wanted if isinstance(context.properties.get(name), bool)}
+    settings = {name: value for name in wanted if isinstance(value := found.properties.get(name), bool)}
     evidence: dict[str, Any] = {"file": found.path, "exists": found.text is not None, "properties": settings}
     file = clip(found.path)
     if found.error:
@@ -147,8 +147,8 @@ def udev(context: Context) -> Finding:
     block = context.place.stack[0]
     path = f"/run/udev/data/b{block.number or mount.number}"
     record = tree.text(path)
-    usage = next((line[15:] for line in (record or "").splitlines() if line.startswith("E:ID_FS_USAGE=")), None)
-    usage = None if usage is None else clip(usage)
+    entries = dict(line.split("=", 1) for line in (record or "").splitlines() if "=" in line)
+    usage = clip(entries["E:ID_FS_USAGE"]) if "E:ID_FS_USAGE" in entries else None
     evidence: dict[str, Any] = {
         "path": path, "exists": record is not None, "device": block.name, "ID_FS_USAGE": usage
     }  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gdsload.system.probe.tree import Tree
-from gdsload.system.ram import cgroup_limit, memory_room
+from gdsload.system.ram import cgroup_limit, meminfo, memory_room
 from gdsload.system.units import format_bytes
 from gdsload.tools.doctor.context import Context, container_signs, trouble
 from gdsload.tools.doctor.finding import Finding, Fix, clip, info, ok, unknown, warning
@@ -83,7 +83,7 @@ def page_cache(context: Context) -> Finding:
     evidence: dict[str, Any] = {"room_bytes": room, "data_bytes": size, "cgroup_bytes": limit, "fits": None}
     if room is None:
         return unknown("how much memory there is cannot be read", **evidence)
-    limited = " (the control group's limit)" if room == limit else ""
+    limited = " (the control group has no more)" if room != meminfo(context.system.tree, "MemAvailable") else ""
     if not size:
         return info(f"{format_bytes(room)} of memory are there for the page cache{limited}", **evidence)
     if context.place.in_memory:

@@ -66,7 +66,8 @@ def _distributions() -> dict[str, str]:
 
 
 def _import_error(name: str) -> str:
-    command = [sys.executable, "-c", f"{END_WITH_PARENT}; import {name}"]
+    # -P: the working folder may hold untrusted data, and nothing in it may be imported.
+    command = [sys.executable, "-P", "-c", f"{END_WITH_PARENT}; import {name}"]
     ran = run_bounded(command, timeout_s=_IMPORT_TIMEOUT_S, environ=os.environ)
     if ran.timed_out:
         return f"the import did not end within {_IMPORT_TIMEOUT_S:g} s"

@@ -206,6 +206,40 @@ def test_room_for_the_page_cache(nvfs: Made, group: str, files: dict[str, str], 
         nvfs.write(path, text)
     finding = nvfs.findings()["memory.page-cache"]
     assert (finding.severity, finding.evidence["room_bytes"], finding.evidence["fits"]) == ("ok", room, True)
+    assert ("the control group has no more" in finding.message) == (room == 1000000)
+
+
+def test_a_container_whose_memory_limit_is_too_low_for_the_data(nvfs: Made):
+    nvfs.write("/sys/fs/cgroup/memory.max", "9000")
+    nvfs.write("/sys/fs/cgroup/memory.current", "1000")
+    finding = nvfs.findings()["memory.page-cache"]
+    assert (finding.evidence["fits"], finding.evidence["room_bytes"]) == (False, 8000)
+    assert finding.remedy.startswith("Raise the container's memory limit")
+
+
+@pytest.mark.parametrize(
+    ("environ", "device"),
+    [
+        ({}, "cuda:0"),
+        ({"LOCAL_RANK": "3"}, "cuda:3"),
+        ({"LOCAL_RANK": "3", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, "cuda:3"),
+        ({"LOCAL_RANK": "3", "CUDA_VISIBLE_DEVICES": "5"}, "cuda:0"),
+        ({"LOCAL_RANK": "x"}, "cuda:0"),
+    ],
+)
+def test_the_gpu_of_a_rank_is_the_one_that_a_loader_takes(nvfs: Made, environ, device: str):
+    nvfs.environ |= environ
+    asked: list[str] = []
+    nvfs.calls["try_gpu"] = lambda file, device, timeout_s: asked.append(device) or nvfs.gpu
+    nvfs.diagnose()
+    assert asked == [device]
+
+
+def test_a_module_in_the_working_folder_is_not_imported(tmp_path, monkeypatch):
+    for name in ("ctypes", "cupy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a stranger')")
+    monkeypatch.chdir(tmp_path)
+    assert "a stranger" not in Calls().import_error("cupy")
 
 
 def test_data_larger_than_memory_get_bounce(nvfs: Made):

@@ -54,6 +54,7 @@ def test_no_file_system_is_a_fault_without_a_gpu(laptop: Made):
 
 
 def test_without_a_udev_record_the_remedy_is_exact(nvfs: Made):
+    assert nvfs.findings()["cufile.udev"].evidence["ID_FS_USAGE"] == "filesystem"
     nvfs.remove("/run/udev/data/b259:1")
     finding = nvfs.findings()["cufile.udev"]
     assert finding.severity == "warning"
