@@ -159,7 +159,7 @@ def _shown_ways(report: Report) -> tuple[Way, ...]:
 
 def _others(report: Report) -> list[Finding]:
     """Findings that need attention, but those that the ways have."""
-    from gdsload.tools.doctor.ways import CONDITIONS
+    from gdsload.tools.doctor.verdict import CONDITIONS
 
     steps = [step for way in _shown_ways(report) for step in way.steps]
     said = {step.check for step in steps} | {"cufile.probe"}
@@ -213,7 +213,7 @@ def _section(title: str, texts: Iterable[str], width: int, painted: Paint, *, wh
 
 def _steps(ways: Sequence[Way], width: int) -> list[str]:
     """The steps of the ways: those of both, then those of each, side by side where there is room."""
-    from gdsload.tools.doctor.ways import TITLES, nearest_first
+    from gdsload.tools.doctor.verdict import TITLES, nearest_first
 
     common = ways[0].steps[: ways[0].common]
     lines = wrapped("first, on either way:", width) if common else []

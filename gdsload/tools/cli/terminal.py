@@ -8,7 +8,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TextIO
 
 from gdsload.errors import WriteError
@@ -231,9 +231,3 @@ def elapsed(seconds: float) -> str:
     if seconds < 0.0995:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.2g} s" if seconds < 9.95 else _duration(seconds)
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table with columns of one width each; all rows are as long."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

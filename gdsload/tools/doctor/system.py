@@ -95,10 +95,8 @@ class Calls:
     """The calls that the checks make besides reading the tree; each can be exchanged.
 
     Attributes:
-        torch_build: the build of torch.
         try_gpu: (file, device, seconds): asks torch about the device, in a process.
         probe: (file, device, seconds): see `ask_cufile`; known bugs have been looked for.
-        try_file: (file): tries reads.
         distributions: versions of the installed packages that matter, by their names.
         import_error: (module): the error of importing it in a process; empty if it works.
         number: (path): ``major:minor`` of its device; raises OSError.
@@ -115,15 +113,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A machine.
-
-    Attributes:
-        tree: its files.
-        environ: the environment.
-        site_folders: where Python packages are.
-        architecture: of the processor, as uname has it.
-        calls: the calls besides reading files.
-    """
+    """A machine; `site_folders` are where Python packages are, and `architecture` is the processor's by uname."""
 
     tree: Tree = field(default_factory=Tree)
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
