@@ -149,14 +149,11 @@ def drawn(samples: int, count: int) -> list[int]:
 
 def label_field(dataset: ShardDataset) -> str | None:
     """The field with a class number for each sample: one whose classes have names, or else one called label."""
-    names = [*class_names(dataset.metadata), "label"]
-    numbers = (name for name in names if name in dataset.schema and _is_number(dataset, name))
-    return next(numbers, None)
-
-
-def _is_number(dataset: ShardDataset, name: str) -> bool:
-    field = dataset.schema[name]
-    return field.kind == "fixed" and not field.shape and "int" in field.dtype.name
+    for name in (*class_names(dataset.metadata), "label"):
+        field = dataset.schema.get(name)
+        if field is not None and field.kind == "fixed" and not field.shape and "int" in field.dtype.name:
+            return name
+    return None
 
 
 def labels_of(dataset: ShardDataset, name: str) -> NDArray[np.int64]:

@@ -58,11 +58,12 @@ def _from_text(text: str, annotation: Any = Any) -> Any:
         found = json.loads(text)
         if isinstance(found, str | list | dict) or not _is_of_words(annotation):
             return found
-    if _takes(annotation, Mapping) and "=" in text:
-        pairs = (pair.split("=", 1) for pair in text.split(",") if "=" in pair)
+    words = [word for word in text.split(",") if word]
+    if _takes(annotation, Mapping) and "=" in text and all("=" in word for word in words):
+        pairs = (word.split("=", 1) for word in words)
         return {name: value if _of_texts(annotation) else _from_text(value) for name, value in pairs}
     if _takes(annotation, Sequence):
-        return [word for word in text.split(",") if word]
+        return words
     if _takes(annotation, Mapping) and str not in _choices(annotation):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE,...")
     return text

@@ -173,12 +173,12 @@ class Volume:
         return tuple(block for block in self.stack if block.kind not in ("md", "dm"))
 
 
-def volumes_of(files: Iterable[tuple[str, int]], number: Callable[[str], str], tree: Tree) -> tuple[Volume, ...]:
+def volumes_of(files: Iterable[tuple[str, int]], number: Callable[[str], str | None], tree: Tree) -> tuple[Volume, ...]:
     """The mounts that files are on, those with the most files first.
 
     Args:
         files: for each the folder that it is in, without links, and its bytes.
-        number: gives ``major:minor`` of the device of a path; raises OSError.
+        number: gives ``major:minor`` of the device of a path, or None.
         tree: where the mount table and sysfs are.
     """
     folders: dict[str, list[int]] = {}
@@ -186,20 +186,13 @@ def volumes_of(files: Iterable[tuple[str, int]], number: Callable[[str], str], t
         folders.setdefault(folder, []).append(nbytes)
     mounts, found = read_mounts(tree), dict[Mount | str, Volume]()
     for folder, sizes in folders.items():
-        mount = find_mount(mounts, folder, _number(tree.at(folder), number))
+        mount = find_mount(mounts, folder, number(tree.at(folder)))
         known = found.get(mount or folder)
         if known is None:
             block = find_block(tree, mount) if mount else None
             known = Volume(folder, mount, tuple(stack_of(tree, block)) if block else ())
         found[mount or folder] = replace(known, shards=known.shards + len(sizes), nbytes=known.nbytes + sum(sizes))
     return tuple(sorted(found.values(), key=lambda volume: -volume.shards))
-
-
-def _number(path: str, number: Callable[[str], str]) -> str | None:
-    try:
-        return number(path)
-    except (OSError, ValueError):
-        return None
 
 
 def shard_files(tree: Tree, real: str) -> Iterator[tuple[str, int] | None]:

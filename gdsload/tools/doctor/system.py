@@ -80,13 +80,12 @@ def _probe(file: str, device: str, timeout_s: float) -> CufileProbe:
     return ask_cufile(file, device, timeout_s, despite_bugs=True)
 
 
-def device_number(path: str) -> str:
-    """``major:minor`` of the device that a path is on.
-
-    Raises:
-        OSError: if there is nothing.
-    """
-    device = os.stat(path).st_dev
+def device_number(path: str) -> str | None:
+    """``major:minor`` of the device that a path is on; None if nothing is there."""
+    try:
+        device = os.stat(path).st_dev
+    except (OSError, ValueError):
+        return None
     return f"{os.major(device)}:{os.minor(device)}"
 
 
@@ -99,7 +98,7 @@ class Calls:
         probe: (file, device, seconds): see `ask_cufile`; known bugs have been looked for.
         distributions: versions of the installed packages that matter, by their names.
         import_error: (module): the error of importing it in a process; empty if it works.
-        number: (path): ``major:minor`` of its device; raises OSError.
+        number: (path): ``major:minor`` of its device, or None.
     """
 
     torch_build: Callable[[], TorchBuild] = _torch_build
@@ -108,7 +107,7 @@ class Calls:
     try_file: Callable[[str], FileTrial] = try_file
     distributions: Callable[[], dict[str, str]] = _distributions
     import_error: Callable[[str], str] = _import_error
-    number: Callable[[str], str] = device_number
+    number: Callable[[str], str | None] = device_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ CASES: dict[str, list[tuple[Change, str, str]]] = {
         (files({"/etc/cufile.json": '{"properties": {"allow_compat_mode": false}, "fs": {"weka": {}}}'}), "ok",
          '"allow_compat_mode": false'),
         (files({"/sys/class/block/nvme0n1/device/transport": "tcp\n"}), "ok", "defaults"),
-        (files(environ={"CUFILE_USE_PCIP2PDMA": "true"}, __sys__class__block__nvme0n1__device__transport="tcp\n"),
+        (files({"/sys/class/block/nvme0n1/device/transport": "tcp\n"}, environ={"CUFILE_USE_PCIP2PDMA": "true"}),
          "warning", "fail with I/O errors"),
     ],
     "cufile.nvfs-nvme": [
