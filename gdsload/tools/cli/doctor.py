@@ -118,16 +118,10 @@ def render_script(report: Report) -> str:
 def render_text(
     report: Report, *, width: int = _WIDTH, everything: bool = False, painted: Paint = lambda text, _colour: text
 ) -> str:
-    """The report for people.
+    """The report for people, in lines of a width; with `everything` it lists every check.
 
     It has the data and the machine, the backend, what is missing for DMA, the ways to it, and what else is not as it
     should be.
-
-    Args:
-        report: the report.
-        width: how long lines may be.
-        everything: whether every check is listed.
-        painted: gives a text a colour.
     """
     verdict, ways, others = report.verdict, _shown_ways(report), _others(report)
     path = shlex.quote(plain(report.machine["path"]))

@@ -68,12 +68,9 @@ def picture_of(dataset: ShardDataset, name: str, number: int) -> tuple[torch.Ten
 
 
 def as_picture(image: torch.Tensor, limits: tuple[float, float], *, first: bool | None) -> NDArray[np.uint8]:
-    """An image as uint8 ``[H, W]`` or ``[H, W, C]``.
+    """An image of any element type, in the layout that `channels_first` says, as uint8 ``[H, W]`` or ``[H, W, C]``.
 
-    Args:
-        image: of any element type, in the layout that `first` says.
-        limits: the values that become 0 and 255; uint8 is left as it is.
-        first: see `channels_first`.
+    `limits` are the values that become 0 and 255; uint8 is left as it is.
     """
     if first:
         image = image.movedim(0, 2)
@@ -105,13 +102,7 @@ def value_limits(images: Sequence[torch.Tensor]) -> tuple[float, float]:
 
 
 def save_sheet(images: Sequence[torch.Tensor], captions: Sequence[str], out: str, *, first: bool | None) -> None:
-    """Write a contact sheet, each picture with its caption.
-
-    Args:
-        images: the images, perhaps of different sizes.
-        captions: the text under each: its sample's number, say.
-        out: the file, whose name says of which format it is.
-        first: see `channels_first`.
+    """Write a contact sheet of images, perhaps of different sizes; the file's name says of which format it is.
 
     Raises:
         OptionError: if Pillow is not installed, or writes no pictures of such a name.

@@ -176,10 +176,8 @@ class Volume:
 def volumes_of(files: Iterable[tuple[str, int]], number: Callable[[str], str | None], tree: Tree) -> tuple[Volume, ...]:
     """The mounts that files are on, those with the most files first.
 
-    Args:
-        files: for each the folder that it is in, without links, and its bytes.
-        number: gives ``major:minor`` of the device of a path, or None.
-        tree: where the mount table and sysfs are.
+    `files` has for each the folder that it is in, without links, and its bytes; `number` gives ``major:minor`` of the
+    device of a path, or None.
     """
     folders: dict[str, list[int]] = {}
     for folder, nbytes in files:
