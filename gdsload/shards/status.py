@@ -35,6 +35,26 @@ def is_absent(error: OSError) -> bool:
     return error.errno in _ABSENT
 
 
+def is_there(path: str) -> bool:
+    """Return whether anything is at a path, a link to nothing too; `os.path.lexists` says no if it cannot be known.
+
+    Raises:
+        OSError: if it cannot be known.
+    """
+    try:
+        os.lstat(path)
+    except OSError as error:
+        if is_absent(error):
+            return False
+        raise
+    return True
+
+
+def remedy_for(error: OSError | MemoryError) -> str:
+    """What to do about something that the system refuses."""
+    return _REMEDIES.get(_code(error), _OTHER_REMEDY)
+
+
 def read_error(
     what: str, error: OSError | MemoryError, path: str, remedy: str | None = None, *, offset: int | None = None
 ) -> ReadError:
@@ -63,7 +83,7 @@ def _code(error: OSError | MemoryError) -> int:
 
 def _named(kind: type[_Named], what: str, error: OSError | MemoryError, path: str, remedy: str | None) -> _Named:
     code = _code(error)
-    found = kind(f"{what}: {os.strerror(code)}", file=path, remedy=remedy or _REMEDIES.get(code, _OTHER_REMEDY))
+    found = kind(f"{what}: {os.strerror(code)}", file=path, remedy=remedy or remedy_for(error))
     found.errno = code
     return found
 
