@@ -209,7 +209,7 @@ def _beside(path: str) -> str:
     with suppress(OSError):
         if near := get_close_matches(name, islice(os.listdir(folder), _NAMES_LOOKED_AT), 1):
             return f"In {folder} is {near[0]!r}."
-    return f"A path that does not begin with {os.sep} begins in the working folder, {absolute('.')}."
+    return "Pass the path of what is to be converted."
 
 
 def _unknown(path: str) -> str:

@@ -66,7 +66,7 @@ class LoaderStats(Observer):
     Attributes:
         batches: batches handed out.
         samples: samples handed out.
-        ready: batches that were there when they were asked for.
+        ready: batches that were there when they were asked for; those of a group count as its first one does.
         groups: groups of batches that were made, ahead of the consumer.
         retries: groups that could not be made at once, and were tried batch by batch.
         host_wait_s: seconds that the consumer's thread waited for a batch. A GPU may have had work meanwhile: whether
@@ -193,7 +193,7 @@ class LoaderStats(Observer):
 
     @property
     def ready_share(self) -> float:
-        """Share of the batches that were there when they were asked for, 0 to 1."""
+        """Share of the batches that were there when they were asked for, 0 to 1; see `ready`."""
         return self.ready / self.batches if self.batches else 0.0
 
     @property

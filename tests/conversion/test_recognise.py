@@ -256,7 +256,7 @@ class TestSeveralPaths:
 
     def test_a_similar_name_is_named(self, tmp_path):
         (tmp_path / "pictures").mkdir()
-        for name, remedy in (("pictuers", "is 'pictures'"), ("zzz", "begins in the working folder")):
+        for name, remedy in (("pictuers", "is 'pictures'"), ("zzz", "Pass the path of")):
             with pytest.raises(gdsload.DatasetNotFoundError, match=f"{name}: there is nothing.*{remedy}"):
                 gdsload.convert(tmp_path / name, tmp_path / "out")
 

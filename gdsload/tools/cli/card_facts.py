@@ -21,7 +21,7 @@ from gdsload.shards.format.metadata import class_names
 from gdsload.shards.local_files import open_regular
 from gdsload.shards.page_cache import is_resident
 from gdsload.shards.reads import PAGE_BYTES
-from gdsload.tools.cli.picks import SEED, drawn, label_field, labels_of
+from gdsload.tools.cli.samples import SEED, drawn, label_field, labels_of
 
 if TYPE_CHECKING:
     import torch
@@ -42,16 +42,9 @@ _TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Some numbers: the least, greatest and mean of those that are finite, how many are not, and a histogram.
+    """Some numbers: how many there are, the least, greatest and mean of those that are finite, and how many are not.
 
-    Attributes:
-        count: how many numbers there are.
-        least: the least.
-        greatest: the greatest.
-        mean: their mean.
-        nan: how many are NaN.
-        infinite: how many are infinite.
-        bars: how many are in each of the equally wide bins from `least` to `greatest`.
+    `bars` has how many are in each of the equally wide bins from `least` to `greatest`.
     """
 
     count: int
@@ -85,8 +78,6 @@ class FieldFacts:
     """One field.
 
     Attributes:
-        name: its name.
-        field: its type and shape.
         nbytes: bytes of all its samples; estimated where the lengths of all samples were not read.
         values: its numbers, of the samples that were drawn; None for texts, bytes, images and complex numbers.
         lengths: of a ragged field.
@@ -105,13 +96,7 @@ class FieldFacts:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """The classes of a field of labels.
-
-    Attributes:
-        name: the field's.
-        counts: for each class its name, and how many samples it has, in order of the classes' numbers.
-        samples: how many samples were counted.
-    """
+    """The classes of a field of labels, in order of their numbers: the name of each, and how many samples have it."""
 
     name: str
     counts: tuple[tuple[str, int], ...]

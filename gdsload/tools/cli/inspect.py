@@ -12,17 +12,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gdsload.errors import OptionError
-from gdsload.loader.described import HEADINGS, field_rows
+from gdsload.loader.described import HEADINGS, field_rows, table
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.picks import PICKS, pick_samples
-from gdsload.tools.cli.samples import caption, facts, lines, metadata_lines
-from gdsload.tools.cli.terminal import Bar, plain, say, say_wrapped, table, terminal_width
+from gdsload.tools.cli.samples import PICKS, facts, lines, metadata_lines, pick_samples
+from gdsload.tools.cli.terminal import Bar, plain, say, say_wrapped, terminal_width
 from gdsload.tools.cli.usage import Commands, Parser, as_count
 from gdsload.tools.cli.whole_file import write_whole
 
 if TYPE_CHECKING:
     from gdsload.shards.catalog import Catalog
-    from gdsload.tools.doctor.volumes import Volume
+    from gdsload.tools.doctor.block import Volume
 
 _PICTURES = 16
 _EXAMPLES = """
@@ -92,7 +91,8 @@ def _sample(chosen: argparse.Namespace) -> int:
     sample = ShardDataset(chosen.path)[chosen.sample]
     if chosen.json:
         say(json.dumps(facts(sample), indent=1))
-    for line in [] if chosen.json else lines(sample):
+        return 0
+    for line in lines(sample):
         say_wrapped(line, rest="    ")
     return 0
 
@@ -124,7 +124,7 @@ def _show(found: Catalog, shards: int) -> None:
 
 def _sheet(chosen: argparse.Namespace) -> int:
     from gdsload.loader.dataset import ShardDataset
-    from gdsload.tools.cli.sheet import channels_first, pixels, save_sheet
+    from gdsload.tools.cli.sheet import channels_first, picture_of, save_sheet
 
     out: str = chosen.out or "sheet.png"
     _refuse_what_is_there(out, "--out", chosen)
@@ -137,20 +137,16 @@ def _sheet(chosen: argparse.Namespace) -> int:
     how = chosen.pick or ("random" if chosen.sample is None else "first")
     count = _PICTURES if chosen.count is None else chosen.count
     numbers = pick_samples(dataset, how, count, first=chosen.sample or 0)
-    samples = [(number, dataset[number]) for number in numbers]
-    images = [
-        (number, image, caption(dataset.metadata, sample, number))
-        for number, sample in samples
-        if (image := pixels(sample[chosen.image], f"{dataset.path}, sample {number}")).numel()
-    ]
-    if not images:
+    found = ((number, *picture_of(dataset, chosen.image, number)) for number in numbers)
+    shown = [(number, image, said) for number, image, said in found if image.numel()]
+    if not shown:
         raise OptionError("there is no picture to show", file=dataset.path)
-    save_sheet([image for _, image, _ in images], [said for _, _, said in images], out, first=first)
+    save_sheet([image for _, image, _ in shown], [said for _, _, said in shown], out, first=first)
     which = {
         "random": "drawn at random", "class": "drawn at random of each class",
-        "first": f"samples {images[0][0]} to {images[-1][0]}",
+        "first": f"samples {shown[0][0]} to {shown[-1][0]}",
     }  # fmt: skip
-    say(f"{out}: {counted(len(images), 'picture')}, {which[how]}")
+    say(f"{out}: {counted(len(shown), 'picture')}, {which[how]}")
     return 0
 
 

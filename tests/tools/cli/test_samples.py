@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import gdsload
-from gdsload.tools.cli.picks import pick_samples
-from gdsload.tools.cli.samples import facts, lines
+from gdsload.tools.cli.samples import facts, lines, pick_samples
 from gdsload.tools.cli.sheet import as_picture
 
 
