@@ -53,7 +53,9 @@ def _from_text(text: str, annotation: Any = Any) -> Any:
     """A value as JSON writes it, or else the text; where lists or mappings are wanted, `a,b` and `a=int,b=str`, too."""
     with suppress(ValueError):
         found = json.loads(text)
-        if isinstance(found, str | list | dict) or not _is_of_words(annotation):
+        # An option that is a text, or several, is no number: ``--prefix 1``.
+        of_words = all(one in (str, type(None)) or _takes(one, Sequence) for one in _choices(annotation))
+        if isinstance(found, str | list | dict) or not of_words:
             return found
     words = [word for word in text.split(",") if word]
     if _takes(annotation, Mapping) and "=" in text and all("=" in word for word in words):
@@ -72,11 +74,6 @@ def as_pairs(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE,...")
     return found
-
-
-def _is_of_words(annotation: Any) -> bool:
-    """Return whether an option is a text or several: ``--prefix 1`` is no number."""
-    return all(one in (str, type(None)) or _takes(one, Sequence) for one in _choices(annotation))
 
 
 def _of_texts(annotation: Any) -> bool:
@@ -119,13 +116,10 @@ class HelpSource(argparse.Action):
 def _kinds() -> Iterator[str]:
     yield "kinds:"
     for kind in KINDS:
-        yield from entry(kind, _summary(kind), 15)
+        said = (inspect.getdoc(source_class("", kind)[1]) or kind).partition("\n")[0]
+        yield from entry(kind, said.replace("`", ""), 15)
     yield ""
     yield "`gdsload convert --help-source KIND` has the options of a kind."
-
-
-def _summary(kind: str) -> str:
-    return (inspect.getdoc(source_class("", kind)[1]) or kind).partition("\n")[0].replace("`", "")
 
 
 def _described(kind: str) -> Iterator[str]:

@@ -56,7 +56,8 @@ def entry(name: str, said: str, second: int = _SECOND) -> list[str]:
 
 def _fitted(line: str, width: int) -> list[str]:
     """A line of a description or of examples, as lines of a width. Commands stay such that they can be pasted."""
-    second = _second_column(line)
+    columns = _COLUMNS.match(line)
+    second = columns.end() if columns else 0  # where an explanation, and its continuation, begins
     left, right = line[:second].rstrip() or line, line[second:] if second else ""
     if not left.lstrip().startswith("gdsload "):
         return wrapped(line, width, rest=" " * second) or [""]
@@ -69,12 +70,6 @@ def _fitted(line: str, width: int) -> list[str]:
     words = re.sub(r"(--\S+) (?!-)", "\\1\N{NO-BREAK SPACE}", left)  # an option's value stays beside it
     lines = [one.replace("\N{NO-BREAK SPACE}", " ") for one in wrapped(words, width - 2, rest=" " * 6)]
     return [*(f"{one} \\" for one in lines[:-1]), lines[-1]]
-
-
-def _second_column(line: str) -> int:
-    """The place where a line's second column, and its continuation, begins; 0 if the line is a sentence."""
-    found = _COLUMNS.match(line)
-    return found.end() if found else 0
 
 
 class Parser(argparse.ArgumentParser):

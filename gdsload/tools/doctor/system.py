@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from gdsload.system.probe import CufileProbe, ask_cufile
 from gdsload.system.probe.process import END_WITH_PARENT, answer_of, module_command, module_environment, run_bounded
@@ -23,6 +24,7 @@ MODULES = {"cupy": "cupy", "kvikio": "kvikio", "cuda-bindings": "cuda.bindings"}
 """Optional packages by their common names, with the module of each."""
 _DISTRIBUTIONS = ("cupy", "kvikio", "cuda-bindings", "cuda_bindings", "nvidia-cufile", "libkvikio")
 _IMPORT_TIMEOUT_S = 20.0
+_probe = partial(ask_cufile, despite_bugs=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +76,6 @@ def _import_error(name: str) -> str:
     if ran.code == 0:
         return ""
     return ran.errors.strip().rpartition("\n")[2][:300] or f"the import ended with {ran.code}"
-
-
-def _probe(file: str, device: str, timeout_s: float) -> CufileProbe:
-    return ask_cufile(file, device, timeout_s, despite_bugs=True)
 
 
 def device_number(path: str) -> str | None:
