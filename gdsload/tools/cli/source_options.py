@@ -6,7 +6,6 @@ import argparse
 import inspect
 import json
 import re
-import sys
 import textwrap
 import types
 import typing
@@ -17,8 +16,8 @@ from typing import Any
 
 from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import KINDS, source_class
-from gdsload.tools.cli.terminal import paint, say, wrapped
-from gdsload.tools.cli.usage import Parser, entry, flags, help_width, meant
+from gdsload.tools.cli.terminal import wrapped
+from gdsload.tools.cli.usage import Parser, entry, flags, help_width, meant, say_help
 
 _PREFIX = "source:"
 _ENTRY = re.compile(r"^(\*{0,2}\w+): ?(.*)$")
@@ -107,9 +106,7 @@ class HelpSource(argparse.Action):
         """Print it, and end."""
         if values is not None and values not in KINDS:
             parser.error(f"there is no kind {values!r}. {meant(values, KINDS)}There are {', '.join(KINDS)}")
-        for line in _kinds() if values is None else _described(values):
-            heading = line.endswith(":") and not line.startswith(" ")
-            say(paint(line, "bold", sys.stdout) if heading else line)
+        say_help(_kinds() if values is None else _described(values))
         parser.exit()
 
 

@@ -86,10 +86,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def print_help(self, file: Any = None) -> None:
-        """Show the help, its headings in bold on a terminal."""
-        for line in self.format_help().rstrip().splitlines():
-            heading = line.endswith(":") and not line.startswith(" ")
-            say(paint(line, "bold", file or sys.stdout) if heading else line, file)  # stdout changes if a pipe closes
+        """Show the help; see `say_help`."""
+        say_help(self.format_help().rstrip().splitlines(), file)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print argparse's own messages, such as the version, like all others."""
@@ -117,6 +115,13 @@ class Parser(argparse.ArgumentParser):
         others = ", `--help-source KIND` those of a kind" if "--help-source" in flags(self) else ""
         show_usage(f"{self.prog} has no option {name}", f"{hint}`{self.prog} --help` lists its options{others}.")
         sys.exit(2)
+
+
+def say_help(lines: Iterable[str], file: Any = None) -> None:
+    """Show lines of help, headings in bold on a terminal."""
+    for line in lines:
+        heading = line.endswith(":") and not line.startswith(" ")
+        say(paint(line, "bold", file or sys.stdout) if heading else line, file)  # stdout changes if a pipe closes
 
 
 def flags(parser: argparse.ArgumentParser) -> list[str]:

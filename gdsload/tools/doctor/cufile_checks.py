@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from gdsload.system.probe.tree import Tree
@@ -70,7 +69,9 @@ def _loaded(context: Context) -> tuple[str, str]:
 
 def system_libraries(context: Context) -> Finding:
     """The libraries that cuFile loads when it opens: without them it does not know drives and mounts."""
-    missing = missing_libraries(context.system.tree, _LIBRARIES)
+    tree = context.system.tree
+    places = {name: [*(f"{folder}/{name}" for folder in _IN_SYSTEM), *_cached(tree, name)] for name in _LIBRARIES}
+    missing = [name for name, paths in places.items() if not any(map(tree.exists, paths))]
     if not missing:
         return ok(f"{' and '.join(_LIBRARIES)} are there", missing=[])
     install = "apt-get install -y libudev1 libmount1 || dnf install -y systemd-libs libmount"
@@ -206,15 +207,6 @@ def find_libraries(system: System) -> list[tuple[str, str]]:
             versions = [match[1] for name in named if (match := _VERSION.fullmatch(name))]
             found[real] = path, versions[0] if versions else ""
     return list(found.values())
-
-
-def missing_libraries(tree: Tree, names: Sequence[str]) -> list[str]:
-    """Those of some libraries of the system that a loader would not find, such as ``libudev.so.1``."""
-    return [
-        name
-        for name in names
-        if not any(map(tree.exists, [*(f"{folder}/{name}" for folder in _IN_SYSTEM), *_cached(tree, name)]))
-    ]
 
 
 def _cached(tree: Tree, name: str) -> list[str]:
