@@ -39,7 +39,9 @@ class TorchBuild:
 def _torch_build() -> TorchBuild:
     """Read from the file that its build wrote: importing torch takes more time than all the checks."""
     spec = importlib.util.find_spec("torch")
-    with open(os.path.join(os.path.dirname(str(spec and spec.origin)), "version.py"), encoding="utf-8") as file:
+    if spec is None or not spec.origin:  # else a file of the working folder would be read
+        return TorchBuild("", "", "")
+    with open(os.path.join(os.path.dirname(spec.origin), "version.py"), encoding="utf-8") as file:
         found = dict(re.findall(r"^(\w+)(?:\s*:[^=]*)?\s*=\s*'([^']*)'", file.read(), re.MULTILINE))
     kinds = [kind for kind in ("hip", "cuda", "xpu") if found.get(kind)]
     other = "mps" if sys.platform == "darwin" else ""
