@@ -132,7 +132,8 @@ def _described(kind: str) -> Iterator[str]:
         default = parameter.default
         value = default if isinstance(default, str) else json.dumps(default, default=str)
         shown = "" if default in (None, inspect.Parameter.empty) else f" (default: {value})"
-        said = (arguments.get(name) or shared.get(name, "")).rstrip(".").replace("None: ", "without it: ") + shown
+        said = (arguments.get(name) or shared.get(name, "")).rstrip(".").replace(". None: ", ". Without it: ")
+        said = said.replace("None: ", "without it: ") + shown
         flag = f"--{name.replace('_', '-')}"
         flag += "" if _takes(parameter.annotation, bool) else f" {name.upper()}"
         yield from entry(flag, said)
