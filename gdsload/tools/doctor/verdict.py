@@ -62,7 +62,7 @@ def _way(name: WayName, known: dict[str, Finding], common: list[Finding]) -> Way
 
 
 def script(ways: Iterable[Way], others: Iterable[Finding] = ()) -> list[str]:
-    """A shell script: the steps of the nearest way, then those of other findings; the other way's are comments.
+    """A shell script: the remedies of other findings, then the steps of the nearest way; the other way's are comments.
 
     A command of several steps, such as a reboot, stands at the last of them.
     """
