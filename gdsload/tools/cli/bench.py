@@ -23,7 +23,7 @@ from gdsload.system.units import parse_bytes
 from gdsload.tools.cli.faults import show_note
 from gdsload.tools.cli.terminal import Bar, page_width, paint, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, as_count, as_seconds, meant
-from gdsload.tools.cli.whole_file import write_whole
+from gdsload.tools.cli.whole_file import refuse_unwritable, write_whole
 
 if TYPE_CHECKING:
     from gdsload.tools.bench import BenchPlan
@@ -199,6 +199,7 @@ def _check(chosen: argparse.Namespace) -> None:
             raise OptionError(f"--html: {chosen.html} is a folder", remedy="Name a file in it.")
         if not os.path.isdir(os.path.dirname(chosen.html) or "."):
             raise OptionError(f"--html: {chosen.html} is in no folder that exists", remedy="Make the folder first.")
+        refuse_unwritable(chosen.html, "page")
 
 
 @contextmanager
