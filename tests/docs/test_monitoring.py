@@ -48,9 +48,7 @@ def test_the_diagnosis_and_the_headspace(run, capsys):
 
 def test_loggers_of_scalars(run):
     found = []
-    run("What limits the loop")["writer"] = type(
-        "", (), {"add_scalar": lambda _, *given: found.append(given)}
-    )()
+    run("What limits the loop")["writer"] = type("", (), {"add_scalar": lambda _, *given: found.append(given)})()
     run("TensorBoard, Weights & Biases, MLflow")
     assert ("gdsload/bytes/host", 2 * 640 * 8, 79) not in found  # every hundredth step
     assert {"gdsload/ready_share", "gdsload/next_p99_s", "gdsload/bytes/host"} <= {name for name, _, _ in found}

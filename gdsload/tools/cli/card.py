@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from gdsload.loader.dataset import ShardDataset
 
 _PICTURES, _SMALL, _LARGE, _LEAST = 24, 64, 192, 8
-"""How many pictures there are of a field; pixels of their longer side up to which they are enlarged, and above which
-they are reduced; and pixels of the shorter side below which something is no picture."""
+"""Number of images per field; the longer side in pixels up to which images are enlarged, and above which they are
+reduced; and the least shorter side of an image."""
 _FIELDS_OF_PICTURES = 2
 
 
 def make_card(dataset: ShardDataset) -> str:
-    """The card of a dataset, as an HTML page of one file.
+    """The card of a dataset, as one HTML page.
 
     Raises:
         GdsloadError: if samples cannot be read.
     """
-    cached = cached_share(dataset)  # first, as what follows reads
+    cached = cached_share(dataset)  # first, since the rest reads samples
     fields, looked_at = field_facts(dataset)
     names = [name for name in dataset.schema if _has_pictures(dataset, name)][:_FIELDS_OF_PICTURES]
     found = [(name, list(_thumbnails(dataset, name))) for name in names]
@@ -43,7 +43,7 @@ def make_card(dataset: ShardDataset) -> str:
 
 
 def _has_pictures(dataset: ShardDataset, name: str) -> bool:
-    """Return whether a field looks like one of pictures, and not of other matrices."""
+    """Return whether a field probably contains images, and not other matrices."""
     field = dataset.schema[name]
     try:
         first = channels_first(name, field)
@@ -57,7 +57,7 @@ def _has_pictures(dataset: ShardDataset, name: str) -> bool:
 
 
 def _thumbnails(dataset: ShardDataset, name: str) -> Iterator[tuple[str, str, bool]]:
-    """Pictures of some samples as addresses that hold them, with their captions; none where Pillow is missing."""
+    """Images of random samples as data addresses, with their captions; none without Pillow."""
     try:
         from PIL import Image
     except ImportError:
@@ -66,11 +66,11 @@ def _thumbnails(dataset: ShardDataset, name: str) -> Iterator[tuple[str, str, bo
     wanted = list(dict.fromkeys([name, *(one for one in class_names(dataset.metadata) if one in dataset.schema)]))
     found = []
     for number in drawn(len(dataset), _PICTURES):
-        # Not the whole sample, which may be large. Of a ragged field, too, the first item is the values.
+        # Not the whole sample, which may be large. The first item of a ragged field is its values.
         sample = {one: values[0] for one, values in dataset.read_batch([number], fields=wanted).items()}
         try:
             found.append((pixels(sample[name], dataset.path), caption(dataset.metadata, sample, number)))
-        except FormatError:  # a damaged one has no picture; `gdsload verify --deep` names it
+        except FormatError:  # a damaged image is left out; `gdsload verify --deep` names it
             continue
     limits = value_limits([image for image, _ in found if image.dtype != torch.uint8])
     for image, said in found:

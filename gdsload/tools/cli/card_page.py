@@ -1,4 +1,4 @@
-"""The dataset card as one HTML page: no scripts, no other files, light and dark, for phones and screens alike."""
+"""The dataset card as one HTML page without scripts or other files, for light and dark mode and small screens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gdsload.tools.cli.card_facts import Classes, FieldFacts, Lengths, Spread
 
 _MOST_CLASSES = 40
-"""Classes with a bar; of more, the largest and the smallest have one."""
+"""The most classes that are shown; if there are more, only the largest and the smallest are."""
 _WIDTH, _HEIGHT = 240, 44
 _STYLE = """
 * { box-sizing: border-box }
@@ -64,24 +64,24 @@ def card_page(
     cached: float | None,
     pictures: Sequence[tuple[str, Sequence[tuple[str, str, bool]]]],
 ) -> str:
-    """The page.
+    """The dataset card as HTML.
 
     Args:
         dataset: the dataset.
         fields: the facts of each field.
         classes: its classes, if it has any.
-        looked_at: how many samples the values of fields are of.
-        cached: the share of it that is in the page cache, if that is known.
-        pictures: for each field of pictures its name, and of each picture its address, its caption, and whether it is
-            so small that its pixels should be seen.
+        looked_at: number of samples that the values of fields were read from.
+        cached: the share of the dataset that is in the page cache; None if unknown.
+        pictures: the name of each image field, with address and caption of each image, and whether it is so small that
+            it should be shown with visible pixels.
     """
     name = plain(dataset.path.rstrip("/").rpartition("/")[2] or dataset.path)
     lines = [*_head(dataset, name, cached), "<h2>Fields</h2>", *_fields(dataset, fields, classes, looked_at)]
     lines += _classes(classes) if classes else []
     for field, found in pictures:
-        drawn = f'<p class="soft">Shown are {_which(len(found), dataset)}.</p>'
+        drawn = f'<p class="soft">Of {_which(len(found), dataset)}.</p>'
         lines += [
-            f"<h2>Pictures: {_text(field)}</h2>",
+            f"<h2>Images: {_text(field)}</h2>",
             drawn,
             '<div class="pictures">',
             *map(_picture, found),
@@ -96,18 +96,18 @@ def card_page(
 
 
 def _text(text: str) -> str:
-    """Text of a dataset, which is never taken for markup."""
+    """Escape text of a dataset, so that it is never markup."""
     return escape(plain(text))
 
 
 def _block(text: str) -> str:
-    """Such text in its lines."""
+    """Escape text of several lines."""
     return f"<pre>{escape(chr(10).join(map(plain, text.splitlines())))}</pre>"
 
 
 def _which(count: int, dataset: ShardDataset) -> str:
-    """The samples that something is said of, in words."""
-    return f"all {count} samples" if count == len(dataset) else f"{counted(count, 'sample')}, drawn at random"
+    """A description of the samples that were used."""
+    return f"all {count} samples" if count == len(dataset) else f"{count} random sample{'s' * (count != 1)}"
 
 
 def _head(dataset: ShardDataset, name: str, cached: float | None) -> Iterator[str]:
@@ -130,7 +130,7 @@ def _head(dataset: ShardDataset, name: str, cached: float | None) -> Iterator[st
 def _fields(
     dataset: ShardDataset, fields: Sequence[FieldFacts], classes: Classes | None, looked_at: int
 ) -> Iterator[str]:
-    yield f'<p class="soft">Values are those of {_which(looked_at, dataset)}.</p>'
+    yield f'<p class="soft">Values are from {_which(looked_at, dataset)}.</p>'
     yield '<div class="fields">'
     for one in fields:
         yield f"<section><h3>{_text(one.name)}</h3>"
@@ -143,8 +143,8 @@ def _fields(
         if one.lengths:
             yield from _lengths(one.lengths, "bytes" if one.field.is_string else "rows")
             if one.lengths.padding_to_longest and not one.field.is_string:
-                yield f'<p class="soft">Padded to the longest of all, {one.lengths.padding_to_longest:.0%} is padding; '
-                yield f"to the longest of a batch of 64, {one.lengths.padding:.0%}.</p>"
+                yield f'<p class="soft">Padding is {one.lengths.padding_to_longest:.0%} if all samples are padded to '
+                yield f"the longest one, and {one.lengths.padding:.0%} in batches of 64.</p>"
         yield "</section>"
     yield "</div>"
 
@@ -192,12 +192,12 @@ def _classes(found: Classes) -> Iterator[str]:
     if empty:
         names = ", ".join(empty[:10]) + (f" and {len(empty) - 10} more" if len(empty) > 10 else "")
         said.append(f"{len(empty)} without samples: {names}")
-    yield f'<p class="soft">{_text("; ".join(said))}. Counted are {found.samples} samples.</p>'
+    yield f'<p class="soft">{_text("; ".join(said))}. Counted in {found.samples} samples.</p>'
     shown = there
     if len(shown) > _MOST_CLASSES:
         shown = sorted(shown, key=lambda one: -one[1])
         shown = [*shown[: _MOST_CLASSES * 3 // 4], *shown[-_MOST_CLASSES // 4 :]]
-        yield f'<p class="soft">The {_MOST_CLASSES * 3 // 4} largest, and the {_MOST_CLASSES // 4} smallest:</p>'
+        yield f'<p class="soft">The {_MOST_CLASSES * 3 // 4} largest and the {_MOST_CLASSES // 4} smallest classes:</p>'
     top = max((count for _, count in shown), default=0) or 1
     yield '<table class="classes">'
     for name, count in shown:
@@ -223,4 +223,5 @@ def _code(dataset: ShardDataset) -> str:
 
 def _foot() -> str:
     now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    return f'<footer class="soft">Made by <code>gdsload inspect --html</code>, gdsload {__version__}, {now}.</footer>'
+    by = f"<code>gdsload inspect --html</code>, gdsload {__version__}, {now}"
+    return f'<footer class="soft">Written by {by}.</footer>'

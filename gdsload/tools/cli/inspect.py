@@ -37,8 +37,8 @@ def add_to(commands: Commands[Parser]) -> None:
     parser = commands.add_parser(
         "inspect", help="show a dataset's fields, shards, counts and sizes", example=_EXAMPLES,
         usage="gdsload inspect PATH [options]",
-        description="Show a dataset's fields, shards, counts and sizes; or a sample; or pictures of some samples; "
-        "or write all of it as a page.",
+        description="Show a dataset's fields, shards, counts and sizes; or a sample; or images of some samples; "
+        "or write the dataset card, an HTML page.",
     )  # fmt: skip
     or_none = partial(as_count, at_least=0)
     parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
@@ -48,14 +48,14 @@ def add_to(commands: Commands[Parser]) -> None:
         "--shards", type=or_none, default=10, metavar="N", help="list at most N shards (default: %(default)s)"
     )
     parser.add_argument(
-        "--sample", type=int, metavar="N", help="show this sample; -1 is the last one; with --image: the first"
+        "--sample", type=int, metavar="N", help="show this sample; -1 is the last one; with --image: start here"
     )
-    form.add_argument("--html", metavar="FILE", help="write a page: fields, classes, lengths, pictures and texts")
-    form.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field")
+    form.add_argument("--html", metavar="FILE", help="write the dataset card: fields, classes, lengths, images, texts")
+    form.add_argument("--image", metavar="FIELD", help="write a contact sheet of this field")
     parser.add_argument(
-        "--pick", choices=PICKS, help="samples on it: at random, the first, or of each class (default: random)"
+        "--pick", choices=PICKS, help="samples on the sheet: random, the first, or of each class (default: random)"
     )
-    parser.add_argument("--count", type=or_none, default=16, metavar="N", help="pictures on it (default: %(default)s)")
+    parser.add_argument("--count", type=or_none, default=16, metavar="N", help="images on it (default: %(default)s)")
     parser.add_argument(
         "--out", metavar="FILE", help="where it goes, by its name PNG, JPEG or other (default: sheet.png)"
     )
@@ -94,7 +94,7 @@ def _sample(chosen: argparse.Namespace) -> int:
 
 
 def _show(found: Catalog, shards: int) -> None:
-    """Show the dataset, with at most so many shards by name."""
+    """Show the dataset, with the names of at most `shards` shards."""
     say(plain(found.path))
     count = f"{counted(found.samples, 'sample')} in {counted(len(found.sources), 'shard')}"
     say(f"{count}, {format_bytes(found.num_bytes)}")
@@ -142,10 +142,10 @@ def _sheet(chosen: argparse.Namespace) -> int:
         raise OptionError("there is no picture to show", file=dataset.path)
     save_sheet([image for _, image, _ in images], [said for _, _, said in images], out, first=first)
     which = {
-        "random": "drawn at random", "class": "drawn at random of each class",
+        "random": "random samples", "class": "random samples of each class",
         "first": f"samples {images[0][0]} to {images[-1][0]}",
     }  # fmt: skip
-    say(f"{out}: {counted(len(images), 'picture')}, {which[how]}")
+    say(f"{out}: {counted(len(images), 'image')}, {which[how]}")
     return 0
 
 
@@ -157,20 +157,20 @@ def _card(chosen: argparse.Namespace) -> int:
         from gdsload.loader.dataset import ShardDataset
         from gdsload.tools.cli.card import make_card
 
-        bar.say("looking at the samples…")
+        bar.say("reading samples…")
         page = make_card(ShardDataset(chosen.path))
     try:
         with open(out, "w", encoding="utf-8") as file:
             file.write(page)
     except OSError as error:
         raise WriteError(f"the page cannot be written: {error.strerror}", file=out) from error
-    say(f"{out}: {format_bytes(len(page.encode()))}, to be opened in a browser")
+    say(f"{out}: {format_bytes(len(page.encode()))}; open it in a browser")
     return 0
 
 
 def _refuse_what_is_there(out: str, flag: str, chosen: argparse.Namespace) -> None:
     if os.path.lexists(out) and not chosen.overwrite:
-        raise OptionError("there is a file already", file=out, remedy=f"Pass another {flag}, or --overwrite.")
+        raise OptionError("the file already exists", file=out, remedy=f"Pass another {flag}, or --overwrite.")
 
 
 def _tree(found: Catalog) -> dict[str, object]:
@@ -207,7 +207,7 @@ def _drive(volume: Volume) -> tuple[str, str, str]:
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table; where a terminal is too narrow for it, each row in two lines."""
+    """Print a table; if the terminal is too narrow, print each row in two lines."""
     lines, width = table(rows), terminal_width(sys.stdout)
     if width is not None and max(map(len, lines)) > width:
         lines = [line for name, *more in rows[1:] for line in (name, f"  {' · '.join(more)}")]

@@ -88,7 +88,7 @@ def _line(found: dict[str, Any]) -> str:
 
 
 def short(value: Any) -> str:
-    """A number with four digits at most, if it is no whole one."""
+    """A number with at most four digits, unless it is a whole number."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

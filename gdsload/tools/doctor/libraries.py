@@ -1,4 +1,4 @@
-"""The paths of libcufile and of the libraries that it loads itself, found without loading anything."""
+"""The search for libcufile, and for the libraries that it loads, without loading any of them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _VERSION = re.compile(r"(?:libcufile\.so\.|nvidia[_-]cufile(?:[_-]cu\d+)?-)(\d+\
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A libcufile on disk; its version as its file's or its package's name gives it, or empty."""
+    """A libcufile on disk, with its version from the name of its file or package, or empty."""
 
     path: str
     version: str
 
 
 def find_libraries(tree: Tree, environ: Mapping[str, str], site_folders: Sequence[str]) -> list[Library]:
-    """Every libcufile in the places that loaders search, in about the order in which cuda-bindings does."""
+    """Every libcufile in the folders that loaders search, in about the order of cuda-bindings."""
     sites = [site for site in site_folders if site.startswith("/")]
     cudas = [environ.get("CUDA_HOME"), environ.get("CUDA_PATH")]
     cudas += [f"/usr/local/{name}" for name in tree.names("/usr/local") if name.startswith("cuda")]
@@ -48,7 +48,7 @@ def find_libraries(tree: Tree, environ: Mapping[str, str], site_folders: Sequenc
 
 
 def missing_libraries(tree: Tree, names: Sequence[str]) -> list[str]:
-    """Those of some libraries of the system that a loader would not find, such as ``libudev.so.1``."""
+    """The names, such as ``libudev.so.1``, of the system libraries that a loader would not find."""
     return [
         name
         for name in names
@@ -57,6 +57,6 @@ def missing_libraries(tree: Tree, names: Sequence[str]) -> list[str]:
 
 
 def _cached(tree: Tree, name: str) -> list[str]:
-    """The paths that the linker's cache has for a library: a table of strings is all that matters of its format."""
+    """The paths of a library in the linker's cache, whose format contains a table of strings."""
     paths = map(os.fsdecode, (tree.data("/etc/ld.so.cache", 16 * 2**20) or b"").split(b"\0"))
     return [path for path in paths if path.startswith("/") and path.endswith(f"/{name}")]

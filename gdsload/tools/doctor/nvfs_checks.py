@@ -1,4 +1,4 @@
-"""The conditions of DMA through the kernel module nvidia-fs, each by itself.
+"""The requirements of DMA through the kernel module nvidia-fs, one check each.
 
 From NVIDIA's GPUDirect Storage troubleshooting guide, release notes, and the source of nvidia-fs.
 """
@@ -32,7 +32,7 @@ def driver(context: Context) -> Finding:
     if not version:
         return condition(context, None, "the NVIDIA driver's version is not known")
     kind = "open" if is_open else "proprietary"
-    return condition(context, is_open, f"the NVIDIA driver {version} is the {kind} one", OPEN_DRIVER)
+    return condition(context, is_open, f"the NVIDIA driver {version} has the {kind} kernel module", OPEN_DRIVER)
 
 
 def module(context: Context) -> Finding:
@@ -46,7 +46,7 @@ def module(context: Context) -> Finding:
         return condition(context, True, f"nvidia-fs {version} is loaded", **evidence)
     if context.nvfs:
         line = _NODES[context.container or "docker"]
-        fix = Fix("Start the container with NVIDIA_GDS=enabled", "container", "a restart of it", (line,))
+        fix = Fix("Start the container with NVIDIA_GDS=enabled", "container", "a container restart", (line,))
         message = f"nvidia-fs {version} is loaded, but there is no /dev/nvidia-fs0 here"
         return condition(context, False, message, fix, **evidence)
     install = "sudo apt install nvidia-fs || sudo dnf install nvidia-fs  # from NVIDIA's CUDA repository"
@@ -59,7 +59,7 @@ def module(context: Context) -> Finding:
 def nvme(context: Context) -> Finding:
     """The nvme driver's hooks for nvidia-fs, which Linux' own nvme driver does not have."""
     if not any(block.kind == "nvme" for block in context.place.drives):
-        return condition(context, True, "there is no NVMe drive here, so its driver does not matter", patched=None)
+        return condition(context, True, "the data are not on NVMe, so its driver does not matter", patched=None)
     tree = context.system.tree
     modules = tree.text(f"{_FOLDER}/modules")
     registered = {line.partition(":")[0].strip() for line in (modules or "").splitlines()}
@@ -72,25 +72,25 @@ def nvme(context: Context) -> Finding:
         message = "the nvme driver has hooks for nvidia-fs, but is not registered with it (DOCA 26.01 misnames them)"
         return condition(context, False, message, _PATCHED, **evidence)
     if modules is not None or patched is False:
-        message = "the nvme driver is Linux' own, without hooks for nvidia-fs"
+        message = "the nvme driver is the kernel's own, without hooks for nvidia-fs"
         return condition(context, False, message, _PATCHED, **evidence)
     if patched:
         return condition(context, True, "the nvme driver has hooks for nvidia-fs", **evidence)
-    return condition(context, None, "whether the nvme driver has hooks for nvidia-fs cannot be read", **evidence)
+    return condition(context, None, "the nvme driver's hooks for nvidia-fs cannot be checked", **evidence)
 
 
 def bugs(context: Context) -> Finding:
-    """Known bugs of this nvidia-fs with this driver, by their versions alone."""
+    """Known bugs of this nvidia-fs with this driver, recognised by their versions."""
     bug = context.bug
     if not context.nvfs:
-        return info("nvidia-fs is not loaded, so it has no bug", hangs=False)
+        return info("nvidia-fs is not loaded", hangs=False)
     if bug is None:
-        hidden = "; DKMS's log, which a container does not see, has more" if context.container else ""
+        hidden = "; DKMS's log is not visible in a container" if context.container else ""
         return condition(context, True, f"no known bug of nvidia-fs with this driver{hidden}", hangs=False)
     fix = Fix(bug.remedy, "root", "a reboot if nvidia-fs is in use" if bug.hangs else "", bug.commands)
     if not bug.hangs:
         return condition(context, False, bug.what, fix, hangs=False)
-    return warning(bug.what, fix, hangs=True, fulfilled=False)  # also where the last reads were made by DMA
+    return warning(bug.what, fix, hangs=True, fulfilled=False)  # even if earlier reads used DMA
 
 
 CHECKS = (

@@ -69,7 +69,7 @@ def kernel_without_proc_modules(made: Made):
 @pytest.mark.parametrize(
     ("change", "check", "severity", "remedy"),
     [
-        (torch_for_the_cpu, "gpu.device", "error", "a torch for CUDA"),
+        (torch_for_the_cpu, "gpu.device", "error", "torch with CUDA"),
         (driver_that_hangs, "gpu.device", "error", ""),
         (lambda made: made.write("/proc/sys/kernel/osrelease", "5.15-microsoft-WSL2"), "machine.wsl", "warning", ""),
         (lambda made: made.write("/dev/dxg"), "machine.wsl", "warning", ""),
@@ -131,7 +131,7 @@ def test_cufile_is_not_asked_unless_wanted_nor_without_a_gpu(nvfs: Made, tmp_pat
 @pytest.mark.parametrize(
     ("text", "environ", "says"),
     [
-        ("{broken", {}, "no valid JSON"),
+        ("{broken", {}, "not valid JSON"),
         ('{"properties": {"force_compat_mode": true}}', {}, "forced"),
         ("{}", {"CUFILE_FORCE_COMPAT_MODE": "true"}, "forced"),
         (None, {"CUFILE_ENV_PATH_JSON": "/none.json"}, "cannot be read"),

@@ -64,7 +64,7 @@ def test_loaders_try_nothing_either(nvfs: Made, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(asking, "Tree", lambda: nvfs.system().tree)
     found = ask_cufile("/data/x", command=lambda *_: pytest.fail("a process was started"))
     assert found.status == "skipped"
-    assert "Build nvidia-fs again" in found.reason
+    assert "Rebuild nvidia-fs" in found.reason
     assert ask_cufile("/data/x", command=lambda *_: ["false"], despite_bugs=True).status == "garbage"
 
 
@@ -79,7 +79,7 @@ def test_loaders_try_nothing_either(nvfs: Made, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_the_variable_that_older_versions_read(nvfs: Made, version: str, severity: str, read: bool | None):
-    assert nvfs.findings()["cufile.variables"].message == "no variable of cuFile's is set"
+    assert nvfs.findings()["cufile.variables"].message == "no environment variable of cuFile is set"
     nvfs.environ |= {"CUFILE_ALLOW_COMPAT_MODE": "false", "CUFILE_NVTX": "1"}
     nvfs.probe = dataclasses.replace(nvfs.probe, version=version)
     finding = nvfs.findings()["cufile.variables"]
@@ -112,7 +112,7 @@ def unseen(made: Made) -> None:
 
 @pytest.mark.parametrize(
     ("change", "fulfilled", "says"),
-    [(unpatched, False, "Linux' own"), (misnamed, False, "DOCA 26.01"), (unseen, None, "cannot be read")],
+    [(unpatched, False, "kernel's own"), (misnamed, False, "DOCA 26.01"), (unseen, None, "cannot be checked")],
 )
 def test_the_nvme_driver_without_hooks_for_nvidia_fs(nvfs: Made, change, fulfilled: bool | None, says: str):
     nvfs.probe = dataclasses.replace(nvfs.probe, nvfs_reads=0, posix_reads=1)
@@ -138,9 +138,9 @@ def old_quota(made: Made) -> None:
 @pytest.mark.parametrize(
     ("change", "severity", "says"),
     [
-        (lambda made: None, "ok", "128 processors"),
-        (quota, "warning", "time of 2 processors"),
-        (old_quota, "warning", "time of 1.5 processors"),
+        (lambda made: None, "ok", "128 CPU cores"),
+        (quota, "warning", "process to 2 CPU cores"),
+        (old_quota, "warning", "process to 1.5 CPU cores"),
         (lambda made: made.remove("/proc/self/status"), "unknown", "cannot be read"),
     ],
 )
@@ -158,7 +158,7 @@ SMALL = "0x0 0x0 0x0\n0x0000000080000000 0x000000008fffffff 0x14220c\n"
     ("gpu", "bars", "severity", "says"),
     [
         ({}, None, "ok", "BAR1 has 128 GiB"),
-        ({}, SMALL, "warning", "256 MiB, too few"),
+        ({}, SMALL, "warning", "256 MiB, too little"),
         ({}, "", "info", "not visible"),
         ({"bar1_bytes": 2**37, "bar1_free": 2**36}, SMALL, "ok", "64 GiB free"),
         ({"bar1_bytes": 2**37, "bar1_free": 2**20}, None, "warning", "only 1 MiB of 128 GiB"),
@@ -202,7 +202,7 @@ def test_pages_of_files_that_a_gpu_reads_too_slowly_are_not_used(nvfs: Made):
     nvfs.probe = dataclasses.replace(nvfs.probe, nvfs_reads=0, posix_reads=1)
     report = nvfs.diagnose()
     finding = next(one for one in report.findings if one.check == "gpu.mapping")
-    assert "at 0.25 GB/s, and pinned memory at 22: `bounce` is used" in finding.message
+    assert "at 0.25 GB/s and pinned memory at 22 GB/s, so bounce is used" in finding.message
     assert (report.verdict.backend, report.verdict.worth[:6]) == ("bounce", "hardly")
 
 

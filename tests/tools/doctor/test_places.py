@@ -39,8 +39,8 @@ def test_ext4_in_another_mode(nvfs: Made):
         ("40 27 0:50 / /data rw - nfs4 host:/export rw,vers=4.2,proto=tcp", "warning", "without RDMA"),
         ("40 27 0:50 / /data rw - nfs host:/export rw,vers=3,proto=rdma", "info", "over RDMA"),
         ("40 27 0:50 / /data rw - lustre mgs@tcp:/fs rw", "info", "vendor's client"),
-        ("40 27 0:50 / /data rw - 9p share rw", "warning", "no file system that cuFile reads"),
-        ("40 27 0:50 / /data rw - zfs tank/data rw", "warning", "no file system that cuFile reads"),
+        ("40 27 0:50 / /data rw - 9p share rw", "warning", "cuFile cannot read"),
+        ("40 27 0:50 / /data rw - zfs tank/data rw", "warning", "cuFile cannot read"),
     ],
 )
 def test_other_file_systems(nvfs: Made, line: str, severity: str, says: str):
