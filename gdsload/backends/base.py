@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
-from gdsload.system.units import format_bytes
+from gdsload.system.units import counted, format_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class BackendStatus:
     """The backend that a loader uses, the reason, and the bytes it has moved.
 
@@ -57,6 +57,8 @@ class BackendStatus:
             [self.answer or f"{self.chosen}: {self.reason}", *evidence, f"asked for {self.asked}", moved]
         )
 
+    __repr__ = __str__
+
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
@@ -83,11 +85,11 @@ class TierStatus:
     def __str__(self) -> str:
         room = f"{format_bytes(self.held_bytes)} of {format_bytes(self.budget_bytes)}"
         trouble = f" ({self.trouble})" if self.trouble else ""
-        what = f"{self.images} images" if self.images else f"{self.shards} shards"
+        what = counted(self.images, "image") if self.images else counted(self.shards, "shard")
         return f"{what}, {room}, {format_bytes(self.hit_bytes)} served, {self.evictions} evicted{trouble}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CacheStatus:
     """The tiers of a loader.
 
@@ -104,7 +106,9 @@ class CacheStatus:
 
     def __str__(self) -> str:
         tiers = "; ".join(f"{name}: {tier}" for name, tier in self.tiers.items()) or "no tier is in use"
-        return f"cache={self.asked!r}, {self.shards} shards; {tiers}"
+        return f"cache={self.asked!r}, {counted(self.shards, 'shard')}; {tiers}"
+
+    __repr__ = __str__
 
 
 class Completion(Protocol):

@@ -19,7 +19,7 @@ from gdsload.errors import BackendUnavailableError
 from gdsload.shards.files import Files
 from gdsload.system.pool import park_at_exit
 from gdsload.system.probe import CufileProbe, probe_cufile
-from gdsload.system.probe.library import read_config
+from gdsload.system.probe.library import read_config, wants_p2p
 from gdsload.system.probe.tree import Tree
 
 
@@ -145,9 +145,7 @@ def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:
     tree = tree or Tree()
     if tree.exists("/proc/driver/nvidia-fs"):
         return True, ""
-    properties = read_config(tree, os.environ).values.get("properties")
-    configured = isinstance(properties, dict) and properties.get("use_pci_p2pdma") is True
-    if configured or os.environ.get("CUFILE_USE_PCIP2PDMA", "").lower() in ("1", "true", "on", "yes"):
+    if wants_p2p(read_config(tree, os.environ), os.environ):
         return True, ""
     return False, "cuFile has no way to DMA here: nvidia-fs is not loaded, and P2PDMA is not switched on"
 

@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 
 from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.staging import part_folder
-from gdsload.errors import ChecksumError, GdsloadError
+from gdsload.errors import ChecksumError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
 from gdsload.shards.format.metadata import Metadata
 from gdsload.shards.format.stored import StoredSchema
-from gdsload.shards.publish import Publication, fsync_path, remove_interrupted, write_error
+from gdsload.shards.publish import Publication, fsync_path, remove_interrupted
 from gdsload.shards.shard_folders import shard_name
+from gdsload.shards.status import naming, write_error
 from gdsload.shards.writer import ShardWriter
 
 _BATCH_BYTES = 16 * 2**20
@@ -41,24 +42,20 @@ def publish(
     place = Publication(path, overwrite=overwrite, spread_over=spread_over)
     entries: list[IndexEntry] = []
     try:
-        for number in range(parts):
-            folder = part_folder(stage, number)
-            with open(os.path.join(folder, INDEX_NAME), "rb") as file:
-                index = parse_index(file.read(), folder)
-            for entry in index.shards:
-                name = shard_name(len(entries))
-                source = os.path.realpath(os.path.join(folder, entry.file))
-                _link(source, place.place(name, _turn(source, spread_over, len(entries))))
-                entries.append(IndexEntry(name, entry.samples, entry.bytes, entry.sha256))
-        path_of_index = os.path.join(place.folder, INDEX_NAME)
-        with open(path_of_index, "xb") as file:
-            file.write(Index(stored.schema, tuple(entries), stored.packed, metadata or {}).to_bytes())
-        fsync_path(path_of_index)
-    except OSError as error:
-        place.abandon()
-        if isinstance(error, GdsloadError):
-            raise
-        raise write_error("the dataset cannot be put together", error, str(error.filename or path)) from error
+        with naming(write_error, "the dataset cannot be put together", path):
+            for number in range(parts):
+                folder = part_folder(stage, number)
+                with open(os.path.join(folder, INDEX_NAME), "rb") as file:
+                    index = parse_index(file.read(), folder)
+                for entry in index.shards:
+                    name = shard_name(len(entries))
+                    source = os.path.realpath(os.path.join(folder, entry.file))
+                    _link(source, place.place(name, _turn(source, spread_over, len(entries))))
+                    entries.append(IndexEntry(name, entry.samples, entry.bytes, entry.sha256))
+            path_of_index = os.path.join(place.folder, INDEX_NAME)
+            with open(path_of_index, "xb") as file:
+                file.write(Index(stored.schema, tuple(entries), stored.packed, metadata or {}).to_bytes())
+            fsync_path(path_of_index)
     except BaseException:
         place.abandon()
         raise

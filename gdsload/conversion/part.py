@@ -17,7 +17,8 @@ from gdsload.conversion.staging import PartReport, part_folder, part_report, wri
 from gdsload.errors import ConversionError, OptionError, ReadError, SchemaError, Skipped, WriteError
 from gdsload.shards.encode import as_ragged, sample_of
 from gdsload.shards.format.schema import Schema
-from gdsload.shards.publish import remove_interrupted, write_error
+from gdsload.shards.publish import remove_interrupted
+from gdsload.shards.status import write_error
 from gdsload.shards.values import CONVERT
 from gdsload.shards.writer import ShardWriter
 

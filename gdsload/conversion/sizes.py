@@ -25,7 +25,7 @@ from gdsload.conversion.staging import PartReport
 from gdsload.errors import DiskFullError, GdsloadError, OptionError
 from gdsload.shards.encode import EncodedField, batch_rows, sample_rows
 from gdsload.shards.format.schema import Schema
-from gdsload.shards.publish import write_error
+from gdsload.shards.status import naming, write_error
 from gdsload.system.units import format_bytes
 
 _IMAGES = 16
@@ -225,8 +225,6 @@ class Room:
 
 def _room_in(folder: str) -> tuple[int, int, int]:
     """The device of a folder, how many bytes of it are free, and how many there are; a `WriteError` if it is gone."""
-    try:
+    with naming(write_error, "shards cannot be written there any more", folder):
         usage = shutil.disk_usage(folder)
         return os.stat(folder).st_dev, usage.free, usage.total
-    except OSError as error:
-        raise write_error("shards cannot be written there any more", error, folder) from error

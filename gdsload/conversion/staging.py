@@ -27,8 +27,9 @@ from gdsload.conversion.reasons import Noted
 from gdsload.conversion.source import Part
 from gdsload.errors import GdsloadError, OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Schema
-from gdsload.shards.publish import fsync_path, remove_interrupted, strangers, write_error
+from gdsload.shards.publish import fsync_path, remove_interrupted, strangers
 from gdsload.shards.shard_folders import link_target
+from gdsload.shards.status import close, naming, read_error, write_error
 from gdsload.system.file_locks import lock_file
 from gdsload.system.paths import absolute
 
@@ -82,16 +83,14 @@ class StagingFolder:
         self.folder = os.path.join(parent, f".{name}.gdsload-convert")
         if os.path.lexists(self.folder):
             self._check_contents()
-        try:
+        with naming(write_error, "nothing can be written there", self.folder):
             os.makedirs(self.folder, exist_ok=True)
             self._lock = _open_itself(self._path(_LOCK), os.O_RDWR | os.O_CREAT)
-        except OSError as error:
-            raise write_error("nothing can be written there", error, self.folder) from error
         try:
             self._take_lock()
             self._take(wanted, restart)
         except BaseException:
-            os.close(self._lock)
+            close(self._lock)
             raise
 
     def _check_contents(self) -> None:
@@ -206,7 +205,7 @@ class StagingFolder:
                     os.unlink(self._path(_LOCK))
                     os.rmdir(self.folder)
         finally:  # also if Ctrl-C ends it: this process could not take the lock again
-            os.close(self._lock)
+            close(self._lock)
 
 
 def part_folder(stage: str, number: int) -> str:
@@ -239,13 +238,11 @@ def _check_links(part: str) -> None:
 
 def write_json(path: str, tree: dict[str, Any]) -> None:
     """Write a small file that is there whole or not at all; a `WriteError` if the disk is full or fails."""
-    try:
+    with naming(write_error, "the file cannot be written", path):
         with open(path + ".new", "w", encoding="utf-8", opener=_open_itself) as file:
             json.dump(tree, file)
         fsync_path(path + ".new")
         os.replace(path + ".new", path)
-    except OSError as error:
-        raise write_error("the file cannot be written", error, path) from error
 
 
 def _open_itself(path: str, flags: int) -> int:
@@ -261,7 +258,7 @@ def _looking(path: str) -> Iterator[None]:
     except (GdsloadError, FileNotFoundError):
         raise
     except OSError as error:
-        raise ReadError(f"what an interrupted run has left cannot be read: {error.strerror}", file=path) from error
+        raise read_error("what an interrupted run has left cannot be read", error, path) from error
 
 
 def _read_json(path: str) -> dict[str, Any] | None:

@@ -63,7 +63,7 @@ class Observer:
         """
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class LoaderStats(Observer):
     """Counters of a loader over all its epochs. ``str`` gives one line.
 
@@ -128,8 +128,8 @@ class LoaderStats(Observer):
     pinned_bytes: int = 0
     registered_bytes: int = 0
     epoch: int | None = None
-    next_counts: list[int] = field(default_factory=lambda: [0] * (_PER_OCTAVE * _OCTAVES), repr=False)
-    observers: tuple[Observer, ...] = field(default=(), repr=False, compare=False)
+    next_counts: list[int] = field(default_factory=lambda: [0] * (_PER_OCTAVE * _OCTAVES))
+    observers: tuple[Observer, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         self.next_counts = self.next_counts.copy()  # also of `dataclasses.replace`, whose result goes on by itself
@@ -253,11 +253,14 @@ class LoaderStats(Observer):
         paths = sorted(self.bytes_by_path.items(), key=lambda one: -one[1])
         shares = ", ".join(f"{path} {count / nbytes:.0%}" for path, count in paths if count)
         return (
-            f"{'all epochs' if self.epoch is None else f'epoch {self.epoch}'}: {short(self.samples)} samples, "
-            f"{short(nbytes, 'B')} in {self.busy_s:.3g} s, {short(nbytes / max(self.busy_s, 1e-9), 'B/s')}"
+            f"{'all epochs' if self.epoch is None else f'epoch {self.epoch}'}: "
+            f"{short(self.samples)} sample{'s' * (self.samples != 1)}, {short(nbytes, 'B')} in "
+            f"{self.busy_s:.3g} s, {short(nbytes / max(self.busy_s, 1e-9), 'B/s')}"
             f"{f' ({shares})' if shares else ''}, "
             f"{f'waited {self.host_wait_share:.1%}' if lost is None else f'starved {lost:.1%}'}"
         )
+
+    __repr__ = __str__
 
 
 def short(number: float, unit: str = "") -> str:

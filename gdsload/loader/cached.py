@@ -20,6 +20,9 @@ class Cached:
         self._loader: Any = loader
         self._batches: list[Any] = []
 
+    def __repr__(self) -> str:
+        return f"cached({self._loader!r}, batches={self._most})"
+
     def __len__(self) -> int:
         """Return ``len(loader)``."""
         return len(self._loader)

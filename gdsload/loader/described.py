@@ -46,9 +46,13 @@ def _printable(text: str) -> str:
 def dataset_text(dataset: ShardDataset) -> str:
     """The dataset in lines: its size, and a table of its fields."""
     size, rows, more = _parts(dataset)
+    return "\n  ".join([f"{type(dataset).__name__}({dataset.path!r})", size, *table(rows), *more])
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table with columns of one width each; all rows are as long."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n  ".join([f"{type(dataset).__name__}({dataset.path!r})", size, *table, *more])
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def dataset_html(dataset: ShardDataset) -> str:

@@ -20,6 +20,7 @@ from gdsload.loader.resources import SHARE_OF_VRAM
 from gdsload.system.drive_rate import measure_drive
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import memory_room
+from gdsload.system.units import counted
 
 if TYPE_CHECKING:
     from gdsload.loader.plan import LoaderPlan
@@ -117,7 +118,9 @@ class Diagnosis:
         path = max(stats.bytes_by_path, key=stats.bytes_by_path.__getitem__, default="")
         if most == "read":
             cached = self.from_drive_share is not None and self.from_drive_share < _FEW
-            return "link" if self.on_gpu and cached and not path.startswith("gds") else "drive"
+            if not cached or path.startswith("gds"):
+                return "drive"
+            return "link" if self.on_gpu else "gather"  # processors copy what is in the page cache
         if most == "gather":
             return "link" if self.on_gpu and path in _LINK_PATHS else "gather"
         return "decode" if most == "decode" else "transform"
@@ -156,9 +159,9 @@ class Diagnosis:
         words = {"read": "waiting for reads", "gather": "gathering", "decode": "decoding", "transform": "in transforms"}
         spent = [f"{self.times[name]:.2f} s {what}" for name, what in words.items() if self.times[name] >= _SAID_S]
         return (
-            f"{clause}; {who} for {self.lost_share:.1%} of the last {stats.batches} steps ({lost_ms:.3g} ms of "
-            f"{all_ms:.3g} ms). Per second the loader's threads spent {', '.join(spent) or '0 s working'}; "
-            f"{stats.ready_share:.0%} of the batches were ready in time.\nDo: {self.do}"
+            f"{clause}; {who} for {self.lost_share:.1%} of the last {counted(stats.batches, 'step')} ({lost_ms:.3g} ms "
+            f"of {all_ms:.3g} ms). Of each second the loader's threads spent {', '.join(spent) or 'nothing'}; "
+            f"{stats.ready_share:.0%} of the batches were there when they were asked for.\nDo: {self.do}"
         )
 
     __repr__ = __str__

@@ -13,7 +13,7 @@ from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.described import brief, entries_html, entries_text
 from gdsload.loader.options import Memory
 from gdsload.loader.plan import LoaderPlan
-from gdsload.system.units import format_bytes
+from gdsload.system.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from gdsload.loader.loader import DataLoader
@@ -102,7 +102,7 @@ def _dataset(dataset: object) -> str:
     if isinstance(dataset, ShardDataset):
         return brief(dataset)
     if type(dataset) is Subset:
-        return f"{len(dataset)} samples of {_dataset(dataset.dataset)}"
+        return f"{counted(len(dataset), 'sample')} of {_dataset(dataset.dataset)}"
     if type(dataset) is ConcatDataset:
         return f"ConcatDataset([{', '.join(map(_dataset, dataset.datasets))}])"
     return repr(dataset)

@@ -31,7 +31,7 @@ from gdsload.shards.identity import FileIdentity, ShardSource, identity_of
 from gdsload.shards.local_files import open_regular, pread_exact
 from gdsload.shards.opening import load_shard, wrong_length
 from gdsload.shards.shard_folders import link_target
-from gdsload.shards.status import NO_DESCRIPTORS, is_absent, read_error, status_of
+from gdsload.shards.status import NO_DESCRIPTORS, close, is_absent, read_error, status_of
 from gdsload.system.paths import absolute, natural, refuse_no_path
 
 SHARD_SUFFIX = ".safetensors"
@@ -173,7 +173,7 @@ def _from_index(path: str, *, whole: bool) -> Catalog:
             if _is_at(path, folder):
                 raise
         finally:
-            os.close(folder)
+            close(folder)
 
 
 def _is_at(path: str, folder: int) -> bool:
@@ -204,7 +204,7 @@ def _from_folder(path: str, folder: int, real: str, *, whole: bool) -> Catalog:
         raw = bytearray(size)
         pread_exact(fd, memoryview(raw), 0, name)
     finally:
-        os.close(fd)
+        close(fd)
     index = parse_index(bytes(raw), name)
     found, links, astray = _status(folder, index)
     if whole:
@@ -312,7 +312,7 @@ def _read(name: str) -> tuple[Shard, FileIdentity]:
         identity = identity_of(status_of(fd, name))
         return load_shard(fd, name), identity
     finally:
-        os.close(fd)
+        close(fd)
 
 
 def _digest(names: list[str], sources: list[ShardSource]) -> str:

@@ -31,7 +31,7 @@ from gdsload.shards.page_cache import is_resident
 from gdsload.shards.prepared_reads import PreparedReads
 from gdsload.shards.reads import Extents, distinct
 from gdsload.shards.shard_folders import link_target
-from gdsload.shards.status import NO_DESCRIPTORS, read_error, status_of
+from gdsload.shards.status import NO_DESCRIPTORS, close, read_error, status_of
 from gdsload.system.bulk_reads import BulkReads
 from gdsload.system.memory import map_file, unmap
 
@@ -60,15 +60,17 @@ def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder
     try:
         fd = os.open(path if folder is None else os.path.basename(path), flags, dir_fd=folder)
     except (FileNotFoundError, NotADirectoryError):
-        raise DatasetNotFoundError("there is no such file", file=path) from None
+        raise DatasetNotFoundError(
+            "there is no such file", file=path, remedy="Restore it, or write the dataset again."
+        ) from None
     except OSError as error:
         remedy = _about_link(path) if error.errno == errno.ELOOP and not follow_links else None
         raise read_error("the file cannot be opened", error, path, remedy) from None
     try:
         if not stat.S_ISREG(status_of(fd, path).st_mode):
-            raise ReadError("it is no regular file", file=path)
+            raise ReadError("it is no regular file", file=path, remedy="Put the shard in its place.")
     except BaseException:
-        os.close(fd)
+        close(fd)
         raise
     return fd
 
@@ -93,7 +95,7 @@ def pread_exact(fd: int, into: memoryview, offset: int, file: str) -> None:
         try:
             count = os.preadv(fd, [into[position:]], offset + position)
         except OSError as error:
-            raise ReadError(f"reading failed: {error.strerror}", file=file, offset=offset + position) from error
+            raise read_error("reading failed", error, file, offset=offset + position) from error
         if count == 0:
             raise ShortReadError(
                 f"the file ended {len(into) - position} bytes too early",
@@ -130,9 +132,9 @@ class LocalFiles:
         self._guard = Guard([source.path for source in self.sources], self.base, self._read)
         self.only, self.missing = self._guard.only, self._guard.missing
         self.ensure, self.populate = self._guard.ensure, self._guard.populate
-        self.through = HandleTable(count, partial(self._descriptor, flags=0), os.close)
+        self.through = HandleTable(count, partial(self._descriptor, flags=0), close)
         """Descriptors for reads through the page cache."""
-        self.around = HandleTable(count, partial(self._descriptor, flags=os.O_DIRECT), os.close)
+        self.around = HandleTable(count, partial(self._descriptor, flags=os.O_DIRECT), close)
         """Descriptors for reads around it. Ask `allow_direct` which files can have one."""
         self._direct = np.full(count, _UNKNOWN, np.int8)
         self.kept = np.zeros(count, bool)
@@ -208,7 +210,7 @@ class LocalFiles:
         try:
             self._watch.opened(file, status_of(fd, source.path))
         except BaseException:
-            os.close(fd)
+            close(fd)
             raise
         return fd
 

@@ -21,6 +21,7 @@ from contextlib import suppress
 from gdsload.shards.files import Files
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.reads import Extents
+from gdsload.shards.status import close
 
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _IN_MEMORY = (0x01021994, 0x858458F6)  # TMPFS_MAGIC and RAMFS_MAGIC of include/uapi/linux/magic.h
@@ -71,7 +72,7 @@ def bytes_in_memory(sources: Iterable[ShardSource]) -> int:
                 try:
                     folders[folder] = _lives_in_memory(fd)
                 finally:
-                    os.close(fd)
+                    close(fd)
             if folders[folder]:
                 total += source.length()
     return total

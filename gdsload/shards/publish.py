@@ -16,7 +16,7 @@ import secrets
 import shutil
 from collections.abc import Sequence
 
-from gdsload.errors import DatasetExistsError, DiskFullError, GdsloadError, WriteError
+from gdsload.errors import DatasetExistsError, GdsloadError, WriteError
 from gdsload.shards.format.index import INDEX_NAME
 from gdsload.shards.shard_folders import (
     check_targets,
@@ -26,6 +26,7 @@ from gdsload.shards.shard_folders import (
     remove_shards,
     shard_folder,
 )
+from gdsload.shards.status import close, naming, write_error
 from gdsload.system.file_locks import lock_file
 from gdsload.system.paths import absolute
 
@@ -46,22 +47,7 @@ def fsync_path(path: str) -> None:
     try:
         os.fsync(fd)
     finally:
-        os.close(fd)
-
-
-def write_error(what: str, error: OSError, path: str) -> WriteError:
-    """A failed write as an error of gdsload's, with a remedy.
-
-    Args:
-        what: what cannot be done.
-        error: why.
-        path: to what.
-    """
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy = "Free some space, or write elsewhere."
-        return DiskFullError(f"{what}: {error.strerror}", file=path, remedy=remedy)
-    remedy = "Pass a smaller `shard_bytes`: the file system or the process (ulimit -f) allows no file as large."
-    return WriteError(f"{what}: {error.strerror}", file=path, remedy=remedy if error.errno == errno.EFBIG else None)
+        close(fd)
 
 
 class Publication:
@@ -88,15 +74,11 @@ class Publication:
         self.owner = os.getpid()
         targets = check_targets(spread_over, self.path)
         parent = os.path.dirname(self.path)
-        try:
+        with naming(write_error, "the dataset's folder cannot be made", parent):
             os.makedirs(parent, exist_ok=True)
             remove_left_behind(self.path)
             self._check_place()
             self.folder, self._lock = _make_folder(self.path)
-        except OSError as error:
-            if isinstance(error, GdsloadError):
-                raise
-            raise write_error("the dataset's folder cannot be made", error, parent) from error
         token = self.folder.rpartition("-")[2]
         self._targets = [shard_folder(target, self.path, token) for target in targets]
         self._made: list[str] = []
@@ -117,13 +99,11 @@ class Publication:
             return path
         folder = self._targets[number % len(self._targets)]
         target = os.path.join(folder, name)
-        try:
+        with naming(write_error, "a shard cannot be put on its drive", folder):
             os.symlink(target, path)  # first: by it the folder is found if this writer is killed
             if folder not in self._made:
                 make_shard_folder(folder, self.folder, self.path)
                 self._made.append(folder)
-        except OSError as error:
-            raise write_error("a shard cannot be put on its drive", error, folder) from error
         return target
 
     def _check_place(self) -> None:
@@ -155,11 +135,9 @@ class Publication:
         """
         try:
             for folder in self._made:
-                try:
+                with naming(write_error, "the shards cannot be written to their drive", folder):  # it may have gone
                     fsync_path(folder)
                     fsync_path(os.path.dirname(folder))
-                except OSError as error:  # its drive may have gone
-                    raise write_error("the shards cannot be written to their drive", error, folder) from error
             fsync_path(self.folder)
             self._check_place()
             if not (self.overwrite and self._exchange()) and renameat2(self.folder, self.path, _RENAME_NOREPLACE):
@@ -170,7 +148,8 @@ class Publication:
             if isinstance(error, GdsloadError):
                 raise
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-                raise DatasetExistsError("something appeared there meanwhile", file=self.path) from error
+                remedy = "Look what it is, and write to another path, or again."
+                raise DatasetExistsError("something appeared there meanwhile", file=self.path, remedy=remedy) from error
             raise write_error("the dataset cannot be moved to its place", error, self.path) from error
         finally:
             self.abandon()
@@ -194,7 +173,7 @@ class Publication:
             try:
                 _discard(self.folder, self.path)
             finally:  # also if Ctrl-C ends it: no other process can take the lock while this one lives
-                os.close(self._lock)
+                close(self._lock)
 
 
 def strangers(folder: str) -> list[str]:
@@ -235,10 +214,11 @@ def _make_folder(path: str) -> tuple[str, int]:
                 os.mkdir(folder)
                 return folder, lock
         except BaseException:
-            os.unlink(name)
-            os.close(lock)
+            close(lock)
+            with contextlib.suppress(OSError):
+                os.unlink(name)
             raise
-        os.close(lock)  # Another writer took the new lock for one that was left.
+        close(lock)  # Another writer took the new lock for one that was left.
 
 
 def _prefix(path: str) -> str:
@@ -264,7 +244,7 @@ def remove_left_behind(path: str) -> None:
         except OSError:
             continue
         finally:
-            os.close(fd)
+            close(fd)
 
 
 def _discard(folder: str, path: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.errors import GdsloadError, WriteError
+from gdsload.errors import WriteError
 from gdsload.shards.encode import EncodedField, batch_rows, column_rows, infer_schema, sample_rows, unambiguous
 from gdsload.shards.format.checksum import BLOCK_BYTES, block_digests
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry
@@ -20,8 +20,9 @@ from gdsload.shards.format.metadata import checked_metadata
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import OFFSETS_PREFIX
 from gdsload.shards.format.stored import PackRule, StoredSchema, pack_rule, packed_by
-from gdsload.shards.publish import Publication, fsync_path, write_error
+from gdsload.shards.publish import Publication, fsync_path
 from gdsload.shards.shard_folders import shard_name
+from gdsload.shards.status import naming, write_error
 from gdsload.shards.values import unrounded
 from gdsload.system.units import parse_bytes
 
@@ -199,7 +200,8 @@ class ShardWriter:
         """Keep samples; if that fails or is interrupted, its state is unknown, so the writer is aborted."""
         self._stored = stored
         try:
-            self._keep(stored, column_rows(stored, fields))
+            with naming(write_error, "samples cannot be written", self._place.path):
+                self._keep(stored, column_rows(stored, fields))
         except BaseException:
             self.abort()
             raise
@@ -256,12 +258,10 @@ class ShardWriter:
 
     def _write_index(self, index: Index) -> None:
         path = os.path.join(self._place.folder, INDEX_NAME)
-        try:
+        with naming(write_error, "the file cannot be written", path):
             with open(path, "xb") as file:
                 file.write(index.to_bytes())
             fsync_path(path)
-        except OSError as error:
-            raise write_error("the file cannot be written", error, path) from error
 
 
 def _shared_offsets(stored: StoredSchema, columns: Mapping[str, _Column]) -> dict[str, str]:
@@ -276,7 +276,7 @@ def _shared_offsets(stored: StoredSchema, columns: Mapping[str, _Column]) -> dic
 
 def _write_file(path: str, layout: ShardLayout, tensors: Mapping[str, memoryview]) -> str:
     """Write one shard, tensors first and header last, and return the SHA-256 of its header."""
-    try:
+    with naming(write_error, "the file cannot be written", path):
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
         try:
             start = len(layout.header())
@@ -289,10 +289,6 @@ def _write_file(path: str, layout: ShardLayout, tensors: Mapping[str, memoryview
             os.fsync(fd)
         finally:
             os.close(fd)
-    except OSError as error:
-        if isinstance(error, GdsloadError):
-            raise
-        raise write_error("the file cannot be written", error, path) from error
     return hashlib.sha256(header).hexdigest()
 
 

@@ -105,7 +105,7 @@ def test_a_signal_ends_it_and_the_next_run_goes_on(tmp_path, moment, number):
     kept, said = len(finished(tmp_path)), (tmp_path / "said").read_text()
     assert not (tmp_path / "out").exists()
     assert took < 6  # two seconds, where the machine has time for it
-    assert len(begun(tmp_path)) <= before + 2  # what was queued is not begun
+    assert len(begun(tmp_path)) <= before + 3  # two by workers, one queued for them: no others are begun
     if number == signal.SIGINT:
         assert (code, said.count("KeyboardInterrupt")) == (1, 1)
         assert (f"{kept} of 40 parts are finished" if kept else "no part is finished yet") in said

@@ -90,7 +90,8 @@ def test_an_epoch_is_one_line():
         samples=1281167, busy_s=61, starved_s=0.84, stream_s=60, epoch=3, bytes_by_path={"pagecache": 4e9, "gds": 189e9}
     )
     assert str(stats) == "epoch 3: 1.28 M samples, 193 GB in 61 s, 3.16 GB/s (gds 98%, pagecache 2%), starved 1.4%"
-    assert str(LoaderStats()) == "all epochs: 0 samples, 0 B in 0 s, 0 B/s, waited 0.0%"
+    assert str(LoaderStats(samples=1)).startswith("all epochs: 1 sample, ")
+    assert str(LoaderStats()) == repr(LoaderStats()) == "all epochs: 0 samples, 0 B in 0 s, 0 B/s, waited 0.0%"
 
 
 class Noting(Observer):

@@ -37,6 +37,7 @@ def test_all_else_is_the_loaders(load, plain):
 def test_torchs_loader_and_lists_are_loaders_too():
     assert [batch.tolist() for batch in gdsload.cached(DataLoader(torch.arange(5), 2), 2)] == [[0, 1], [2, 3], [0, 1]]
     assert list(gdsload.cached([])) == []
+    assert repr(gdsload.cached([7], 2)) == "cached([7], batches=2)"
 
 
 @pytest.mark.parametrize(("loader", "batches", "match"), [(iter([1]), 8, "has no length"), ([1], 0, "batches")])

@@ -121,4 +121,4 @@ def test_what_a_dataset_says_of_itself(small):
     assert (str(small), 20, 20) == (dataset.path, len(dataset), sum(dataset.counts))
     assert dataset.num_bytes == sum(shard.bytes for shard in dataset.shards)
     assert [shard.bytes for shard in dataset.shards] == [os.path.getsize(shard.file) for shard in dataset.shards]
-    assert repr(dataset).startswith(f"ShardDataset('{small}', 20 samples in {len(dataset.shards)} shards, Schema(")
+    assert repr(dataset).startswith(f"ShardDataset('{small}')\n  20 samples, 72 KiB in {len(dataset.shards)} shards\n")

@@ -19,7 +19,7 @@ from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource, Watch, identity_of
 from gdsload.shards.local_files import open_regular
 from gdsload.shards.opening import load_shard, mismatch, wrong_length
-from gdsload.shards.status import NO_DESCRIPTORS, NO_RIGHT, status_of
+from gdsload.shards.status import NO_DESCRIPTORS, NO_RIGHT, close, naming, read_error, status_of
 from gdsload.shards.verify.contents import FieldBytes, PackedRows, not_finite, wrong_booleans, wrong_images, wrong_texts
 from gdsload.shards.verify.opened import OpenShard
 from gdsload.system.pool import Pool
@@ -71,7 +71,8 @@ def verify_shards(
     found = [_Found() for _ in sources]
 
     def verify(number: int, first: int) -> None:
-        found[number] = _verify(sources[number], stored, first, meter, deep=deep)
+        with naming(read_error, "the shard cannot be verified", sources[number].path):
+            found[number] = _verify(sources[number], stored, first, meter, deep=deep)
 
     pool = Pool(min(8, os.cpu_count() or 1), "gdsload-verify")
     try:
@@ -160,7 +161,7 @@ def _verify(source: ShardSource, stored: StoredSchema, first: int, meter: _Meter
     except ReadError as error:  # a bad sector, or a file cut short meanwhile: the other shards are still of interest
         return _Found([Problem(error.message, source.path, error.offset, samples=everything)])
     finally:
-        os.close(fd)
+        close(fd)
 
 
 _LOOKS = {"str": wrong_texts, "image": wrong_images}

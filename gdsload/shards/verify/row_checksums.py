@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -17,6 +16,7 @@ from gdsload.shards.identity import ShardSource
 from gdsload.shards.local_files import open_regular
 from gdsload.shards.opening import as_named, load_shard
 from gdsload.shards.reads import distinct, within
+from gdsload.shards.status import close
 from gdsload.shards.verify.opened import OpenShard
 
 IntArray = NDArray[np.int64]
@@ -80,7 +80,7 @@ class RowCheck:
                     problems += self._blocks(file, opened, shard.header.tensors[name], runs)
             return problems
         finally:
-            os.close(fd)
+            close(fd)
 
     def _blocks(
         self, file: int, opened: OpenShard, entry: TensorEntry, rows: tuple[IntArray, IntArray]

@@ -28,6 +28,18 @@ class Config:
     values: dict[str, Any]
     error: str
 
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The properties in it."""
+        found = self.values.get("properties")
+        return found if isinstance(found, dict) else {}
+
+
+def wants_p2p(config: Config, environ: Mapping[str, str]) -> bool:
+    """Return whether P2PDMA is switched on, in the configuration or by the variable."""
+    variable = environ.get("CUFILE_USE_PCIP2PDMA", "").lower()
+    return config.properties.get("use_pci_p2pdma") is True or variable in ("1", "true", "on", "yes")
+
 
 def read_config(tree: Tree, environ: Mapping[str, str]) -> Config:
     """The configuration of cuFile: that of ``CUFILE_ENV_PATH_JSON``, else /etc/cufile.json."""

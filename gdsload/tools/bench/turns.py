@@ -119,16 +119,20 @@ class _Turn:
             before, now = now, time.perf_counter()
             between.append(now - before)
             some = some[0] + _samples(batch), some[1] + (nbytes := sample_bytes(batch))
-            if ramp.over(nbytes) and self._measured(batches, warm):
+            if ramp.over(nbytes) and self._measured(batches, warm, 3 * self.plan.batches // 4 - ramp.count):
                 return
         # The epoch has ended within its ramp, which is then all that there is to be measured.
         self.between += between
         self._count(started, used, paths, some)
 
-    def _measured(self, batches: Iterator[Batch], warm: Warm | None) -> bool:
-        """Measure the batches that follow; returns False if there are none."""
+    def _measured(self, batches: Iterator[Batch], warm: Warm | None, most: int) -> bool:
+        """Measure the batches that follow; returns False if there are none.
+
+        With `warm` they are `most` of them at the most: the last ones of an epoch were read while nothing was measured.
+        """
         first, used, paths = self.arrivals.all(), Usage.now(), self.row.paths()
         now = looked = first
+        low = len(self.between)
         some = 0, 0
         for batch in batches:
             some = some[0] + _samples(batch), some[1] + sample_bytes(batch)
@@ -136,6 +140,13 @@ class _Turn:
             before, now = now, time.perf_counter()
             self.between.append(now - before)
             if self.seconds + now - first >= self.plan.turn_s:
+                break
+            # After a batch that was waited for: it is the first of its group, as the one before the first was.
+            if (
+                warm is not None
+                and (taken := len(self.between) - low) >= most
+                and taken * (now - before) >= now - first
+            ):
                 break
             if warm is not None and now - looked > _LOOK_S and now - first > _LEAST_PART_S:
                 looked = now

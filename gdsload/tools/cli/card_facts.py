@@ -21,7 +21,7 @@ from gdsload.shards.format.metadata import class_names
 from gdsload.shards.local_files import open_regular
 from gdsload.shards.page_cache import is_resident
 from gdsload.shards.reads import PAGE_BYTES
-from gdsload.tools.cli.picks import SEED, drawn, label_field, labels_of
+from gdsload.tools.cli.samples import SEED, drawn, label_field, labels_of
 
 if TYPE_CHECKING:
     import torch
@@ -42,16 +42,9 @@ _TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Statistics of numbers: least, greatest and mean of the finite ones, counts of the others, and a histogram.
+    """Some numbers: how many there are, the least, greatest and mean of those that are finite, and how many are not.
 
-    Attributes:
-        count: number of all numbers.
-        least: the least finite number.
-        greatest: the greatest finite number.
-        mean: the mean of the finite numbers.
-        nan: number of NaNs.
-        infinite: number of infinite numbers.
-        bars: counts of equally wide bins from `least` to `greatest`.
+    `bars` has how many are in each of the equally wide bins from `least` to `greatest`.
     """
 
     count: int
@@ -85,12 +78,10 @@ class FieldFacts:
     """The facts of one field.
 
     Attributes:
-        name: the name of the field.
-        field: its type and shape.
-        nbytes: bytes of all its samples; estimated if not all lengths were read.
-        values: statistics of its numbers in the random samples; None for texts, bytes, images and complex numbers.
-        lengths: the lengths of a ragged field.
-        images: codecs, widths and heights of encoded images, as text.
+        nbytes: bytes of all its samples; estimated where the lengths of all samples were not read.
+        values: its numbers, of the samples that were drawn; None for texts, bytes, images and complex numbers.
+        lengths: of a ragged field.
+        images: of encoded images the codecs, and the least and greatest width and height.
         texts: the first texts.
     """
 
@@ -105,13 +96,7 @@ class FieldFacts:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """The classes of a field of labels.
-
-    Attributes:
-        name: the name of the field.
-        counts: the name and the number of samples of each class, in the order of the class numbers.
-        samples: number of samples that were counted.
-    """
+    """The classes of a field of labels, in order of their numbers: the name of each, and how many samples have it."""
 
     name: str
     counts: tuple[tuple[str, int], ...]

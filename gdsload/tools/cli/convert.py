@@ -7,17 +7,17 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE
 from gdsload.conversion.recognise import KINDS
 from gdsload.errors import ConversionError, GdsloadError, OptionError, Skipped, WriteError
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.source_options import HelpSource, add_source_options, source_options
+from gdsload.tools.cli.source_options import HelpSource, add_source_options, as_pairs, source_options
 from gdsload.tools.cli.terminal import Bar, say, say_wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, script_folder
+from gdsload.tools.cli.whole_file import write_whole
 from gdsload.tools.cli.writing import NAMES, add_writing, listed, run_with_bar, show_notes, summarise
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _add_samples(parser: Parser) -> None:
     samples = parser.add_argument_group("samples")
     add_list(samples, "--fields", metavar="NAME,...", help="keep these fields only (default: all)")
     samples.add_argument(
-        "--cast", action="append", default=[], metavar="NAME=TYPE,...",
+        "--cast", action="append", type=as_pairs, default=[], metavar="NAME=TYPE,...",
         help="cast fields; what TYPE does not hold is a bad sample, or with TYPE:clip clipped and counted",
     )  # fmt: skip
     add_list(samples, "--ragged", default=[], metavar="NAME,...", help="fields whose first dimension varies")
@@ -104,7 +104,7 @@ def _options(chosen: argparse.Namespace) -> ConvertKeywords:
         "kind": chosen.kind,
         "source_options": source_options(chosen),
         "fields": chosen.fields,
-        "casts": dict(pair for given in chosen.cast for pair in _casts(given)),
+        "casts": {name: str(kind) for given in chosen.cast for name, kind in given.items()},
         "ragged": chosen.ragged,
         "fixed": chosen.fixed,
         "map": chosen.map,
@@ -187,11 +187,8 @@ def _tell(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
 def _write_report(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
     if chosen.report is None:
         return
-    try:
-        with open(chosen.report, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(one) + "\n" for one in listed(skipped, chosen.typed))
-    except OSError as error:
-        raise WriteError(f"the report cannot be written: {error.strerror}", file=chosen.report) from error
+    lines = (json.dumps(one) + "\n" for one in listed(skipped, chosen.typed))
+    write_whole(chosen.report, "".join(lines).encode(), "report")
 
 
 def _packing(chosen: argparse.Namespace) -> dict[str, Any] | None:
@@ -204,18 +201,3 @@ def _packing(chosen: argparse.Namespace) -> dict[str, Any] | None:
         raise OptionError(f"--pack is {chosen.pack!r}, not FIELD:LENGTH")
     kind = {} if found["dtype"] is None else {"dtype": found["dtype"]}
     return {"field": found["field"], "length": int(found["length"]), "eos": chosen.eos, "pad": chosen.pad, **kind}
-
-
-def _casts(text: str) -> Iterable[tuple[str, str]]:
-    """Casts from ``a=int8,b=uint8``, or from JSON: a field may have a comma in its name."""
-    with suppress(ValueError):
-        if isinstance(found := json.loads(text), dict):
-            return [(name, str(kind)) for name, kind in found.items()]
-    return map(_pair, text.split(","))
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise OptionError(f"{text!r} is not NAME=VALUE")
-    return name, value

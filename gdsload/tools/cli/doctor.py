@@ -118,13 +118,10 @@ def render_script(report: Report) -> str:
 def render_text(
     report: Report, *, width: int = _WIDTH, everything: bool = False, painted: Paint = lambda text, _colour: text
 ) -> str:
-    """The report as text: data, machine, backend, missing requirements of DMA, the ways to it, and other problems.
+    """The report for people, in lines of a width; with `everything` it lists every check.
 
-    Args:
-        report: the report.
-        width: the maximum length of a line.
-        everything: whether to list every check.
-        painted: adds a colour to a text.
+    It has the data and the machine, the backend, what is missing for DMA, the ways to it, and what else is not as it
+    should be.
     """
     verdict, ways, others = report.verdict, _shown_ways(report), _others(report)
     path = shlex.quote(plain(report.machine["path"]))
@@ -155,8 +152,8 @@ def _shown_ways(report: Report) -> tuple[Way, ...]:
 
 
 def _others(report: Report) -> list[Finding]:
-    """The findings that need attention, without those of the ways."""
-    from gdsload.tools.doctor.ways import CONDITIONS
+    """Findings that need attention, but those that the ways have."""
+    from gdsload.tools.doctor.verdict import CONDITIONS
 
     steps = [step for way in _shown_ways(report) for step in way.steps]
     said = {step.check for step in steps} | {"cufile.probe"}
@@ -209,8 +206,8 @@ def _section(title: str, texts: Iterable[str], width: int, painted: Paint, *, wh
 
 
 def _steps(ways: Sequence[Way], width: int) -> list[str]:
-    """The steps of the ways: the common ones, then those of each way, side by side if there is room."""
-    from gdsload.tools.doctor.ways import TITLES, nearest_first
+    """The steps of the ways: those of both, then those of each, side by side where there is room."""
+    from gdsload.tools.doctor.verdict import TITLES, nearest_first
 
     common = ways[0].steps[: ways[0].common]
     lines = wrapped("first, for both ways:", width) if common else []

@@ -24,9 +24,7 @@ _OPTION = re.compile(r"`(\w+)(?:=([^`]*))?`")
 def as_typed(text: str, options: Mapping[str, str]) -> str:
     """A sentence with its options as they are typed; options that the command does not have stay Python.
 
-    Args:
-        text: the sentence, with options in backticks as Python writes them.
-        options: how each is typed, by its name in Python: ``{"on_error": "--on-error"}``.
+    `options` has how each is typed, by its name in Python: ``{"on_error": "--on-error"}``.
     """
     return _OPTION.sub(lambda found: _typed(options[found[1]], found) if found[1] in options else found[0], text)
 
@@ -67,13 +65,7 @@ def typed_error(error: GdsloadError, options: Mapping[str, str]) -> GdsloadError
 
 
 def show_fault(error: GdsloadError, options: Mapping[str, str], *, more: str = ".problems") -> None:
-    """Show an error on the error stream.
-
-    Args:
-        error: the error.
-        options: see `as_typed`.
-        more: where problems are listed that are too many to be shown.
-    """
+    """Show an error on the error stream; `more` is where problems are listed that are too many to be shown."""
     error = typed_error(error, options)
     _line("error", "red", f"{error.where}: {error.message}" if error.where else error.message)
     if error.cause:

@@ -11,19 +11,19 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gdsload.errors import OptionError, WriteError
-from gdsload.loader.described import HEADINGS, field_rows
+from gdsload.errors import OptionError
+from gdsload.loader.described import HEADINGS, field_rows, table
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.picks import PICKS, pick_samples
-from gdsload.tools.cli.samples import caption, facts, lines, metadata_lines
-from gdsload.tools.cli.terminal import Bar, plain, say, say_wrapped, table, terminal_width
+from gdsload.tools.cli.samples import PICKS, facts, lines, metadata_lines, pick_samples
+from gdsload.tools.cli.terminal import Bar, plain, say, say_wrapped, terminal_width
 from gdsload.tools.cli.usage import Commands, Parser, as_count
+from gdsload.tools.cli.whole_file import write_whole
 
 if TYPE_CHECKING:
     from gdsload.shards.catalog import Catalog
-    from gdsload.tools.doctor.volumes import Volume
+    from gdsload.tools.doctor.block import Volume
 
-
+_PICTURES = 16
 _EXAMPLES = """
 gdsload inspect shards/
 gdsload inspect shards/ --html card.html
@@ -55,7 +55,7 @@ def add_to(commands: Commands[Parser]) -> None:
     parser.add_argument(
         "--pick", choices=PICKS, help="samples on the sheet: random, the first, or of each class (default: random)"
     )
-    parser.add_argument("--count", type=or_none, default=16, metavar="N", help="images on it (default: %(default)s)")
+    parser.add_argument("--count", type=or_none, metavar="N", help=f"pictures on it (default: {_PICTURES})")
     parser.add_argument(
         "--out", metavar="FILE", help="where it goes, by its name PNG, JPEG or other (default: sheet.png)"
     )
@@ -64,8 +64,11 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    if chosen.out is not None and chosen.image is None:
-        raise OptionError("--out is for a contact sheet", remedy="Pass --image FIELD, too.")
+    for flag in ("pick", "count", "out"):
+        if chosen.image is None and getattr(chosen, flag) is not None:
+            raise OptionError(f"--{flag} is for a contact sheet", remedy="Pass --image FIELD, too.")
+    if chosen.html is not None and chosen.sample is not None:
+        raise OptionError("--html takes no --sample: its samples are drawn at random", remedy="Leave one out.")
     if chosen.image is not None:
         return _sheet(chosen)
     if chosen.html is not None:
@@ -88,7 +91,8 @@ def _sample(chosen: argparse.Namespace) -> int:
     sample = ShardDataset(chosen.path)[chosen.sample]
     if chosen.json:
         say(json.dumps(facts(sample), indent=1))
-    for line in [] if chosen.json else lines(sample):
+        return 0
+    for line in lines(sample):
         say_wrapped(line, rest="    ")
     return 0
 
@@ -120,7 +124,7 @@ def _show(found: Catalog, shards: int) -> None:
 
 def _sheet(chosen: argparse.Namespace) -> int:
     from gdsload.loader.dataset import ShardDataset
-    from gdsload.tools.cli.sheet import channels_first, pixels, save_sheet
+    from gdsload.tools.cli.sheet import channels_first, picture_of, save_sheet
 
     out: str = chosen.out or "sheet.png"
     _refuse_what_is_there(out, "--out", chosen)
@@ -131,21 +135,18 @@ def _sheet(chosen: argparse.Namespace) -> int:
         raise OptionError(f"there is no field {chosen.image!r}", remedy=f"There are {names}.")
     first = channels_first(chosen.image, field)
     how = chosen.pick or ("random" if chosen.sample is None else "first")
-    numbers = pick_samples(dataset, how, chosen.count, first=chosen.sample or 0)
-    samples = [(number, dataset[number]) for number in numbers]
-    images = [
-        (number, image, caption(dataset.metadata, sample, number))
-        for number, sample in samples
-        if (image := pixels(sample[chosen.image], f"{dataset.path}, sample {number}")).numel()
-    ]
-    if not images:
+    count = _PICTURES if chosen.count is None else chosen.count
+    numbers = pick_samples(dataset, how, count, first=chosen.sample or 0)
+    found = ((number, *picture_of(dataset, chosen.image, number)) for number in numbers)
+    shown = [(number, image, said) for number, image, said in found if image.numel()]
+    if not shown:
         raise OptionError("there is no picture to show", file=dataset.path)
-    save_sheet([image for _, image, _ in images], [said for _, _, said in images], out, first=first)
+    save_sheet([image for _, image, _ in shown], [said for _, _, said in shown], out, first=first)
     which = {
-        "random": "random samples", "class": "random samples of each class",
-        "first": f"samples {images[0][0]} to {images[-1][0]}",
+        "random": "drawn at random", "class": "drawn at random of each class",
+        "first": f"samples {shown[0][0]} to {shown[-1][0]}",
     }  # fmt: skip
-    say(f"{out}: {counted(len(images), 'image')}, {which[how]}")
+    say(f"{out}: {counted(len(shown), 'picture')}, {which[how]}")
     return 0
 
 
@@ -157,14 +158,10 @@ def _card(chosen: argparse.Namespace) -> int:
         from gdsload.loader.dataset import ShardDataset
         from gdsload.tools.cli.card import make_card
 
-        bar.say("reading samples…")
-        page = make_card(ShardDataset(chosen.path))
-    try:
-        with open(out, "w", encoding="utf-8") as file:
-            file.write(page)
-    except OSError as error:
-        raise WriteError(f"the page cannot be written: {error.strerror}", file=out) from error
-    say(f"{out}: {format_bytes(len(page.encode()))}; open it in a browser")
+        bar.say("looking at the samples…")
+        page = make_card(ShardDataset(chosen.path)).encode()
+    write_whole(out, page, "page")
+    say(f"{out}: {format_bytes(len(page))}, to be opened in a browser")
     return 0
 
 

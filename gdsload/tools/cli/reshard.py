@@ -12,39 +12,34 @@ _PATH = "a dataset's folder, a folder of safetensors files, or one file"
 
 def add_to(commands: Commands[Parser]) -> None:
     """Add the commands."""
-    parser = commands.add_parser(
-        "merge", help="make one dataset of several, one after the other", usage="gdsload merge OUT PATH... [options]",
-        description="Make one dataset of several, one after the other.",
-        example="gdsload merge all/ january/ february/",
-    )  # fmt: skip
-    parser.add_argument("out", metavar="OUT", help="the folder to make")
-    parser.add_argument("paths", metavar="PATH", nargs="+", help=_PATH)
-    add_writing(parser)
-    parser.set_defaults(run=_run, names=NAMES)
-    parser = commands.add_parser(
-        "split", help="share a dataset's samples out to several new ones",
-        usage="gdsload split PATH OUT... --sizes SIZE,... [options]",
-        description="Share a dataset's samples out to several new ones.",
-        example="gdsload split all/ train/ validation/ --sizes 0.9,0.1 --seed 1",
-    )  # fmt: skip
-    parser.add_argument("path", metavar="PATH", help=_PATH)
-    parser.add_argument("outs", metavar="OUT", nargs="+", help="the folders to make")
+    merging = _add(commands, "merge", "make one dataset of several, one after the other", "OUT PATH... [options]",
+                   "merge all/ january/ february/")  # fmt: skip
+    merging.add_argument("out", metavar="OUT", help="the folder to make")
+    merging.add_argument("paths", metavar="PATH", nargs="+", help=_PATH)
+    splitting = _add(commands, "split", "share a dataset's samples out to several new ones",
+                     "PATH OUT... --sizes SIZE,... [options]",
+                     "split all/ train/ validation/ --sizes 0.9,0.1 --seed 1")  # fmt: skip
+    splitting.add_argument("path", metavar="PATH", help=_PATH)
+    splitting.add_argument("outs", metavar="OUT", nargs="+", help="the folders to make")
     add_list(
-        parser, "--sizes", one=_size, required=True, metavar="SIZE,...",
+        splitting, "--sizes", one=_size, required=True, metavar="SIZE,...",
         help="how many samples each gets (9000), or which share of them (0.9); the last one may be left out",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, metavar="N", help="draw the samples of each (default: in order)")
-    add_writing(parser)
-    parser.set_defaults(run=_run, names=NAMES)
-    parser = commands.add_parser(
-        "reshard", help="write a dataset again in shards of another size", usage="gdsload reshard PATH OUT [options]",
-        description="Write a dataset again in shards of another size.",
-        example="gdsload reshard all/ smaller/ --shard-bytes 64MiB",
+    splitting.add_argument("--seed", type=int, metavar="N", help="draw the samples of each (default: in order)")
+    again = _add(commands, "reshard", "write a dataset again in shards of another size", "PATH OUT [options]",
+                 "reshard all/ smaller/ --shard-bytes 64MiB")  # fmt: skip
+    again.add_argument("path", metavar="PATH", help=_PATH)
+    again.add_argument("out", metavar="OUT", help="the folder to make")
+    for parser in (merging, splitting, again):
+        add_writing(parser)
+        parser.set_defaults(run=_run, names=NAMES)
+
+
+def _add(commands: Commands[Parser], name: str, said: str, takes: str, example: str) -> Parser:
+    return commands.add_parser(
+        name, help=said, usage=f"gdsload {name} {takes}", description=f"{said.capitalize()}.",
+        example=f"gdsload {example}",
     )  # fmt: skip
-    parser.add_argument("path", metavar="PATH", help=_PATH)
-    parser.add_argument("out", metavar="OUT", help="the folder to make")
-    add_writing(parser)
-    parser.set_defaults(run=_run, names=NAMES)
 
 
 def _size(text: str) -> float:

@@ -1,16 +1,25 @@
-"""A dataset's metadata and samples as text."""
+"""A dataset's metadata and samples as text, and the choice of the samples that are shown."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.image_header import image_codec, read_image_header
 from gdsload.shards.format.metadata import class_names
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gdsload.loader.dataset import ShardDataset
+
+PICKS = ("random", "first", "class")
+SEED = 0
+"""The seed of all that is drawn here, so that a dataset is always shown by the same samples."""
 _FIRST = 8
 _TEXT = 200
 _NAMES = 10
@@ -128,3 +137,58 @@ def _listed(names: Any) -> str:
 def _cut(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"
+
+
+def drawn(samples: int, count: int) -> list[int]:
+    """The numbers of some samples, drawn at random and sorted."""
+    import numpy as np
+
+    found = np.random.default_rng(SEED).choice(samples, min(count, samples), replace=False)
+    return sorted(map(int, found))
+
+
+def label_field(dataset: ShardDataset) -> str | None:
+    """The field with a class number for each sample: one whose classes have names, or else one called label."""
+    for name in (*class_names(dataset.metadata), "label"):
+        field = dataset.schema.get(name)
+        if field is not None and field.kind == "fixed" and not field.shape and "int" in field.dtype.name:
+            return name
+    return None
+
+
+def labels_of(dataset: ShardDataset, name: str) -> NDArray[np.int64]:
+    """The class number of each sample, shape ``[samples]``."""
+    found: NDArray[np.int64] = dataset.column(name).numpy().astype("int64")
+    return found
+
+
+def pick_samples(dataset: ShardDataset, how: str, count: int, *, first: int = 0) -> list[int]:
+    """The numbers of the samples that are shown.
+
+    Args:
+        dataset: where they are.
+        how: one of `PICKS`.
+        count: how many at most; of classes as many each as fit in, and one of each of the first ones if there are more.
+        first: the first one, where they are neighbours.
+
+    Raises:
+        OptionError: if no field says which classes there are.
+    """
+    if how == "first":
+        return list(range(len(dataset))[first:][:count])
+    if how == "random":
+        return drawn(len(dataset), count)
+    name = label_field(dataset)
+    if name is None:
+        raise OptionError(
+            "there is no field of classes: a whole number for each sample, called label or with named classes",
+            file=dataset.path,
+            remedy="Pass --pick random.",
+        )
+    import numpy as np
+
+    labels = labels_of(dataset, name)
+    classes = np.unique(labels)[:count]
+    each = count // max(len(classes), 1)
+    members = (np.flatnonzero(labels == one) for one in classes)
+    return [int(of[place]) for of in members for place in drawn(len(of), each)]

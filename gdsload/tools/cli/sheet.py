@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
+import os
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -12,9 +14,15 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.sources.extras import need
 from gdsload.engine.images.host_decoders import decode_image, refuse_without_decoder
-from gdsload.errors import FormatError, OptionError, WriteError
+from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.image_header import read_image_header
+from gdsload.shards.format.metadata import class_names
 from gdsload.shards.format.schema import Field
+from gdsload.tools.cli.samples import caption
+from gdsload.tools.cli.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from gdsload.loader.dataset import ShardDataset
 
 _SMALLEST, _LARGEST = 96, 256
 """Pixels of a picture's longer side on the sheet; smaller ones are enlarged by whole numbers, larger ones reduced."""
@@ -39,30 +47,33 @@ def channels_first(name: str, field: Field) -> bool | None:
     return shape[0] in (1, 3, 4)
 
 
-def pixels(value: Any, where: str) -> torch.Tensor:
-    """A sample's picture as a tensor: of an encoded image uint8 ``[3, height, width]``, as a loader decodes it.
+def picture_of(dataset: ShardDataset, name: str, number: int) -> tuple[torch.Tensor, str]:
+    """A sample's picture and its caption; of an encoded image uint8 ``[3, height, width]``, as a loader decodes it.
 
     Raises:
         FormatError: if that is damaged.
         OptionError: if Pillow is not installed.
     """
+    classes = (one for one in class_names(dataset.metadata) if one in dataset.schema)
+    # Not the whole sample, which may be large. Of a ragged field, too, the first item is the values.
+    batch = dataset.read_batch([number], fields=list(dict.fromkeys([name, *classes])))
+    sample = {one: values[0] for one, values in batch.items()}
+    said, value = caption(dataset.metadata, sample, number), sample[name]
     if not isinstance(value, bytes):
-        return cast("torch.Tensor", value)
+        return cast("torch.Tensor", value), said
     refuse_without_decoder()
     try:
         found = decode_image(memoryview(value), read_image_header(value))
     except Exception as error:  # Pillow's decoders have many
+        where = f"{dataset.path}, sample {number}"
         raise FormatError(f"the image cannot be decoded: {str(error)[:200]}", file=where) from None
-    return torch.from_numpy(found).permute(2, 0, 1)
+    return torch.from_numpy(found).permute(2, 0, 1), said
 
 
 def as_picture(image: torch.Tensor, limits: tuple[float, float], *, first: bool | None) -> NDArray[np.uint8]:
-    """An image as uint8 ``[H, W]`` or ``[H, W, C]``.
+    """An image of any element type, in the layout that `channels_first` says, as uint8 ``[H, W]`` or ``[H, W, C]``.
 
-    Args:
-        image: of any element type, in the layout that `first` says.
-        limits: the values that become 0 and 255; uint8 is left as it is.
-        first: see `channels_first`.
+    `limits` are the values that become 0 and 255; uint8 is left as it is.
     """
     if first:
         image = image.movedim(0, 2)
@@ -76,9 +87,14 @@ def as_picture(image: torch.Tensor, limits: tuple[float, float], *, first: bool 
 
 
 def value_limits(images: Sequence[torch.Tensor]) -> tuple[float, float]:
-    """The values that become black and white: 0 and 1 if all are between them, else the least and the greatest."""
+    """The values that become black and white: 0 and 1 if all are between them, else the least and the greatest.
+
+    Those of uint8 are left as they are, and do not count.
+    """
     least, greatest = math.inf, -math.inf
     for image in images:
+        if image.dtype == torch.uint8:
+            continue
         numbers = image.to(torch.float64)
         finite = numbers[numbers.isfinite()]
         if finite.numel():
@@ -89,20 +105,14 @@ def value_limits(images: Sequence[torch.Tensor]) -> tuple[float, float]:
 
 
 def save_sheet(images: Sequence[torch.Tensor], captions: Sequence[str], out: str, *, first: bool | None) -> None:
-    """Write a contact sheet, each picture with its caption.
-
-    Args:
-        images: the images, perhaps of different sizes.
-        captions: the text under each: its sample's number, say.
-        out: the file, whose name says of which format it is.
-        first: see `channels_first`.
+    """Write a contact sheet of images, perhaps of different sizes; the file's name says of which format it is.
 
     Raises:
         OptionError: if Pillow is not installed, or writes no pictures of such a name.
         WriteError: if the file cannot be written.
     """
     pillow, draw = (need(module, purpose="a picture", package="pillow") for module in ("PIL.Image", "PIL.ImageDraw"))
-    limits = value_limits([] if images[0].dtype == torch.uint8 else images)
+    limits = value_limits(images)
     pictures = [_fitted(pillow, pillow.fromarray(as_picture(image, limits, first=first))) for image in images]
     width = max(picture.width for picture in pictures) + _GAP
     height = max(picture.height for picture in pictures) + _GAP + _CAPTION
@@ -110,22 +120,22 @@ def save_sheet(images: Sequence[torch.Tensor], captions: Sequence[str], out: str
     rows = math.ceil(len(pictures) / columns)
     sheet = pillow.new("RGB", (columns * width + _GAP, rows * height + _GAP), (128, 128, 128))
     pen = draw.Draw(sheet)
-    for place, (picture, caption) in enumerate(zip(pictures, captions, strict=True)):
+    for place, (picture, said) in enumerate(zip(pictures, captions, strict=True)):
         left, top = _GAP + place % columns * width, _GAP + place // columns * height
         sheet.paste(picture.convert("RGB"), (left, top), picture if picture.mode == "RGBA" else None)
-        pen.text((left, top + picture.height), _cut(caption, width), fill=(255, 255, 255))
+        pen.text((left, top + picture.height), _cut(said, width), fill=(255, 255, 255))
+    file = io.BytesIO()
     try:
-        sheet.save(out)
+        sheet.save(file, pillow.registered_extensions()[os.path.splitext(out)[1].lower()])
     except (KeyError, ValueError):  # the end of the name is none that it knows, or can write
         raise OptionError(f"{out!r} has no name of a picture", remedy="Name it sheet.png or sheet.jpg, say.") from None
-    except OSError as error:
-        raise WriteError(f"the sheet cannot be written: {error.strerror}", file=out) from error
+    write_whole(out, file.getvalue(), "sheet")
 
 
-def _cut(caption: str, width: int) -> str:
+def _cut(text: str, width: int) -> str:
     """A caption cut to the width, in letters that every font of Pillow has."""
     most = max(width // _LETTER, 1)
-    short = caption if len(caption) <= most else caption[: most - 1] + "…"
+    short = text if len(text) <= most else text[: most - 1] + "…"
     return short.replace("…", "...").encode("latin-1", "replace").decode("latin-1")[:most]
 
 

@@ -27,10 +27,7 @@ _ENTRY = re.compile(r"^(\*{0,2}\w+): ?(.*)$")
 def add_source_options(parser: Parser, wanted: Collection[str] | None = None) -> None:
     """Add the options of kinds, unless they are there already; the conversion checks which suit the source.
 
-    Args:
-        parser: where they are added.
-        wanted: flags after which it may stop, since the classes of kinds are imported for it, torch for some of them;
-            None: the options of all kinds.
+    The classes of kinds are imported for it, torch for some of them, until the `wanted` flags are there; None: all.
     """
     known = flags(parser)
     for kind in KINDS:
@@ -58,14 +55,23 @@ def _from_text(text: str, annotation: Any = Any) -> Any:
         found = json.loads(text)
         if isinstance(found, str | list | dict) or not _is_of_words(annotation):
             return found
-    if _takes(annotation, Mapping) and "=" in text:
-        pairs = (pair.split("=", 1) for pair in text.split(",") if "=" in pair)
+    words = [word for word in text.split(",") if word]
+    if _takes(annotation, Mapping) and "=" in text and all("=" in word for word in words):
+        pairs = (word.split("=", 1) for word in words)
         return {name: value if _of_texts(annotation) else _from_text(value) for name, value in pairs}
     if _takes(annotation, Sequence):
-        return [word for word in text.split(",") if word]
+        return words
     if _takes(annotation, Mapping) and str not in _choices(annotation):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE,...")
     return text
+
+
+def as_pairs(text: str) -> dict[str, Any]:
+    """A mapping from ``a=int8,b=uint8``, or from JSON: a field may have a comma in its name."""
+    found = _from_text(text, dict[str, str])
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE,...")
+    return found
 
 
 def _is_of_words(annotation: Any) -> bool:

@@ -8,7 +8,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TextIO
 
 from gdsload.errors import WriteError
@@ -112,13 +112,9 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
 
 
 def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") -> list[str]:
-    """Lines of a width, that break between words alone.
+    """Lines of a width, or one line without one, that break between words alone; a longer word is not broken.
 
-    Args:
-        text: what they hold.
-        width: how long they are at most, but for a word that is longer; None: one line.
-        first: what the first one begins with.
-        rest: what the others begin with.
+    The first begins with `first`, and all others with `rest`.
     """
     if width is None:
         return [first + text]
@@ -135,13 +131,7 @@ def say_wrapped(text: str, *, first: str = "", rest: str = "") -> None:
 
 
 class Bar:
-    """The progress of something: a line that is overwritten on a terminal; in a log, a line every half minute.
-
-    Args:
-        stream: where it is shown.
-        clock: returns the time in seconds.
-        hidden: whether it is left out.
-    """
+    """The progress of something: a line that is overwritten on a terminal; in a log, a line every half minute."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, *, hidden: bool = False) -> None:
         self._stream, self._clock, self._shown = stream, clock, not hidden
@@ -160,14 +150,8 @@ class Bar:
     ) -> None:
         """Show the progress, a few times a second at most, and at once at the end and where something else is done.
 
-        The time that is left comes first. Parts that do not fit the terminal are left out, the last one first.
-
-        Args:
-            done: how much is done, in any unit.
-            of: how much there is.
-            what: what is being done.
-            samples: how many samples that was, if it is known.
-            nbytes: how many bytes that was, likewise.
+        The time that is left comes first. Parts that do not fit the terminal are left out, the last one first. `done`
+        of `of` is in any unit; `samples` and `nbytes` are shown beside it if they are known.
         """
         now = self._clock()
         if self._before is None:  # an earlier run's work does not count for the rate
@@ -231,9 +215,3 @@ def elapsed(seconds: float) -> str:
     if seconds < 0.0995:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.2g} s" if seconds < 9.95 else _duration(seconds)
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table with columns of one width each; all rows are as long."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

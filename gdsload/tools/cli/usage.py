@@ -138,13 +138,7 @@ def meant(word: str, known: Iterable[str], *, quote: str = "'") -> str:
 def add_list(parser: argparse._ActionsContainer, flag: str, *, one: Callable[[str], Any] = str, **options: Any) -> None:
     """Add an option that takes several values: ``--fields a,b``, or repeated, or as JSON: ``--fields '["a,b"]'``.
 
-    It takes one word, so that no argument after it is taken for a value.
-
-    Args:
-        parser: what gets it.
-        flag: its name.
-        one: makes a value of a word.
-        **options: as `add_argument` takes them.
+    It takes one word, so that no argument after it is taken for a value; `one` makes a value of each part.
     """
 
     def listed(text: str) -> list[Any]:

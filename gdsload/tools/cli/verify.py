@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -36,19 +37,18 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    bar = Bar(sys.stderr)
-    bar.say("looking at the shards…")
     began = time.monotonic()
     try:
-        from gdsload.shards.catalog import open_catalog
-        from gdsload.shards.verify import verify_shards
+        with closing(Bar(sys.stderr)) as bar:
+            bar.say("looking at the shards…")
+            from gdsload.shards.catalog import open_catalog
+            from gdsload.shards.verify import verify_shards
 
-        found = open_catalog(chosen.path, whole=False)
-        report = verify_shards(
-            found.sources, found.stored, deep=chosen.deep, progress=lambda done, of: bar.show(done, of, nbytes=done)
-        )
+            found = open_catalog(chosen.path, whole=False)
+            report = verify_shards(
+                found.sources, found.stored, deep=chosen.deep, progress=lambda done, of: bar.show(done, of, nbytes=done)
+            )
     except GdsloadError as error:
-        bar.close()
         if chosen.json:
             say(json.dumps(_unsound(chosen.path, error), indent=1))
         elif isinstance(error, FormatError):
@@ -56,8 +56,6 @@ def _run(chosen: argparse.Namespace) -> int:
         else:
             raise
         return 1
-    finally:
-        bar.close()
     seconds = time.monotonic() - began
     if chosen.json:
         tree = {"ok": True, "path": found.path, "samples": found.samples, "seconds": seconds, **asdict(report)}

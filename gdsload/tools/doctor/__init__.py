@@ -11,10 +11,9 @@ from __future__ import annotations
 from gdsload.tools.doctor.checkup import CHECKS, diagnose
 from gdsload.tools.doctor.finding import Finding, Fix, Report, Severity, Verdict, Way
 from gdsload.tools.doctor.system import Calls, System
-from gdsload.tools.doctor.verdict import judge
-from gdsload.tools.doctor.ways import find_ways, script
+from gdsload.tools.doctor.verdict import judge, script
 
 __all__ = [
-    "CHECKS", "Calls", "Finding", "Fix", "Report", "Severity", "System", "Verdict", "Way", "diagnose",
-    "find_ways", "judge", "script",
+    "CHECKS", "Calls", "Finding", "Fix", "Report", "Severity", "System", "Verdict", "Way", "diagnose", "judge",
+    "script",
 ]  # fmt: skip

@@ -22,27 +22,24 @@ from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.known_bugs import driver_version, known_bug
 from gdsload.system.version import __version__
 from gdsload.tools.doctor import (
+    conditions,
     cufile_checks,
     gpu_checks,
     machine_checks,
-    nvfs_checks,
-    p2p_checks,
     package_checks,
     storage_checks,
 )
-from gdsload.tools.doctor.context import Context, DataPlace, locate
+from gdsload.tools.doctor.context import Check, Context, DataPlace, locate
 from gdsload.tools.doctor.finding import Finding, Report, clip, unknown
 from gdsload.tools.doctor.system import System, TorchBuild
 from gdsload.tools.doctor.trials import FileTrial, GpuTrial, trial_file
-from gdsload.tools.doctor.verdict import judge
-from gdsload.tools.doctor.ways import find_ways
+from gdsload.tools.doctor.verdict import find_ways, judge
 
 CHECKS = (
     *machine_checks.CHECKS,
     *gpu_checks.CHECKS,
     *cufile_checks.CHECKS,
-    *p2p_checks.CHECKS,
-    *nvfs_checks.CHECKS,
+    *conditions.CHECKS,
     *storage_checks.CHECKS,
     *package_checks.CHECKS,
 )
@@ -53,6 +50,7 @@ _IMPORTS_S = 45.0
 """Importing a package in a process is bounded by itself, at 20 s; a check may try more than one."""
 
 T = TypeVar("T")
+_Trials = tuple[GpuTrial, tuple[FileTrial, ...], CufileProbe | None]
 
 
 def _start(call: Callable[[], T]) -> Future[T]:
@@ -112,8 +110,8 @@ def diagnose(
 
 def _trials(
     system: System, place: DataPlace, build: TorchBuild, wanted: str, *, probe: bool | None, timeout_s: float
-) -> tuple[GpuTrial, tuple[FileTrial, ...], CufileProbe | None]:
-    """Try the GPU, files and cuFile at the same time, with one file of each mount."""
+) -> _Trials:
+    """Try the GPU, files and cuFile, all at once, with one file of each mount."""
     calls = system.calls
     deadline = time.monotonic() + timeout_s + _FILES_S
     no_gpu = GpuTrial(status="skipped")
@@ -122,8 +120,7 @@ def _trials(
     bug = known_bug(system.tree)
     ask_gpu = wanted != "cpu" and bool(build.accelerator)
     seen = Context(system, place, build, no_gpu, (), None, wanted).has_gpu
-    rank = system.environ.get("LOCAL_RANK", "")
-    device = f"cuda:{rank if rank.isdecimal() else 0}" if wanted in ("", "cuda") else wanted
+    device = f"cuda:{_rank(system)}" if wanted in ("", "cuda") else wanted
 
     def ask_cufile(file: str) -> CufileProbe | None:
         if probe is False:
@@ -136,7 +133,7 @@ def _trials(
             return CufileProbe("skipped", "there is no file to read, and none can be created there")
         return calls.probe(file, device, timeout_s)
 
-    def try_all() -> tuple[GpuTrial, tuple[FileTrial, ...], CufileProbe | None]:
+    def try_all() -> _Trials:
         with contextlib.ExitStack() as stack:
             places = [volume.folder if volume.shards else place.real for volume in place.volumes]
             files = [stack.enter_context(trial_file(system.tree.at(one))) or "" for one in places]
@@ -150,6 +147,13 @@ def _trials(
             )
 
     return _result(_start(try_all), deadline + _GRACE_S, (no_gpu, (), no_probe))
+
+
+def _rank(system: System) -> int:
+    """The index of the GPU that a loader takes: LOCAL_RANK, unless its launcher shows each process one GPU alone."""
+    rank, visible = system.environ.get("LOCAL_RANK", ""), system.environ.get("CUDA_VISIBLE_DEVICES", "")
+    hidden = visible and rank.isdecimal() and int(rank) >= len(visible.split(","))
+    return int(rank) if rank.isdecimal() and not hidden else 0
 
 
 def _worst(probes: list[CufileProbe | None]) -> CufileProbe | None:
@@ -168,7 +172,7 @@ def _check(context: Context) -> tuple[Finding, ...]:
     return tuple(dataclasses.replace(finding, check=name) for name, finding in found.items())
 
 
-def _attempt(check: Callable[[Context], Finding], context: Context) -> Finding:
+def _attempt(check: Check, context: Context) -> Finding:
     try:
         return check(context)
     except Exception as error:  # a check that fails is a finding, never a traceback

@@ -6,24 +6,21 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from typing import Any
 
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.known_bugs import KnownBug, known_bug
-from gdsload.system.probe.library import Config, read_config
+from gdsload.system.probe.library import Config, read_config, wants_p2p
 from gdsload.system.probe.mounts import Mount
-from gdsload.tools.doctor.block import BlockDevice
-from gdsload.tools.doctor.finding import Finding, Fix, info, joined, ok, unknown, warning
-from gdsload.tools.doctor.libraries import Library, find_libraries
+from gdsload.tools.doctor.block import BlockDevice, Volume, shard_files, volumes_of
+from gdsload.tools.doctor.finding import WORST_FIRST, Finding, Fix, info, ok, unknown, warning
 from gdsload.tools.doctor.system import System, TorchBuild
 from gdsload.tools.doctor.trials import FileTrial, GpuTrial
-from gdsload.tools.doctor.volumes import Volume, shard_files, volumes_of
 
 _NVIDIA = "0x10de"
 _MODEL = re.compile(r"^Model:\s*(.+)$", re.MULTILINE)
 _BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-
-
 _WORDS = ("docker", "kubepods", "containerd", "libpod", "lxc", "garden")
 _VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER")
 
@@ -106,9 +103,6 @@ class Context:
     """The facts that checks use.
 
     Attributes:
-        system: the machine.
-        place: the location of the data.
-        torch: the build of torch.
         gpu: the device as torch describes it.
         files: the trial read of one file per mount.
         probe: cuFile's worst result; None if it was not tried.
@@ -128,31 +122,15 @@ class Context:
         """The trial read of the first mount."""
         return self.files[0] if self.files else FileTrial()
 
-    def by_volume(self) -> list[tuple[Volume, Context]]:
-        """Each mount, with a context of only this mount."""
-        places = self.place.volumes
-        files = (*self.files, *[FileTrial()] * (len(places) - len(self.files)))
-        return [
-            (volume, replace(self, place=replace(self.place, volumes=(volume,)), files=(file,)))
-            for volume, file in zip(places, files, strict=False)
-        ]
-
     @property
     def config(self) -> Config:
         """The configuration of cuFile."""
         return read_config(self.system.tree, self.system.environ)
 
     @property
-    def properties(self) -> dict[str, Any]:
-        """The section ``properties`` of the configuration."""
-        found = self.config.values.get("properties")
-        return found if isinstance(found, dict) else {}
-
-    @property
     def wants_p2p(self) -> bool:
         """True if P2PDMA is switched on."""
-        variable = self.system.environ.get("CUFILE_USE_PCIP2PDMA", "")
-        return self.properties.get("use_pci_p2pdma") is True or variable.lower() in ("1", "true")
+        return wants_p2p(self.config, self.system.environ)
 
     @property
     def bug(self) -> KnownBug | None:
@@ -205,11 +183,6 @@ class Context:
         return any(self.system.tree.exists(f"/proc/driver/nvidia-fs/{name}") for name in ("devcount", "version"))
 
     @property
-    def libraries(self) -> list[Library]:
-        """Every libcufile that loaders could find."""
-        return find_libraries(self.system.tree, self.system.environ, self.system.site_folders)
-
-    @property
     def container(self) -> str:
         """``kubernetes``, ``apptainer`` or ``docker`` for any other container; empty outside of them."""
         signs = " ".join(container_signs(self.system))
@@ -232,12 +205,24 @@ def condition(context: Context, holds: bool | None, message: str, fix: Fix | str
     return (unknown if holds is None else warning)(message, fix, **evidence)
 
 
-def on_each(check: Callable[[Context], Finding]) -> Callable[[Context], Finding]:
-    """Run a check for each mount, and join the findings."""
+Check = Callable[[Context], Finding]
+
+
+def on_each(check: Check) -> Check:
+    """A check of each mount by itself, whose findings are one: as bad as the worst, with its remedy and evidence."""
 
     def check_each(context: Context) -> Finding:
         if len(context.place.volumes) < 2:
             return check(context)
-        return joined([(volume.point, check(alone)) for volume, alone in context.by_volume()])
+        found = {}
+        for volume, file in zip(context.place.volumes, chain(context.files, repeat(FileTrial())), strict=False):
+            place = replace(context.place, volumes=(volume,))
+            found[volume.point] = check(replace(context, place=place, files=(file,)))
+        worst = min(found.values(), key=lambda one: WORST_FIRST.index(one.severity))
+        messages = list(dict.fromkeys(one.message for one in found.values()))
+        if len(messages) > 1:
+            messages = [one.message if at in one.message else f"{at}: {one.message}" for at, one in found.items()]
+        evidence = {**worst.evidence, "volumes": {at: one.evidence for at, one in found.items()}}
+        return replace(worst, message="; ".join(messages), evidence=evidence)
 
     return check_each

@@ -9,7 +9,7 @@ from typing import Any
 
 from gdsload.tools.doctor.context import Context, on_each, trouble
 from gdsload.tools.doctor.finding import Finding, Fix, clip, info, ok, quoted, unknown
-from gdsload.tools.doctor.libraries import missing_libraries
+from gdsload.tools.doctor.libraries import find_libraries, missing_libraries
 from gdsload.tools.doctor.package_checks import extra
 
 _REMEDIES = {
@@ -33,11 +33,9 @@ _UNREAD_FROM = (1, 17)
 
 def library(context: Context) -> Finding:
     """The libcufile that is loaded or installed."""
-    found, probe = context.libraries, context.probe
+    found, probe = find_libraries(context.system), context.probe
     path, version = _loaded(context)
-    evidence: dict[str, Any] = {
-        "libraries": [{"path": item.path, "version": item.version} for item in found], "version": clip(version)
-    }  # fmt: skip
+    evidence: dict[str, Any] = {"libraries": [item._asdict() for item in found], "version": clip(version)}
     if probe is not None and probe.library:
         evidence["loaded"] = probe.library
     if not path:
@@ -49,10 +47,11 @@ def library(context: Context) -> Finding:
 
 def _loaded(context: Context) -> tuple[str, str]:
     """Path and version of the libcufile that the probe has loaded, or else of the first one that is found."""
-    probe, found = context.probe, context.libraries
+    probe = context.probe
     if probe is not None and probe.library:
         return probe.library, probe.version
-    return (found[0].path, found[0].version) if found else ("", "")
+    found = find_libraries(context.system)
+    return found[0] if found else ("", "")
 
 
 def system_libraries(context: Context) -> Finding:
@@ -100,7 +99,7 @@ def config(context: Context) -> Finding:
     """The configuration that cuFile reads."""
     found, environ = context.config, context.system.environ
     wanted = ("allow_compat_mode", "force_compat_mode", "use_pci_p2pdma")
-    settings = {name: context.properties[name] for name in wanted if isinstance(context.properties.get(name), bool)}
+    settings = {name: value for name in wanted if isinstance(value := found.properties.get(name), bool)}
     evidence: dict[str, Any] = {"file": found.path, "exists": found.text is not None, "properties": settings}
     file = clip(found.path)
     if found.error:
@@ -147,8 +146,8 @@ def udev(context: Context) -> Finding:
     block = context.place.stack[0]
     path = f"/run/udev/data/b{block.number or mount.number}"
     record = tree.text(path)
-    usage = next((line[15:] for line in (record or "").splitlines() if line.startswith("E:ID_FS_USAGE=")), None)
-    usage = None if usage is None else clip(usage)
+    entries = dict(line.split("=", 1) for line in (record or "").splitlines() if "=" in line)
+    usage = clip(entries["E:ID_FS_USAGE"]) if "E:ID_FS_USAGE" in entries else None
     evidence: dict[str, Any] = {
         "path": path, "exists": record is not None, "device": block.name, "ID_FS_USAGE": usage
     }  # fmt: skip

@@ -11,6 +11,7 @@ from gdsload.backends.names import BackendName
 
 Severity = Literal["ok", "info", "warning", "error", "unknown"]
 Who = Literal["user", "root", "container"]
+WayName = Literal["p2pdma", "nvidia-fs"]
 INITRAMFS = "sudo update-initramfs -u -k all || sudo dracut --force --regenerate-all"
 REBOOT = "sudo reboot"
 
@@ -78,16 +79,15 @@ class Way:
     """A way to DMA from the drive to the GPU.
 
     Attributes:
-        name: ``p2pdma`` or ``nvidia-fs``.
-        holds: number of its requirements that are met.
-        of: number of its requirements.
-        steps: findings whose remedies set it up, in order. The first `common` of them are the same for both ways.
+        holds: how many of its conditions are fulfilled.
+        of: how many there are.
+        steps: findings with the remedies that lead there, in order; the first `common` are those of the other way, too.
         common: see `steps`.
         obstacles: requirements that are not met and that no step can meet on this machine.
         unclear: requirements that could not be checked.
     """
 
-    name: Literal["p2pdma", "nvidia-fs"]
+    name: WayName
     holds: int
     of: int
     steps: tuple[Finding, ...]
@@ -101,7 +101,6 @@ class Verdict:
     """The backend for data at the path on this machine, and the reason.
 
     Attributes:
-        backend: ``gds``, ``mapped``, ``bounce`` or ``host``.
         why: the evidence for it.
         missing: the reason why it is not ``gds``; empty if it is, and without a GPU.
         worth: whether DMA is worth it here, as far as known without a measurement; empty without a GPU.
@@ -134,8 +133,8 @@ def _of(severity: Severity) -> Callable[..., Finding]:
     return make
 
 
-_WORST: tuple[Severity, ...] = ("error", "warning", "unknown", "info", "ok")
-error, warning, unknown, info, ok = map(_of, _WORST)
+WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "unknown", "info", "ok")
+error, warning, unknown, info, ok = map(_of, WORST_FIRST)
 
 
 def clip(text: object, length: int = 120) -> str:
@@ -148,13 +147,3 @@ def clip(text: object, length: int = 120) -> str:
 def quoted(path: object) -> str:
     """A path, quoted for a shell command."""
     return shlex.quote(clip(path, 4096))
-
-
-def joined(found: list[tuple[str, Finding]]) -> Finding:
-    """Join the findings of several places: the worst severity with its remedy and evidence, and all messages."""
-    worst = min((one for _, one in found), key=lambda one: _WORST.index(one.severity))
-    said = [one.message if where in one.message else f"{where}: {one.message}" for where, one in found]
-    if len({one.message for _, one in found}) == 1:
-        said = [worst.message]
-    evidence = {**worst.evidence, "volumes": {where: one.evidence for where, one in found}}
-    return Finding("", worst.severity, "; ".join(said), worst.fix, evidence)

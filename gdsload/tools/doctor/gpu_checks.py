@@ -7,9 +7,9 @@ from typing import Any
 
 from gdsload.system.probe.known_bugs import driver_version
 from gdsload.system.units import format_bytes
+from gdsload.tools.doctor.conditions import OPEN_DRIVER, registry_dwords
 from gdsload.tools.doctor.context import Context, trouble
 from gdsload.tools.doctor.finding import Finding, Fix, clip, error, info, ok, unknown, warning
-from gdsload.tools.doctor.p2p_checks import OPEN_DRIVER, registry_dwords
 
 _VIRTUAL = re.compile(r"-\d{1,3}[ABCQ]$")
 """The end of a vGPU's name, such as that of ``NVIDIA A100-40C``."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from gdsload.system.probe.tree import Tree
+from gdsload.tools.doctor.system import System
 
 _NAME = "libcufile.so.0"
 _IN_WHEELS = ("nvidia/cu13/lib", "nvidia/cu12/lib", "nvidia/cufile/lib")
@@ -19,17 +20,17 @@ _IN_SYSTEM = tuple(
 _VERSION = re.compile(r"(?:libcufile\.so\.|nvidia[_-]cufile(?:[_-]cu\d+)?-)(\d+\.\d+[0-9.]*?)(?:\.dist-info)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
-    """A libcufile on disk, with its version from the name of its file or package, or empty."""
+class Library(NamedTuple):
+    """A libcufile on disk; its version as its file's or its package's name gives it, or empty."""
 
     path: str
     version: str
 
 
-def find_libraries(tree: Tree, environ: Mapping[str, str], site_folders: Sequence[str]) -> list[Library]:
-    """Every libcufile in the folders that loaders search, in about the order of cuda-bindings."""
-    sites = [site for site in site_folders if site.startswith("/")]
+def find_libraries(system: System) -> list[Library]:
+    """Every libcufile in the places that loaders search, in about the order in which cuda-bindings does."""
+    tree, environ = system.tree, system.environ
+    sites = [site for site in system.site_folders if site.startswith("/")]
     cudas = [environ.get("CUDA_HOME"), environ.get("CUDA_PATH")]
     cudas += [f"/usr/local/{name}" for name in tree.names("/usr/local") if name.startswith("cuda")]
     folders = [f"{site}/{wheel}" for site in sites for wheel in _IN_WHEELS]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gdsload.system.probe.tree import Tree
-from gdsload.system.ram import cgroup_limit, memory_room
+from gdsload.system.ram import cgroup_limit, control_groups, meminfo, memory_room
 from gdsload.system.units import format_bytes
 from gdsload.tools.doctor.context import Context, container_signs, trouble
 from gdsload.tools.doctor.finding import Finding, Fix, clip, info, ok, unknown, warning
@@ -61,19 +61,11 @@ def processors(context: Context) -> Finding:
 
 def _quotas(tree: Tree) -> Iterator[float]:
     """The processors that each control group of this process has time for, v2 or v1."""
-    for line in (tree.text("/proc/self/cgroup") or "").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        v2 = number == "0" and not controllers
-        if not v2 and "cpu" not in controllers.split(","):
-            continue
-        parts = [part for part in path.split("/") if part not in ("", ".", "..")][:32]
-        for depth in range(len(parts) + 1):
-            group = "/".join(["/sys/fs/cgroup" if v2 else "/sys/fs/cgroup/cpu", *parts[:depth]])
-            names = ("cpu.max",) if v2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            words = " ".join(tree.text(f"{group}/{name}", 64) or "" for name in names).split()
-            if len(words) == 2 and all(word.isascii() and word.isdecimal() for word in words) and int(words[1]):
-                yield int(words[0]) / int(words[1])
+    for group, is_v2 in control_groups(tree, "cpu"):
+        names = ("cpu.max",) if is_v2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        words = " ".join(tree.text(f"{group}/{name}", 64) or "" for name in names).split()
+        if len(words) == 2 and all(word.isascii() and word.isdecimal() for word in words) and int(words[1]):
+            yield int(words[0]) / int(words[1])
 
 
 def page_cache(context: Context) -> Finding:
@@ -82,8 +74,8 @@ def page_cache(context: Context) -> Finding:
     limit = cgroup_limit(context.system.tree)
     evidence: dict[str, Any] = {"room_bytes": room, "data_bytes": size, "cgroup_bytes": limit, "fits": None}
     if room is None:
-        return unknown("the size of the memory cannot be read", **evidence)
-    limited = " (the control group's limit)" if room == limit else ""
+        return unknown("how much memory there is cannot be read", **evidence)
+    limited = " (the control group has no more)" if room != meminfo(context.system.tree, "MemAvailable") else ""
     if not size:
         return info(f"{format_bytes(room)} of memory are available to the page cache{limited}", **evidence)
     if context.place.in_memory:

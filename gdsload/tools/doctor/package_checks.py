@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gdsload.tools.doctor.context import Context
+from gdsload.tools.doctor.context import Check, Context
 from gdsload.tools.doctor.finding import Finding, Fix, clip, error, info, ok, warning
 from gdsload.tools.doctor.system import MODULES
 
@@ -81,7 +80,7 @@ def cuda_major(context: Context) -> Finding:
     return ok(f"all packages are for CUDA {wanted}", **evidence)
 
 
-CHECKS: tuple[tuple[str, Callable[[Context], Finding]], ...] = (
+CHECKS: tuple[tuple[str, Check], ...] = (
     *((f"packages.{package}", partial(_package, package=package)) for package in MODULES),
     ("packages.cuda-major", cuda_major),
 )

@@ -66,7 +66,8 @@ def _distributions() -> dict[str, str]:
 
 
 def _import_error(name: str) -> str:
-    command = [sys.executable, "-c", f"{END_WITH_PARENT}; import {name}"]
+    # -P: the working folder may hold untrusted data, and nothing in it may be imported.
+    command = [sys.executable, "-P", "-c", f"{END_WITH_PARENT}; import {name}"]
     ran = run_bounded(command, timeout_s=_IMPORT_TIMEOUT_S, environ=os.environ)
     if ran.timed_out:
         return f"the import did not end within {_IMPORT_TIMEOUT_S:g} s"
@@ -79,13 +80,12 @@ def _probe(file: str, device: str, timeout_s: float) -> CufileProbe:
     return ask_cufile(file, device, timeout_s, despite_bugs=True)
 
 
-def device_number(path: str) -> str:
-    """``major:minor`` of the device that a path is on.
-
-    Raises:
-        OSError: if there is nothing.
-    """
-    device = os.stat(path).st_dev
+def device_number(path: str) -> str | None:
+    """``major:minor`` of the device that a path is on; None if nothing is there."""
+    try:
+        device = os.stat(path).st_dev
+    except (OSError, ValueError):
+        return None
     return f"{os.major(device)}:{os.minor(device)}"
 
 
@@ -94,13 +94,11 @@ class Calls:
     """The calls that the checks make besides reading the tree; each can be exchanged.
 
     Attributes:
-        torch_build: the build of torch.
         try_gpu: (file, device, seconds): asks torch about the device, in a process.
         probe: (file, device, seconds): see `ask_cufile`; known bugs have been looked for.
-        try_file: (file): tries reads.
         distributions: versions of the installed packages that matter, by their names.
         import_error: (module): the error of importing it in a process; empty if it works.
-        number: (path): ``major:minor`` of its device; raises OSError.
+        number: (path): ``major:minor`` of its device, or None.
     """
 
     torch_build: Callable[[], TorchBuild] = _torch_build
@@ -109,20 +107,12 @@ class Calls:
     try_file: Callable[[str], FileTrial] = try_file
     distributions: Callable[[], dict[str, str]] = _distributions
     import_error: Callable[[str], str] = _import_error
-    number: Callable[[str], str] = device_number
+    number: Callable[[str], str | None] = device_number
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A machine.
-
-    Attributes:
-        tree: its files.
-        environ: the environment.
-        site_folders: where Python packages are.
-        architecture: of the processor, as uname has it.
-        calls: the calls besides reading files.
-    """
+    """A machine; `site_folders` are where Python packages are, and `architecture` is the processor's by uname."""
 
     tree: Tree = field(default_factory=Tree)
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))

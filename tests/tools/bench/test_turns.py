@@ -1,5 +1,6 @@
 """Turns of rows whose rate is known, and rows of the record that are made of turns."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -112,6 +113,20 @@ def test_epochs_that_are_shorter_than_a_ramp_are_repeated(plans, clock, batches)
 
     assert pace_of(Paced(plans[1], clock, batches), plans[1], prepare) == pytest.approx(1)
     assert len(set(prepared)) == len(prepared) >= 1 / (batches * PACE_S)
+
+
+@pytest.mark.parametrize("group", [1, 7])
+def test_the_end_of_an_epoch_that_was_read_before_is_no_part_of_a_cold_rate(plans, clock, group):
+    class Drained(Paced):
+        """The last fifth of its epochs of 700 batches is there at once."""
+
+        def epoch(self, number):
+            yield from itertools.islice(super().epoch(number), 560)
+            yield from itertools.repeat(BATCH, 140)
+
+    cold = pace_of(Drained(plans[20], clock, group=group), plans[20], lambda epoch: lambda: False)
+    assert cold == pytest.approx(1, rel=0.01)
+    assert pace_of(Drained(plans[20], clock, group=group), plans[20]) > 1.15  # the negative control
 
 
 def test_a_part_ends_where_the_page_cache_is_warm(plans, clock, monkeypatch):

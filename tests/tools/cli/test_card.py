@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gdsload
@@ -131,6 +131,7 @@ def test_a_file_is_replaced_only_if_that_is_asked_for(dataset, tmp_path, cli):
 numbers = st.floats(width=64) | st.integers(-5, 5).map(float) | st.sampled_from([1.7e308, -1.7e308, 2.0**63])
 
 
+@settings(deadline=None)
 @given(st.lists(numbers, min_size=1, max_size=60))
 @example([0.0, 2e-311])
 def test_every_finite_number_is_in_one_bar(values):
@@ -142,6 +143,7 @@ def test_every_finite_number_is_in_one_bar(values):
         assert (found.least, found.greatest) == (min(finite), max(finite))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-9, 9), min_size=1))
 def test_whole_numbers_have_a_bar_each(values):
     found = spread_of(torch.tensor(values))
@@ -150,6 +152,7 @@ def test_whole_numbers_have_a_bar_each(values):
     assert found.bars == tuple(values.count(one) for one in every)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=200))
 def test_lengths_and_what_padding_would_cost(values):
     found = lengths_of(np.array(values))

@@ -51,7 +51,6 @@ def test_dry_run(source, out, convert):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--cast", "x"], "'x' is not NAME=VALUE"),
         (["--pack", "tokens:4:float32"], "not FIELD:LENGTH"),
         (["--eos", "1"], "are for --pack"),
         (["--keep-encoded"], "kind 'numpy' has no option 'keep_encoded'"),

@@ -1,4 +1,4 @@
-"""What people see in a terminal of 80 columns, and some of it in one of 120: read, found right, and kept.
+"""What people see in a terminal of 80 columns, and some of it in one of 40: read, found right, and kept.
 
 Words stand for times, rates, paths and sizes that vary.
 """
@@ -148,9 +148,7 @@ def lines_of(text):
     return [line for line in lines if not line.startswith("$ ")]
 
 
-@pytest.mark.parametrize(
-    ("what", "columns"), [("help", 80), ("narrow", 40), ("work", 80), ("work", 120), ("faults", 80)]
-)
+@pytest.mark.parametrize(("what", "columns"), [("help", 80), ("narrow", 40), ("work", 80), ("faults", 80)])
 def test_in_a_terminal(monkeypatch, folder, what, columns):
     if what == "faults":
         gdsload.convert(folder / "x.npy", folder / "a", workers=1)

@@ -11,7 +11,7 @@ import gdsload
 from gdsload.system.probe.mounts import parse_mounts
 from gdsload.tools.cli import main
 from gdsload.tools.cli.samples import caption
-from gdsload.tools.doctor import volumes
+from gdsload.tools.doctor import block
 from tests.tools.cli.terminals import Terminal
 
 
@@ -100,7 +100,7 @@ def test_inspect_shows_what_lies_on_which_drive(tmp_path, dataset, cli, monkeypa
         for number, drive in enumerate(drives)
     ]
     monkeypatch.setattr(
-        volumes, "read_mounts", lambda tree: parse_mounts("\n".join(["1 0 8:1 / / rw - ext4 /dev/root rw", *lines]))
+        block, "read_mounts", lambda tree: parse_mounts("\n".join(["1 0 8:1 / / rw - ext4 /dev/root rw", *lines]))
     )
     said = cli("inspect", tmp_path / "spread").out
     for drive, count, number in zip(drives, counts, range(2), strict=True):

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import gdsload
-from gdsload.tools.cli.picks import pick_samples
-from gdsload.tools.cli.samples import facts, lines
+from gdsload.tools.cli.samples import facts, lines, pick_samples
 from gdsload.tools.cli.sheet import as_picture
 
 
@@ -132,6 +131,9 @@ def test_pictures_of_other_element_types():
     [
         (["--image", "no"], "there is no field 'no'"),
         (["--out", "a.png"], "--out is for a contact sheet"),
+        (["--pick", "first"], "--pick is for a contact sheet"),
+        (["--count", "16"], "--count is for a contact sheet"),
+        (["--html", "a.html", "--sample", "1"], "--html takes no --sample"),
         (["--image", "chw", "--out", "a.xyz"], "'a.xyz' has no name of a picture"),
         (["--image", "text"], "no image"),
         (["--image", "odd"], "no 1, 3 or 4 channels, first or last"),

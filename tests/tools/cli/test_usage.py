@@ -96,6 +96,9 @@ def test_every_option_says_what_it_does_and_its_default(command):
         (["convert", "a", "b", "--kind", "image"], "error: --kind: invalid value 'image'. Did you mean 'images'?"),
         (["convert", "a", "b", "--siz", "3"], "Did you mean --size"),  # an option of a kind
         (["convert", "a", "b", "--types", "zip:str"], "error: --types: 'zip:str' is not NAME=VALUE,...\n"),
+        (["convert", "a", "b", "--types", "zip=str,id"], "error: --types: 'zip=str,id' is not NAME=VALUE,...\n"),
+        (["convert", "a", "b", "--cast", "x"], "error: --cast: 'x' is not NAME=VALUE,...\n"),
+        (["convert", "a", "b", "--cast", "[1]"], "error: --cast: '[1]' is not NAME=VALUE,...\n"),
         (["convert"], "error: the following arguments are required: SOURCE, OUT\n"),
         (["bench", "a", "--backends", "bounc"], "error: --backends: there is no backend 'bounc'. Did you mean 'bounce'?"),
         (["inspect", "a", "--shards", "-1"], "error: --shards: -1 is no whole number from 0\n"),

@@ -100,7 +100,7 @@ def test_red_hats_kernels_count_by_their_own_numbers(p2p: Made, release: str, ar
     assert p2p.findings()["cufile.p2p-kernel"].evidence["fulfilled"] is holds
 
 
-@pytest.mark.parametrize("variable", ["1", "TRUE"])
+@pytest.mark.parametrize("variable", ["1", "TRUE", "on"])
 def test_the_variable_replaces_the_configuration(p2p: Made, variable: str):
     no_config(p2p)
     p2p.environ["CUFILE_USE_PCIP2PDMA"] = variable

@@ -53,69 +53,6 @@ def test_another_accelerator_gets_host(laptop: Made):
     assert laptop.diagnose().verdict.backend == "host"
 
 
-def torch_for_the_cpu(made: Made):
-    made.build = dataclasses.replace(made.build, accelerator="", cuda="")
-
-
-def driver_that_hangs(made: Made):
-    made.gpu = GpuTrial(status="timeout", error="torch and CUDA gave no answer within 5 s")
-
-
-def kernel_without_proc_modules(made: Made):
-    made.remove("/proc/modules")
-    made.probe = CufileProbe("timeout", "no answer within 5 s while opening cuFile's driver", "driver-open")
-
-
-@pytest.mark.parametrize(
-    ("change", "check", "severity", "remedy"),
-    [
-        (torch_for_the_cpu, "gpu.device", "error", "torch with CUDA"),
-        (driver_that_hangs, "gpu.device", "error", ""),
-        (lambda made: made.write("/proc/sys/kernel/osrelease", "5.15-microsoft-WSL2"), "machine.wsl", "warning", ""),
-        (lambda made: made.write("/dev/dxg"), "machine.wsl", "warning", ""),
-        (kernel_without_proc_modules, "cufile.probe", "warning", "older libcufile"),
-    ],
-)
-def test_what_is_wrong_beside_a_gpu_is_told(nvfs: Made, change, check: str, severity: str, remedy: str):
-    change(nvfs)
-    finding = nvfs.findings()[check]
-    assert finding.severity == severity
-    assert remedy in finding.remedy
-
-
-def test_signs_of_a_container(laptop: Made):
-    laptop.write("/.dockerenv")
-    laptop.write("/proc/1/cgroup", "12:memory:/kubepods/burstable/pod1\n")
-    assert laptop.findings()["machine.container"].evidence["signs"] == [
-        "/.dockerenv",
-        "/proc/1/cgroup says kubepods",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("probe", "severity", "says"),
-    [
-        (CufileProbe("timeout", "no answer within 5 s", "driver-open"), "warning", "no answer within 5 s"),
-        (CufileProbe("crashed", "SIGSEGV while reading"), "warning", "SIGSEGV"),
-        (
-            CufileProbe("failed", "the file cannot be registered", error="HANDLE_NOT_REGISTERED"),
-            "warning",
-            "registered",
-        ),
-        (CufileProbe("missing", "no library"), "info", "no library"),
-        (CufileProbe("ok", posix_reads=3, nvfs_reads=0, p2p_reads=0), "warning", "not by DMA"),
-        (CufileProbe("ok"), "warning", "counters cannot be read"),
-    ],
-)
-def test_what_cufile_did(nvfs: Made, probe: CufileProbe, severity: str, says: str):
-    nvfs.probe = probe
-    report = nvfs.diagnose()
-    finding = next(finding for finding in report.findings if finding.check == "cufile.probe")
-    assert finding.severity == severity
-    assert says in finding.message
-    assert report.verdict.backend == "mapped"
-
-
 def test_cufile_is_not_asked_unless_wanted_nor_without_a_gpu(nvfs: Made, tmp_path):
     def never(*arguments) -> CufileProbe:
         raise AssertionError("asked")
@@ -126,27 +63,6 @@ def test_cufile_is_not_asked_unless_wanted_nor_without_a_gpu(nvfs: Made, tmp_pat
     make_host(other)
     other.calls["probe"] = never
     assert "no NVIDIA GPU" in other.findings()["cufile.probe"].message
-
-
-@pytest.mark.parametrize(
-    ("text", "environ", "says"),
-    [
-        ("{broken", {}, "not valid JSON"),
-        ('{"properties": {"force_compat_mode": true}}', {}, "forced"),
-        ("{}", {"CUFILE_FORCE_COMPAT_MODE": "true"}, "forced"),
-        (None, {"CUFILE_ENV_PATH_JSON": "/none.json"}, "cannot be read"),
-        (
-            '{"properties": {"allow_compat_mode": false}, "fs": {"weka": {}}}',
-            {},
-            '"allow_compat_mode": false',
-        ),
-    ],
-)
-def test_the_configuration(nvfs: Made, text: str | None, environ: dict[str, str], says: str):
-    if text is not None:
-        nvfs.write("/etc/cufile.json", text)
-    nvfs.environ |= environ
-    assert says in nvfs.findings()["cufile.config"].message
 
 
 @pytest.mark.parametrize(
@@ -206,14 +122,32 @@ def test_room_for_the_page_cache(nvfs: Made, group: str, files: dict[str, str], 
         nvfs.write(path, text)
     finding = nvfs.findings()["memory.page-cache"]
     assert (finding.severity, finding.evidence["room_bytes"], finding.evidence["fits"]) == ("ok", room, True)
+    assert ("the control group has no more" in finding.message) == (room == 1000000)
 
 
-def test_data_larger_than_memory_get_bounce(nvfs: Made):
-    nvfs.write("/sys/fs/cgroup/memory.max", "4096")
-    nvfs.probe = CufileProbe("missing")
-    report = nvfs.diagnose()
-    assert report.verdict.backend == "bounce"
-    assert "do not fit" in report.verdict.why
+@pytest.mark.parametrize(
+    ("environ", "device"),
+    [
+        ({}, "cuda:0"),
+        ({"LOCAL_RANK": "3"}, "cuda:3"),
+        ({"LOCAL_RANK": "3", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, "cuda:3"),
+        ({"LOCAL_RANK": "3", "CUDA_VISIBLE_DEVICES": "5"}, "cuda:0"),
+        ({"LOCAL_RANK": "x"}, "cuda:0"),
+    ],
+)
+def test_the_gpu_of_a_rank_is_the_one_that_a_loader_takes(nvfs: Made, environ, device: str):
+    nvfs.environ |= environ
+    asked: list[str] = []
+    nvfs.calls["try_gpu"] = lambda file, device, timeout_s: asked.append(device) or nvfs.gpu
+    nvfs.diagnose()
+    assert asked == [device]
+
+
+def test_a_module_in_the_working_folder_is_not_imported(tmp_path, monkeypatch):
+    for name in ("ctypes", "cupy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a stranger')")
+    monkeypatch.chdir(tmp_path)
+    assert "a stranger" not in Calls().import_error("cupy")
 
 
 def test_packages_that_are_missing_broken_doubled_or_for_another_cuda(nvfs: Made):

@@ -9,6 +9,7 @@ import pytest
 from gdsload.system.probe import ask_cufile
 from gdsload.system.probe import probe as asking
 from gdsload.system.probe.known_bugs import known_bug
+from gdsload.tools.doctor.libraries import find_libraries
 from tests.machines import OPEN_DRIVER, Made
 
 
@@ -88,124 +89,6 @@ def test_the_variable_that_older_versions_read(nvfs: Made, version: str, severit
     assert ("allow_compat_mode in /etc/cufile.json" in finding.remedy) == (read is False)
 
 
-def test_nvme_over_fabrics_with_p2pdma_switched_on(nvfs: Made):
-    nvfs.write("/sys/class/block/nvme0n1/device/transport", "tcp\n")
-    assert nvfs.findings()["cufile.config"].severity == "ok"
-    nvfs.environ["CUFILE_USE_PCIP2PDMA"] = "true"
-    finding = nvfs.findings()["cufile.config"]
-    assert (finding.severity, "fail with I/O errors" in finding.message) == ("warning", True)
-
-
-def unpatched(made: Made) -> None:
-    made.write("/proc/driver/nvidia-fs/modules", "wekafsio: 1\n")
-
-
-def misnamed(made: Made) -> None:
-    unpatched(made)
-    made.write("/proc/kallsyms", "0000 d p2pdma_pgmap_ops\n0000 T nvme_v2_register_nvfs_dma_ops\t[nvme]\n")
-
-
-def unseen(made: Made) -> None:
-    made.remove("/proc/driver/nvidia-fs/modules")
-    made.remove("/proc/kallsyms")
-
-
-@pytest.mark.parametrize(
-    ("change", "fulfilled", "says"),
-    [(unpatched, False, "kernel's own"), (misnamed, False, "DOCA 26.01"), (unseen, None, "cannot be checked")],
-)
-def test_the_nvme_driver_without_hooks_for_nvidia_fs(nvfs: Made, change, fulfilled: bool | None, says: str):
-    nvfs.probe = dataclasses.replace(nvfs.probe, nvfs_reads=0, posix_reads=1)
-    assert nvfs.findings()["cufile.nvfs-nvme"].evidence["fulfilled"] is True
-    change(nvfs)
-    finding = nvfs.findings()["cufile.nvfs-nvme"]
-    assert (finding.evidence["fulfilled"], says in finding.message) == (fulfilled, True)
-    assert ("mlnx-nvme-dkms" in finding.remedy) == (fulfilled is False)
-
-
-def quota(made: Made) -> None:
-    made.write("/proc/self/cgroup", "0::/a/b\n")
-    made.write("/sys/fs/cgroup/a/cpu.max", "200000 100000\n")
-    made.write("/sys/fs/cgroup/cpu.max", "max 100000\n")
-
-
-def old_quota(made: Made) -> None:
-    made.write("/proc/self/cgroup", "3:cpu,cpuacct:/a\n")
-    made.write("/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "150000\n")
-    made.write("/sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n")
-
-
-@pytest.mark.parametrize(
-    ("change", "severity", "says"),
-    [
-        (lambda made: None, "ok", "128 CPU cores"),
-        (quota, "warning", "process to 2 CPU cores"),
-        (old_quota, "warning", "process to 1.5 CPU cores"),
-        (lambda made: made.remove("/proc/self/status"), "unknown", "cannot be read"),
-    ],
-)
-def test_processors(nvfs: Made, change, severity: str, says: str):
-    change(nvfs)
-    finding = nvfs.findings()["machine.processors"]
-    assert (finding.severity, says in finding.message) == (severity, True)
-
-
-GPU_RESOURCE = "/sys/bus/pci/devices/0000:03:00.0/resource"
-SMALL = "0x0 0x0 0x0\n0x0000000080000000 0x000000008fffffff 0x14220c\n"
-
-
-@pytest.mark.parametrize(
-    ("gpu", "bars", "severity", "says"),
-    [
-        ({}, None, "ok", "BAR1 has 128 GiB"),
-        ({}, SMALL, "warning", "256 MiB, too little"),
-        ({}, "", "info", "not visible"),
-        ({"bar1_bytes": 2**37, "bar1_free": 2**36}, SMALL, "ok", "64 GiB free"),
-        ({"bar1_bytes": 2**37, "bar1_free": 2**20}, None, "warning", "only 1 MiB of 128 GiB"),
-    ],
-)
-def test_bar1(nvfs: Made, gpu, bars: str | None, severity: str, says: str):
-    nvfs.gpu = dataclasses.replace(nvfs.gpu, **gpu)
-    if bars is not None:
-        nvfs.write(GPU_RESOURCE, bars)
-    finding = nvfs.findings()["gpu.bar1"]
-    assert (finding.severity, says in finding.message) == (severity, True)
-
-
-@pytest.mark.parametrize(
-    ("gpu", "severity", "says"),
-    [
-        ({}, "ok", "neither"),
-        ({"name": "NVIDIA A100-SXM4-40GB"}, "ok", "neither"),
-        ({"name": "NVIDIA A100-40C"}, "warning", "before Ada"),
-        ({"name": "NVIDIA L40S-48Q"}, "info", "the open driver"),
-        ({"virtual": True}, "info", "the open driver"),
-        ({"mig": True}, "info", "MIG"),
-        ({"name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb"}, "info", "MIG"),
-    ],
-)
-def test_parts_of_a_gpu(nvfs: Made, gpu, severity: str, says: str):
-    nvfs.gpu = dataclasses.replace(nvfs.gpu, **gpu)
-    finding = nvfs.findings()["gpu.slice"]
-    assert (finding.severity, says in finding.message) == (severity, True)
-
-
-def test_mig_is_known_by_its_instances_too(nvfs: Made):
-    nvfs.write("/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", "")
-    assert "MIG" in nvfs.findings()["gpu.slice"].message
-
-
-def test_pages_of_files_that_a_gpu_reads_too_slowly_are_not_used(nvfs: Made):
-    nvfs.gpu = dataclasses.replace(
-        nvfs.gpu, name="NVIDIA GB10", mapped_rate=0.25e9, pinned_rate=22e9, slow=True, coherent=True
-    )
-    nvfs.probe = dataclasses.replace(nvfs.probe, nvfs_reads=0, posix_reads=1)
-    report = nvfs.diagnose()
-    finding = next(one for one in report.findings if one.check == "gpu.mapping")
-    assert "at 0.25 GB/s and pinned memory at 22 GB/s, so bounce is used" in finding.message
-    assert (report.verdict.backend, report.verdict.worth[:6]) == ("bounce", "hardly")
-
-
 @pytest.mark.parametrize("environ", [{}, {"container": "x"}])
 def test_libraries_that_cufile_loads_itself(nvfs: Made, environ):
     nvfs.environ |= environ
@@ -217,3 +100,18 @@ def test_libraries_that_cufile_loads_itself(nvfs: Made, environ):
     nvfs.write("/opt/libudev.so.1")
     nvfs.write("/etc/ld.so.cache", b"\0/opt/libudev.so.1\0")
     assert nvfs.findings()["cufile.system-libraries"].severity == "ok"
+
+
+def test_libraries_in_wheels_in_the_linkers_cache_and_by_the_path(made: Made):
+    made.write("/site/nvidia/cu13/lib/libcufile.so.0")
+    made.write("/site/nvidia_cufile-1.20.0.107.dist-info/METADATA")
+    made.write("/opt/cuda/lib/libcufile.so.0")
+    made.write("/odd/libcufile.so.0")
+    made.write("/etc/ld.so.cache", b"glibc-ld.so.cache1.1\0\1\2libc.so.6\0/odd/libcufile.so.0\0/gone/libcufile.so.0\0")
+    made.environ["LD_LIBRARY_PATH"] = "/opt/cuda/lib:relative"
+    found = find_libraries(dataclasses.replace(made.system(), site_folders=("", "/site")))
+    assert found == [
+        ("/site/nvidia/cu13/lib/libcufile.so.0", "1.20.0.107"),
+        ("/opt/cuda/lib/libcufile.so.0", ""),
+        ("/odd/libcufile.so.0", ""),
+    ]

@@ -1,29 +1,41 @@
-"""The requirements of DMA without nvidia-fs (Linux P2PDMA), one check each.
+"""The conditions of both ways to DMA, each by itself: Linux P2PDMA, and the kernel module nvidia-fs.
 
-From NVIDIA's "GDS Support for NVMe" and the chapter on NVMe P2PDMA of its GPUDirect Storage troubleshooting guide.
+From NVIDIA's "GDS Support for NVMe", the troubleshooting guide of GPUDirect Storage with its chapter on NVMe P2PDMA,
+the release notes, and the source of nvidia-fs.
 """
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
-from gdsload.system.probe.known_bugs import driver_version
-from gdsload.tools.doctor.context import Context, condition, on_each
-from gdsload.tools.doctor.finding import INITRAMFS, REBOOT, Finding, Fix, clip
+from gdsload.system.probe.known_bugs import driver_version, nvfs_version
+from gdsload.tools.doctor.context import Check, Context, condition, on_each
+from gdsload.tools.doctor.finding import INITRAMFS, REBOOT, Finding, Fix, clip, info, warning
 
 _KERNEL = (6, 2)
-_DRIVER = 565
 _GPUS = ("A100", "A40", "L4", "L40S", "H100", "H200", "B100", "B200", "B300")
 _DWORDS = ("RMForceStaticBar1=1", "RmForceDisableIomapWC=1")
 _OPTIONS = f'options nvidia NVreg_RegistryDwords="{";".join(_DWORDS)};"'
 _SYMBOLS = (b"p2pdma_pgmap_ops", b"pci_p2pdma_add_resource")
-"""The symbol in NVIDIA's guide, which not every kernel lists, and a function of the same feature."""
-SYMBOLS_LIMIT_BYTES = 64 * 2**20
+"""The one that the guide names, which not every kernel lists, and a function beside it."""
+_SYMBOLS_LIMIT_BYTES = 64 * 2**20
 OPEN_DRIVER = Fix(
     "Install the open NVIDIA kernel modules, 570 or later", "root", "a reboot",
     ("sudo apt install nvidia-open || sudo dnf install nvidia-open  # from NVIDIA's CUDA repository", REBOOT),
 )  # fmt: skip
+_HOOKS = re.compile(rb"\bnvme\w*_register_nvfs_dma_ops\b")
+_FOLDER = "/proc/driver/nvidia-fs"
+_PATCHED = Fix(
+    "Install the nvme driver of DOCA-OFED 26.04 or later, which registers with nvidia-fs", "root", "a reboot",
+    ("sudo apt install doca-ofed mlnx-nvme-dkms  # from NVIDIA's DOCA repository", INITRAMFS, REBOOT),
+)  # fmt: skip
+_NODES = {
+    "docker": "# docker run -e NVIDIA_GDS=enabled ...   or: --device /dev/nvidia-fs0, and its siblings",
+    "apptainer": "# apptainer run --nv --bind /dev/nvidia-fs0 ...",
+    "kubernetes": "# env: [{name: NVIDIA_GDS, value: enabled}]",
+}
 
 
 def gpu(context: Context) -> Finding:
@@ -74,8 +86,8 @@ def kernel(context: Context) -> Finding:
 
 
 def option(context: Context) -> Finding:
-    """A kernel built with CONFIG_PCI_P2PDMA, recognised by its symbols as in NVIDIA's guide."""
-    symbols = context.system.tree.data("/proc/kallsyms", SYMBOLS_LIMIT_BYTES)
+    """A kernel built with CONFIG_PCI_P2PDMA, by its symbols, as NVIDIA's guide looks for it."""
+    symbols = context.system.tree.data("/proc/kallsyms", _SYMBOLS_LIMIT_BYTES)
     if not symbols:
         return condition(context, None, "the kernel's symbols cannot be read")
     found = any(name in symbols for name in _SYMBOLS)
@@ -83,16 +95,17 @@ def option(context: Context) -> Finding:
     return condition(context, found, f"the kernel is built with{'' if found else 'out'} CONFIG_PCI_P2PDMA", fix)
 
 
-def driver(context: Context) -> Finding:
-    """The open NVIDIA kernel driver, 565 or later."""
+def driver(context: Context, *, oldest: int) -> Finding:
+    """The open NVIDIA kernel driver; for nvidia-fs of any version, from nvidia-fs 2.17.5 on."""
     version, is_open = driver_version(context.system.tree)
     evidence: dict[str, Any] = {"version": version, "open": is_open}
     if not version:
         return condition(context, None, "the NVIDIA driver's version is not known", **evidence)
     if not is_open:
         return condition(context, False, f"the NVIDIA driver {version} is not the open one", OPEN_DRIVER, **evidence)
-    if int(version.partition(".")[0]) < _DRIVER:
-        return condition(context, False, f"the NVIDIA driver {version} is older than 565", OPEN_DRIVER, **evidence)
+    if int(version.partition(".")[0]) < oldest:
+        message = f"the NVIDIA driver {version} is older than {oldest}"
+        return condition(context, False, message, OPEN_DRIVER, **evidence)
     return condition(context, True, f"open NVIDIA driver {version}", **evidence)
 
 
@@ -142,13 +155,75 @@ def config(context: Context) -> Finding:
     return condition(context, context.wants_p2p, message, fix, **evidence)
 
 
-CHECKS = (
+def module(context: Context) -> Finding:
+    """The kernel module, and its device nodes in a container."""
+    tree = context.system.tree
+    version, nodes = clip(nvfs_version(tree)), tree.exists("/dev/nvidia-fs0")
+    evidence: dict[str, Any] = {
+        "loaded": context.nvfs, "version": version, "devices": tree.number(f"{_FOLDER}/devcount"), "nodes": nodes
+    }  # fmt: skip
+    if context.nvfs and nodes:
+        return condition(context, True, f"nvidia-fs {version} is loaded", **evidence)
+    if context.nvfs:
+        line = _NODES[context.container or "docker"]
+        fix = Fix("Start the container with NVIDIA_GDS=enabled", "container", "a restart of it", (line,))
+        message = f"nvidia-fs {version} is loaded, but there is no /dev/nvidia-fs0 here"
+        return condition(context, False, message, fix, **evidence)
+    install = "sudo apt install nvidia-fs || sudo dnf install nvidia-fs  # from NVIDIA's CUDA repository"
+    built = bool(tree.names("/var/lib/dkms/nvidia-fs"))
+    does = "Load nvidia-fs" if built else "Install and load nvidia-fs 2.26.6 or later"
+    lines = ("sudo modprobe nvidia-fs",) if built else (install, "sudo modprobe nvidia-fs")
+    return condition(context, False, "nvidia-fs is not loaded", Fix(does, "root", "", lines), **evidence)
+
+
+def nvme(context: Context) -> Finding:
+    """The nvme driver's hooks for nvidia-fs, which Linux' own nvme driver does not have."""
+    if not any(block.kind == "nvme" for block in context.place.drives):
+        return condition(context, True, "there is no NVMe drive here, so its driver does not matter", patched=None)
+    tree = context.system.tree
+    modules = tree.text(f"{_FOLDER}/modules")
+    registered = {line.partition(":")[0].strip() for line in (modules or "").splitlines()}
+    symbols = tree.data("/proc/kallsyms", _SYMBOLS_LIMIT_BYTES)
+    patched = bool(_HOOKS.search(symbols)) if symbols else None
+    evidence: dict[str, Any] = {"registered": sorted(map(clip, registered)), "patched": patched}
+    if "nvme" in registered:
+        return condition(context, True, "the nvme driver is registered with nvidia-fs", **evidence)
+    if modules is not None and patched:
+        message = "the nvme driver has hooks for nvidia-fs, but is not registered with it (DOCA 26.01 misnames them)"
+        return condition(context, False, message, _PATCHED, **evidence)
+    if modules is not None or patched is False:
+        message = "the nvme driver is Linux' own, without hooks for nvidia-fs"
+        return condition(context, False, message, _PATCHED, **evidence)
+    if patched:
+        return condition(context, True, "the nvme driver has hooks for nvidia-fs", **evidence)
+    return condition(context, None, "whether the nvme driver has hooks for nvidia-fs cannot be read", **evidence)
+
+
+def bugs(context: Context) -> Finding:
+    """Known bugs of this nvidia-fs with this driver, by their versions alone."""
+    bug = context.bug
+    if not context.nvfs:
+        return info("nvidia-fs is not loaded, so it has no bug", hangs=False)
+    if bug is None:
+        hidden = "; DKMS's log, which a container does not see, has more" if context.container else ""
+        return condition(context, True, f"no known bug of nvidia-fs with this driver{hidden}", hangs=False)
+    fix = Fix(bug.remedy, "root", "a reboot if nvidia-fs is in use" if bug.hangs else "", bug.commands)
+    if not bug.hangs:
+        return condition(context, False, bug.what, fix, hangs=False)
+    return warning(bug.what, fix, hangs=True, fulfilled=False)  # also where the last reads were made by DMA
+
+
+CHECKS: tuple[tuple[str, Check], ...] = (
     ("cufile.p2p-gpu", gpu),
     ("cufile.p2p-drive", on_each(drive)),
     ("cufile.p2p-kernel", kernel),
     ("cufile.p2p-option", option),
-    ("cufile.p2p-driver", driver),
+    ("cufile.p2p-driver", partial(driver, oldest=565)),
     ("cufile.p2p-bar1", static_bar1),
     ("cufile.p2p-multipath", multipath),
     ("cufile.p2p-config", config),
+    ("cufile.nvfs-driver", partial(driver, oldest=0)),
+    ("cufile.nvfs-nvme", nvme),
+    ("cufile.nvidia-fs", module),
+    ("cufile.nvfs-bugs", bugs),
 )

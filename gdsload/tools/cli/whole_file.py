@@ -1,0 +1,38 @@
+"""Files that commands write: there whole, or as they were before."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from gdsload.errors import WriteError
+
+
+def write_whole(path: str, content: bytes, what: str) -> None:
+    """Write a file under a name of its folder that is free, and give it its own name at the end.
+
+    A link stays: the file that it leads to is written. A device, a pipe, and a file in a folder that takes no other
+    are written to as they are.
+
+    Args:
+        path: the file.
+        content: all of it.
+        what: the file's content in errors, such as ``"page"``.
+
+    Raises:
+        WriteError: if the system refuses it; the file that was there is as before.
+    """
+    file = os.path.realpath(path)
+    new = f"{file}.{os.getpid()}.new"
+    replaced = os.path.isfile(file) and os.access(os.path.dirname(file), os.W_OK)
+    in_place = os.path.exists(path) and not replaced
+    try:
+        with open(path if in_place else new, "wb") as opened:
+            opened.write(content)
+        if not in_place:
+            os.replace(new, file)
+    except OSError as error:
+        raise WriteError(f"the {what} cannot be written: {error.strerror}", file=path) from error
+    finally:
+        with suppress(OSError):
+            os.unlink(new)

@@ -1,0 +1,47 @@
+"""The sweep of faults as a command: ``python -m tests.faults``; exit code 1 if anything is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SOURCE = HERE / "injector.c"
+
+
+def build(folder: Path, compiler: str) -> Path:
+    """Compile the injector into a folder."""
+    target = folder / "injector.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", target, SOURCE, "-ldl"], check=True)
+    return target
+
+
+def main() -> int:
+    """Sweep, in a process that the injector is loaded into."""
+    from tests.faults.works import WORKS
+
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("works", nargs="*", default=list(WORKS), metavar="WORK", help=f"of {', '.join(WORKS)}")
+    parser.add_argument("--share", type=float, default=1.0, help="of all faults, chosen by the seed")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        if "injector.so" not in os.environ.get("LD_PRELOAD", ""):
+            preloaded = {**os.environ, "LD_PRELOAD": str(build(Path(folder), os.environ.get("CC", "cc")))}
+            return subprocess.run([sys.executable, "-m", "tests.faults", *sys.argv[1:]], env=preloaded).returncode
+        from tests.faults.sweep import sweep
+
+        begun = time.monotonic()
+        counts = sweep(Path(folder), chosen.works, chosen.share, chosen.seed)
+        print(json.dumps({**counts, "seconds": round(time.monotonic() - begun)}))
+        return min(counts["wrong"], 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

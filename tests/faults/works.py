@@ -1,0 +1,136 @@
+"""Works that a sweep of faults goes over: what is there before, what is done, and what is right afterwards."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from gdsload import BlockShuffle, DataLoader, ShardDataset, convert
+from tests.shards.small_dataset import write_small
+
+
+@dataclass(frozen=True)
+class Work:
+    """One work.
+
+    Attributes:
+        prepare: puts into an empty folder what is there before.
+        do: the work, in that folder; `again` is true of a second time, which may replace what the first one made.
+            Returns what can be compared.
+        content: what is at the target, if the work has one; raises if that is no whole dataset.
+    """
+
+    prepare: Callable[[Path], object]
+    do: Callable[[Path, bool], Any]
+    content: Callable[[Path], Any] | None = None
+
+
+def told(path: Path) -> list[Any]:
+    """All samples of a dataset, as lists."""
+    dataset = ShardDataset(path)
+    return [
+        {name: value.tolist() if hasattr(value, "tolist") else value for name, value in sample.items()}
+        for sample in dataset.__getitems__(range(len(dataset)))
+    ]
+
+
+def write(root: Path, again: bool, spread: tuple[str, ...] = (), overwrite: bool = False) -> None:
+    over = [root / name for name in spread]
+    write_small(root / "out", mark=1, overwrite=again or overwrite, spread_over=over)
+
+
+def convert_to(root: Path, again: bool, spread: tuple[str, ...] = (), overwrite: bool = False, **options: Any) -> None:
+    over = [root / name for name in spread]
+    convert(root / "source", root / "out", workers=1, overwrite=again or overwrite, spread_over=over, **options)
+
+
+def load(root: Path, again: bool, **options: Any) -> list[Any]:
+    with DataLoader(ShardDataset(root / "out"), 3, device="cpu", ragged="padded", ranks=(0, 1), **options) as loader:
+        return [repr(batch) for batch in loader]
+
+
+def verify(root: Path, again: bool) -> object:
+    return ShardDataset(root / "out").verify(deep=True)
+
+
+def old(root: Path) -> None:
+    write_small(root / "out")
+
+
+def drives(root: Path) -> None:
+    for name in ("first", "second"):
+        (root / name).mkdir()
+
+
+def arrays(source: Path) -> None:
+    source.mkdir()
+    for name, width in (("x", 3), ("y", 2)):
+        np.save(source / f"{name}.npy", np.arange(20 * width, dtype=np.int32).reshape(20, width))
+
+
+def table(source: Path) -> None:
+    source.mkdir()
+    for part in range(2):
+        with open(source / f"part-{part}.csv", "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([["a", "b"], *([row, f"text {row}"] for row in range(part * 9, part * 9 + 9))])
+
+
+def lines(source: Path) -> None:
+    source.mkdir()
+    (source / "part.jsonl").write_text("".join(json.dumps({"a": row, "b": f"t{row}"}) + "\n" for row in range(15)))
+
+
+def images(source: Path) -> None:
+    for number in range(4):
+        folder = source / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 5, 3), number * 9, np.uint8)).save(folder / f"{number}.png")
+
+
+def parquet(source: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    source.mkdir()
+    pyarrow.parquet.write_table(pa.table({"a": range(15), "b": [f"t{row}" for row in range(15)]}), source / "p.parquet")
+
+
+def source(make: Callable[[Path], None], *more: Callable[[Path], None]) -> Callable[[Path], None]:
+    def prepare(root: Path) -> None:
+        make(root / "source")
+        for one in more:
+            one(root)
+
+    return prepare
+
+
+def content(root: Path) -> list[Any] | None:
+    """The samples at the target; None if nothing is there."""
+    return told(root / "out") if os.path.lexists(root / "out") else None
+
+
+WORKS = {
+    "write": Work(lambda root: None, write, content),
+    "overwrite": Work(old, partial(write, overwrite=True), content),
+    "spread": Work(drives, partial(write, spread=("first", "second")), content),
+    "convert arrays": Work(source(arrays), convert_to, content),
+    "convert csv over": Work(source(table, old), partial(convert_to, overwrite=True), content),
+    "convert jsonl": Work(source(lines), convert_to, content),
+    "convert images": Work(source(images), convert_to, content),
+    "convert parquet": Work(source(parquet), convert_to, content),
+    "convert shuffled": Work(
+        source(table, drives), partial(convert_to, shuffle_seed=1, spread=("first", "second")), content
+    ),
+    "load mapped": Work(old, partial(load, shuffle="full")),
+    "load by calls": Work(old, partial(load, shuffle=BlockShuffle(), mmap=False)),
+    "verify": Work(old, verify),
+}

@@ -1,0 +1,212 @@
+"""One change to a machine with nvidia-fs, and the finding that it leads to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from gdsload.system.probe import CufileProbe
+from gdsload.tools.doctor.trials import FileTrial, GpuTrial
+from tests.machines import DATA_MOUNT, ROOT_MOUNT, Made
+
+Change = Callable[[Made], object]
+DATA, GPU_BARS = "40 27 0:50 / /data rw - ", "/sys/bus/pci/devices/0000:03:00.0/resource"
+SMALL_BAR = "0x0 0x0 0x0\n0x0000000080000000 0x000000008fffffff 0x14220c\n"
+BY_CPU = {"nvfs_reads": 0, "posix_reads": 1}
+HOOKS = "0000 d p2pdma_pgmap_ops\n0000 T nvme_v2_register_nvfs_dma_ops\t[nvme]\n"
+
+
+def mount(line: str) -> Change:
+    return lambda made: made.mounts(ROOT_MOUNT, line)
+
+
+def gpu(**changes: object) -> Change:
+    return lambda made: setattr(made, "gpu", dataclasses.replace(made.gpu, **changes))
+
+
+def probe(status: str, reason: str = "", **known: object) -> Change:
+    return lambda made: setattr(made, "probe", CufileProbe(status, reason, **known))
+
+
+def files(contents: dict[str, str] | None = None, *, without: Sequence[str] = (), environ: Any = None) -> Change:
+    def change(made: Made) -> None:
+        made.environ |= environ or {}
+        for path in without:
+            made.remove(path)
+        for path, text in (contents or {}).items():
+            made.write(path, text)
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    return lambda made: [change(made) for change in changes]
+
+
+def block(name: str, number: str, path: str, backing: str = "") -> Change:
+    def change(made: Made) -> None:
+        made.block(name, number, path)
+        if backing:
+            made.write(f"{path}/loop/backing_file", backing)
+        made.mounts(ROOT_MOUNT, f"40 27 {number} / /data rw - xfs /dev/{name} rw")
+
+    return change
+
+
+def build(**changes: str) -> Change:
+    return lambda made: setattr(made, "build", dataclasses.replace(made.build, **changes))
+
+
+def trial(found: FileTrial) -> Change:
+    return lambda made: setattr(made, "file", found)
+
+
+CASES: dict[str, list[tuple[Change, str, str]]] = {
+    "machine.container": [
+        (files({"/.dockerenv": "", "/proc/1/cgroup": "12:memory:/kubepods/burstable\n"}), "info",
+         "/.dockerenv, /proc/1/cgroup says kubepods"),
+    ],
+    "machine.wsl": [
+        (files({"/proc/sys/kernel/osrelease": "5.15-microsoft-WSL2"}), "warning", "this is WSL"),
+        (files({"/dev/dxg": ""}), "warning", "this is WSL"),
+    ],
+    "machine.processors": [
+        (files(), "ok", "128 processors"),
+        (files({"/proc/self/cgroup": "0::/a/b\n", "/sys/fs/cgroup/a/cpu.max": "200000 100000\n",
+                  "/sys/fs/cgroup/cpu.max": "max 100000\n"}), "warning", "time of 2 processors"),
+        (files({"/proc/self/cgroup": "3:cpu,cpuacct:/a\n", "/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "150000",
+                  "/sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000"}), "warning", "time of 1.5 processors"),
+        (files(without=("/proc/self/status",)), "unknown", "cannot be read"),
+    ],
+    "memory.page-cache": [
+        (files({"/sys/fs/cgroup/memory.max": "9000", "/sys/fs/cgroup/memory.current": "1000"}), "info",
+         "so epochs read the drive Raise the container's memory limit"),
+    ],
+    "gpu.device": [
+        (build(accelerator="", cuda=""), "error", "a torch for CUDA"),
+        (gpu(status="timeout", error="torch and CUDA gave no answer within 5 s"), "error", "grep -E 'NVRM|Xid'"),
+        (lambda made: setattr(made, "gpu", GpuTrial(error="no")), "error", "torch cannot use a GPU: no"),
+    ],
+    "gpu.bar1": [
+        (files(), "ok", "BAR1 has 128 GiB"),
+        (files({GPU_BARS: SMALL_BAR}), "warning", "256 MiB, too few"),
+        (files({GPU_BARS: ""}), "info", "not visible"),
+        (both(gpu(bar1_bytes=2**37, bar1_free=2**36), files({GPU_BARS: SMALL_BAR})), "ok",
+         "64 GiB free"),
+        (gpu(bar1_bytes=2**37, bar1_free=2**20), "warning", "only 1 MiB of 128 GiB"),
+    ],
+    "gpu.slice": [
+        (files(), "ok", "neither"),
+        (gpu(name="NVIDIA A100-SXM4-40GB"), "ok", "neither"),
+        (gpu(name="NVIDIA A100-40C"), "warning", "before Ada"),
+        (gpu(name="NVIDIA L40S-48Q"), "info", "the open driver"),
+        (gpu(virtual=True), "info", "the open driver"),
+        (gpu(mig=True), "info", "MIG"),
+        (gpu(name="NVIDIA H100 80GB HBM3 MIG 1g.10gb"), "info", "MIG"),
+        (files({"/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access": ""}), "info", "MIG"),
+    ],
+    "gpu.mapping": [
+        (gpu(mapped_rate=0.25e9, pinned_rate=22e9, slow=True, coherent=True), "info",
+         "at 0.25 GB/s, and pinned memory at 22: `bounce` is used"),
+    ],
+    "cufile.probe": [
+        (probe("timeout", "no answer within 5 s", stage="driver-open"), "warning", "no answer within 5 s"),
+        (both(probe("timeout", "no answer", stage="driver-open"), files(without=("/proc/modules",))), "warning",
+         "older libcufile"),
+        (probe("crashed", "SIGSEGV while reading"), "warning", "SIGSEGV"),
+        (probe("failed", "no handle", error="HANDLE_NOT_REGISTERED"), "warning", "see cufile.udev"),
+        (probe("missing", "no library"), "info", "no library"),
+        (probe("ok", posix_reads=3, nvfs_reads=0, p2p_reads=0), "warning", "not by DMA"),
+        (probe("ok"), "warning", "counters cannot be read"),
+    ],
+    "cufile.config": [
+        (files({"/etc/cufile.json": "{broken"}), "warning", "no valid JSON"),
+        (files({"/etc/cufile.json": '{"properties": {"force_compat_mode": true}}'}), "warning", "forced"),
+        (files(environ={"CUFILE_FORCE_COMPAT_MODE": "true"}), "warning", "forced"),
+        (files(environ={"CUFILE_ENV_PATH_JSON": "/none.json"}), "warning", "cannot be read"),
+        (files({"/etc/cufile.json": '{"properties": {"allow_compat_mode": false}, "fs": {"weka": {}}}'}), "ok",
+         '"allow_compat_mode": false'),
+        (files({"/sys/class/block/nvme0n1/device/transport": "tcp\n"}), "ok", "defaults"),
+        (files({"/sys/class/block/nvme0n1/device/transport": "tcp\n"}, environ={"CUFILE_USE_PCIP2PDMA": "true"}),
+         "warning", "fail with I/O errors"),
+    ],
+    "cufile.nvfs-nvme": [
+        (files(), "ok", "is registered"),
+        (files({"/proc/driver/nvidia-fs/modules": "wekafsio: 1\n"}), "warning", "mlnx-nvme-dkms"),
+        (files({"/proc/driver/nvidia-fs/modules": "wekafsio: 1\n", "/proc/kallsyms": HOOKS}), "warning",
+         "DOCA 26.01"),
+        (files(without=("/proc/driver/nvidia-fs/modules",)), "warning", "Linux' own"),
+        (files(without=("/proc/driver/nvidia-fs/modules", "/proc/kallsyms")), "unknown", "cannot be read"),
+    ],
+    "cufile.udev": [
+        (files({"/run/udev/data/b259:1": "E:ID_FS_TYPE=ext4\n"}), "warning", "has no ID_FS_USAGE"),
+    ],
+    "storage.filesystem": [
+        (mount(DATA_MOUNT.replace("ordered", "journal")), "warning", "data=journal: cuFile wants data=ordered"),
+        (mount("40 27 259:1 / /data rw - xfs /dev/nvme0n1p1 rw,attr2"), "ok", "supports"),
+        (mount(f"{DATA}overlay overlay rw,lowerdir=/l,upperdir=/u,workdir=/w"), "warning", "refuses"),
+        (mount(f"{DATA}tmpfs tmpfs rw,size=1g"), "info", "in memory already"),
+        (mount(f"{DATA}nfs4 host:/export rw,vers=4.2,proto=tcp"), "warning", "without RDMA"),
+        (mount(f"{DATA}nfs host:/export rw,vers=3,proto=rdma"), "info", "over RDMA"),
+        (mount(f"{DATA}lustre mgs@tcp:/fs rw"), "info", "vendor's client"),
+        (mount(f"{DATA}9p share rw"), "warning", "no file system that cuFile reads"),
+        (mount(f"{DATA}zfs tank/data rw"), "warning", "no file system that cuFile reads"),
+        (files(without=("/proc/self/mountinfo",)), "unknown", "does not say"),
+    ],
+    "storage.drives": [
+        (block("vda", "254:0", "/sys/devices/pci0000:00/0000:00:05.0/virtio2/block/vda"), "info",
+         "vda (virtio): not NVMe"),
+        (block("loop0", "7:0", "/sys/devices/virtual/block/loop0", "/images/data.img\n"), "warning",
+         "loop0 (loop /images/data.img): layers"),
+    ],
+    "storage.facts": [
+        (files(), "ok",
+         "nvme0n1p1: 32.0 GT/s PCIe x4, scheduler none, 128 KiB a request, read-ahead 128 KiB, blocks of 512 bytes"),
+        (files({"/sys/bus/pci/devices/0000:04:00.0/current_link_width": "2\n"}), "warning", "has 2 of 4 lanes"),
+    ],
+    "storage.extents": [
+        (trial(FileTrial("/data/a b/x.safetensors", True, holes=4096, unwritten=2**20)), "warning",
+         "4 KiB of holes and 1 MiB of unwritten extents, which cuFile reads through the CPU"),
+        (trial(FileTrial("/data/a b/x.safetensors", True, holes=4096, unwritten=0)), "warning",
+         "full, as `gdsload convert` does: for file in '/data/a b'/*.safetensors; do cp --sparse=never"),
+    ],
+    "storage.direct-io": [
+        (trial(FileTrial("f", False, "open: Invalid argument")), "warning", "open: Invalid argument"),
+        (trial(FileTrial()), "unknown", "not tried"),
+    ],
+}  # fmt: skip
+NEEDS_NO_DMA = ("machine.", "memory.", "gpu.", "cufile.probe", "cufile.config", "cufile.udev", "storage.")
+
+
+@pytest.mark.parametrize(
+    ("check", "change", "severity", "says"), [(check, *case) for check, cases in CASES.items() for case in cases]
+)
+def test_the_finding(nvfs: Made, check: str, change: Change, severity: str, says: str):
+    if not check.startswith(NEEDS_NO_DMA):  # where reads are made by DMA, an unfulfilled condition is only a fact
+        nvfs.probe = dataclasses.replace(nvfs.probe, **BY_CPU)
+    change(nvfs)
+    finding = nvfs.findings()[check]
+    assert (finding.severity, says in f"{finding.message} {finding.remedy}") == (severity, True), finding
+
+
+@pytest.mark.parametrize(
+    ("change", "backend", "why"),
+    [
+        (probe("timeout", stage="driver-open"), "mapped", "page cache"),
+        (probe("ok", posix_reads=3, nvfs_reads=0, p2p_reads=0), "mapped", "page cache"),
+        (both(probe("missing"), files({"/sys/fs/cgroup/memory.max": "4096"})), "bounce", "do not fit"),
+        (both(probe("missing"), gpu(slow=True, coherent=True)), "bounce", "too slowly"),
+    ],
+)
+def test_the_verdict_on_a_change(nvfs: Made, change: Change, backend: str, why: str):
+    change(nvfs)
+    verdict = nvfs.diagnose().verdict
+    assert (verdict.backend, why in verdict.why) == (backend, True)
+
+
+def test_no_file_system_is_a_fault_without_a_gpu(laptop: Made):
+    mount(f"{DATA}nfs4 host:/export rw")(laptop)
+    assert laptop.findings()["storage.filesystem"].severity == "info"
