@@ -160,8 +160,8 @@ class Diagnosis:
         spent = [f"{self.times[name]:.2f} s {what}" for name, what in words.items() if self.times[name] >= _SAID_S]
         return (
             f"{clause}; {who} for {self.lost_share:.1%} of the last {counted(stats.batches, 'step')} ({lost_ms:.3g} ms "
-            f"of {all_ms:.3g} ms). Of each second the loader's threads spent {', '.join(spent) or 'nothing'}; "
-            f"{stats.ready_share:.0%} of the batches were there when they were asked for.\nDo: {self.do}"
+            f"of {all_ms:.3g} ms). Per second the loader's threads spent {', '.join(spent) or '0 s working'}; "
+            f"{stats.ready_share:.0%} of the batches were ready in time.\nDo: {self.do}"
         )
 
     __repr__ = __str__

@@ -29,7 +29,7 @@ _BUFFER_BYTES = 16 * 2**20
 _MOST_UNDER_WAY_BYTES = 512 * 2**20
 
 DEPTHS = ((4, 1), (16, 1), (8, 8), (8, 32), (16, 256))
-"""Threads, and reads that each has under way at once."""
+"""Pairs of a number of threads and the queue depth of each."""
 _TIMED = (16, 1)
 """The pair of `DEPTHS` whose reads are timed one by one."""
 IN_ORDER = ((1, 4), (4, 4), (16, 1))

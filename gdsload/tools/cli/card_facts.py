@@ -42,9 +42,9 @@ _TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Some numbers: how many there are, the least, greatest and mean of those that are finite, and how many are not.
+    """Statistics of numbers: their count, the least, greatest and mean of the finite ones, and counts of the others.
 
-    `bars` has how many are in each of the equally wide bins from `least` to `greatest`.
+    `bars` has the counts of equally wide bins from `least` to `greatest`.
     """
 
     count: int
@@ -78,10 +78,10 @@ class FieldFacts:
     """The facts of one field.
 
     Attributes:
-        nbytes: bytes of all its samples; estimated where the lengths of all samples were not read.
-        values: its numbers, of the samples that were drawn; None for texts, bytes, images and complex numbers.
-        lengths: of a ragged field.
-        images: of encoded images the codecs, and the least and greatest width and height.
+        nbytes: bytes of all its samples; estimated if not all lengths were read.
+        values: statistics of its numbers in the random samples; None for texts, bytes, images and complex numbers.
+        lengths: the lengths of a ragged field.
+        images: codecs, widths and heights of encoded images, as text.
         texts: the first texts.
     """
 
@@ -96,7 +96,7 @@ class FieldFacts:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """The classes of a field of labels, in order of their numbers: the name of each, and how many samples have it."""
+    """The classes of a label field, in order of their numbers: the name and the number of samples of each."""
 
     name: str
     counts: tuple[tuple[str, int], ...]

@@ -118,7 +118,7 @@ def render_script(report: Report) -> str:
 def render_text(
     report: Report, *, width: int = _WIDTH, everything: bool = False, painted: Paint = lambda text, _colour: text
 ) -> str:
-    """The report for people, in lines of a width; with `everything` it lists every check.
+    """The report as text of a given width; with `everything` it lists every check.
 
     It has the data and the machine, the backend, what is missing for DMA, the ways to it, and what else is not as it
     should be.
@@ -152,7 +152,7 @@ def _shown_ways(report: Report) -> tuple[Way, ...]:
 
 
 def _others(report: Report) -> list[Finding]:
-    """Findings that need attention, but those that the ways have."""
+    """The findings that need attention, without those of the ways."""
     from gdsload.tools.doctor.verdict import CONDITIONS
 
     steps = [step for way in _shown_ways(report) for step in way.steps]
@@ -206,7 +206,7 @@ def _section(title: str, texts: Iterable[str], width: int, painted: Paint, *, wh
 
 
 def _steps(ways: Sequence[Way], width: int) -> list[str]:
-    """The steps of the ways: those of both, then those of each, side by side where there is room."""
+    """The steps of the ways: the common ones, then those of each way, side by side if there is room."""
     from gdsload.tools.doctor.verdict import TITLES, nearest_first
 
     common = ways[0].steps[: ways[0].common]

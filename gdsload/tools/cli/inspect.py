@@ -1,4 +1,4 @@
-"""`gdsload inspect PATH`: what a dataset holds, and what its samples look like."""
+"""`gdsload inspect PATH`: the contents of a dataset, and its samples."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def add_to(commands: Commands[Parser]) -> None:
     parser.add_argument(
         "--pick", choices=PICKS, help="samples on the sheet: random, the first, or of each class (default: random)"
     )
-    parser.add_argument("--count", type=or_none, metavar="N", help=f"pictures on it (default: {_PICTURES})")
+    parser.add_argument("--count", type=or_none, metavar="N", help=f"images on it (default: {_PICTURES})")
     parser.add_argument(
-        "--out", metavar="FILE", help="where it goes, by its name PNG, JPEG or other (default: sheet.png)"
+        "--out", metavar="FILE", help="the file to write; its name sets the format (default: sheet.png)"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace a FILE that is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing FILE")
     parser.set_defaults(run=_run)
 
 
@@ -68,7 +68,7 @@ def _run(chosen: argparse.Namespace) -> int:
         if chosen.image is None and getattr(chosen, flag) is not None:
             raise OptionError(f"--{flag} is for a contact sheet", remedy="Pass --image FIELD, too.")
     if chosen.html is not None and chosen.sample is not None:
-        raise OptionError("--html takes no --sample: its samples are drawn at random", remedy="Leave one out.")
+        raise OptionError("--html takes no --sample, since it shows random samples", remedy="Leave one out.")
     if chosen.image is not None:
         return _sheet(chosen)
     if chosen.html is not None:
@@ -140,13 +140,13 @@ def _sheet(chosen: argparse.Namespace) -> int:
     found = ((number, *picture_of(dataset, chosen.image, number)) for number in numbers)
     shown = [(number, image, said) for number, image, said in found if image.numel()]
     if not shown:
-        raise OptionError("there is no picture to show", file=dataset.path)
+        raise OptionError("there is no image to show", file=dataset.path)
     save_sheet([image for _, image, _ in shown], [said for _, _, said in shown], out, first=first)
     which = {
-        "random": "drawn at random", "class": "drawn at random of each class",
+        "random": "random samples", "class": "random samples of each class",
         "first": f"samples {shown[0][0]} to {shown[-1][0]}",
     }  # fmt: skip
-    say(f"{out}: {counted(len(shown), 'picture')}, {which[how]}")
+    say(f"{out}: {counted(len(shown), 'image')}, {which[how]}")
     return 0
 
 
@@ -158,10 +158,10 @@ def _card(chosen: argparse.Namespace) -> int:
         from gdsload.loader.dataset import ShardDataset
         from gdsload.tools.cli.card import make_card
 
-        bar.say("looking at the samples…")
+        bar.say("reading samples…")
         page = make_card(ShardDataset(chosen.path)).encode()
     write_whole(out, page, "page")
-    say(f"{out}: {format_bytes(len(page))}, to be opened in a browser")
+    say(f"{out}: {format_bytes(len(page))}; open it in a browser")
     return 0
 
 

@@ -47,7 +47,7 @@ _FILES_S = 5.0
 _GRACE_S = 1.0
 """Seconds that reads of /proc, /sys and the path may take; they take milliseconds unless something hangs."""
 _IMPORTS_S = 45.0
-"""Importing a package in a process is bounded by itself, at 20 s; a check may try more than one."""
+"""Each import of a package in a process has its own limit of 20 s; a check may import more than one."""
 
 T = TypeVar("T")
 _Trials = tuple[GpuTrial, tuple[FileTrial, ...], CufileProbe | None]
@@ -111,7 +111,7 @@ def diagnose(
 def _trials(
     system: System, place: DataPlace, build: TorchBuild, wanted: str, *, probe: bool | None, timeout_s: float
 ) -> _Trials:
-    """Try the GPU, files and cuFile, all at once, with one file of each mount."""
+    """Try the GPU, files and cuFile at the same time, with one file of each mount."""
     calls = system.calls
     deadline = time.monotonic() + timeout_s + _FILES_S
     no_gpu = GpuTrial(status="skipped")
@@ -150,7 +150,7 @@ def _trials(
 
 
 def _rank(system: System) -> int:
-    """The index of the GPU that a loader takes: LOCAL_RANK, unless its launcher shows each process one GPU alone."""
+    """The index of the GPU that a loader uses: LOCAL_RANK, unless the launcher shows each process only one GPU."""
     rank, visible = system.environ.get("LOCAL_RANK", ""), system.environ.get("CUDA_VISIBLE_DEVICES", "")
     hidden = visible and rank.isdecimal() and int(rank) >= len(visible.split(","))
     return int(rank) if rank.isdecimal() and not hidden else 0
@@ -180,7 +180,7 @@ def _attempt(check: Check, context: Context) -> Finding:
 
 
 def _machine(context: Context, findings: Iterable[Finding]) -> dict[str, Any]:
-    """Facts for the head of the report; the same keys on every machine."""
+    """The facts at the start of the report; the same keys on every machine."""
     tree, mount = context.system.tree, context.place.mount
     driver, is_open = driver_version(tree)
     library = next(one.evidence.get("version") for one in findings if one.check == "cufile.library")

@@ -69,12 +69,12 @@ class DataPlace:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in them."""
+        """Bytes of these files."""
         return sum(volume.nbytes for volume in self.volumes)
 
     @property
     def in_memory(self) -> bool:
-        """True if its file systems have their files in memory and nowhere else."""
+        """True if its file systems keep their files only in memory."""
         return bool(self.volumes) and all(volume.in_memory for volume in self.volumes)
 
     @property
@@ -84,7 +84,7 @@ class DataPlace:
 
 
 def locate(system: System, path: str) -> DataPlace:
-    """Find out where a path is; may wait as long as its file system does."""
+    """Find the mounts of a path. May block as long as its file system does."""
     tree = system.tree
     whole = os.path.join(os.getcwd(), path)
     real = tree.resolve(whole)
@@ -129,7 +129,7 @@ class Context:
 
     @property
     def wants_p2p(self) -> bool:
-        """True if P2PDMA is switched on."""
+        """True if P2PDMA is turned on."""
         return wants_p2p(self.config, self.system.environ)
 
     @property
@@ -209,7 +209,7 @@ Check = Callable[[Context], Finding]
 
 
 def on_each(check: Check) -> Check:
-    """A check of each mount by itself, whose findings are one: as bad as the worst, with its remedy and evidence."""
+    """Run a check for each mount, and join the findings: the worst severity with its remedy and evidence."""
 
     def check_each(context: Context) -> Finding:
         if len(context.place.volumes) < 2:

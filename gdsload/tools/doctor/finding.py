@@ -79,9 +79,9 @@ class Way:
     """A way to DMA from the drive to the GPU.
 
     Attributes:
-        holds: how many of its conditions are fulfilled.
-        of: how many there are.
-        steps: findings with the remedies that lead there, in order; the first `common` are those of the other way, too.
+        holds: number of its requirements that are met.
+        of: number of its requirements.
+        steps: findings whose remedies set it up, in order. The first `common` of them are the same for both ways.
         common: see `steps`.
         obstacles: requirements that are not met and that no step can meet on this machine.
         unclear: requirements that could not be checked.

@@ -21,14 +21,14 @@ _VERSION = re.compile(r"(?:libcufile\.so\.|nvidia[_-]cufile(?:[_-]cu\d+)?-)(\d+\
 
 
 class Library(NamedTuple):
-    """A libcufile on disk; its version as its file's or its package's name gives it, or empty."""
+    """A libcufile on disk, with its version from the name of its file or package, or empty."""
 
     path: str
     version: str
 
 
 def find_libraries(system: System) -> list[Library]:
-    """Every libcufile in the places that loaders search, in about the order in which cuda-bindings does."""
+    """Every libcufile in the folders that loaders search, in about the order of cuda-bindings."""
     tree, environ = system.tree, system.environ
     sites = [site for site in system.site_folders if site.startswith("/")]
     cudas = [environ.get("CUDA_HOME"), environ.get("CUDA_PATH")]

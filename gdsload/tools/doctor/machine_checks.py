@@ -74,7 +74,7 @@ def page_cache(context: Context) -> Finding:
     limit = cgroup_limit(context.system.tree)
     evidence: dict[str, Any] = {"room_bytes": room, "data_bytes": size, "cgroup_bytes": limit, "fits": None}
     if room is None:
-        return unknown("how much memory there is cannot be read", **evidence)
+        return unknown("the size of the memory cannot be read", **evidence)
     limited = " (the control group has no more)" if room != meminfo(context.system.tree, "MemAvailable") else ""
     if not size:
         return info(f"{format_bytes(room)} of memory are available to the page cache{limited}", **evidence)

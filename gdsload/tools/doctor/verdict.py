@@ -1,6 +1,6 @@
-"""The ways to DMA and the choice of the backend, from the findings: pure functions.
+"""The ways to DMA and the choice of the backend, derived from the findings.
 
-There are two ways: Linux' own P2PDMA, which takes no kernel module, and nvidia-fs. Some steps are the same for both.
+There are two ways: Linux's own P2PDMA, which needs no kernel module, and nvidia-fs. Some steps are the same for both.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ CONDITIONS: dict[WayName, tuple[str, ...]] = {
     ),
     "nvidia-fs": ("cufile.nvfs-driver", "cufile.nvfs-nvme", "cufile.nvidia-fs", "cufile.nvfs-bugs"),
 }
-"""The conditions of each way: checks whose evidence has ``fulfilled`` where they apply."""
+"""The requirements of each way: checks whose evidence has ``fulfilled`` if they apply."""
 _NOKASLR = Fix("Boot with the kernel parameter nokaslr: P2PDMA can fail without it on x86-64", "root", "a reboot")
-_LOG = Fix("Read cuFile's own log, which --json has with cufile.probe")
+_LOG = Fix("Read cuFile's own log in the evidence of cufile.probe (--json)")
 TITLES = {"p2pdma": "P2PDMA, no kernel module", "nvidia-fs": "nvidia-fs, a kernel module"}
-"""Each way in a few words."""
+"""A short title of each way."""
 _NEEDED = ("gpu.", "packages.", "storage.path")
 """Checks that any GPU backend needs; others decide between bounce and gds, or about speed."""
 _CAUSES = ("cufile.nvfs-bugs", "cufile.udev", "storage.filesystem")
 
 
 def find_ways(findings: Iterable[Finding]) -> tuple[Way, ...]:
-    """The ways to DMA; none without a GPU of CUDA's."""
+    """The ways to DMA; none without a CUDA GPU."""
     known = {finding.check: finding for finding in findings}
     if "gpu.device" not in known or known["gpu.device"].evidence.get("kind") != "cuda":
         return ()
@@ -44,7 +44,7 @@ def find_ways(findings: Iterable[Finding]) -> tuple[Way, ...]:
 
 
 def nearest_first(ways: Iterable[Way]) -> list[Way]:
-    """The ways, the one with the fewest obstacles and steps first."""
+    """Sort the ways: the one with the fewest obstacles and steps comes first."""
     return sorted(ways, key=lambda way: (len(way.obstacles), len(way.steps)))
 
 
@@ -62,9 +62,9 @@ def _way(name: WayName, known: dict[str, Finding], common: list[Finding]) -> Way
 
 
 def script(ways: Iterable[Way], others: Iterable[Finding] = ()) -> list[str]:
-    """A shell script: the steps of the nearest way, then those of other findings; the other way's are comments.
+    """A shell script with the remedies of other findings and the steps of the nearest way; the other way is a comment.
 
-    A command of several steps, such as a reboot, stands at the last of them.
+    A command that several steps need, such as a reboot, appears only in the last of them.
     """
     parts = [[line for one in others if one.fix.commands for line in _lines("besides", one.fix)]]
     for place, way in enumerate(nearest_first(ways)):

@@ -137,8 +137,8 @@ def test_pictures_of_other_element_types():
         (["--image", "chw", "--out", "a.xyz"], "'a.xyz' has no name of a picture"),
         (["--image", "text"], "no image"),
         (["--image", "odd"], "no 1, 3 or 4 channels, first or last"),
-        (["--image", "chw", "--count", "0"], "no picture to show"),
-        (["--image", "ragged", "--count", "1", "--pick", "first"], "no picture to show"),
+        (["--image", "chw", "--count", "0"], "no image to show"),
+        (["--image", "ragged", "--count", "1", "--pick", "first"], "no image to show"),
     ],
 )
 def test_what_cannot_be_shown(dataset, cli, arguments, message):
