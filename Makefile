@@ -62,7 +62,7 @@ format: .venv/lint/.stamp
 	.venv/lint/bin/ruff check --fix
 	.venv/lint/bin/ruff format
 
-# What users get, not what lies here: the wheel is built from the sdist, and runs where there is nothing else.
+# The package as users get it: the wheel is built from the sdist, and runs where there is nothing else.
 wheel: .venv/build/.stamp
 	rm -rf dist .venv/empty
 	.venv/build/bin/python -m build --outdir dist .

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import PurePosixPath
 
 from gdsload.errors import FormatError, OptionError
+from gdsload.shards.status import remedy_for
 from gdsload.system.paths import absolute, natural
 
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".pgm", ".pbm", ".pnm", ".bmp", ".tif", ".tiff")
@@ -62,7 +63,9 @@ def entries_in(folder: str) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as opened:
             return sorted(opened, key=lambda entry: natural(entry.name))
     except OSError as error:
-        raise FormatError(f"the folder cannot be read: {error.strerror}", file=folder) from None
+        raise FormatError(
+            f"the folder cannot be read: {error.strerror}", file=folder, remedy=remedy_for(error)
+        ) from None
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:

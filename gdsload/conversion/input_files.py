@@ -27,6 +27,7 @@ from gdsload.conversion.folders import (
 )
 from gdsload.conversion.splits import ALL, level_splits, no_such_split, split_words, splits_of
 from gdsload.errors import FormatError
+from gdsload.shards.status import remedy_for
 from gdsload.system.paths import absolute
 
 Stamp = list[str | int]
@@ -94,7 +95,8 @@ def check_file(path: str) -> None:
         mode = os.stat(path).st_mode
     except OSError as error:
         if not os.path.islink(path):
-            raise FormatError(f"the file cannot be read: {error.strerror}", file=path) from None
+            what = f"the file cannot be read: {error.strerror}"
+            raise FormatError(what, file=path, remedy=remedy_for(error)) from None
         what = f"it is a symbolic link to {os.readlink(path)!r}, where no file is"  # it is listed all the same
         raise FormatError(what, file=path, remedy="Put the file there, or remove the link.") from None
     _check_mode(mode, path)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from gdsload.errors import FormatError, GdsloadError
+from gdsload.shards.status import remedy_for
 from gdsload.system.units import counted
 
 _BARE = (KeyError, IndexError, TypeError, AttributeError)
@@ -85,6 +86,7 @@ def reading(failed: str, file: str | None, *errors: type[Exception], remedy: str
     except Exception as error:
         if errors and not isinstance(error, errors):
             raise
+        remedy = remedy or (remedy_for(error) if isinstance(error, OSError) and error.strerror else None)
         raise FormatError(f"{failed}: {in_words(error)}", file=file, remedy=remedy) from None
 
 

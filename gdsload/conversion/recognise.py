@@ -186,7 +186,7 @@ def recognise(path: str) -> str:
     elif not os.path.exists(path):
         if ":" in path and os.sep not in path:
             return "torch"
-        remedy = _BRACES if any(sign in path for sign in "*?[") else None
+        remedy = _BRACES if any(sign in path for sign in "*?[") else "Pass the path of what is to be converted."
         raise DatasetNotFoundError("there is nothing", file=path, remedy=remedy)
     elif os.path.isdir(path):
         found = _by_folder(path)

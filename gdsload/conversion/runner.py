@@ -33,6 +33,7 @@ from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import packed_by
 from gdsload.shards.publish import Publication
 from gdsload.shards.shard_folders import check_targets, turned
+from gdsload.shards.status import naming, read_error
 from gdsload.system.crew import refuse_in_import
 from gdsload.system.names import check_names
 from gdsload.system.paths import absolute
@@ -230,6 +231,12 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
         DatasetExistsError: if there is something at `out` that must not be replaced.
     """
     refuse_in_import(CONVERSION)
+    place = source if isinstance(source, str | os.PathLike) else out
+    with naming(read_error, "the conversion failed", os.fspath(place)):
+        return _convert(source, out, options)
+
+
+def _convert(source: Any, out: Place, options: Mapping[str, Any]) -> ConvertReport:
     given, chosen, found = _checked(source, options)
     workers = given.get("workers")
     workers = len(os.sched_getaffinity(0)) if workers is None else check_whole(workers, "workers", 1)

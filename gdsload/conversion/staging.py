@@ -29,7 +29,7 @@ from gdsload.errors import GdsloadError, OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.publish import fsync_path, remove_interrupted, strangers
 from gdsload.shards.shard_folders import link_target
-from gdsload.shards.status import close, naming, read_error, write_error
+from gdsload.shards.status import close, is_there, naming, read_error, write_error
 from gdsload.system.file_locks import lock_file
 from gdsload.system.paths import absolute
 
@@ -81,9 +81,9 @@ class StagingFolder:
     def __init__(self, out: str, wanted: dict[str, Any], *, restart: bool) -> None:
         parent, name = os.path.split(absolute(out))
         self.folder = os.path.join(parent, f".{name}.gdsload-convert")
-        if os.path.lexists(self.folder):
-            self._check_contents()
         with naming(write_error, "nothing can be written there", self.folder):
+            if is_there(self.folder):
+                self._check_contents()
             os.makedirs(self.folder, exist_ok=True)
             self._lock = _open_itself(self._path(_LOCK), os.O_RDWR | os.O_CREAT)
         try:

@@ -70,7 +70,7 @@ class LoaderStats(Observer):
     Attributes:
         batches: batches handed out.
         samples: samples handed out.
-        ready: batches that were ready when the consumer asked for them.
+        ready: batches that were ready when the consumer asked for them; the batches of a group count like its first.
         groups: groups of batches that were made ahead of the consumer.
         retries: groups that failed and were repeated batch by batch.
         host_wait_s: seconds that the consumer's thread waited for batches. The GPU may have been busy meanwhile:
@@ -197,7 +197,7 @@ class LoaderStats(Observer):
 
     @property
     def ready_share(self) -> float:
-        """Share of the batches that were ready when the consumer asked for them, 0 to 1."""
+        """Share of the batches that were ready when the consumer asked for them, 0 to 1; see `ready`."""
         return self.ready / self.batches if self.batches else 0.0
 
     @property

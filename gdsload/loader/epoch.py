@@ -59,7 +59,7 @@ class Epoch(Iterator[Any]):
         self._fetching: int | None = None  # the thread that waits for a group, and may be making it
         self._begun = self._over = False
         self._since = self._waited_s = 0.0
-        self._ready = False  # whether the batch was there when it was asked for
+        self._ready = False  # whether the group of the batch was there when it was asked for
         self._given: Any = None  # the event of the clock when the last group was given
         self.place: Place
         """After the last batch handed out; from `begin` on. The loader holds it, and not the epoch: that must end when
@@ -151,12 +151,12 @@ class Epoch(Iterator[Any]):
 
     def _take(self, entered: float) -> tuple[Any, int]:
         """The pipeline's batch for the next step, on the consumer's stream, and its number of samples."""
-        clock, asked, ready = None, None, True
+        clock, asked = None, None
         if not self._batches:
             if (clock := self._owner.clock) is not None:
                 asked = clock.asked()
             try:
-                ready = self._fetch(entered)
+                self._ready = self._fetch(entered)
             except StopIteration:
                 if clock is not None:
                     clock.given(self._given, asked)
@@ -170,7 +170,7 @@ class Epoch(Iterator[Any]):
             self._owner.check_usable()
             raise StopIteration
         self._waited_s = time.perf_counter() - entered
-        batch, self._ready = hand_over(batch), ready
+        batch = hand_over(batch)
         if clock is not None:
             self._given = clock.given(self._given, asked)
         if isinstance(batch, Failed):

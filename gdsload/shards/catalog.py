@@ -127,8 +127,8 @@ def _looking(path: str) -> Iterator[None]:
         yield
     except GdsloadError:
         raise
-    except OSError as error:
-        if is_absent(error):
+    except (OSError, MemoryError) as error:
+        if isinstance(error, OSError) and is_absent(error):
             message = f"there is no dataset here: {error.strerror}"
             raise DatasetNotFoundError(message, file=path, remedy=_beside(path)) from None
         raise read_error("the dataset cannot be looked at", error, path) from None

@@ -26,7 +26,7 @@ from gdsload.shards.shard_folders import (
     remove_shards,
     shard_folder,
 )
-from gdsload.shards.status import close, naming, write_error
+from gdsload.shards.status import close, is_there, naming, write_error
 from gdsload.system.file_locks import lock_file
 from gdsload.system.paths import absolute
 
@@ -35,6 +35,7 @@ _DATASET_MARK = b'"gdsload-dataset"'
 _MARK_BYTES = 2**20
 """Bytes of an index that are searched for the mark, which a writer puts first."""
 _NAMED = 5
+_TRIES = 16
 _AT_FDCWD = -100
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2  # linux/fs.h
 _NOT_SUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
@@ -108,7 +109,7 @@ class Publication:
 
     def _check_place(self) -> None:
         """Refuse to replace anything but an empty folder, or a dataset and nothing else if that is asked for."""
-        if not os.path.lexists(self.path) or _is_empty_folder(self.path):
+        if not is_there(self.path) or _is_empty_folder(self.path):
             return
         if not self.overwrite:
             what = "there is something already"
@@ -156,7 +157,7 @@ class Publication:
 
     def _exchange(self) -> bool:
         """Let the folder and what is at its place change places; False if there is nothing to change places with."""
-        if not os.path.lexists(self.path) or _is_empty_folder(self.path):
+        if not is_there(self.path) or _is_empty_folder(self.path):
             return False
         if renameat2(self.folder, self.path, _RENAME_EXCHANGE) != 0:
             code = ctypes.get_errno()
@@ -203,22 +204,23 @@ def _is_dataset(path: str) -> bool:
 
 def _make_folder(path: str) -> tuple[str, int]:
     """A new folder beside `path`, and the descriptor of its lock, which is held."""
-    while True:
+    for _ in range(_TRIES):
         folder = _prefix(path) + secrets.token_hex(6)
         name = folder + _LOCK_SUFFIX
         lock = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
         try:
             # Without locks in the file system, no writer can take one, so nothing is taken for abandoned.
             lock_file(lock, wait=True)
-            if os.path.lexists(name) and os.path.samestat(os.stat(name), os.fstat(lock)):
+            if is_there(name) and os.path.samestat(os.stat(name), os.fstat(lock)):
                 os.mkdir(folder)
                 return folder, lock
         except BaseException:
-            close(lock)
             with contextlib.suppress(OSError):
                 os.unlink(name)
+            close(lock)
             raise
         close(lock)  # Another writer took the new lock for one that was left.
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
 
 def _prefix(path: str) -> str:
@@ -251,11 +253,13 @@ def _discard(folder: str, path: str) -> None:
     """Remove a folder in the making, then its lock, which the caller holds."""
     aside, lock = folder + _ASIDE_SUFFIX, folder + _LOCK_SUFFIX
     with contextlib.suppress(OSError):  # what cannot be removed keeps its lock, so that the next writer tries again
-        if os.path.lexists(aside) and not os.path.lexists(path):
+        if is_there(aside) and not is_there(path):
             os.rename(aside, path)  # it was being replaced, and its replacement never came
         for leftover in (folder, aside):
-            if os.path.lexists(leftover):
+            with contextlib.suppress(FileNotFoundError):
                 remove_folder(leftover)
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(leftover)  # fails if it is there all the same
         os.unlink(lock)
 
 

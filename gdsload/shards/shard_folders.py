@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from gdsload.errors import OptionError, ReadError, WriteError
-from gdsload.shards.status import is_absent
+from gdsload.shards.status import is_absent, is_there
 from gdsload.system.paths import absolute, listed_paths
 
 _FOLDER = re.compile(r".+\.gdsload-[0-9a-f]{12}", re.DOTALL)
@@ -176,7 +176,7 @@ def _remove_shard_folder(folder: str, owner: str) -> None:
     """Remove a folder of shards, if it is that of this dataset's folder, or empty; what else is in it stays."""
     if not _FOLDER.fullmatch(os.path.basename(folder)) or not os.path.isdir(folder) or os.path.islink(folder):
         return
-    if os.path.lexists(mark := _mark(folder, owner)):
+    if is_there(mark := _mark(folder, owner)):
         with os.scandir(folder) as entries:
             for entry in entries:
                 if is_shard_name(entry.name) and entry.is_file(follow_symlinks=False):

@@ -19,11 +19,11 @@ NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REMEDIES = {
-    **dict.fromkeys(NO_RIGHT, "Give yourself the right to it."),
+    **dict.fromkeys(NO_RIGHT, "Give yourself the right to read it, or to write it."),
     **dict.fromkeys(NO_DESCRIPTORS, "Raise the limit by `ulimit -n`, or close files that are not needed any more."),
     **dict.fromkeys(_FULL, "Free some space, or write elsewhere."),
     errno.EFBIG: "Pass a smaller `shard_bytes`: the file system or the process (ulimit -f) allows no file as large.",
-    errno.ENAMETOOLONG: "Take a shorter path.",
+    errno.ENAMETOOLONG: "Use a shorter path.",
     errno.ENOMEM: "End other programs, raise the process's limit (ulimit -v), or work with less at once.",
     errno.EROFS: "Make its drive writable again. A drive that fails is made read-only by the system: dmesg says so.",
 }
@@ -33,6 +33,26 @@ _OTHER_REMEDY = "See whether its drive is well, as dmesg says, and run it again.
 def is_absent(error: OSError) -> bool:
     """Return whether an error means that there is nothing at a path; any other error says nothing of that."""
     return error.errno in _ABSENT
+
+
+def is_there(path: str) -> bool:
+    """Return whether anything is at a path, a link to nothing too; `os.path.lexists` says no if it cannot be known.
+
+    Raises:
+        OSError: if it cannot be known.
+    """
+    try:
+        os.lstat(path)
+    except OSError as error:
+        if is_absent(error):
+            return False
+        raise
+    return True
+
+
+def remedy_for(error: OSError | MemoryError) -> str:
+    """What to do about something that the system refuses."""
+    return _REMEDIES.get(_code(error), _OTHER_REMEDY)
 
 
 def read_error(
@@ -63,7 +83,9 @@ def _code(error: OSError | MemoryError) -> int:
 
 def _named(kind: type[_Named], what: str, error: OSError | MemoryError, path: str, remedy: str | None) -> _Named:
     code = _code(error)
-    found = kind(f"{what}: {os.strerror(code)}", file=path, remedy=remedy or _REMEDIES.get(code, _OTHER_REMEDY))
+    if code in NO_RIGHT and remedy is None:
+        remedy = f"Give yourself the right to {'read' if kind is ReadError else 'write'} it."
+    found = kind(f"{what}: {os.strerror(code)}", file=path, remedy=remedy or remedy_for(error))
     found.errno = code
     return found
 

@@ -128,7 +128,7 @@ class Sweep:
         except BaseException as error:
             self.injector.faults_disarm()
             outcome.error, failed = type(error).__name__, True
-            outcome.wrong += faults_of(error)
+            outcome.wrong += faults_of(error, root)
         self.injector.faults_disarm()
         outcome.hits = int(self.injector.faults_hits())
         if left := opened(root) - descriptors:
@@ -161,15 +161,20 @@ class Sweep:
             outcome.wrong.append(f"left: {sorted(set(found) ^ set(files))}")
 
 
-def faults_of(error: BaseException) -> list[str]:
+def faults_of(error: BaseException, root: Path) -> list[str]:
     """What is wrong with an error."""
     if not isinstance(error, GdsloadError):
         place = traceback.extract_tb(error.__traceback__)
         ours = [f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in place if "/gdsload/" in one.filename]
         return [f"raw {type(error).__name__}: {error} at {' < '.join(reversed(ours[-4:]))}"]
-    files = [error.file, *(one.file for one in getattr(error, "problems", ()))]
-    wrong = [] if any(files) else [f"no file in {type(error).__name__}: {error.message}"]
+    named = error.file or str(root) in str(error) or any(one in str(error) for one in names(root))
+    wrong = [] if named else [f"no file in {type(error).__name__}: {error.message}"]
     return wrong if error.remedy else [*wrong, f"no remedy in {type(error).__name__}: {error.message}"]
+
+
+def names(root: Path) -> list[str]:
+    """The names of the files below a folder."""
+    return [name for _, _, found in os.walk(root) for name in found]
 
 
 def opened(root: Path) -> set[str]:

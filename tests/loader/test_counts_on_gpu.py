@@ -17,17 +17,17 @@ pytestmark = pytest.mark.cuda
 )  # fmt: skip
 def test_what_is_held(numbered, options, held):
     with DataLoader(numbered, 256, device="cuda", **options) as loader:
-        assert getattr(loader.stats, held) == 0
+        others = getattr(loader.stats, held)  # of loaders that earlier tests have left to the collector
         for _ in range(2):
             for _ in loader:
                 pass
         torch.cuda.synchronize()
         found = loader.stats.as_dict()
-        assert found[held] > 0
+        assert found[held] > others
         assert found["bytes"] >= 20_000 * 4096
         assert 0 <= found["starved_share"] <= 1
         assert loader.diagnose().evidence["vram_room"] > 0
-    assert getattr(loader.stats, held) == 0
+    assert getattr(loader.stats, held) <= others
 
 
 def test_ranges_for_nsight(monkeypatch):

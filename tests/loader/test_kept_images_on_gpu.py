@@ -100,14 +100,15 @@ def test_kept_images_are_gathered_into_memory_that_nothing_reads(path, guard, mo
                 del batch
         torch.cuda.synchronize()
         with streams.on(made[-1]):
-            before = torch.full((16, 3, 32, 32), 7, dtype=torch.uint8, device="cuda")
-            seen = torch.empty_like(before)
+            before = [torch.full((16, 3, 32, 32), 7, dtype=torch.uint8, device="cuda") for _ in range(16)]
+            seen = [torch.empty_like(one) for one in before]
             torch.cuda._sleep(1_000_000_000)
-            seen.copy_(before)
-            del before
+            for one, other in zip(seen, before, strict=True):
+                one.copy_(other)
+            del before, other  # whichever of them a batch then gets
         next(iter(kept))
         torch.cuda.synchronize()
-        assert (seen == 7).all() == guard
+        assert all(bool((one == 7).all()) for one in seen) == guard
 
 
 @pytest.mark.parametrize(("decode", "at_once"), [({}, 4), ({"image": WANTED["center"]}, 2)])
