@@ -41,7 +41,7 @@ def main() -> int:
 
         begun = time.monotonic()
         counts = sweep(Path(folder), chosen.works, chosen.share, chosen.seed)
-        print(json.dumps({**counts, "seconds": round(time.monotonic() - begun)}))
+        sys.stdout.write(json.dumps({**counts, "seconds": round(time.monotonic() - begun)}) + "\n")
         return min(counts["wrong"], 1)
 
 
